@@ -30,18 +30,18 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from runbook.phases.plan_service import load_plan
 from runbook.plan_file.alarms import ExchangedTimes, StragglerDetector
 from runbook.plan_file.schema import PhasePlan, exchange_interval, read_plan
 from runbook.results.history import read_metrics
 from runbook.results.metrics import straggler_table
+from runbook.runs.run_files import write_plan_file
 from runbook.training.checkpoints import folders
 from runbook.training.health import heartbeat
 from runbook.training.health.heartbeat import HeartbeatFile
 from runbook.training.health.watchdog import HEARTBEAT_SECONDS, HangReports, Watchdog, make_watchdog
 from runbook.training.ranks import Ranks
 from runbook.training.report import StepRecord, TrainingReport
-from runbook.workflow.plan_commands import load_plan
-from runbook.workflow.run_files import write_plan_file
 
 RANKS = (8, 200, 1024, 10_000)
 RANKS_PER_MACHINE = 8

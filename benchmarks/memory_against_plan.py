@@ -21,9 +21,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from runbook.phases.plan_service import load_plan
 from runbook.planning.cost.speed import calibrate
-from runbook.workflow.plan_commands import load_plan
-from runbook.workflow.run_files import write_plan_file
+from runbook.runs.run_files import write_plan_file
 
 STEPS = 9
 SEEN = 5

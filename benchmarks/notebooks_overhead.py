@@ -40,9 +40,9 @@ for cell in cells:
 PICTURE = """
 from pathlib import Path
 from runbook import params
-from runbook.workflow.run_files import read_plan_file
-from runbook.workflow.status import scheduler_of
-from runbook.workflow.trainings.live_view import LiveView
+from runbook.runs.run_files import read_plan_file
+from runbook.runs.status import scheduler_of
+from runbook.phases.job_control.live_view import LiveView
 from runbook.jobs.job_folder import latest_job_folder
 folder = Path({folder!r})
 settings = params.load(str(folder / "run.yaml"))
@@ -121,7 +121,7 @@ class Watcher:
 def watching(toy: Toy, steps: int) -> tuple[list[float], list[float], int, float]:
     """Median seconds of a step in each turn, without and with a watcher; pictures drawn; share of a core they took."""
     folder = toy.root / "papermill" / "local"
-    code = "from runbook.workflow import training as phase\n"
+    code = "from runbook.phases.p04_training import phase as phase\n"
     code += "campaign = phase.bind({'run': 'local'})\nphase.launch(campaign)"
     words = {"RUNBOOK_RUNS": str(toy.root / "papermill")}
     subprocess.run(
@@ -162,9 +162,9 @@ def look(folder: Path, times: int = 200) -> dict[str, float]:
     """CPU seconds of one look at a run's training."""
     from runbook import params
     from runbook.jobs.job_folder import latest_job_folder
-    from runbook.workflow.run_files import read_plan_file
-    from runbook.workflow.status import scheduler_of
-    from runbook.workflow.trainings.live_view import LiveView
+    from runbook.phases.job_control.live_view import LiveView
+    from runbook.runs.run_files import read_plan_file
+    from runbook.runs.status import scheduler_of
 
     settings = params.load(str(folder / "run.yaml"))
     picture = LiveView(settings, read_plan_file(folder)["phases"]["04-training"], folder)

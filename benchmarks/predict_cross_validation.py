@@ -30,8 +30,8 @@ from runbook.planning.cost.iteration import (
     iteration,
     known,
 )
-from runbook.planning.prediction.predict import SPREAD, setup_of
-from runbook.planning.prediction.rows import read_row
+from runbook.tools.speed.predict import SPREAD, setup_of
+from runbook.tools.speed.published_rows import read_row
 
 TABLES = (
     "runbook/results/published/published_results.csv",

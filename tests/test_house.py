@@ -154,15 +154,15 @@ def test_without_extras_everything_a_login_node_needs_is_imported():
         *(
             "runbook.jobs",
             "runbook.records.manifest",
-            "runbook.results.log_readers",
+            "runbook.log_readers",
             "runbook.cli.plan",
         ),
         *("runbook.cli.run", "runbook.cli.report", "runbook.cli.plan"),
         *(
-            "runbook.workflow.run",
-            "runbook.workflow.plan_commands",
-            "runbook.workflow.status",
-            "runbook.workflow.environment",
+            "runbook.phases.runner",
+            "runbook.phases.plan_service",
+            "runbook.runs.status",
+            "runbook.phases.p01_environment.phase",
         ),
     ]
     code = "import importlib\nfor name in sys.argv[1:]: importlib.import_module(name)"
@@ -231,8 +231,8 @@ def test_the_wheel_holds_what_the_package_reads():
     """hatchling packs what git does not ignore: each file the packages read has to be such a one."""
     assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == [
         "runbook",
-        "runbook_drills",
-        "runbook_harness",
+        "runbook.tools.drills",
+        "runbook.tools.evaluate",
     ]
     wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert [
@@ -251,11 +251,11 @@ def test_the_wheel_holds_what_the_package_reads():
         "runbook/jobs/render/templates": "*.j2",
         "runbook/records/pages/templates": "*",
         "runbook/results/published": "*.csv",
-        "runbook/adopt": "*.json",
+        "runbook/tools/adopt": "*.json",
         "runbook/results": "*.json",
         "runbook/tokens": "probes.json",
         "runbook/training/checkpoints": "*.json",
-        "runbook/workflow/trainings": "*.md",
+        "runbook/phases": "*.md",
     }.items():
         files = [path for path in (REPOSITORY / folder).rglob(pattern) if path.is_file()]
         found = {path.relative_to(REPOSITORY).as_posix() for path in files}
@@ -325,8 +325,8 @@ def test_no_place_of_a_machine_is_named():
 def test_every_module_says_its_one_reason_in_its_first_line():
     for path in [
         *sorted((REPOSITORY / "runbook").rglob("*.py")),
-        *sorted((REPOSITORY / "runbook_drills").rglob("*.py")),
-        *sorted((REPOSITORY / "runbook_harness").rglob("*.py")),
+        *sorted((REPOSITORY / "runbook.tools.drills").rglob("*.py")),
+        *sorted((REPOSITORY / "runbook.tools.evaluate").rglob("*.py")),
     ]:
         text = path.read_text()
         if not text.strip():

@@ -17,7 +17,7 @@ from runbook.core.errors import ParamsError
 from runbook.jobs.render.preparation import setup_steps, step_script
 from runbook.params import load
 from runbook.params.schema.site import Preparation
-from runbook.workflow.prerequisites.doctor import secret_checks
+from runbook.phases.p01_environment.doctor import secret_checks
 
 REPOSITORY = Path(__file__).parents[1]
 SECRET = "pass-Ab3dAb3dAb3dAb3d"

@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 
 from runbook.params import project_root, run_names
-from runbook.workflow import plan_commands
-from runbook.workflow.report import write_redacted
+from runbook.phases import plan_service as plan_commands
+from runbook.tools.redact.redacted_copy import write_redacted
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "build" / "docs-source"

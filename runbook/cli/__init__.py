@@ -65,7 +65,7 @@ COMMANDS = {
     "compare": ("runbook.cli.report:compare", "Set runs side by side, and fail on a regression."),
     "sample": ("runbook.cli.run:sample", "Let a trained model continue a text."),
     "evaluate": (
-        "runbook_harness.command:evaluate",
+        "runbook.tools.evaluate.command:evaluate",
         "Score a run's weights: minimal pairs, held-out text, tasks.",
     ),
     "export": (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from runbook.cli.options import AT_LEAST_1
+from runbook.runs.command_options import AT_LEAST_1
 
 _PATH = click.Path(path_type=Path)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from runbook.cli.options import EXISTING_FILE, FILE, FOLDER, RUNS, SET, phase_option
+from runbook.runs.command_options import EXISTING_FILE, FILE, FOLDER, RUNS, SET, phase_option
 
 
 @click.command()
@@ -50,12 +50,8 @@ def init(folder: Path, site: str, **wish: Any) -> None:
     With --site: a site file for your cluster and a first run file, from what its scheduler says (sinfo; qstat and
     pbsnodes). What nobody knows is marked FILL_IN, and check refuses it until you have said it.
     """
-    from runbook.workflow.prerequisites.notebook_copies import make_project
-    from runbook.workflow.prerequisites.own_cluster import (
-        ClusterWish,
-        check_cluster_wish,
-        write_site,
-    )
+    from runbook.phases.notebook_copies import make_project
+    from runbook.tools.site_setup.draft_site import ClusterWish, check_cluster_wish, write_site
 
     given = ClusterWish(site, **{key: value for key, value in wish.items() if value})
     if site:
@@ -98,7 +94,7 @@ def adopt(scripts: tuple[Path, ...], out: Path | None, replace: bool, as_json: b
     script. Reports, by line, what could not be carried over and which of the documents' known errors the script has. If
     the script starts others that are elsewhere, list them after it.
     """
-    from runbook.workflow.prerequisites.adopt import adopt as adopt_scripts
+    from runbook.tools.adopt.adopt_scripts import adopt as adopt_scripts
 
     report = adopt_scripts(scripts, out, replace=replace)
     click.echo(
@@ -140,12 +136,8 @@ def lab(
     What you change there changes no other run and nothing in git; the records are those of the masters. Called again,
     it opens the same copies. Further words go to JupyterLab: runbook lab RUN -- --port 8899 --ip 0.0.0.0
     """
-    from runbook.workflow.open_phase import RUNS_VARIABLE
-    from runbook.workflow.prerequisites.notebook_copies import (
-        copies_text,
-        make_copies,
-        server_arguments,
-    )
+    from runbook.phases.notebook_copies import copies_text, make_copies, server_arguments
+    from runbook.runs.run_folder import RUNS_VARIABLE
 
     if runs is not None:
         os.environ[RUNS_VARIABLE] = str(runs.absolute())
@@ -169,7 +161,7 @@ def lab(
 @SET
 def check(run_name: str, set_words: tuple[str, ...]) -> None:
     """Say everything that is wrong with RUN: keys, types, ranges, layout, memory, queue. Nothing is written."""
-    from runbook.workflow.plan_commands import check_text
+    from runbook.phases.plan_service import check_text
 
     click.echo(check_text(run_name, set_words))
 
@@ -206,13 +198,13 @@ def plan(
         _show([one.as_dict() for one in predictions] if as_json else predictions_text(predictions))
         return
     if searching:
-        from runbook.workflow.plan_commands import search_run
+        from runbook.phases.plan_service import search_run
 
         found = search_run(run_name, set_words)
         _show(found.as_dict() if as_json else found.as_text())
         return
-    from runbook.workflow.plan_commands import load_plan, plan_text
-    from runbook.workflow.run_files import with_prompt_ids
+    from runbook.phases.plan_service import load_plan, plan_text
+    from runbook.runs.run_files import with_prompt_ids
 
     settings, made = load_plan(run_name, set_words, measured=True)
     _show(with_prompt_ids(settings, made).as_dict() if as_json else plan_text(settings, made))
@@ -270,15 +262,15 @@ def rehearse(
     """
     say = partial(click.echo, err=True)
     if checkout:
-        from runbook.workflow.prerequisites.upstream import start_upstream
+        from runbook.tools.try_upstream.start_upstream import start_upstream
 
         trial = start_upstream(
             run_name, set_words, phase=phase, checkout=checkout, say=say, installed=installed
         )
         _show(trial.as_dict() if as_json else trial.as_text())
         return 0 if trial.works else 1
+    from runbook.phases.rehearsal import rehearse_run
     from runbook.plan_file.json_records import as_json as json_of
-    from runbook.workflow.prerequisites.rehearsal import rehearse_run
 
     words = [word.strip() for word in ranks.split(",") if ranks]
     if not all(word.isdecimal() for word in words):
@@ -300,7 +292,7 @@ def rehearse(
 @SET
 def why(run_name: str, key: str, set_words: tuple[str, ...]) -> None:
     """Where the value of KEY in RUN comes from, its names in the documents, and what the plan makes of it."""
-    from runbook.workflow.plan_commands import why_text
+    from runbook.phases.plan_service import why_text
 
     click.echo(why_text(run_name, key, set_words))
 
@@ -317,7 +309,7 @@ def render(run_name: str, out: Path, placeholders: bool, set_words: tuple[str, .
 
     OUT has the layout of a run's folder: go to OUT/jobs/<phase> and submit job.sh from there.
     """
-    from runbook.workflow.plan_commands import render_all
+    from runbook.phases.plan_service import render_all
 
     for path in render_all(run_name, set_words, out, placeholders=placeholders):
         click.echo(path)
@@ -339,7 +331,7 @@ def doctor(run_name: str, as_json: bool, set_words: tuple[str, ...]) -> int:
     trainer is: GPUs, network devices, clocks, a sum over all ranks, writing. Exit code 1 if a check fails.
     """
     from runbook.display import CheckTable
-    from runbook.workflow.prerequisites.doctor import all_checks, run_checks
+    from runbook.phases.p01_environment.doctor import all_checks, run_checks
 
     checks = run_checks(run_name, set_words) if run_name else all_checks()
     rows = [{**asdict(check), "status": check.verdict, "message": check.value} for check in checks]
@@ -382,7 +374,7 @@ def drill(
     GPU, needs the train extra, and leaves no process behind. Exit code 1 if a drill fails.
     """
     from runbook.records.twin import commit_of
-    from runbook_drills import report, table
+    from runbook.tools.drills import report, table
 
     meant = table.chosen_drills(names)
     if only_list:

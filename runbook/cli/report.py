@@ -10,7 +10,13 @@ from pathlib import Path
 
 import click
 
-from runbook.cli.options import (
+from runbook.core.errors import DataError
+from runbook.log_readers.read import parse_files
+from runbook.log_readers.record import ParsedLog
+from runbook.plan_file.schema import PhasePlan
+from runbook.results.failures.finder import Failure
+from runbook.results.metrics import find_alarms
+from runbook.runs.command_options import (
     EXISTING_FILE,
     FILE,
     FOLDER,
@@ -20,13 +26,7 @@ from runbook.cli.options import (
     on_run_folder,
     phase_option,
 )
-from runbook.core.errors import DataError
-from runbook.plan_file.schema import PhasePlan
-from runbook.results.failures.finder import Failure
-from runbook.results.log_readers.exports import export, write_csv, write_json, write_mllog
-from runbook.results.log_readers.read import parse_files
-from runbook.results.log_readers.record import ParsedLog
-from runbook.results.metrics import find_alarms
+from runbook.tools.logs.exports import export, write_csv, write_json, write_mllog
 
 
 @click.command()
@@ -60,7 +60,7 @@ def logs(
         raise click.UsageError("--json, --csv and --to exclude each other.")
     a_run = len(targets) == 1 and not (Path(targets[0]).exists() or set("/.") & set(targets[0]))
     if follow or (a_run and not (as_json or as_csv or to)):
-        from runbook.workflow.status import show_log
+        from runbook.runs.status import show_log
 
         show_log(targets[0], runs, follow=follow, say=click.echo)
         return
@@ -95,8 +95,8 @@ def logs(
 
 def _training(run: str, phase: str, runs: Path | None) -> PhasePlan:
     """What was planned for a run's training; its paths start from the run's folder."""
-    from runbook.workflow.run_files import read_plan_file
-    from runbook.workflow.status import run_folder
+    from runbook.runs.run_files import read_plan_file
+    from runbook.runs.status import run_folder
 
     folder = run_folder(run, runs)
     spec = read_plan_file(folder).phases.get(phase)
@@ -242,7 +242,8 @@ def report(
     folder: Path, redact: bool, notebooks: tuple[Path, ...], out: Path | None, tables: Path | None
 ) -> None:
     """Write the report of RUN again from its files, and say where it is: index.html, and report.html with all of it."""
-    from runbook.workflow.report import file_notebook, write_redacted, write_report, write_tables
+    from runbook.phases.report import file_notebook, write_report, write_tables
+    from runbook.tools.redact.redacted_copy import write_redacted
 
     if out is not None and not redact:
         raise click.UsageError(
@@ -352,7 +353,7 @@ def compare(
     from runbook.display import CheckTable
     from runbook.results.compare import Tolerance, read_run
     from runbook.results.compare import compare as compared
-    from runbook.workflow.status import run_folder
+    from runbook.runs.status import run_folder
 
     if len(run_names) < 2:
         raise click.UsageError("Name at least two runs.")

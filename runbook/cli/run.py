@@ -7,7 +7,7 @@ from typing import Any, TextIO
 
 import click
 
-from runbook.cli.options import FOLDER, RUNS, SET, NumberRange, on_run_folder, phase_option
+from runbook.runs.command_options import FOLDER, RUNS, SET, NumberRange, on_run_folder, phase_option
 
 
 @click.command()
@@ -40,10 +40,10 @@ def run(run_name: str, all_variants: bool, runs: Path | None, **options: Any) ->
     Exit codes: 0 done, 1 failed, 2 wrong parameters or usage; papermill's own where a notebook failed
     (138 kernel died, 143 terminated).
     """
-    from runbook.workflow.open_phase import RUNS_VARIABLE
-    from runbook.workflow.report import card
-    from runbook.workflow.run import RunRequest, expand_variants, run_phases
-    from runbook.workflow.run_names import named_run
+    from runbook.phases.report import card
+    from runbook.phases.runner import RunRequest, expand_variants, run_phases
+    from runbook.runs.run_folder import RUNS_VARIABLE
+    from runbook.runs.run_names import named_run
 
     if runs is not None:
         os.environ[RUNS_VARIABLE] = str(runs.absolute())
@@ -55,7 +55,7 @@ def run(run_name: str, all_variants: bool, runs: Path | None, **options: Any) ->
         worst = worst or outcome.exit_code
         click.echo(card(folder, request.phases()))
     if all_variants:
-        from runbook.workflow.analysis import variants_of, variants_text
+        from runbook.phases.p05_analysis.phase import variants_of, variants_text
 
         click.echo(variants_text(variants_of(run_name), folder.parent, run_name))
     return worst
@@ -67,7 +67,7 @@ def run(run_name: str, all_variants: bool, runs: Path | None, **options: Any) ->
 @RUNS
 def status(run_name: str, job_id: str, runs: Path | None) -> None:
     """Show every run, or the phases and jobs of one; rebuilt from the folders alone."""
-    from runbook.workflow.status import find_job, status_of_all, status_of_one
+    from runbook.runs.status import find_job, status_of_all, status_of_one
 
     if job_id:
         click.echo(find_job(job_id, runs))
@@ -84,7 +84,7 @@ def status(run_name: str, job_id: str, runs: Path | None) -> None:
 @on_run_folder
 def cancel(folder: Path, gently: bool) -> None:
     """End the running jobs of RUN with all their processes. Nothing is deleted: `runbook run` goes on from there."""
-    from runbook.workflow.status import cancel_jobs, scheduler_of, stop_jobs
+    from runbook.runs.status import cancel_jobs, scheduler_of, stop_jobs
 
     click.echo((stop_jobs if gently else cancel_jobs)(folder, scheduler_of(folder)))
 
@@ -156,7 +156,7 @@ def sample(
     **wish: Any,
 ) -> None:
     """Let the model of RUN continue texts, from its newest whole checkpoint, in this process's own machine."""
-    from runbook.workflow.trainings import weights
+    from runbook.phases import trained_model as weights
 
     try:
         texts = [
@@ -197,7 +197,7 @@ def export(folder: Path, out: Path, shard_gb: float, phase: str, iteration: int 
     A model of GPT-2's kind becomes GPT2LMHeadModel, one with RoPE, RMSNorm and SwiGLU LlamaForCausalLM; docs/weights.md
     lists the others. Checkpoints of any layout and both engines are read, one weight in memory at a time.
     """
-    from runbook.workflow.trainings import weights
+    from runbook.phases import trained_model as weights
 
     done = weights.export_weights(folder, out, phase, iteration or 0, int(shard_gb * 1e9))
     files = f"{done.files} file" + "s" * (done.files > 1)
@@ -225,7 +225,7 @@ def import_(folder: Path, source: Path, phase: str) -> None:
     code from them. The model's values, the vocabulary and the tokenizer have to be the run's; each difference is
     named. A Megatron-LM checkpoint has no tokenizer: whether it is the run's, nobody can say.
     """
-    from runbook.workflow.trainings import weights
+    from runbook.phases import trained_model as weights
 
     began = weights.import_weights(folder, source, phase)
     click.echo(f"{began}: the training of {folder.name} begins from it")

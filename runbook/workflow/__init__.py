@@ -1,1 +1,9 @@
-"""The steps of each notebook, in order; notebooks and the command line call these."""
+"""The package's former place, for notebooks that an older version copied."""
+
+
+def __getattr__(name: str) -> object:
+    """Say how an older copy of a notebook is replaced."""
+    raise ImportError(
+        f"runbook.workflow.{name} has moved to runbook.phases, and this notebook is a copy of an older version. "
+        "Call `runbook lab RUN --fresh`: it copies the notebooks again and keeps your copies in lab/before-TIME."
+    )

@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from runbook import params
-from runbook.adopt.adoption import Adoption, adopt
 from runbook.cli import cli
 from runbook.core.errors import ParamsError
 from runbook.planning import make_plan
+from runbook.tools.adopt.adoption import Adoption, adopt
 
 PROJECT = Path(__file__).parents[2]
 SAMPLES = PROJECT / "tests" / "samples" / "adopt"

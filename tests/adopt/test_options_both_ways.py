@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runbook.adopt import options
-from runbook.adopt.findings import Findings
-from runbook.adopt.script import Word
 from runbook.core.errors import ParamsError, PlanError
 from runbook.frameworks import training_arguments
 from runbook.params import Settings, load
 from runbook.planning import FULL, make_plan
+from runbook.tools.adopt import options
+from runbook.tools.adopt.findings import Findings
+from runbook.tools.adopt.script import Word
 
 PARAMS = Path(__file__).parents[2] / "params"
 RUNS = [

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from runbook.adopt.launches import launches_of
-from runbook.adopt.trace import follow
 from runbook.cli import cli
 from runbook.core.visible_text import find_hidden
-from runbook.workflow.prerequisites.adopt import is_secret_file
+from runbook.tools.adopt.adopt_scripts import is_secret_file
+from runbook.tools.adopt.launches import launches_of
+from runbook.tools.adopt.trace import follow
 
 TOKEN = "hf_AbCdEfGhIjKlMnOpQrStUvWx"
 TRAIN = "pretrain_gpt.py --num-layers 12 --hidden-size 768 --num-attention-heads 12 --train-iters 10 --lr 1e-4"

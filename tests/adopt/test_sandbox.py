@@ -13,13 +13,13 @@ import psutil
 import pytest
 from suite.programs import shellcheck
 
-from runbook.adopt import namespaces
-from runbook.adopt.adoption import adopt
-from runbook.adopt.launches import launches_of
-from runbook.adopt.script import FOLDER, Script
-from runbook.adopt.trace import follow
 from runbook.core import shell
 from runbook.core.errors import ParamsError, ProgramError
+from runbook.tools.adopt import namespaces
+from runbook.tools.adopt.adoption import adopt
+from runbook.tools.adopt.launches import launches_of
+from runbook.tools.adopt.script import FOLDER, Script
+from runbook.tools.adopt.trace import follow
 
 PROJECT = Path(__file__).parents[2]
 TRAIN = "pretrain_gpt.py --num-layers 12 --hidden-size 768 --num-attention-heads 12 --train-iters 10 --lr 1e-4 --bf16"

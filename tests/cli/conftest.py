@@ -11,7 +11,7 @@ import pytest
 
 from runbook.cli import main
 from runbook.core.locks import HOLDER_VARIABLE
-from runbook.workflow.open_phase import RUNS_VARIABLE
+from runbook.runs.run_folder import RUNS_VARIABLE
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from runbook.workflow.prerequisites import doctor
+from runbook.phases.p01_environment import doctor
 
 KEYS = {"name", "status", "message", "rule", "remedy", "verdict", "value"}
 SOFTWARE = {"torch": "2.13.0", "megatron-core": "0.16.1", "deepspeed": None, "numpy": "2.4.6"}

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from runbook.jobs.cluster_facts import SINFO, ask_cluster, parse_pbsnodes, parse_sinfo
 from runbook.jobs.job_request import NodeKind
 from runbook.jobs.pbs import Pbs
 from runbook.params.problems import FILL_IN
+from runbook.tools.site_setup.cluster_facts import SINFO, ask_cluster, parse_pbsnodes, parse_sinfo
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "queues"
 A100 = NodeKind(4, "nvidia_a100-sxm4-40gb", 64, 512_000 * 2**20)
@@ -336,7 +336,7 @@ def test_a_clone_takes_the_site_into_its_own_params(runbook, programs, tmp_path,
     clone = tmp_path / "clone"
     for name in ("params", "notebooks", "docs"):
         shutil.copytree(Path(__file__).parents[2] / name, clone / name)
-    monkeypatch.setattr("runbook.workflow.prerequisites.notebook_copies.PACKAGE", clone / "runbook")
+    monkeypatch.setattr("runbook.phases.notebook_copies.PACKAGE", clone / "runbook")
     monkeypatch.chdir(clone)
     said = runbook("init", os.curdir, "--site", "oak", *FLAGS)
     assert (said.code, said.err) == (0, "")

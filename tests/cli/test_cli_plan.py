@@ -10,10 +10,10 @@ import pytest
 from runbook import params
 from runbook.core.errors import ParamsError
 from runbook.params.schema.keys import DOCUMENT_NAMES, all_keys
+from runbook.phases.plan_service import why_text
 from runbook.planning import make_plan
-from runbook.workflow.plan_commands import why_text
-from runbook.workflow.prerequisites import machine
-from runbook.workflow.run_files import write_plan_file
+from runbook.runs import machine
+from runbook.runs.run_files import write_plan_file
 
 CLONE = Path(__file__).parents[2]
 STAGE = ("jobs.stage=/stage", "jobs.account=project")

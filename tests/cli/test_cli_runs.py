@@ -13,10 +13,10 @@ from runbook import params
 from runbook.core.checks import Check
 from runbook.core.errors import RecordError
 from runbook.core.locks import hold
+from runbook.phases import open_phase as phases
+from runbook.phases import report
 from runbook.records import run_state
-from runbook.workflow import open_phase as phases
-from runbook.workflow import report
-from runbook.workflow.open_phase import RUNS_VARIABLE
+from runbook.runs.run_folder import RUNS_VARIABLE
 
 
 @pytest.fixture

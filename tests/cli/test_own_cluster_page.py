@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.jobs.cluster_facts import SINFO
+from runbook.tools.site_setup.cluster_facts import SINFO
 
 TESTS = Path(__file__).parents[1]
 PAGE = (TESTS.parent / "docs" / "your-own-cluster.md").read_text()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runbook_drills.bench import Bench
+from runbook.tools.drills.bench import Bench
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ import click.testing
 import pytest
 
 from runbook.cli.plan import drill
-from runbook_drills import table
-from runbook_drills.bench import DrillVerdict
+from runbook.tools.drills import table
+from runbook.tools.drills.bench import DrillVerdict
 
 
 @pytest.fixture(autouse=True)

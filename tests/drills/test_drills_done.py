@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from runbook.core.processes import wait_until
-from runbook_drills.bench import judge_ending
-from runbook_drills.random_kills import kill_often
-from runbook_drills.table import DRILLS, do_drill
+from runbook.tools.drills.bench import judge_ending
+from runbook.tools.drills.random_kills import kill_often
+from runbook.tools.drills.table import DRILLS, do_drill
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(900)]
 LONG = (

@@ -13,11 +13,17 @@ from click.testing import CliRunner
 from runbook.cli.plan import drill
 from runbook.core.errors import JobError, ParamsError
 from runbook.core.processes import wait_until
-from runbook_drills import table
-from runbook_drills.bench import Bench, DrillEnding, MeasuredValue, judge_ending, write_project
-from runbook_drills.random_kills import broken_order
-from runbook_drills.report import page_text
-from runbook_drills.table import DRILLS, chosen_drills, do_drill
+from runbook.tools.drills import table
+from runbook.tools.drills.bench import (
+    Bench,
+    DrillEnding,
+    MeasuredValue,
+    judge_ending,
+    write_project,
+)
+from runbook.tools.drills.random_kills import broken_order
+from runbook.tools.drills.report import page_text
+from runbook.tools.drills.table import DRILLS, chosen_drills, do_drill
 
 
 def test_there_are_twenty_named_after_the_table():
@@ -156,7 +162,7 @@ def test_the_page_has_a_row_for_each_drill(tmp_path):
 @pytest.mark.training
 def test_the_warm_process_ends_with_its_owner():
     code = (
-        "import os\nfrom runbook_drills.bench import Bench\n"
+        "import os\nfrom runbook.tools.drills.bench import Bench\n"
         "with Bench() as bench:\n    print(bench.warm.pid, flush=True)\n    os.kill(os.getpid(), 9)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)

@@ -15,17 +15,17 @@ from runbook import params
 from runbook.core.errors import RunbookError
 from runbook.jobs import job_folder
 from runbook.jobs.job_folder import JobFolder, JobState, JobStatus
+from runbook.log_readers.read import parse_files
+from runbook.phases.job_control.job_rules import read_attempt
 from runbook.plan_file.errors import TrainingError
 from runbook.plan_file.schema import read_plan
 from runbook.planning import make_plan
 from runbook.records.manifest import verify_run
-from runbook.results.log_readers.read import parse_files
 from runbook.tokens.indexed_files import IndexedReader
 from runbook.tokens.pipeline.options import read_manifest
+from runbook.tools.drills.bench import write_project, write_tokens
 from runbook.training import token_files
 from runbook.training.checkpoints import folders
-from runbook.workflow.trainings.job_rules import read_attempt
-from runbook_drills.bench import write_project, write_tokens
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "tests" / "samples"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from runbook import params
 from runbook.planning import FULL
-from runbook.workflow.run_files import read_plan_file
-from runbook_harness import scores
-from runbook_harness.trainer_model import TrainerModel
+from runbook.runs.run_files import read_plan_file
+from runbook.tools.evaluate import scores
+from runbook.tools.evaluate.trainer_model import TrainerModel
 
 if __name__ == "__main__":
     run, tasks, exported = (Path(word) if word else None for word in sys.argv[1:])

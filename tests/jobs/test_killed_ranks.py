@@ -16,8 +16,8 @@ from runbook.jobs.job_end import EndCause
 from runbook.jobs.job_folder import JobFolder, JobState, JobStatus
 from runbook.jobs.render.training_job import render_job, write_job
 from runbook.params.schema.site import Container
+from runbook.phases.job_control.job_rules import Action, decide_restart, read_attempt
 from runbook.planning import make_plan
-from runbook.workflow.trainings.job_rules import Action, decide_restart, read_attempt
 
 PROJECT = Path(__file__).parents[2]
 WORDS = (

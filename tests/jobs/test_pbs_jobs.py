@@ -22,8 +22,8 @@ from runbook.jobs.render.task_job import Task, render_task
 from runbook.jobs.render.training_job import write_job
 from runbook.params import load
 from runbook.params.settings import Settings
-from runbook.workflow.prerequisites.doctor import queue_checks
-from runbook.workflow.trainings import task_jobs
+from runbook.phases.job_control import task_jobs
+from runbook.phases.p01_environment.doctor import queue_checks
 
 pytestmark = pytest.mark.jobs
 PROJECT = Path(__file__).parents[2]

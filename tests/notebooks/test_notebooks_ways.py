@@ -13,10 +13,10 @@ import yaml
 from toy_project import Ended, Toy, json_of
 
 from runbook import params
+from runbook.phases.open_phase import phase_fingerprint
 from runbook.planning import make_plan
 from runbook.records.manifest import verify_run
-from runbook.workflow.open_phase import phase_fingerprint
-from runbook.workflow.prerequisites import machine
+from runbook.runs import machine
 
 pytestmark = [pytest.mark.notebooks, pytest.mark.rotate(3, turn=2)]
 

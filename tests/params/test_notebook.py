@@ -183,13 +183,13 @@ def test_inside_a_kernel_only_papermills_own_cell_shows_that_nobody_sits_there()
             "",
             CELL,
             '# Parameters\nrun = "toy"\n',
-            "from runbook.workflow import plan as phase",
+            "from runbook.phases.p00_plan import phase as phase",
         ]
     }
     with pytest.raises(ParamsError, match=r"^notebooks/04-training\.ipynb, cell"):
         refuse_edits_below_papermill(by_papermill, "notebooks/04-training.ipynb")
     refuse_edits_below_papermill(
-        {"In": ["", CELL, "from runbook.workflow import plan as phase"]}, "x.ipynb"
+        {"In": ["", CELL, "from runbook.phases.p00_plan import phase as phase"]}, "x.ipynb"
     )
     given = '# Parameters\ntraining = {"iterations": 4}\noverrides = ""\n'
     refuse_edits_below_papermill({"In": ["", CELL, given]}, "x.ipynb")

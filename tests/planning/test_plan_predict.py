@@ -16,14 +16,8 @@ from runbook.params.project import project_root
 from runbook.params.schema.entries import Model
 from runbook.planning.cost.accelerators import ACCELERATORS, find_accelerator
 from runbook.planning.cost.iteration import DEFAULT
-from runbook.planning.prediction.predict import (
-    Prediction,
-    check_columns,
-    predict_rows,
-    setup_of,
-    shape_for,
-)
-from runbook.planning.prediction.rows import convention, read_row
+from runbook.tools.speed.predict import Prediction, check_columns, predict_rows, setup_of, shape_for
+from runbook.tools.speed.published_rows import convention, read_row
 
 ROOT = project_root(Path(__file__))
 PUBLISHED = ROOT / "runbook" / "results" / "published" / "published_results.csv"

@@ -15,7 +15,7 @@ from runbook.planning.cost.speed import modelled_step
 from runbook.planning.cost.step_inputs import device_of, setup_for
 from runbook.planning.layout import Choice, full_choice
 from runbook.planning.layout_rules import check_layout
-from runbook.planning.prediction.search import Candidate, Search, growth, search
+from runbook.planning.layout_search import Candidate, Search, growth, search
 
 from .conftest import MODELS, build
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from runbook.planning import make_plan
-from runbook.planning.prediction.search import Alternative, what_if, what_if_table
+from runbook.planning.layout_search import Alternative, what_if, what_if_table
 
 from .conftest import TWO_CORES, build
 

@@ -156,7 +156,7 @@ def test_a_token_that_was_typed_or_printed_is_in_no_record(tmp_path):
 
 STOPPED_BETWEEN = """
 import os
-from runbook.workflow import run
+from runbook.phases import runner as run
 from runbook.records.engine.execute import Outcome
 def phase(request, settings, plan, folder, name, say):
     say(f"{name} was done")

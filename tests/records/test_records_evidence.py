@@ -13,6 +13,8 @@ from made_run import TWIN, write_run
 
 from runbook.core.errors import RecordError
 from runbook.core.files import write_text
+from runbook.phases import report
+from runbook.phases.job_control.training_jobs import move_to_history as set_outputs_aside
 from runbook.plan_file.data_cache import CHECKSUMS, CachedFile, checksums_text
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import (
@@ -27,8 +29,6 @@ from runbook.records.manifest import (
 )
 from runbook.records.pages.run_pages import FrontPage
 from runbook.records.twin import find_twin, read_twin, twin_as_dict, twin_path, write_twin
-from runbook.workflow import report
-from runbook.workflow.trainings.jobs import move_to_history as set_outputs_aside
 
 
 @pytest.fixture

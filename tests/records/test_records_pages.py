@@ -21,7 +21,7 @@ from runbook.records.pages.notebook_page import LARGEST_PAGE, report
 from runbook.records.pages.page_parts import show_value
 from runbook.records.pages.run_pages import FrontPage, write_campaign, write_runs_index
 from runbook.records.run_state import read_run, read_runs
-from runbook.workflow.status import status_of_all
+from runbook.runs.status import status_of_all
 
 FETCHING = {"src", "srcset", "poster", "data", "action", "formaction", "background", "xlink:href"}
 

@@ -14,11 +14,11 @@ import pytest
 from made_run import TWIN, announced, data, notebook, write_run
 
 from runbook.core.errors import RecordError
+from runbook.phases import report
+from runbook.phases import report as redacting
 from runbook.records.pages.run_pages import FrontPage
-from runbook.records.redaction import Redactor
-from runbook.workflow import report
-from runbook.workflow import report as redacting
-from runbook.workflow.report import private_words, write_redacted
+from runbook.tools.redact.redacted_copy import private_words, write_redacted
+from runbook.tools.redact.redaction import Redactor
 
 USER = "mmustermann"
 HOST = "nid004711.cluster.example.org"

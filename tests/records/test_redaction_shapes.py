@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from runbook.records.redaction import Redactor
+from runbook.tools.redact.redaction import Redactor
 
 HIDDEN = {
     # hosts with a domain, and by their names

@@ -8,9 +8,9 @@ from document_facts import SAMPLES
 from sites import PROJECT, RUNS, settings_of
 
 from runbook.params.schema.entries import TOKENIZED
+from runbook.phases.token_inputs import tokenize_options
 from runbook.planning.token_files import plan_data
 from runbook.tokens.sources.dataset_files import expected_files
-from runbook.workflow.prerequisites.token_files import tokenize_options
 
 THEIRS = json.loads((SAMPLES / "data.json").read_text(encoding="utf-8"))
 SLIMPAJAMA_SOURCES = [

@@ -12,7 +12,7 @@ from runbook.core.files import write_text
 from runbook.jobs.job_folder import JobFolder
 from runbook.jobs.render.task_job import Task, asks_for_queue, data_tasks, num_shares, render_task
 from runbook.jobs.render.training_job import RenderedJob, render_job, write_job
-from runbook.workflow.prerequisites.tokenize_share import share_of, workers_of
+from runbook.phases.p02_data.tokenize_share import share_of, workers_of
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "local"
 ENVIRONMENT = {
@@ -178,7 +178,7 @@ def test_nodes_and_tasks_of_the_data_job_share_the_text(words, directives, start
     script = render_task(settings, "02-data", share, Path("/project")).script
     given = {line.removeprefix("#SBATCH ") for line in script.splitlines() if "#SBATCH" in line}
     assert directives <= given
-    assert f"\n{starter}python3 -m runbook.workflow.prerequisites.tokenize_share" in script
+    assert f"\n{starter}python3 -m runbook.phases.p02_data.tokenize_share" in script
     joining = render_task(settings, "02-data", join, Path("/project")).script
     assert "RUNBOOK_TASKS" in script
     assert "RUNBOOK_TASKS" not in joining

@@ -7,10 +7,10 @@ from write_pages import MODELS, storage_page
 
 from runbook.core.errors import PlanError
 from runbook.jobs.render.preparation import preparation_files
+from runbook.phases.plan_service import load_plan, plan_text
 from runbook.planning import make_plan
 from runbook.planning.plan_tables import documents_table
 from runbook.planning.site_limits import tier_table
-from runbook.workflow.plan_commands import load_plan, plan_text
 
 
 def test_the_documents_times_are_too_short():

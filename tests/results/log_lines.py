@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from runbook.results.log_readers.read import LogReader
-from runbook.results.log_readers.record import ParsedLog
+from runbook.log_readers.read import LogReader
+from runbook.log_readers.record import ParsedLog
 
 
 def parse_lines(lines: Iterable[str]) -> ParsedLog:

@@ -13,8 +13,8 @@ from log_lines import parse_lines
 
 from runbook.cli.report import logs
 from runbook.core.errors import DataError
-from runbook.results.log_readers.exports import write_csv, write_json
-from runbook.results.log_readers.read import LogReader, parse_files
+from runbook.log_readers.read import LogReader, parse_files
+from runbook.tools.logs.exports import write_csv, write_json
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 

@@ -12,7 +12,7 @@ from log_lines import parse_lines
 from runbook.core.errors import ParamsError
 from runbook.params.catalogues import read_models
 from runbook.params.project import project_root
-from runbook.results.explain import GapPart, explain, fill, read_facts, read_words
+from runbook.tools.speed.explain import GapPart, explain, fill, read_facts, read_words
 from runbook.tools.speed.gap import gap_figure
 
 LLAMA_70B = """\

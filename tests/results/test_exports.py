@@ -14,8 +14,8 @@ import pytest
 from log_lines import parse_lines
 
 from runbook.core.errors import DataError
-from runbook.results.log_readers.exports import export
-from runbook.results.log_readers.read import parse_files
+from runbook.log_readers.read import parse_files
+from runbook.tools.logs.exports import export
 
 SAMPLE = Path(__file__).parents[1] / "samples" / "megatron-core.log"
 

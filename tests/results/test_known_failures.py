@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from runbook.log_readers.read import parse_files
 from runbook.results.failures.finder import FailureFinder, find_cause, find_failures
 from runbook.results.failures.kinds import BUILD_HANGS, KINDS
 from runbook.results.failures.rule import FailureKind, Level, NextStep, Rule
 from runbook.results.failures.rules import RULES
-from runbook.results.log_readers.read import parse_files
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 SHOWN = {

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from log_lines import parse_lines
 
 from runbook.cli.report import logs
-from runbook.results.log_readers.read import parse_files
-from runbook.results.log_readers.record import Facts
+from runbook.log_readers.read import parse_files
+from runbook.log_readers.record import Facts
 
 SAMPLE = Path(__file__).parents[1] / "samples" / "mlperf.log"
 LINES = SAMPLE.read_text().splitlines()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from log_lines import parse_lines
 
-from runbook.results.log_readers.read import parse_files
+from runbook.log_readers.read import parse_files
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 PER_DEVICE = "tokens_per_second_per_device"

@@ -308,7 +308,7 @@ def test_what_waits_for_an_array_starts_after_all_of_it_and_never_after_a_failur
 
 SHARES = """
 import os, sys
-from runbook.workflow.prerequisites.tokenize_share import share_of
+from runbook.phases.p02_data.tokenize_share import share_of
 print(os.uname().nodename, *share_of(os.environ), len(os.sched_getaffinity(0)), flush=True)
 """
 

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.workflow.toy_run import open_run
 
+from runbook.phases.p02_data import phase as data
+from runbook.phases.p02_data import phase as phase
 from runbook.results.figures.plan_figures import length_figure, source_figure
+from runbook.runs.run_folder import RUNS_VARIABLE
 from runbook.tokens.pipeline.options import TokenizeOptions
 from runbook.tokens.pipeline.tokenize import prepare
-from runbook.workflow import data
-from runbook.workflow import data as phase
-from runbook.workflow.open_phase import RUNS_VARIABLE
-from tests.workflow.toy_run import open_run
 
 from .reference import EDGE_TEXTS, json_lines
 

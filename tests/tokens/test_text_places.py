@@ -10,12 +10,12 @@ import pytest
 
 from runbook import params
 from runbook.params.schema.entries import Dataset, FileGroup, SourceFile, TextShare
+from runbook.phases.p02_data import phase as data
+from runbook.phases.token_inputs import text_home
 from runbook.planning import make_plan
 from runbook.planning.token_files import text_place
 from runbook.tokens.sources.dataset_files import dataset_files, has_every_file
 from runbook.tokens.sources.download import download
-from runbook.workflow import data
-from runbook.workflow.prerequisites.token_files import text_home
 
 from .reference import json_lines
 from .server import Behaviour, serving

@@ -9,8 +9,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from runbook_drills.fork_server import RankRequest
-from runbook_drills.warm_trainer import WarmTrainer
+from runbook.tools.drills.fork_server import RankRequest
+from runbook.tools.drills.warm_trainer import WarmTrainer
 
 from . import specs
 

@@ -15,6 +15,8 @@ import pytest
 from runbook.plan_file.alarms import ExchangedTimes, StragglerDetector
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.schema import parse
+from runbook.tools.drills import faults as drilled_faults
+from runbook.tools.drills.bench import read_heartbeats
 from runbook.training.health import faults, heartbeat, stopping, watchdog
 from runbook.training.health.heartbeat import (
     HangLimits,
@@ -32,8 +34,6 @@ from runbook.training.health.watchdog import (
     silent_ranks,
 )
 from runbook.training.ranks import Ranks
-from runbook_drills import faults as drilled_faults
-from runbook_drills.bench import read_heartbeats
 
 from . import specs
 

@@ -58,7 +58,7 @@ def num_shares(job: Job) -> int:
 
 def data_tasks(settings: Settings, python: str) -> list[Task]:
     """Return the jobs that tokenize: one with a share for each task, then one that joins; or one job for all."""
-    argv = (python, "-m", "runbook.workflow.prerequisites.tokenize_share", str(settings.project))
+    argv = (python, "-m", "runbook.phases.p02_data.tokenize_share", str(settings.project))
     if num_shares(settings.run.jobs.data) < 2:
         return [Task("tokenize", argv)]
     return [

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from runbook.display import View
+from runbook.log_readers.read import open_log, parse_files
 from runbook.params import Settings
 from runbook.params.catalogues import read_models
 from runbook.params.project import project_root
+from runbook.phases.open_phase import OpenPhase
+from runbook.phases.training_results import read_results
 from runbook.planning import FULL
 from runbook.planning.layout import full_choice
-from runbook.results.explain import Explanation, explain, facts_of_run, read_facts, read_words
 from runbook.results.figures.run_figures import waterfall
-from runbook.results.log_readers.read import open_log, parse_files
-from runbook.workflow.open_phase import OpenPhase
-from runbook.workflow.trainings.training_results import read_results
+from runbook.tools.speed.explain import Explanation, explain, facts_of_run, read_facts, read_words
 
 READ_FOR_FACTS = 4 * 2**20
 """Bytes at a log's beginning in which arguments and sentences are looked for."""

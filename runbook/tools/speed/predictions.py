@@ -8,7 +8,7 @@ from pathlib import Path
 from runbook.core.errors import ParamsError
 from runbook.params.catalogues import read_models
 from runbook.params.project import project_root
-from runbook.planning.prediction.predict import Prediction, check_columns, predict_rows
+from runbook.tools.speed.predict import Prediction, check_columns, predict_rows
 
 MAX_BYTES = 64 * 2**20
 """Larger files are no tables of results."""

@@ -1,6 +1,6 @@
 """Where a drill can make something go wrong in a rank: nothing, unless the environment variable RUNBOOK_FAULTS is set.
 
-What it can say, and what then happens, is in `runbook_drills/faults.py`, next to this package.
+What it can say, and what then happens, is in `runbook.tools.drills/faults.py`, next to this package.
 """
 
 import importlib
@@ -39,5 +39,5 @@ def faults_from(environment: Mapping[str, str], rank: int) -> NoFaults:
     faults = NoFaults()
     if text := environment.get(VARIABLE, ""):
         job = Path(environment.get(FOLDER_VARIABLE, "")).name
-        faults = importlib.import_module("runbook_drills.faults").faults_from(text, rank, job)
+        faults = importlib.import_module("runbook.tools.drills.faults").faults_from(text, rank, job)
     return faults

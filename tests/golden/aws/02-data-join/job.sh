@@ -139,7 +139,7 @@ if [[ -e $job/after ]]; then
   done <"$job/after"
 fi
 
-python3 -m runbook.workflow.prerequisites.tokenize_share /project --join </dev/null &
+python3 -m runbook.phases.p02_data.tokenize_share /project --join </dev/null &
 step=$!
 exec {pause}<> <(:) # nothing ever comes from here: reading it with a time limit waits without starting a process
 code="" was_asked="" next_beat=0

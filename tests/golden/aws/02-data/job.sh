@@ -127,7 +127,7 @@ export HYDRA_FULL_ERROR=1
 export CUDA_DEVICE_MAX_CONNECTIONS=1
 export PYTHONPATH=/project
 
-python3 -m runbook.workflow.prerequisites.tokenize_share /project </dev/null &
+python3 -m runbook.phases.p02_data.tokenize_share /project </dev/null &
 step=$!
 exec {pause}<> <(:) # nothing ever comes from here: reading it with a time limit waits without starting a process
 code="" was_asked="" next_beat=0

@@ -125,7 +125,7 @@ export UCX_NET_DEVICES=mlx5_ib0:1
 export OMPI_MCA_coll_hcoll_enable=0
 export PYTHONPATH=/project
 
-python3 -m runbook.workflow.prerequisites.tokenize_share /project </dev/null &
+python3 -m runbook.phases.p02_data.tokenize_share /project </dev/null &
 step=$!
 exec {pause}<> <(:) # nothing ever comes from here: reading it with a time limit waits without starting a process
 code="" was_asked="" next_beat=0

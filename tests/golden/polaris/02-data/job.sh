@@ -120,7 +120,7 @@ unset NCCL_COLLNET_ENABLE
 unset NCCL_NET
 export PYTHONPATH=/project
 
-python3 -m runbook.workflow.prerequisites.tokenize_share /project </dev/null &
+python3 -m runbook.phases.p02_data.tokenize_share /project </dev/null &
 step=$!
 exec {pause}<> <(:) # nothing ever comes from here: reading it with a time limit waits without starting a process
 code="" was_asked="" next_beat=0

@@ -1,0 +1,209 @@
+"""`runbook.open`: a run as an object, its plan, steps, results, checks, samples and figures, read when asked for."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from runbook import params
+from runbook.core.errors import ParamsError
+from runbook.core.table import Table
+from runbook.display import CheckTable
+from runbook.params import Settings
+from runbook.params.schema.run_file import PHASES, phase_name
+from runbook.params.yaml12 import write_scalar
+from runbook.phases.training_results import TrainingResults, read_results, sample_rows
+from runbook.planning import FULL, Plan, plan_tables
+from runbook.records.run_state import read_run
+from runbook.records.twin import find_twin
+from runbook.results import run_tables
+from runbook.results.figures import run_figures
+from runbook.results.metrics import history_frame, slow_steps_table
+from runbook.runs import machine
+from runbook.runs.run_files import read_plan_file, tokenizer_of
+from runbook.runs.run_folder import runs_folder
+from runbook.runs.status import phases_table, run_folder
+
+PARTS = (
+    ".plan .history .results .checks .samples .training .slowest_steps() .loss_figure(*other_runs)"
+)
+SECTIONS = ("training", "parallel", "data", "jobs.training")
+"""Where a key is looked for that is given without its section."""
+
+
+class OpenRun:
+    """One training of a run; what is asked for is read again when its files have grown."""
+
+    def __init__(self, run: str | Path, phase: str = FULL) -> None:
+        self.phase = phase_name(phase)
+        try:
+            self.folder = run_folder(str(run))
+            self._source = str(self.folder / "run.yaml")
+        except ParamsError as no_folder:
+            if Path(run).is_dir():  # a folder is no run file either
+                raise
+            try:  # a run that was never started can be planned
+                settings = params.load(str(run))
+            except ParamsError as no_file:
+                raise ParamsError(f"{no_folder}\n{no_file}") from None
+            self.folder, self._source = runs_folder(settings.project) / settings.name, str(run)
+        self.name = self.folder.name
+
+    @cached_property
+    def plan(self) -> "OpenPlan":
+        """The plan it was started with; of a run that was never started, the plan of its run file."""
+        return open_plan(self._source, self.folder)
+
+    @property
+    def training(self) -> TrainingResults:
+        """Steps, evaluations, events, numbers and figures; `RecordError` before the first step."""
+        return read_results(self.folder, read_plan_file(self.folder), self.phase)
+
+    @property
+    def history(self) -> Any:
+        """One row a step over all restarts: a pandas DataFrame with units in its columns' names."""
+        return history_frame(self.training.history)
+
+    @property
+    def results(self) -> Table:
+        """The numbers of the training, each with its unit and the lines that it was computed from."""
+        one = self.training
+        return run_tables.numbers_table(
+            one.summary, title=f"{self.name}: {self.phase}", history=one.history
+        )
+
+    @property
+    def checks(self) -> CheckTable:
+        """The checks in the records of all phases that were executed, each after the name of its phase."""
+        twins = [twin for phase in PHASES if (twin := find_twin(self.folder, phase))]
+        return CheckTable(
+            replace(check, name=f"{twin.phase}: {check.name}")
+            for twin in twins
+            for check in twin.checks
+        )
+
+    @property
+    def samples(self) -> Table:
+        """What the model wrote before the first step and after the last; no row where none was asked for."""
+        plan = read_plan_file(self.folder).phases[self.phase]
+        return Table(sample_rows(self.folder, plan, tokenizer_of(self.folder)), "Samples")
+
+    def slowest_steps(self, count: int = 10) -> Table:
+        """The steps that took longest, each with its reason and the evidence for it."""
+        one = self.training
+        return slow_steps_table(one.history, one.validation, one.events, count=count)
+
+    def loss_figure(self, *others: "OpenRun | str") -> Any:
+        """The loss by iteration, or with other runs theirs too, by tokens and by time: a matplotlib figure."""
+        if not others:
+            return self.training.loss_figure(f"Loss of {self.name}")
+        runs = [
+            self,
+            *(one if isinstance(one, OpenRun) else OpenRun(one, self.phase) for one in others),
+        ]
+        names = [
+            run.name if len({run.name for run in runs}) == len(runs) else str(run.folder)
+            for run in runs
+        ]
+        histories = {name: run.training.history for name, run in zip(names, runs, strict=True)}
+        return run_figures.comparison_figure(histories)
+
+    def states(self) -> Table:
+        """The state and verdict of each phase."""
+        rows = phases_table(read_run(self.folder)).rows if self.folder.exists() else ()
+        note = f"It has {PARTS}" if rows else "It was never run: it has its .plan alone."
+        return Table(rows, f"Run {self.name}", (str(self.folder), note))
+
+    def __repr__(self) -> str:
+        return self.states().as_text()
+
+    def _repr_html_(self) -> str:
+        return self.states().as_html()
+
+
+@dataclass(frozen=True, repr=False)
+class OpenPlan:
+    """A plan with its parts as tables; `with_` gives another plan, `difference` compares two."""
+
+    settings: Settings
+    plan: Plan  # everything in it, as frozen dataclasses
+    source: str  # the run file, or the run.yaml of a run's folder
+    folder: Path
+    set_words: tuple[str, ...] = ()  # what was changed, as for `--set`
+
+    @property
+    def memory(self) -> Table:
+        """GiB of each part on one rank of the fullest stage; needed and there is, of a device or of a node."""
+        return plan_tables.by_phase(partial(plan_tables.memory_numbers, self.plan), "Memory")
+
+    @property
+    def time(self) -> Table:
+        """Planned speed and length of both trainings; an empty cell is not known, and the notes say why."""
+        notes = (f"{name}: {one.basis}" for name, one in self.plan.time.items())
+        return plan_tables.by_phase(partial(plan_tables.time_numbers, self.plan), "Time", *notes)
+
+    @property
+    def checks(self) -> CheckTable:
+        """Every rule that the plan was checked against."""
+        return CheckTable(self.plan.checks)
+
+    def with_(self, *set_words: str, **values: object) -> "OpenPlan":
+        """The plan with other values: `with_(micro_batch=2)`, or `with_("training.smoke.micro_batch=2")`.
+
+        `PlanError` says which rule they break, `ParamsError` that there is no such key or value. Nothing is written.
+        """
+        words = [f"{self._full_key(key)}={write_scalar(value)}" for key, value in values.items()]
+        return open_plan(self.source, self.folder, (*self.set_words, *set_words, *words))
+
+    def difference(self, other: "OpenPlan", phase: str = FULL) -> Table:
+        """Chosen values, sizes, memory, time and verdicts of a phase in which two plans differ."""
+        mine, theirs = (one._facts(phase_name(phase)) for one in (self, other))
+        rows = []
+        for what in [
+            what for what in dict.fromkeys((*mine, *theirs)) if mine.get(what) != theirs.get(what)
+        ]:
+            before = mine.get(what)
+            after = theirs.get(what)
+            change = None
+            if isinstance(before, int | float) and isinstance(after, int | float) and before:
+                change = 100 * (after / before - 1)
+            rows.append({"what": what, "before": before, "after": after, "change (%)": change})
+        return Table(
+            rows,
+            f"{phase_name(phase)}: {self} against {other}",
+            () if rows else ("they do not differ",),
+        )
+
+    def _facts(self, phase: str) -> dict[str, object]:
+        numbers = plan_tables.memory_numbers(self.plan, phase) | plan_tables.time_numbers(
+            self.plan, phase
+        )
+        return {
+            **self.settings.values(),
+            **numbers,
+            **{check.name: check.verdict for check in self.plan.checks},
+        }
+
+    def _full_key(self, key: str) -> str:
+        names = [
+            f"{section}.{key}" for section in SECTIONS if f"{section}.{key}" in params.all_keys()
+        ]
+        return names[0] if names else params.key_meant(key)
+
+    def __str__(self) -> str:
+        return ", ".join((self.settings.name, *self.set_words))
+
+    def __repr__(self) -> str:
+        return f"{self}\n{plan_tables.summary_table(self.plan).as_text()}"
+
+    def _repr_html_(self) -> str:
+        return plan_tables.summary_table(self.plan).as_html()
+
+
+def open_plan(source: str, folder: Path, set_words: tuple[str, ...] = ()) -> OpenPlan:
+    """The plan of a run file with such `--set` words; without any, the one that the run's folder holds."""
+    settings = params.load(source, set_words=set_words)
+    if not set_words and (folder / "plan.json").exists():
+        return OpenPlan(settings, read_plan_file(folder), source, folder)
+    plan = machine.make_plan_here(settings, machine.calibrations_of_run(settings, folder))
+    return OpenPlan(settings, plan, source, folder, set_words)

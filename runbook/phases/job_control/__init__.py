@@ -1,0 +1,1 @@
+"""Jobs of a phase: submit, watch, decide on a restart."""

@@ -1,0 +1,387 @@
+"""Rules for a phase's job: when it may start, whether another follows, and which training that continues.
+
+What follows a job, in this order: a finished one is done; one that a person ended stays ended; one that saved and
+stopped, or vanished, goes on; a failure that would repeat stops at once; the same failure twice at one step stops;
+everything else is started again while the budget of restarts without a new step lasts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from runbook.core import processes
+from runbook.core.checks import judge
+from runbook.core.errors import JobError
+from runbook.core.files import iterate_lines, read_lines, write_text
+from runbook.jobs.job_end import WILL_REPEAT, EndCause, JobEnd, job_end
+from runbook.jobs.job_folder import JobFolder, JobState, JobStatus, log_tail
+from runbook.phases.open_phase import VERSIONS, OpenPhase, checksums_of_step, phase_fingerprint
+from runbook.plan_file.checkpoint_folder import METADATA, folder_name, saved_iterations
+from runbook.plan_file.identity import same_training
+from runbook.plan_file.json_records import as_json
+from runbook.plan_file.schema import PhasePlan, parse
+from runbook.planning import FULL, SMOKE, Check
+from runbook.results.failures import kinds
+from runbook.results.failures.finder import Failure, find_cause, find_failures
+from runbook.results.failures.rule import Level, NextStep
+from runbook.runs import run_files
+
+GATE = "smoke/gate.json"
+TOKENIZE = "02-data--tokenize"
+TOKENS = "token files"
+REFUSED = 2
+SAVED_AND_STOPPED = 75
+_CAUSE_OF = {cause.value: cause for cause in WILL_REPEAT} | {
+    kinds.DATA.name: EndCause.FILE_MISSING,
+    kinds.ABI.name: EndCause.MODULE_MISSING,
+    kinds.BUILD.name: EndCause.MODULE_MISSING,
+}
+"""The cause of each known failure that a restart meets again, by the failure's name."""
+ERROR_LINE = re.compile(r"(?:rank \d+: )?[A-Za-z_.]*(?:Error|Exception|Interrupt)\b")
+
+
+def apply_waiver(
+    open_phase: OpenPhase, gate: Check, key: str = "training.smoke.waived_by"
+) -> Check:
+    """The gate's verdict; a failed one becomes a warning where a person took it upon themselves.
+
+    The name stands in the record of this phase and, with the time and the account, once in events.jsonl.
+    """
+    if gate.verdict == "pass":
+        return gate
+    if not (name := open_phase.settings.value(key).strip()):
+        told = f"; or name who decides to train all the same: --set {key}=NAME, which is recorded"
+        return replace(gate, rule=gate.rule + told)
+    account = processes.user_name()
+    what = gate.name.replace(" ", "_")
+    open_phase.session.add_results({f"{what}_waived_by": name, f"{what}_waived_as": account})
+    facts = {"by": name, "account": account, "check": gate.name, "gate": gate.value}
+    waived = {"event": "gate_waived", "phase": open_phase.phase, **facts}
+    events = read_lines(open_phase.folder / open_phase.phase_plan.log.events)
+    if not any(waived.items() <= event.items() for event in events):
+        open_phase.append_event("gate_waived", **facts)
+    return replace(
+        gate, verdict="warn", value=f"{gate.value}; waived by {name} (account {account})"
+    )
+
+
+def readiness_checks(open_phase: OpenPhase, *, by_content: bool = True) -> list[Check]:
+    """What has to pass before the phase's job is submitted; by content, every byte of the token files is read."""
+    is_training = open_phase.phase == FULL  # the smoke test needs no smoke test
+    gates = [apply_waiver(open_phase, gate_check(open_phase))] if is_training else []
+    return [*gates, data_check(open_phase, by_content=by_content)]
+
+
+def require_ready(open_phase: OpenPhase) -> None:
+    """Raise `JobError` where the job may not be submitted, whatever a cell above has shown.
+
+    Token files that passed in this notebook are not read a second time: their sizes are compared.
+    """
+    passed = open_phase.session.verdict(TOKENS) == "pass"
+    checks = readiness_checks(open_phase, by_content=not passed)
+    if failed := [check for check in checks if check.verdict not in ("pass", "warn")]:
+        raise JobError(
+            f"{open_phase.phase}: nothing was submitted. "
+            + "; ".join(f"{check.name}: {check.value} (rule: {check.rule})" for check in failed)
+        )
+
+
+def gate_check(open_phase: OpenPhase) -> Check:
+    """The smoke test's verdict, for the smoke test that the plan now asks for."""
+    rule = f"{SMOKE} passed with these parameters"
+    path = open_phase.folder / GATE
+    if not path.exists():
+        return Check("smoke test", "fail", "not done", f"{rule}; run {SMOKE}.ipynb first")
+    gate = json.loads(path.read_text())
+    if gate["fingerprint"] != phase_fingerprint(
+        open_phase.settings, open_phase.plan, open_phase.folder, SMOKE
+    ):
+        return Check(
+            "smoke test", "fail", "done with other parameters", f"{rule}; run {SMOKE}.ipynb again"
+        )
+    if run_files.step_status(open_phase.folder, SMOKE).lost_an_output:
+        return Check(
+            "smoke test", "fail", "changed after it was judged", f"{rule}; run {SMOKE}.ipynb again"
+        )
+    return Check("smoke test", gate["verdict"], gate["verdict"], rule)
+
+
+def data_check(open_phase: OpenPhase, *, by_content: bool = True) -> Check:
+    """The token files as the data phase made them."""
+    if open_phase.phase_plan.data.mock:
+        return Check(
+            TOKENS, "pass", "mock data", "token ids are made up while training: there are no files"
+        )
+    mark = run_files.read_mark(open_phase.folder, TOKENIZE)
+    rule = "02-data made the token files and they are unchanged"
+    if mark is None:
+        return Check(TOKENS, "fail", "not made", f"{rule}; run 02-data.ipynb first")
+    wrong = run_files.what_is_missing(open_phase.folder, TOKENIZE, by_content=by_content)
+    return judge(TOKENS, not wrong, wrong or f"{len(mark.outputs)} files", rule)
+
+
+class Action(StrEnum):
+    """What follows a job."""
+
+    DONE = "done"
+    GO_ON = "go on"
+    STOP = "stop"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One job of a phase, ended."""
+
+    job: str
+    end: JobEnd
+    began_at: int | None
+    """The step after which it began; None: it did not come so far."""
+    reached: int
+    """The newest step of the training when it had ended."""
+    reason: str = ""
+    """The job's own sentence about its end. For people: nothing is decided by it."""
+    failure: str = ""
+    """Signature of the failure, equal when the same failure happens again. Empty: nothing failed."""
+    evidence: str = ""
+    remedy: str = ""
+
+    @property
+    def failing_step(self) -> int | None:
+        """The step it was in when it ended."""
+        return None if self.began_at is None else max(self.began_at, self.reached) + 1
+
+    def failed_like(self, other: Attempt) -> bool:
+        """Whether both failed alike at one step. A kill from outside is no sign of that: the budget bounds those."""
+        if self.end.cause in (None, EndCause.KILLED) or self.failing_step is None:
+            return False
+        alike = self.end.cause is other.end.cause and self.failure == other.failure
+        return alike and self.failing_step == other.failing_step
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What follows, and why."""
+
+    action: Action
+    why: str
+
+
+def decide_restart(attempts: Sequence[Attempt], budget: int) -> Decision:
+    """What follows the last of these jobs; `budget` is how many in a row may end without a new step.
+
+    >>> stopped = Attempt("04-training", JobEnd(JobState.STOPPED, 75), began_at=0, reached=8)
+    >>> decide_restart([stopped], 3).action
+    <Action.GO_ON: 'go on'>
+    """
+    last = attempts[-1]
+    end = last.end
+    stop = partial(Decision, Action.STOP)
+    if end.state is JobState.DONE:
+        return Decision(Action.DONE, "finished")
+    if end.state in (JobState.CANCELLED, JobState.UNKNOWN):
+        return stop(f"it is {end.state}: a person decides")
+    if end.state is JobState.TIMEOUT and end.exit_code != SAVED_AND_STOPPED:
+        return stop("it ran into its time limit without having saved; save more often")
+    if end.exit_code == REFUSED:
+        return stop("what was asked for was refused, and would be again")
+    if end.cause in WILL_REPEAT:
+        return stop(f"{end.cause}: it would happen again")
+    if twin := next((one for one in attempts[:-1] if one.failed_like(last)), None):
+        both = f"{twin.job} and {last.job}: {last.failure}"
+        return stop(
+            f"the same failure twice at step {last.failing_step} ({both}): this is no accident"
+        )
+    made_a_step = last.began_at is not None and last.reached > last.began_at
+    may_start_again = end.cause in (EndCause.KILLED, EndCause.HUNG)
+    if end.state is JobState.FAILED and not may_start_again and not made_a_step:
+        return stop("it failed before its first step, and would again")
+    furthest = 0
+    idle = 0
+    for one in attempts:
+        idle = 0 if one.reached > furthest else idle + 1
+        furthest = max(furthest, one.reached)
+    if idle > budget:
+        return stop(f"{idle} jobs in a row made no new step (jobs.training.restarts is {budget})")
+    return Decision(Action.GO_ON, last.failure or last.reason)
+
+
+def read_attempt(folder: JobFolder, status: JobStatus, metrics: Path, events: Path) -> Attempt:
+    """How a job ended, from its status, its own words and the run's files."""
+    happened = read_lines(events)
+    name = folder.path.name
+    submitted = [
+        n
+        for n, one in enumerate(happened)
+        if one.get("event") == "submitted" and one.get("job") == name
+    ]
+    own = happened[submitted[-1] :] if submitted else []
+    started = next((one for one in reversed(own) if one.get("event") == "started"), None)
+    began = int(started.get("from_iteration", 0)) if started else None
+    reached = began or 0
+    for row in iterate_lines(metrics):
+        if isinstance(row.get("iteration"), int) and (
+            not started or row.get("segment") == started.get("segment")
+        ):
+            reached = int(row["iteration"])
+    failure = _find_failure(folder, status, own)
+    return Attempt(
+        job=name,
+        end=job_end(status, failure.cause if failure else None),
+        began_at=began,
+        reached=reached,
+        reason=status.reason,
+        failure=failure.signature if failure else "",
+        evidence=failure.evidence if failure else "",
+        remedy=failure.remedy if failure else "",
+    )
+
+
+@dataclass(frozen=True)
+class _JobFailure:
+    """Why a job failed: what decides, and what a person reads."""
+
+    cause: EndCause
+    signature: str
+    """Equal when the same failure happens again."""
+    evidence: str
+    remedy: str = ""
+
+
+def _find_failure(
+    folder: JobFolder, status: JobStatus, events: Sequence[Mapping[str, Any]]
+) -> _JobFailure | None:
+    """Return why a job failed, or None where nothing failed."""
+    if status.state in (JobState.DONE, JobState.STOPPED, JobState.CANCELLED):
+        return None
+    if hang := next((one for one in events if one.get("event") == "hang"), None):
+        where = f"rank {hang.get('rank')} on {hang.get('host')} in {hang.get('where', '')}"
+        remedy = f"See {hang.get('stacks')}."
+        return _JobFailure(EndCause.HUNG, EndCause.HUNG, where, remedy)
+    if job_end(status).was_killed:
+        remedy = "If nobody did it, look for memory in the node's log (dmesg)."
+        return _JobFailure(EndCause.KILLED, EndCause.KILLED, status.reason, remedy)
+    lines = [line for path in (folder.err, folder.out) for line in log_tail(path, 400)]
+    known = find_failures(lines)
+    cause = find_cause(known)
+    if cause is not None and _is_decisive(cause):
+        return _known_failure(cause)
+    error = next((line.strip() for line in reversed(lines) if ERROR_LINE.match(line.strip())), "")
+    if not error and cause is not None:
+        return _known_failure(cause)
+    error = error or status.reason
+    signature = re.sub(r"\d+", "N", error)[:200]
+    return _JobFailure(EndCause.OTHER, signature, error[:300])
+
+
+def _is_decisive(failure: Failure) -> bool:
+    """Tell whether a failure says more than the last error of the program does."""
+    if failure.level is Level.SYMPTOM:
+        return failure.decision is NextStep.FIX_FIRST
+    return failure.level is Level.CAUSE
+
+
+def _known_failure(failure: Failure) -> _JobFailure:
+    cause = _CAUSE_OF.get(failure.name, EndCause.OTHER)
+    return _JobFailure(cause, failure.name, failure.evidence, failure.remedy)
+
+
+def started_path(folder: Path, phase: str) -> Path:
+    """Where the fingerprint of the training whose outputs lie in the folder is kept."""
+    return folder / "steps" / f"{phase}--train.started"
+
+
+def was_started_from(open_phase: OpenPhase, digest: str) -> bool:
+    """Whether the outputs in the run's folder come from these inputs."""
+    started = started_path(open_phase.folder, open_phase.phase)
+    return started.exists() and started.read_text().partition("\n")[0] == digest
+
+
+def note_start(open_phase: OpenPhase, digest: str) -> None:
+    """Keep from which inputs the training was started, for the jobs that come later."""
+    facts = json.dumps({"inputs": _inputs(open_phase), "phase": as_json(open_phase.phase_plan)})
+    write_text(started_path(open_phase.folder, open_phase.phase), f"{digest}\n{facts}\n")
+
+
+def _inputs(open_phase: OpenPhase) -> dict[str, Any]:
+    """What makes it another training, whatever its plan: our version of the phase, and the tokens."""
+    return {
+        "version": VERSIONS[open_phase.phase],
+        "data": checksums_of_step(open_phase.folder, "02-data--tokenize"),
+    }
+
+
+def _started_phase(open_phase: OpenPhase) -> PhasePlan | None:
+    """The plan of the training whose outputs are in the folder; None where its inputs are others, or not known."""
+    started = started_path(open_phase.folder, open_phase.phase)
+    text = started.read_text().partition("\n")[2] if started.exists() else ""
+    facts = json.loads(text) if text else {}
+    return parse(facts["phase"]) if facts.get("inputs") == _inputs(open_phase) else None
+
+
+def why_continued(open_phase: OpenPhase) -> str:
+    """Why the next job goes on with what lies in the folder although inputs changed, and what that means.
+
+    Empty where it is another training, where nothing was saved, or where nothing is left to train: it begins again.
+    """
+    # The one phase that may be prolonged: a smoke test is judged from its first step on.
+    if open_phase.phase != FULL or open_phase.settings.run.training.framework != "runbook":
+        return ""
+    before = _started_phase(open_phase)
+    now = open_phase.phase_plan
+    checkpoints = open_phase.folder / now.checkpoint.folder
+    saved = max(saved_iterations(checkpoints), default=0)
+    if before is None or not same_training(before, now) or not 0 < saved < now.duration.iterations:
+        return ""
+    old = _shown_values(before)
+    new = _shown_values(now)
+    changed = ", ".join(
+        f"{name} {old[name]} -> {new[name]}" for name in old if old[name] != new[name]
+    )
+    sentences = [
+        f"The training goes on from its checkpoint of iteration {saved:,}: {changed or 'replanned'}."
+    ]
+    if before.duration.iterations != now.duration.iterations:
+        try:
+            metadata = json.loads((checkpoints / folder_name(saved) / METADATA).read_text())
+            consumed = int(metadata["consumed_samples"])
+        except (OSError, ValueError, KeyError, TypeError):  # the trainer judges it
+            consumed = saved * now.batch.global_
+        sentences.append(_rate_text(before, now, consumed))
+    if before.engine != now.engine:
+        sentences.append(
+            "Each engine's optimizer state is its own: the weights are taken up, and Adam begins anew."
+        )
+    return " ".join([*sentences, "To begin anew instead: runbook run with --redo training."])
+
+
+def _shown_values(phase_plan: PhasePlan) -> dict[str, str]:
+    cut_keys = ("tensor", "pipeline", "virtual_pipeline", "data", "zero_stage")
+    cut = {key: f"{getattr(phase_plan.parallel, key):,}" for key in cut_keys}
+    length = {"iterations": f"{phase_plan.duration.iterations:,}"}
+    return {
+        **length,
+        "engine": phase_plan.engine,
+        "micro-batch": f"{phase_plan.batch.micro:,}",
+        **cut,
+    }
+
+
+def _rate_text(before: PhasePlan, now: PhasePlan, consumed: int) -> str:
+    if before.learning_rate == now.learning_rate or before.learning_rate.schedule == "constant":
+        return "The learning rate does not depend on the length: the losses are those of one undisturbed training."
+    old, new = (
+        rate.at(consumed + now.batch.global_) for rate in (before.learning_rate, now.learning_rate)
+    )
+    return (
+        f"The learning rate follows the new length from there: {new:.3g} in the next step, where the old plan had "
+        f"{old:.3g}. The steps before were made by the old one, so the losses are not those of a training planned for "
+        f"{now.duration.iterations:,} from its start; training.decay_samples={before.learning_rate.decay_samples} "
+        f"would keep the old rate."
+    )

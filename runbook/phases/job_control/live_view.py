@@ -1,0 +1,196 @@
+"""The live view of a running training: facts, loss curve and last events, from its files, queue and machine."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from html import unescape
+from statistics import median_high
+from typing import Any
+
+import psutil
+
+from runbook.core import shell
+from runbook.core.errors import ProgramError
+from runbook.core.files import Tail
+from runbook.core.table import Row
+from runbook.core.units import four_digits, show_bytes, show_duration
+from runbook.display import Progress, show_text, sparkline
+from runbook.jobs.job_folder import ACTIVE, JobState, JobStatus
+from runbook.phases.open_phase import OpenPhase
+from runbook.plan_file.schema import PhasePlan
+from runbook.planning.cost.step_inputs import peak_of
+from runbook.records.logbook import make_entry, write_logbook
+
+POLL_SECONDS = 1.0
+PATIENCE_SECONDS = 300.0
+"""For so long a job is waited for whose state is not known: a queue's controller is restarted now and then."""
+MOST_ROWS = 1000
+SECONDS_BETWEEN_DEVICE_QUESTIONS = 5.0
+RECENT = 20
+"""The time left is estimated from the median of this many steps."""
+GPU_QUESTION = (
+    "nvidia-smi",
+    "--query-gpu=utilization.gpu,memory.used",
+    "--format=csv,noheader,nounits",
+)
+
+
+class LiveView:
+    """The view of one phase's training, read from its files at each update."""
+
+    def __init__(self, open_phase: OpenPhase) -> None:
+        settings = open_phase.settings
+        phase_plan = open_phase.phase_plan
+        folder = open_phase.folder
+        self.settings = settings
+        self.phase_plan = phase_plan
+        self.metrics, self.events = (
+            Tail(folder / phase_plan.log.metrics),
+            Tail(folder / phase_plan.log.events),
+        )
+        # By its datasheet; None on a CPU and where none is known, as 05-analysis has it.
+        self.peak = peak_of(settings.site, phase_plan.precision.format)
+        total = phase_plan.duration.iterations
+        self.progress = Progress(phase_plan.phase, total=total, unit="iterations", timed=False)
+        self.folder = folder
+        self._written = 0
+        self._device = ""
+        self._asked, self._silent_since = -math.inf, math.inf
+
+    def follow(
+        self,
+        state: Callable[[], JobStatus],
+        enough: Callable[[list[dict[str, Any]]], bool] | None = None,
+    ) -> JobStatus:
+        """Show the job until it ends, or until its metrics rows are `enough`."""
+        status = state()
+        try:
+            while self._lasts(status) and not (enough is not None and enough(self.metrics.read())):
+                self.progress.draw_beside(self.curve(), self.last_events())
+                self.progress.update(**self.facts(status))
+                time.sleep(POLL_SECONDS)
+                status = state()
+        except KeyboardInterrupt:
+            self.finish(status)
+            again = f"runbook logs {self.settings.name} --follow"
+            show_text(
+                f"Watching ended, not the job. Run this cell again (after a restart of the kernel, the cells above it "
+                f"first), or: {again}"
+            )
+            raise
+        self.finish(status)
+        return status
+
+    def _lasts(self, status: JobStatus) -> bool:
+        """Whether the job may still go on; one whose queue does not answer is waited for, a while."""
+        if status.state is not JobState.UNKNOWN:
+            self._silent_since = math.inf
+            return status.state in ACTIVE
+        self._silent_since = min(self._silent_since, time.monotonic())
+        return time.monotonic() - self._silent_since < PATIENCE_SECONDS
+
+    def finish(self, status: JobStatus) -> None:
+        """The final view, with everything the job wrote."""
+        self.progress.draw_beside(self.curve(), self.last_events())
+        self.progress.finish(**self.facts(status))
+
+    def facts(self, status: JobStatus) -> Row:
+        """Job and step, loss, speed, time left, use of the machine."""
+        rows = self.metrics.read()
+        active = status.state in ACTIVE
+        return {
+            "job": status.job_id,
+            "state": str(status.state),
+            "queue": (status.reason or None) if status.state is JobState.PENDING else None,
+            "ran": show_duration(status.ended - status.started)
+            if status.ended and status.started
+            else None,
+            **(training_facts(rows, self.phase_plan, self.peak, active) if rows else {}),
+            "in use": (self._in_use() or None) if active else None,
+        }
+
+    def curve(self) -> tuple[str, list[tuple[float, float]]]:
+        """Loss by iteration so far."""
+        rows = thinned(self.metrics.read())
+        return "loss", [
+            (row["iteration"], row["loss"]) for row in rows if row.get("loss") is not None
+        ]
+
+    def last_events(self) -> list[str]:
+        """The newest events of this phase, one line each."""
+        if (count := len(rows := self.events.read())) != self._written:
+            self._written = count
+            write_logbook(self.folder)
+        own = [row for row in rows if row.get("phase") == self.phase_plan.phase]
+        return [
+            f"{entry.moment[11:23]} {unescape(entry.text)}" for entry in map(make_entry, own[-4:])
+        ]
+
+    def _in_use(self) -> str:
+        """CPU and GPU of the machine we are on, where the job runs on it; asked now and then."""
+        if self.settings.site.scheduler != "local":
+            return "not known here: the job runs on other nodes"
+        if time.monotonic() - self._asked >= SECONDS_BETWEEN_DEVICE_QUESTIONS:
+            first = self._asked == -math.inf
+            self._asked = time.monotonic()
+            cpu = (
+                psutil.cpu_percent()
+            )  # since the last question; the first one has nothing to compare with
+            gpus = (
+                [] if self.settings.site.hardware.device == "cpu" else gpus_in_use(ask_gpus)
+            )  # there they are hidden
+            self._device = "; ".join([*([] if first else [f"CPU {cpu:.0f} %"]), *gpus])
+        return self._device
+
+
+def training_facts(
+    rows: Sequence[Row], phase_plan: PhasePlan, peak: float | None, active: bool
+) -> Row:
+    """What the newest rows of the metrics say; `peak` is a device's TFLOP/s, where it is known."""
+    last = rows[-1]
+    speed = rows[-1].get("tflops_per_device")
+    memory = rows[-1].get("memory_bytes")
+    seconds = median_high(row["seconds"] for row in rows[-RECENT:])
+    left = (phase_plan.duration.iterations - last["iteration"]) * seconds
+    used = {"MFU": f"{speed / peak:.1%} of {peak:g} TFLOP/s"} if speed is not None and peak else {}
+    return {
+        "done": last["iteration"],
+        "loss": None if last["loss"] is None else four_digits(last["loss"]),
+        "losses": sparkline([row["loss"] for row in thinned(rows)]),
+        "tokens/s": round(last["tokens_per_second"]),
+        **used,
+        **({"memory": show_bytes(memory)} if memory else {}),
+        "left": show_duration(left) if active and left > 0 else None,
+    }
+
+
+def thinned(rows: Sequence[Row]) -> list[Row]:
+    """About a thousand rows of many, the newest among them: looking at a long training must not cost more each day.
+
+    >>> [len(thinned([{}] * number)) for number in (0, 3, 1000, 1_000_000)], thinned([{"n": n} for n in range(25)])[-1]
+    ([0, 3, 1000, 1001], {'n': 24})
+    """
+    step = max(1, len(rows) // MOST_ROWS)
+    newest = rows[-1:] if rows and (len(rows) - 1) % step else []
+    return [*rows[::step], *newest]
+
+
+def ask_gpus() -> str:
+    """What nvidia-smi says of this machine's GPUs; empty where there is none."""
+    try:
+        return str(shell.run(list(GPU_QUESTION), timeout=5).out)
+    except (ProgramError, OSError):
+        return ""
+
+
+def gpus_in_use(ask: Callable[[], str]) -> list[str]:
+    r"""Use and memory of each GPU.
+
+    >>> gpus_in_use(lambda: "98, 40536\n7, 12\n"), gpus_in_use(lambda: "")
+    (['GPU 0 98 %, 40536 MiB', 'GPU 1 7 %, 12 MiB'], [])
+    """
+    uses = [line.partition(",") for line in ask().splitlines()]
+    return [
+        f"GPU {number} {use.strip()} %, {memory.strip()} MiB"
+        for number, (use, _, memory) in enumerate(uses)
+    ]

@@ -1,0 +1,180 @@
+"""Rehearsal of a layout before its first job on a cluster: counted once, kept by fingerprint, judged at each launch."""
+
+import itertools
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from runbook.core.errors import JobError, ProgramError, RunbookError
+from runbook.core.files import write_text
+from runbook.display import Progress, show_figure, show_table, show_text
+from runbook.jobs.render.task_job import Task, asks_for_queue
+from runbook.params.settings import require_values
+from runbook.phases.job_control import job_rules, task_jobs
+from runbook.phases.open_phase import OpenPhase
+from runbook.phases.rehearsal import (
+    CannotRehearseError,
+    Rehearsal,
+    first_ranks,
+    has_trainer,
+    rehearse_run,
+    usable_bytes,
+)
+from runbook.plan_file.errors import RefusedError
+from runbook.plan_file.identity import layout_inputs
+from runbook.plan_file.json_records import as_json, from_json
+from runbook.planning import Check, Plan
+from runbook.records.manifest import note_files
+from runbook.records.twin import versions
+from runbook.runs import run_files
+
+FOLDER = "rehearsals"
+VERSION = 2
+"""Raised when a rehearsal counts otherwise: kept ones are then made again."""
+WAIVER = "training.rehearsal_waived_by"
+JOB_PHASE = "01-environment"
+"""The rehearsal's job asks the queue for what the checks of the nodes ask for, without devices."""
+COUNTING = ("gpt3-runbook", "torch", "megatron-core", "deepspeed")
+"""Packages of which another version may count otherwise."""
+REMEDY = "raise parallel.tensor or parallel.pipeline, lower training.micro_batch, or set training.recompute"
+
+
+def require(open_phase: OpenPhase) -> None:
+    """Stop before the phase's first job on a cluster if its layout, rehearsed at full size, fails or does not fit."""
+    if open_phase.settings.site.scheduler != "local":
+        require_values(open_phase.settings)
+        open_phase.check([check_layout(open_phase)])
+
+
+def show(open_phase: OpenPhase) -> None:
+    """What the rehearsal of the phase's layout counted: the kept one, or one made now where this site has a queue."""
+    name = open_phase.settings.name
+    site = open_phase.settings.site
+    require_values(open_phase.settings)  # before minutes of counting, not after
+    if site.scheduler == "local":
+        show_text(
+            f"Site {site.site} has no queue to wait in: nothing is rehearsed. runbook rehearse {name} does it."
+        )
+    elif has_trainer() or kept_rehearsal(open_phase):
+        check = check_layout(
+            open_phase
+        )  # only shown: a failure stops the phase whose job it concerns
+        open_phase.check([replace(check, verdict="warn") if check.verdict == "fail" else check])
+    else:
+        show_text(
+            f"No trainer is installed here: {open_phase.phase} rehearses this layout by a job before its own."
+        )
+    if rehearsal := kept_rehearsal(open_phase):
+        for table in rehearsal.tables():
+            show_table(table)
+        for name, figure in rehearsal.figures().items():
+            show_figure(figure, f"Rehearsed step, {name}: the numbers are in the tables.")
+        show_text("\n".join(rehearsal.findings) or "Plan and rehearsal agree within 5 %.")
+
+
+def check_layout(open_phase: OpenPhase) -> Check:
+    """Whether every stage of the phase fits its device at full size; rehearsed now where that was never done."""
+    framework = open_phase.settings.run.training.framework
+    rehearsal = kept_rehearsal(open_phase)
+    rule = "one step at full size runs and every stage fits its device, or nothing is submitted"
+    if is_warning := framework != "runbook":
+        rule = f"a warning only: our own trainer is rehearsed with this layout, and {framework} will run"
+    check = partial(Check, "rehearsal", rule=rule)
+    if rehearsal is None and open_phase.settings.value(WAIVER).strip():
+        return job_rules.apply_waiver(open_phase, check("fail", "not done"), WAIVER)
+    try:
+        rehearsal = rehearsal or _rehearse(open_phase)
+    except CannotRehearseError as error:
+        return check("unknown", f"not rehearsed: {error}")
+    except RunbookError as error:
+        failed = check("fail", str(error))
+    else:
+        if not (misfits := rehearsal.misfits):
+            fullest = max(rehearsal.stages, key=lambda stage: stage.peak_bytes)
+            there = f" of {rehearsal.limit_bytes / 2**30:.4g}" * bool(rehearsal.limit_bytes)
+            return check(
+                "pass",
+                f"stage {fullest.stage} is the fullest: {fullest.peak_bytes / 2**30:.4g}{there} GiB",
+            )
+        failed = check("fail", "; ".join(misfits), rule=f"{rule}: {REMEDY}")
+    if is_warning:
+        return replace(failed, verdict="warn")
+    return job_rules.apply_waiver(open_phase, failed, WAIVER)
+
+
+def kept_rehearsal(open_phase: OpenPhase) -> Rehearsal | None:
+    """The rehearsal of the phase's very layout that is in the run's folder, compared with the devices of now."""
+    try:
+        content = json.loads(_kept_path(open_phase).read_text(encoding="utf-8"))
+        kept = from_json(
+            Rehearsal, content, name="the rehearsal", failure="another version wrote it:"
+        )
+        return replace(kept, limit_bytes=usable_bytes(open_phase.settings.site))
+    except (OSError, ValueError, RefusedError):  # none, or one that another version wrote
+        return None
+
+
+def _kept_path(open_phase: OpenPhase, ending: str = "json") -> Path:
+    inputs = {"layout": layout_inputs(open_phase.phase_plan), "software": _software(open_phase)}
+    return open_phase.folder / FOLDER / f"{run_files.fingerprint(VERSION, inputs)}.{ending}"
+
+
+def _software(open_phase: OpenPhase) -> dict[str, str]:
+    """What counts: the versions installed here, or where the job's own are."""
+    there = {name: version for name, version in versions().items() if name in COUNTING}
+    site = open_phase.settings.site
+    if has_trainer():
+        return there
+    return {**there, "image": site.container.image, "python": site.python}
+
+
+def _rehearse(open_phase: OpenPhase) -> Rehearsal:
+    """One step of the first rank of each stage, here or as a job; kept by the fingerprint of its layout."""
+    phase = open_phase.phase
+    done = itertools.count(1)
+    ranks = first_ranks(open_phase.phase_plan)
+    rehearse = partial(rehearse_run, str(open_phase.folder / "run.yaml"), phase=phase, ranks=ranks)
+    if has_trainer():
+        with Progress(f"rehearsal of {phase}", total=len(ranks), unit="stages") as progress:
+            found = rehearse(say=lambda text: progress.update(next(done), newest=text))
+    else:
+        found = rehearse(count=partial(_count_in_a_job, open_phase))
+    path = _kept_path(open_phase)
+    write_text(path, json.dumps(as_json(found), indent=1) + "\n")
+    note_files(open_phase.folder, sorted(path.parent.iterdir()))
+    return found
+
+
+def _count_in_a_job(
+    open_phase: OpenPhase, plan: Plan, phase: str, ranks: Sequence[int]
+) -> Iterator[Any]:
+    """The counts of these ranks, from a job of one core and no device."""
+    if not asks_for_queue(open_phase.settings, JOB_PHASE):
+        raise CannotRehearseError(
+            "the trainer is not installed here (pip install 'gpt3-runbook[train]'), and no job does it elsewhere: give "
+            "jobs.environment a partition or a walltime"
+        )
+    input, out = (_kept_path(open_phase, ending) for ending in ("plan.json", "jsonl"))
+    write_text(input, json.dumps(plan.as_dict()))
+    places = [path.relative_to(open_phase.folder).as_posix() for path in (input, out)]
+    words = [
+        open_phase.settings.site.python or "python3",
+        "-m",
+        "runbook.training.rehearsal",
+        places[0],
+    ]
+    words += ["--phase", phase, "--ranks", ",".join(map(str, ranks)), "--out", places[1]]
+    part = f"rehearsal-plan{input.name[:8]}"  # eight digits alone would be taken for the number of an attempt
+    task = Task("rehearse a layout", tuple(words), in_container=True, part=part)
+    try:
+        task_jobs.run_tasks(replace(open_phase, phase=JOB_PHASE), [task])
+    except JobError as error:
+        at_work = out.exists() and re.search(
+            r"exit code [12]\)", str(error)
+        )  # else it lacked software, time or memory
+        raise (ProgramError if at_work else CannotRehearseError)(str(error)) from error
+    yield from map(json.loads, out.read_text(encoding="utf-8").splitlines())

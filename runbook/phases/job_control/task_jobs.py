@@ -1,0 +1,94 @@
+"""Jobs of a queue that train nothing: submitted all or none, found, watched to their end."""
+
+import time
+from collections.abc import Sequence
+
+from runbook.core.errors import JobError
+from runbook.display import Progress, show_text
+from runbook.jobs import get_scheduler, job_folder
+from runbook.jobs.job_folder import ACTIVE, JobFolder, JobState, JobStatus
+from runbook.jobs.job_request import element_folders
+from runbook.jobs.queue import QueueScheduler
+from runbook.jobs.render.task_job import Task, render_task
+from runbook.jobs.render.training_job import PACKAGE, write_job
+from runbook.phases.job_control import live_view
+from runbook.phases.open_phase import OpenPhase
+
+
+def run_tasks(open_phase: OpenPhase, tasks: Sequence[Task]) -> None:
+    """Submit tasks, each to begin when all of the one before has ended well, and watch them to their end.
+
+    A job that runs already is watched. One that failed raises `JobError` with its own last words.
+    """
+    scheduler = get_scheduler(open_phase.settings.site)
+    assert isinstance(scheduler, QueueScheduler), "only a queue is asked for"
+    with open_phase.hold(f"submitting {open_phase.phase}"):
+        folders = _submit_tasks(open_phase, scheduler, tasks)
+    for folder in folders:
+        status = _follow_task(scheduler, folder)
+        if status.state is not JobState.DONE:
+            text = end_text(
+                str(folder.path), status, element_folders(folder) or [folder], num_lines=6
+            )
+            raise JobError(
+                f"{text}\nAfter mending the cause, run the cell again: what is done is not done twice."
+            )
+
+
+def end_text(
+    name: str, status: JobStatus, folders: Sequence[JobFolder], num_lines: int = 12
+) -> str:
+    """How a job ended, in its own last words."""
+    words = [
+        f"  {line}"
+        for part in folders
+        for log in (part.err, part.out)
+        for line in job_folder.log_tail(log, num_lines)
+    ]
+    ended = f"{name} ended as {status.state} ({status.reason}). Its last words:"
+    return "\n".join([ended, *(words or ["  nothing"])])
+
+
+def _submit_tasks(
+    open_phase: OpenPhase, scheduler: QueueScheduler, tasks: Sequence[Task]
+) -> list[JobFolder]:
+    """All tasks or none: where one is refused, those submitted before it are cancelled again."""
+    folders: list[JobFolder] = []
+    submitted: list[JobFolder] = []
+    try:
+        for task in tasks:
+            name = task.folder(open_phase.phase)
+            latest = job_folder.latest_job_folder(open_phase.folder, name)
+            if latest and (status := scheduler.state(latest)).state in ACTIVE:
+                shown = f"Job {status.job_id} of jobs/{latest.path.name} is {status.state}"
+                show_text(f"{shown}; it is watched, not started again.")
+                folders.append(latest)
+                continue
+            folder = job_folder.next_job_folder(open_phase.folder, name)
+            after = folders[-1:]
+            write_job(folder, render_task(open_phase.settings, open_phase.phase, task, PACKAGE))
+            job_id = scheduler.submit(folder, after=after)
+            behind = f", to begin after jobs/{after[0].path.name}" if after else ""
+            show_text(f"{task.what}: submitted jobs/{folder.path.name} as {job_id}{behind}.")
+            folders.append(folder)
+            submitted.append(folder)
+    except JobError:
+        for one in submitted:
+            scheduler.cancel(one)
+            show_text(f"jobs/{one.path.name} is cancelled: what comes after it was not submitted.")
+        raise
+    return folders
+
+
+def _follow_task(scheduler: QueueScheduler, folder: JobFolder) -> JobStatus:
+    parts = element_folders(folder)
+    with Progress(folder.path.name, total=len(parts) or 1, unit="jobs") as progress:
+        while True:
+            status = scheduler.state(folder)
+            done = sum(part.exit_code.exists() for part in parts) if parts else int(status.final)
+            progress.update(
+                done=done, job=status.job_id, state=str(status.state), why=status.reason
+            )
+            if status.final:
+                return status
+            time.sleep(live_view.POLL_SECONDS)

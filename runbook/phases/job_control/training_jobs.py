@@ -1,0 +1,313 @@
+"""Jobs of a phase: submitted or found, watched to the end, resumed where they stopped."""
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from runbook.core.errors import JobError
+from runbook.core.files import make_dated_folder
+from runbook.display import show_text
+from runbook.display.jupyter.widgets import Actions, controls
+from runbook.jobs import get_scheduler, job_folder
+from runbook.jobs.job_folder import ACTIVE, JobFolder, JobState, JobStatus, Scheduler
+from runbook.jobs.render.training_job import render_job, write_job
+from runbook.phases.job_control import job_rules, live_view
+from runbook.phases.job_control import rehearsal_gate as layout_rehearsal
+from runbook.phases.job_control.job_rules import Action, Attempt, Decision
+from runbook.phases.job_control.task_jobs import end_text
+from runbook.phases.open_phase import VERSIONS, OpenPhase, begin_again, train_step
+from runbook.plan_file.checkpoint_folder import newest_checkpoint
+from runbook.plan_file.schema import PhasePlan
+from runbook.records.logbook import add_note
+from runbook.records.manifest import move_files
+from runbook.runs import run_files
+from runbook.runs.status import cancel_jobs, stop_jobs
+
+
+def step_name(open_phase: OpenPhase) -> str:
+    """The name under which a phase's training is marked done."""
+    return train_step(open_phase.phase)
+
+
+def require_unchanged(open_phase: OpenPhase, digest: str) -> run_files.StepStatus:
+    """Return where the training stands; raise `ChangedOutputError` where a file of a finished one was changed.
+
+    A finished training is never marked done again over other files: the change would become the record.
+    """
+    step = step_name(open_phase)
+    status = run_files.step_status(open_phase.folder, step, digest)
+    if status.state is run_files.StepState.INPUTS_CHANGED and not _was_submitted_since(open_phase):
+        # It is prolonged, or cut otherwise: what it goes on from is compared as well.
+        mark = run_files.read_mark(open_phase.folder, step)
+        if mark and job_rules.why_continued(open_phase):
+            before = run_files.outputs_status(open_phase.folder, mark)
+            run_files.refuse_changed_output(step, before, _begin_again(open_phase))
+    run_files.refuse_changed_output(step, status, _begin_again(open_phase))
+    return status
+
+
+def _begin_again(open_phase: OpenPhase) -> str:
+    return begin_again(open_phase.settings, open_phase.phase)
+
+
+def _was_submitted_since(open_phase: OpenPhase) -> bool:
+    """Whether a job was submitted after the training was marked done: it may have written since."""
+    mark = run_files.read_mark(open_phase.folder, step_name(open_phase))
+    latest = _latest(open_phase)
+    if mark is None or latest is None:
+        return False
+    record = job_folder.read_record(latest)
+    return record is None or record.submitted > mark.finished  # None: submitted by hand
+
+
+def what_is_missing(open_phase: OpenPhase, *, by_content: bool = True) -> str:
+    """Why the phase's training is not finished from these inputs; see `run_files.what_is_missing`."""
+    digest = open_phase.fingerprint
+    return run_files.what_is_missing(
+        open_phase.folder, step_name(open_phase), digest, by_content=by_content
+    )
+
+
+def launch(open_phase: OpenPhase) -> None:
+    """Submit the phase's job, or find the one that runs, or say that it is done; nothing runs twice.
+
+    A job is submitted only where the smoke test and the token files pass now, whatever an earlier cell has shown.
+    """
+    digest = open_phase.fingerprint
+    if not (missing := require_unchanged(open_phase, digest).as_text()):
+        show_text(f"{open_phase.phase}: done, verified. Nothing to launch.")
+        return
+    scheduler = get_scheduler(open_phase.settings.site)
+    if _is_submitted(open_phase, scheduler, digest):
+        return
+    layout_rehearsal.require(open_phase)  # takes minutes, in which nobody has to wait for the run
+    with open_phase.hold(f"submitting {open_phase.phase}"):
+        if _is_submitted(open_phase, scheduler, digest):
+            return
+        job_rules.require_ready(open_phase)
+        _go_on_or_begin(open_phase, digest)
+        folder = _submit(open_phase)
+    show_text(
+        f"{missing.capitalize()}: submitted jobs/{folder.path.name} as {scheduler.state(folder).job_id}."
+    )
+
+
+def _is_submitted(open_phase: OpenPhase, scheduler: Scheduler, digest: str) -> bool:
+    """Whether the newest job does this work or did it, which is said; an active one of other inputs is refused."""
+    if not (latest := _latest(open_phase)):
+        return False
+    status = scheduler.state(latest)
+    is_ours = job_rules.was_started_from(open_phase, digest)
+    if status.state in ACTIVE and not is_ours:
+        raise JobError(
+            f"{latest.path} is {status.state} ({status.reason}) with other parameters or data than these. Wait "
+            f"until it has ended, or end it: runbook cancel {open_phase.settings.name}. Then launch again."
+        )
+    if status.state in ACTIVE:
+        show_text(
+            f"Job {status.job_id} of {latest.path.name} is {status.state}; it is watched, not started again."
+        )
+        return True
+    if status.state is JobState.DONE and is_ours:
+        show_text(f"Job {status.job_id} finished while nobody watched; nothing is started again.")
+        return True
+    return False
+
+
+def watch(open_phase: OpenPhase) -> None:
+    """Follow the job to its end from its files, resuming it where it stopped; a failure is shown in its own words."""
+    digest = open_phase.fingerprint
+    if require_unchanged(open_phase, digest).state is run_files.StepState.DONE:
+        show_text(f"{open_phase.phase}: done, verified. Nothing to watch.")
+        if latest := _latest(open_phase):
+            live_view.LiveView(open_phase).finish(
+                get_scheduler(open_phase.settings.site).state(latest)
+            )
+        return
+    attempts: list[Attempt] = []
+    while True:
+        status = follow(open_phase)
+        decision = _judge(open_phase, status, attempts)
+        if decision.action is Action.DONE:
+            break
+        if decision.action is Action.STOP or _require_latest(open_phase).stop_requested.exists():
+            raise JobError(failure_text(open_phase, status, decision))
+        folder = resubmit(open_phase)
+        show_text(
+            f"The job ended as {status.state} ({status.reason}); it goes on as jobs/{folder.path.name}."
+        )
+    version = VERSIONS[open_phase.phase]
+    run_files.write_mark(
+        open_phase.folder, step_name(open_phase), version, digest, training_outputs(open_phase)
+    )
+
+
+def follow(open_phase: OpenPhase, until: int = 0) -> JobStatus:
+    """Show the newest job's progress until it ends, or until it has itself come to iteration `until`."""
+    scheduler = get_scheduler(open_phase.settings.site)
+    folder = _require_latest(open_phase)
+    name = open_phase.settings.name
+    actions: Actions = {
+        "Save and stop": (
+            lambda: stop_jobs(open_phase.folder, scheduler),
+            f"runbook cancel {name} --gently",
+        ),
+        "Cancel at once": (
+            lambda: cancel_jobs(open_phase.folder, scheduler),
+            f"runbook cancel {name}",
+        ),
+        "Note": (partial(add_note, open_phase.folder), f'runbook note {name} "..."'),
+    }
+    submitted = record.submitted if (record := job_folder.read_record(folder)) else 0
+
+    def enough(rows: list[dict[str, Any]]) -> bool:  # not those of a job before it that is gone
+        return (
+            bool(rows)
+            and rows[-1].get("time", submitted) >= submitted
+            and rows[-1]["iteration"] >= until
+        )
+
+    with controls(actions):
+        return live_view.LiveView(open_phase).follow(
+            lambda: scheduler.state(folder), enough if until else None
+        )
+
+
+def stop_gently(open_phase: OpenPhase) -> JobStatus:
+    """Ask the newest job to save and stop, as a queue does before its time limit, and wait for its end."""
+    scheduler = get_scheduler(open_phase.settings.site)
+    folder = _require_latest(open_phase)
+    try:
+        scheduler.request_stop(folder)
+    except JobError:
+        if scheduler.state(folder).state in ACTIVE:
+            raise
+    return follow(open_phase)  # it may have ended by itself meanwhile
+
+
+def resubmit(open_phase: OpenPhase) -> JobFolder:
+    """Submit the phase again, to go on from its newest checkpoint."""
+    with open_phase.hold(f"resuming {open_phase.phase}"):
+        job_rules.require_ready(open_phase)
+        return _submit(open_phase)
+
+
+def training_outputs(open_phase: OpenPhase) -> list[Path]:
+    """Files whose checksums say that a training is still what it was: metrics and the newest checkpoint."""
+    folder = open_phase.folder
+    phase_plan = open_phase.phase_plan
+    newest = newest_checkpoint(folder / phase_plan.checkpoint.folder)
+    weights = newest.rglob("*") if newest else ()
+    written = [*training_paths(folder, phase_plan), *weights]
+    return [path for path in written if path.is_file()]
+
+
+def failure_text(open_phase: OpenPhase, status: JobStatus, decision: Decision | None = None) -> str:
+    """Why a job failed, in its own last words, where they stand, and why it is not started again."""
+    folder = _require_latest(open_phase)
+    if decision and decision.action is Action.STOP:
+        why = f"\nNot started again: {decision.why}."
+    else:
+        why = ""
+    return (
+        f"{end_text(open_phase.phase, status, [folder])}{why}\nThe whole log: {folder.err} and {folder.out}. After "
+        "mending the cause, launch again: it resumes from the newest checkpoint."
+    )
+
+
+def move_to_history(folder: Path, phase: str, outputs: list[Path]) -> Path | None:
+    """Move earlier outputs of a phase into the run's history, so that nothing is overwritten and nothing is mixed."""
+    if not (present := [path for path in outputs if path.exists()]):
+        return None
+    history = make_dated_folder(folder / "history", phase)
+    move_files(
+        folder,
+        {
+            path: history / path.relative_to(folder).as_posix().replace("/", "--")
+            for path in present
+        },
+    )
+    return history
+
+
+def training_paths(folder: Path, phase_plan: PhasePlan) -> list[Path]:
+    """Everything a training phase writes outside its job folders."""
+    log = phase_plan.log
+    names = (
+        log.metrics,
+        log.rank_times,
+        log.validation,
+        log.samples,
+        log.tensorboard,
+        phase_plan.checkpoint.folder,
+    )
+    return [folder / name for name in names]
+
+
+def _go_on_or_begin(open_phase: OpenPhase, digest: str) -> None:
+    """Continue the training whose outputs are here, or move another training's outputs into the history."""
+    if job_rules.was_started_from(open_phase, digest):
+        pass  # noted again below: an older program kept the fingerprint alone
+    elif why := job_rules.why_continued(open_phase):
+        show_text(why)
+        open_phase.append_event("replanned", why=why)
+    else:
+        paths = training_paths(open_phase.folder, open_phase.phase_plan)
+        if moved := move_to_history(open_phase.folder, open_phase.phase, paths):
+            show_text(
+                f"Outputs made from other inputs were moved to {moved.relative_to(open_phase.folder)}."
+            )
+        open_phase.append_event("begun")  # what came before it belongs to another training
+    job_rules.note_start(open_phase, digest)
+
+
+def note_job_end(
+    open_phase: OpenPhase, status: JobStatus, decision: Decision, **facts: Any
+) -> None:
+    """Add to the events how the newest job ended and what follows, for the account of the wall time."""
+    job = _require_latest(open_phase).path.name
+    state = str(status.state)
+    code = status.exit_code
+    told = {"decision": str(decision.action), "why": decision.why, **facts}
+    at = None if code is None else status.ended  # of a lost job only the last sign of life is known
+    open_phase.append_event("ended", job=job, state=state, exit_code=code, at=at, **told)
+
+
+def _submit(open_phase: OpenPhase) -> JobFolder:
+    settings = open_phase.settings
+    phase = open_phase.phase
+    folder = job_folder.next_job_folder(open_phase.folder, phase)
+    python = settings.site.python or sys.executable
+    write_job(folder, render_job(settings, open_phase.plan, phase, python=python))
+    job_id = get_scheduler(settings.site).submit(folder)
+    open_phase.append_event("submitted", job=folder.path.name, id=job_id)
+    return folder
+
+
+def _judge(open_phase: OpenPhase, status: JobStatus, attempts: list[Attempt]) -> Decision:
+    """What follows the newest job; it is noted among the run's events, and among the attempts so far."""
+    log = open_phase.phase_plan.log
+    run = open_phase.folder
+    last = job_rules.read_attempt(
+        _require_latest(open_phase), status, run / log.metrics, run / log.events
+    )
+    attempts.append(last)
+    decision = job_rules.decide_restart(
+        attempts, open_phase.settings.job(open_phase.phase).restarts
+    )
+    facts = {
+        key: value for key in ("failure", "evidence", "remedy") if (value := getattr(last, key))
+    }
+    note_job_end(open_phase, status, decision, **facts)
+    return decision
+
+
+def _latest(open_phase: OpenPhase) -> JobFolder | None:
+    return job_folder.latest_job_folder(open_phase.folder, open_phase.phase)
+
+
+def _require_latest(open_phase: OpenPhase) -> JobFolder:
+    if folder := _latest(open_phase):
+        return folder
+    raise JobError(f"{open_phase.phase} has no job: run the cell that launches it first.")

@@ -1,0 +1,206 @@
+"""Copies of the shipped notebooks: in a project folder (`runbook init`) and in a run's folder (`runbook lab`).
+
+An edited master changes every run that is executed from it; a copy changes only itself. Only its parameters cell and
+its links differ from the master's. Cells keep their ids, so a record says the same.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import runbook
+from runbook import params
+from runbook.core.errors import ParamsError, RunbookError
+from runbook.core.files import make_dated_folder, write_text
+from runbook.params.project import find_run_file
+from runbook.params.schema.run_file import PHASES
+from runbook.records.manifest import COPIES
+from runbook.records.session import MasterCell, read_master
+from runbook.runs.run_folder import runs_folder
+from runbook.runs.run_names import named_run
+
+PACKAGE = Path(runbook.__file__).parent
+COPIED = (
+    *("notebooks/*.ipynb", "params/*.yaml", "params/*/*.yaml"),
+    *("docs/when-it-fails.md", "docs/your-own-cluster.md"),
+)
+IGNORED = "runs/\n.ipynb_checkpoints/\n"
+"""What a project does not keep in git: runs are evidence, and large."""
+
+
+def master_folder() -> Path:
+    """The folder of the shipped notebooks and parameters: in the installed package, or next to it in a clone."""
+    for folder in (PACKAGE / "masters", PACKAGE.parent):
+        if (folder / "params" / "models.yaml").is_file() and (folder / "notebooks").is_dir():
+            return folder
+    raise RunbookError(
+        f"The notebooks are neither in {PACKAGE} nor beside it: this installation is not whole. Install it again: "
+        "pip install --force-reinstall --no-deps gpt3-runbook"
+    )
+
+
+def make_project(folder: Path, *, clone: bool = False) -> tuple[list[Path], list[Path]]:
+    """Copy notebooks and parameters into a folder, or `clone` which has them; the files written, and those kept."""
+    if folder.exists() and not folder.is_dir():
+        raise RunbookError(f"{folder} is a file; a project is a folder. Name another.")
+    source = master_folder()
+    if folder.resolve() == source.resolve():
+        if clone:
+            return [], []
+        raise RunbookError(f"{folder} is where the notebooks come from; name another folder.")
+    written = []
+    kept = []
+    for file in (file for pattern in COPIED for file in sorted(source.glob(pattern))):
+        target = folder / file.relative_to(source)
+        if target.exists():
+            kept.append(target)
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target)
+        written.append(target)
+    ignored = folder / ".gitignore"
+    if not ignored.exists():
+        ignored.write_text(IGNORED, encoding="utf-8")
+        written.append(ignored)
+    return written, kept
+
+
+@dataclass(frozen=True)
+class RunNotebooks:
+    """The notebooks of one run."""
+
+    folder: Path
+    project: Path
+    written: tuple[str, ...]
+    """Names of the notebooks that were copied now."""
+    edited: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Notebooks that were there and say something else than the masters, each with the ids of the cells that do."""
+    moved: Path | None = None
+    """Where the copies are that made room."""
+
+
+def make_copies(
+    run: str, *, set_words: Sequence[str] = (), as_name: str = "", fresh: bool = False
+) -> RunNotebooks:
+    """Copy the masters into the run's folder, with `run` set to this run; a copy that is there is never overwritten.
+
+    `run` is what `runbook run` takes, or the name of a run's folder; `set_words` and `as_name` are what --set and --as
+    say, and stand in the copies' parameters cell. `fresh` moves the copies that are there aside.
+    """
+    named = named_run(run, as_name)
+    words = [*set_words, *named.set_words]
+    settings = params.load(named.run, set_words=words)
+    folder = runs_folder(settings.project) / settings.name / COPIES
+    file = find_run_file(named.run)
+    inside = (
+        folder.resolve().is_relative_to(settings.project)
+        and file.path.parent == settings.project / "params"
+    )
+    seen = str(
+        file.stem if inside else file.path
+    )  # a kernel elsewhere would not find the project by itself
+    cell = {
+        "run": f"{seen}:{file.variant}" if file.variant else seen,
+        "overrides": shlex.join(words),
+    }
+    moved = None
+    if fresh and (
+        present := [path for phase in PHASES if (path := folder / f"{phase}.ipynb").exists()]
+    ):
+        moved = make_dated_folder(folder, "before")
+        for path in present:
+            path.rename(moved / path.name)
+    written = []
+    edited = {}
+    for phase in PHASES:
+        name = f"{phase}.ipynb"
+        master = settings.project / "notebooks" / name
+        copy = folder / name
+        text = _master_text(master, cell, os.path.relpath(settings.project, folder))
+        if not copy.exists():
+            write_text(copy, text)
+            written.append(name)
+            continue
+        if set_words:
+            _refuse_other_overrides(copy, cell["overrides"])
+        if differing := _differing_cells(read_master(master), read_master(copy)):
+            edited[name] = differing
+    return RunNotebooks(folder, settings.project, tuple(written), edited, moved)
+
+
+def _refuse_other_overrides(copy: Path, overrides: str) -> None:
+    """Raise where a copy that is kept says other overrides than --set does now: they would not count."""
+    (cell,) = (cell for cell in read_master(copy) if cell.is_parameters)
+    if f"overrides: str = {json.dumps(overrides, ensure_ascii=False)}" in cell.source:
+        return
+    raise ParamsError(
+        f"{copy} is there, and its parameters cell does not say overrides = {overrides!r}: --set would change nothing. "
+        "Write the values into the cell, add --fresh to copy the notebooks again, or give this set a folder of its own "
+        "with --as NAME."
+    )
+
+
+def _master_text(master: Path, named: Mapping[str, str], to_project: str) -> str:
+    """The master's text with the run in its parameters cell, and with links that lead to the same pages."""
+    try:
+        content = json.loads(master.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ParamsError(f"{master} does not exist; restore it from the repository.") from None
+    for cell in content["cells"]:
+        if "parameters" in cell["metadata"].get("tags", []):
+            source = "".join(cell["source"])
+            for name, value in named.items():
+                source = _set_parameter(name, value, source)
+            cell["source"] = source.splitlines(keepends=True)
+        elif cell["cell_type"] == "markdown":
+            cell["source"] = [line.replace("](../", f"]({to_project}/") for line in cell["source"]]
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def _set_parameter(name: str, value: str, source: str) -> str:
+    """A line of the parameters cell with another text as its value, its help kept.
+
+    >>> _set_parameter("run", "mine", 'run: str = "local"  # a file in params/')
+    'run: str = "mine"  # a file in params/'
+    """
+    literal = json.dumps(value, ensure_ascii=False)
+    return re.sub(rf'(?m)^({name}: str = )"[^"]*"', lambda found: found[1] + literal, source)
+
+
+def _differing_cells(
+    master: tuple[MasterCell, ...], copy: tuple[MasterCell, ...]
+) -> tuple[str, ...]:
+    """Ids of code cells that only one of both has, or that differ; values in the parameters cell are a choice."""
+    ours, theirs = (
+        {cell.id: "" if cell.is_parameters else cell.source.strip() for cell in cells}
+        for cells in (master, copy)
+    )
+    return tuple(name for name in ours | theirs if ours.get(name) != theirs.get(name))
+
+
+def server_arguments(copies: RunNotebooks) -> list[str]:
+    """What JupyterLab is started with: the whole project to browse, the first notebook open."""
+    root = copies.project if copies.folder.is_relative_to(copies.project) else copies.folder
+    first = (copies.folder / f"{PHASES[0]}.ipynb").relative_to(root).as_posix()
+    return [f"--ServerApp.root_dir={root}", f"--LabApp.default_url=/lab/tree/{first}"]
+
+
+def copies_text(copies: RunNotebooks) -> str:
+    """The copies as text for a person."""
+    lines = [f"The copies that were there are in {copies.moved}."] if copies.moved else []
+    if copies.written:
+        lines.append(f"{copies.folder}: {len(copies.written)} notebooks copied.")
+    if kept := len(PHASES) - len(copies.written):
+        lines.append(f"{copies.folder}: {kept} notebooks were there and are kept as they are.")
+    for name, cells in copies.edited.items():
+        lines.append(
+            f"  {name} differs from its master in {', '.join(cells)}: edited, or the master is newer."
+        )
+    if copies.edited:
+        lines.append("  --fresh copies the masters again and keeps these beside them.")
+    return "\n".join(lines)

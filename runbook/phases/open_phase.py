@@ -1,0 +1,286 @@
+"""A run opened for one phase: its parameters, plan, folder and record."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from runbook import params
+from runbook.core.errors import ParamsError, RecordError
+from runbook.core.table import Row
+from runbook.display import CheckTable, show_checks, show_table, show_text
+from runbook.display.output_place import Place, where_we_are
+from runbook.params import Settings
+from runbook.params.layers import GIVEN_BEFORE
+from runbook.params.parameters_cell import refuse_edits_below_papermill
+from runbook.params.project import remember_project, shown_path
+from runbook.params.schema.run_file import PHASES
+from runbook.params.yaml12 import read_file
+from runbook.phases import token_inputs as token_files
+from runbook.plan_file.identity import step_inputs
+from runbook.plan_file.json_records import append_line, as_json
+from runbook.plan_file.schema import PhasePlan
+from runbook.planning import FULL, SMOKE, Check, Plan
+from runbook.records import session as sessions
+from runbook.runs import machine, run_files
+from runbook.runs.run_folder import hold_run, runs_folder
+
+VERSIONS = dict.fromkeys(PHASES, 1)
+"""Raised for a phase when what it makes changes: its fingerprint changes with it, and it is done again."""
+
+YOUNGER_KEYS = {
+    "data.blend": "",
+    "data.keep_sources": "",
+    "data.drop_sources": "",
+    "data.source_key": "auto",
+    "data.fix_text": "none",
+}
+"""Keys of the data that came after runs had fingerprints, with the value that leaves those as they were."""
+
+
+@dataclass
+class OpenPhase:
+    """What each step of a notebook is given."""
+
+    settings: Settings
+    phase: str
+    folder: Path
+    plan: Plan
+    session: sessions.Session
+
+    @property
+    def phase_plan(self) -> PhasePlan:
+        """What the trainer is given for this phase."""
+        return self.plan.phases[self.phase]
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of what this phase depends on, as its inputs are now."""
+        return phase_fingerprint(self.settings, self.plan, self.folder, self.phase)
+
+    def hold(self, what: str) -> AbstractContextManager[None]:
+        """Keep others from changing the run meanwhile; `runbook run` already holds it for its own notebooks."""
+        return hold_run(self.folder, what)
+
+    def append_event(self, event: str, **facts: Any) -> None:
+        """Add a line to the run's history of events; one write, so that lines of several processes do not mix."""
+        line = {"time": time.time(), "event": event, "phase": self.phase, **facts}
+        append_line(self.folder / self.phase_plan.log.events, line)
+
+    def check(self, checks: Sequence[Check]) -> CheckTable:
+        """Show checks, keep them in the record, and stop where one failed; they are a table to use elsewhere."""
+        for check in checks:
+            self.session.check(check)
+        show_checks(checks)
+        if failed := [check for check in checks if check.verdict == "fail"]:
+            raise RecordError(
+                f"{len(failed)} of {len(checks)} checks failed: "
+                + "; ".join(f"{check.name}: {check.value} (rule: {check.rule})" for check in failed)
+            )
+        return CheckTable(checks)
+
+
+def bind_phase(phase: str, namespace: Mapping[str, object]) -> OpenPhase:
+    """Check a notebook's parameters, compute the plan, open the record, and show what is bound.
+
+    What was given to this run before is taken over where it is not given again. Stops before anything is written when a
+    value is wrong, when values do not fit together, or when the run's folder was made with other parameters.
+    """
+    settings = with_values_given_before(partial(params.bind, namespace), show_text)
+    remember_project(settings.project)
+    if where_we_are() is not Place.BROWSER:
+        refuse_edits_below_papermill(namespace, f"notebooks/{phase}.ipynb")
+    open_phase = open_run_phase(settings, phase)
+    show_table(summary_rows(open_phase), title=f"{phase}: what is bound")
+    return open_phase
+
+
+def binder(phase: str) -> Callable[[Mapping[str, object]], OpenPhase]:
+    """The first call of a phase's notebook, for a phase that then shows nothing of its own."""
+    return partial(bind_phase, phase)
+
+
+def with_values_given_before(load: Callable[..., Settings], say: Callable[[str], None]) -> Settings:
+    """A run's values, and below them those that were given by hand when its folder was made, which are said."""
+    settings = load()
+    path = runs_folder(settings.project) / settings.name / run_files.OVERRIDES
+    if not path.exists():
+        return settings
+    settings = load(before=read_file(path, shown_path(path, settings.project)))
+    if values := run_files.given_by_hand(settings, [GIVEN_BEFORE]):
+        given = ", ".join(f"{key}={value}" for key, value in values.items())
+        say(f"Given to {settings.name} before, and taken over ({run_files.OVERRIDES}): {given}.")
+    return settings
+
+
+def open_run_phase(settings: Settings, phase: str) -> OpenPhase:
+    """The run's folder with its run.yaml and plan.json, made where absent, refused where they differ.
+
+    While somebody else works on the run it is refused too: opening a phase sets its newest record aside.
+    """
+    folder = runs_folder(settings.project) / settings.name
+    plan = machine.make_plan_here(settings, machine.calibrations_of_run(settings, folder))
+    refuse_other_parameters(settings, folder)
+    refuse_changed_results(settings, plan, folder, phase)
+    with hold_run(folder, f"opening {phase}"):
+        run_files.write_plan_file(settings, plan, folder)
+        run_files.write_overrides(settings, folder)
+        session = sessions.start(settings, phase, folder)
+    session.plan["parameters"] = plan.model.parameters
+    if phase_plan := plan.phases.get(
+        phase
+    ):  # what the plan promises, beside what will have come true
+        session.plan |= {
+            "parameters": phase_plan.model.parameters,
+            "sequence_length": phase_plan.model.sequence_length,
+            "world_size": phase_plan.parallel.world_size,
+            "iterations": phase_plan.duration.iterations,
+            "global_batch": phase_plan.batch.global_,
+            **{key: value for key, value in as_json(plan.time[phase]).items() if key != "parts"},
+        }
+    return OpenPhase(settings, phase, folder, plan, session)
+
+
+_GOES_ON = (
+    "training.iterations",
+    "training.samples",
+    "training.tokens",
+    "training.micro_batch",
+    "parallel.",
+)
+"""Values of a training's length and cut: `job_rules.why_continued` says when it goes on with others."""
+
+
+def refuse_other_parameters(settings: Settings, folder: Path) -> None:
+    """Raise where the folder was made with other values, naming each of them and where the new one stands."""
+    if not (changed := run_files.changed_values(folder, settings)):
+        return
+    goes_on = all(key.startswith(_GOES_ON) for key, _, _ in changed)
+    origins = {key: settings.origins[key][-1] for key, _, _ in changed if key in settings.origins}
+    cells = {key for key, origin in origins.items() if origin.layer == "notebook"}
+    places = {key: f" ({origin.where})" for key, origin in origins.items()}
+    places |= {
+        key: f' (cell "parameters", {origins[key].where.removeprefix("notebook ")})'
+        for key in cells
+    }
+    lines = [f"  {key}: {old} there, {new} now{places.get(key, '')}" for key, old, new in changed]
+    raise ParamsError(
+        f"{folder} was made with other values:\n"
+        + "\n".join(lines)
+        + "\nTo go on with this run as it is, put the parameters cell back to its defaults."
+        * bool(cells)
+        + f"\nTo keep both: runbook run {settings.run.run} --as NAME. To do it again with the new values, the old "
+        f"results kept in its history: runbook run {settings.run.run} --redo 00-plan, with the same --set."
+        + (
+            " A training that only becomes longer or is cut otherwise goes on from its checkpoint."
+            * goes_on
+        )
+    )
+
+
+def summary_rows(open_phase: OpenPhase) -> list[Row]:
+    """The run in a few rows: what a person looks at before going on."""
+    settings = open_phase.settings
+    here = open_phase.plan.computes_on
+    model = settings.model
+    name = settings.run.model
+    if open_phase.phase == SMOKE:
+        model = settings.smoke_model
+        name = settings.smoke_model_name
+    devices = "CPU, GPUs hidden, processes" if here.device == "cpu" else here.device
+    whole = sum(text.weight for text in settings.blend)
+    blend = ", ".join(f"{text.weight / whole:.1%} {text.name}" for text in settings.blend)
+    rows = [
+        ("run", settings.name, "run"),
+        ("site", f"{settings.site.site}: {settings.site.title}", "site"),
+        ("computes on", f"{devices}: {here.devices_per_node} a node ({here.source})", "site"),
+        ("model", f'{name} ("{model.label}"): {model.layers} layers x {model.hidden}', "model"),
+        ("data", blend, "data.blend")
+        if blend
+        else ("data", f"{settings.run.data.dataset}: {settings.dataset.title}", "data.dataset"),
+        (
+            "engine",
+            f"{settings.run.training.engine}, {settings.run.training.precision}",
+            "training.engine",
+        ),
+    ]
+    origins = settings.parameters()
+    return [
+        {"what": what, "value": value, "from": origins.get(key, {}).get("origin", "built-in")}
+        for what, value, key in rows
+    ]
+
+
+def train_step(training: str) -> str:
+    """The name of the step whose mark says that a training is done."""
+    return f"{training}--train"
+
+
+def refuse_changed_results(settings: Settings, plan: Plan, folder: Path, phase: str) -> None:
+    """Raise `ChangedOutputError` where the results of a finished training were changed that this phase reads.
+
+    It is asked before the phase's record is set aside, so that the record stays. Weights are left out: whoever has
+    exported them may delete them, and `jobs.launch` compares them.
+    """
+    for training in (SMOKE, FULL):
+        if PHASES.index(training) <= PHASES.index(phase):
+            digest = phase_fingerprint(settings, plan, folder, training)
+            step = train_step(training)
+            status = run_files.step_status(folder, step, digest, run_files.Reading.LINE_FILES)
+            run_files.refuse_changed_output(step, status, begin_again(settings, training))
+
+
+def begin_again(settings: Settings, phase: str) -> str:
+    """The remedy that does a phase again, for the end of an error."""
+    return (
+        f"Or do {phase} again, which keeps the present files in history/: "
+        f"runbook run {settings.run.run} --redo {phase}"
+    )
+
+
+def phase_fingerprint(settings: Settings, plan: Plan, folder: Path, phase: str) -> str:
+    """What a phase depends on: change it and the phase is done again, change anything else and it is not."""
+    inputs: dict[str, Any]
+    if phase == "00-plan":
+        inputs = {"plan": run_files.with_prompt_ids(settings, plan).as_dict()}
+    elif phase == "01-environment":
+        inputs = {
+            "site": settings.site.model_dump(mode="json"),
+            "engine": settings.run.training.engine,
+        }
+    elif phase == "02-data":
+        inputs = {
+            "data": {
+                key: value
+                for key, value in settings.subset(["data"]).items()
+                if YOUNGER_KEYS.get(key, ...) != value
+            },
+            "dataset": settings.dataset.identity(),
+            "vocabulary": settings.model.vocabulary,
+            "text": token_files.text_identity(settings, folder),
+        }
+        if settings.blend:  # a run of one text was fingerprinted before there were several
+            inputs["texts"] = {one.name: one.dataset.identity() for one in settings.texts}
+    elif phase in (SMOKE, FULL):
+        inputs = {
+            "spec": step_inputs(plan.phases[phase]),
+            "data": checksums_of_step(folder, "02-data--tokenize"),
+        }
+    else:
+        earlier = (SMOKE, FULL) if phase == "05-analysis" else (FULL,)
+        inputs = {training: checksums_of_step(folder, f"{training}--train") for training in earlier}
+    return run_files.fingerprint(VERSIONS[phase], inputs)
+
+
+def checksums_of_step(folder: Path, step: str) -> Any:
+    """Checksums of what an earlier step made, or None where it is not done.
+
+    A manifest is left out: it also says when and how fast, and the same tokens made again are the same.
+    """
+    mark = run_files.read_mark(folder, step)
+    if mark:
+        return [one.sha256 for one in mark.outputs if not one.path.endswith(".manifest.json")]
+    return None

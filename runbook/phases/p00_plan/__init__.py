@@ -1,0 +1,1 @@
+"""Notebook 00-plan."""

@@ -1,0 +1,339 @@
+"""00-plan: what will be trained, on what, for how long; and the form that changes it.
+
+The form starts from what the parameters cell says over the run file, and a run file that it writes keeps that.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from runbook import params
+from runbook.core.errors import ParamsError, PlanError
+from runbook.core.files import write_text
+from runbook.display import Formula, Table, View, show_table
+from runbook.display.jupyter.widgets import Answer, Field, show_form
+from runbook.params import Settings
+from runbook.params.catalogues import read_datasets, read_models
+from runbook.params.editing import edited_text, values_in, without_sums
+from runbook.params.layers import GIVEN, REHEARSAL
+from runbook.params.problems import InvalidParams
+from runbook.params.schema.keys import all_keys
+from runbook.params.schema.value_types import is_name
+from runbook.params.yaml12 import nest, read_text, write_scalar, write_tree
+from runbook.phases import plan_service as plan_commands
+from runbook.phases import report
+from runbook.phases.job_control import rehearsal_gate as layout_rehearsal
+from runbook.phases.open_phase import OpenPhase, bind_phase
+from runbook.planning import FULL, SMOKE, plan_tables
+from runbook.planning.layout_search import what_if, what_if_table
+from runbook.planning.plan_tables import data_table, summary_table
+from runbook.results.figures import formulas, plan_figures
+from runbook.runs import machine
+from runbook.runs.consent import command_checks
+from runbook.runs.run_folder import runs_folder
+
+PHASE = "00-plan"
+
+
+def bind(namespace: Mapping[str, object]) -> OpenPhase:
+    """Check the parameters, compute the plan, open the record, and show what one decides by."""
+    open_phase = bind_phase(PHASE, namespace)
+    show_table(summary_table(open_phase.plan))
+    return open_phase
+
+
+def choose(open_phase: OpenPhase) -> None:
+    """The values of the run as a form that shows what a change does, and writes a run file; else a table of them."""
+    settings = open_phase.settings
+    run = str(run_file_of(settings))
+    given = values_over_file(run, settings)
+    sections = form_fields(settings)
+    keys = [one.key for group in sections.values() for one in group]
+
+    def write(name: str, changes: Mapping[str, str]) -> str:
+        path = write_run_file(run, name, changes, given)
+        shown = path.relative_to(settings.project)
+        return f'{shown} is written and passes runbook check. Next: run = "{path.stem}" in the first cell.'
+
+    consider = partial(consider_changes, run, keys=keys, given=given)
+    show_form(sections, consider, write, values_table(settings), f"{settings.run.run}-mine")
+
+
+def show_sizes(open_phase: OpenPhase) -> View:
+    """Parameters part by part, the sum of the training's, and what the labels should have said."""
+    plan = open_phase.plan
+    return View([plan_tables.sizes_table(plan), Formula(*formulas.parameters(plan, FULL))])
+
+
+def show_layout(open_phase: OpenPhase) -> View:
+    """The layout in one table, every rule that it was checked against, and its pictures."""
+    plan = open_phase.plan
+    training = open_phase.plan.phases[FULL]
+    time = open_phase.plan.time[FULL]
+    show_table(plan_tables.layout_table(plan))
+    open_phase.check([*command_checks(open_phase.settings), *plan.checks])
+    devices = plan_figures.device_figure(training, plan.computes_on.devices_per_node)
+    view = View([Formula(*formulas.batch(plan, FULL))])
+    view.append((devices, f"Which device holds what: {plan_tables.devices_sum(training)}."))
+    if training.parallel.pipeline > 1 and time.parts and time.seconds_per_iteration:
+        pipeline = plan_figures.planned_pipeline_figure(
+            training, time.parts, time.seconds_per_iteration
+        )
+        view.append(
+            (
+                pipeline,
+                "What each stage does in a step, as planned; the rehearsal below counts each by itself.",
+            )
+        )
+    rates = plan_figures.rate_figure({"smoke test": plan.phases[SMOKE], "training": training})
+    return View([*view, (rates, "The learning rate over the steps; its numbers are in the table.")])
+
+
+def show_memory(open_phase: OpenPhase) -> View:
+    """Bytes by part on the fullest device, against what it has."""
+    plan = open_phase.plan
+    figure = plan_figures.memory_figure(plan, {SMOKE: "smoke test", FULL: "training"})
+    words = "Memory of one rank of the fullest stage; its numbers are in the table."
+    return View(
+        [plan_tables.memory_table(plan), Formula(*formulas.memory(plan, FULL)), (figure, words)]
+    )
+
+
+def show_time(open_phase: OpenPhase) -> View:
+    """Operations, seconds, checkpoints; an estimate names its basis."""
+    plan = open_phase.plan
+    view = View([plan_tables.time_table(plan)])
+    if formula := formulas.step_time(plan, FULL):
+        view.append(Formula(*formula))
+    if parts := plan.time[FULL].parts:
+        figure = plan_figures.step_figure(parts, plan_tables.PART_WORDS)
+        view += [
+            plan_tables.parts_table(plan),
+            (figure, "Where a step's time goes; its numbers are in the table."),
+        ]
+    return View([*view, plan_tables.endurance_table(plan), plan_tables.flops_table(plan)])
+
+
+def show_storage(open_phase: OpenPhase) -> View:
+    """Bytes of checkpoints and data, and what preparing the text takes, our way and the documents'."""
+    plan = open_phase.plan
+    settings = open_phase.settings
+    beside = plan_tables.site_tables(settings.site, plan, settings.run.training.precision)
+    return View(
+        [plan_tables.storage_table(plan), *beside, data_table(plan), plan_tables.places_table(plan)]
+    )
+
+
+def show_rehearsal(open_phase: OpenPhase) -> None:
+    """One step of the training at full size, counted stage by stage beside the plan."""
+    layout_rehearsal.show(replace(open_phase, phase=FULL))
+
+
+def show_what_if(open_phase: OpenPhase) -> Table:
+    """The training with one thing changed, and the best layout that a search finds."""
+    settings = open_phase.settings
+    measured = machine.calibrations_of_run(settings, open_phase.folder)
+    found = what_if(settings, machine.measure_machine(settings.site), measured)
+    return what_if_table(found, settings.site.currency)
+
+
+def show_scripts(open_phase: OpenPhase) -> View:
+    """The job scripts word for word."""
+    jobs = plan_commands.render_jobs(open_phase.settings, open_phase.plan)
+    return View(f"jobs/{phase}/job.sh\n\n{job.script}" for phase, job in jobs.items())
+
+
+def finish(open_phase: OpenPhase) -> None:
+    """Write the record and mark the phase done."""
+    plan = open_phase.plan
+    for (phase, phase_plan), label in zip(plan.phases.items(), plan.labels, strict=False):
+        numbers = {
+            "model": label.text,
+            "parameters": phase_plan.model.parameters,
+            "tokens": phase_plan.duration.tokens,
+            "expected seconds": plan.time[phase].seconds,
+            "memory of a node (B)": plan.memory[phase].least_bytes,
+            "checkpoint (B)": plan.checkpoint[phase].checkpoint_bytes,
+        }
+        open_phase.session.add_results({f"{phase}: {key}": value for key, value in numbers.items()})
+    report.finish(open_phase, [open_phase.folder / "run.yaml", open_phase.folder / "plan.json"])
+
+
+FIRST = (
+    *("site", "model", "data.dataset", "jobs.training.nodes", "jobs.training.devices_per_node"),
+    *(
+        "parallel.tensor",
+        "parallel.pipeline",
+        "parallel.zero_stage",
+        "training.engine",
+        "training.precision",
+    ),
+    *("training.iterations", "training.samples", "training.tokens", "training.micro_batch"),
+    *("training.global_batch", "training.learning_rate", "training.recompute"),
+)
+"""What one mostly changes; every other key of the schema is in the folded sections below."""
+MADE_BY = "# Written by the form of 00-plan from run "
+"""First line of a file that the form may write again."""
+
+
+def run_file_of(settings: Settings) -> Path:
+    """The file in params/ that a run is named after."""
+    return settings.project / "params" / f"{settings.run.run}.yaml"
+
+
+def values_over_file(run: str, settings: Settings) -> Mapping[str, Any]:
+    """What the run has over its file, nested and as it was written: a variant's values, those given by hand."""
+    file = params.load(run)
+    chosen = _chosen_values(settings)
+    return nest(
+        {key: value for key, value in chosen.items() if settings.value(key) != file.value(key)}
+    )
+
+
+def _chosen_values(settings: Settings) -> dict[str, Any]:
+    """Every value that is neither built-in nor the site's, as it was written."""
+    newest = settings.origins
+    layers = ("run file", "variant", REHEARSAL, *GIVEN)
+    return {
+        key: newest[key][-1].value for key in settings.values() if newest[key][-1].layer in layers
+    }
+
+
+def form_fields(settings: Settings) -> dict[str, list[Field]]:
+    """Every key of the schema as a field: the usual ones first, then by section."""
+    named = {
+        "site": tuple(params.site_names(settings.project)),
+        "model": tuple(read_models(settings.project).names),
+        "data.dataset": tuple(read_datasets(settings.project).names),
+    }
+    found: dict[str, list[Field]] = {"": []}
+    for key in sorted(
+        all_keys().values(),
+        key=lambda key: FIRST.index(key.name) if key.name in FIRST else len(FIRST),
+    ):
+        if key.name == "run":
+            continue
+        section = "" if key.name in FIRST else key.name.rpartition(".")[0]
+        choices = named.get(key.name, ())
+        if get_origin(key.kind) is Literal:
+            choices = get_args(key.kind)
+        elif key.kind is bool or isinstance(key.default, bool):
+            choices = ("false", "true")
+        found.setdefault(section, []).append(
+            Field(key.name, key.help, value_as_written(settings, key.name), choices)
+        )
+    return found
+
+
+def values_table(settings: Settings) -> Table:
+    """The usual values with their origin and meaning."""
+    origins = settings.parameters()
+    values = {
+        key: (value_as_written(settings, key), origins[key]["origin"], all_keys()[key].help)
+        for key in FIRST
+    }
+    rows = [
+        {"key": key, "value": value, "from": origin, "what": text}
+        for key, (value, origin, text) in values.items()
+    ]
+    note = "In JupyterLab this is a form. Elsewhere: runbook plan RUN --set KEY=VALUE shows what a change would do."
+    return Table(rows, "Values one mostly changes", [note])
+
+
+def consider_changes(
+    run: str,
+    changes: Mapping[str, str],
+    keys: Iterable[str],
+    given: Mapping[str, Any] | None = None,
+) -> Answer:
+    """What the changes do: the plan in short, or each error beside the field that it is about."""
+    try:
+        settings = params.load(run, overrides=given, set_words=_set_words(changes))
+        plan = machine.make_plan_here(
+            settings, machine.known_calibrations(settings, runs_folder(settings.project))
+        )
+    except InvalidParams as error:
+        return Answer(
+            _problems_by_field([(problem.key, problem.rule) for problem in error.problems], keys)
+        )
+    except PlanError as error:
+        lines = [line.strip().partition(". ")[2] for line in str(error).splitlines()[1:]]
+        return Answer(
+            _problems_by_field([(_field_of(line, changes, keys), line) for line in lines], keys)
+        )
+    except ParamsError as error:
+        return Answer({"": str(error)})
+    table = summary_table(plan)
+    return Answer(
+        {}, Table(table.rows, table.title), {key: value_as_written(settings, key) for key in keys}
+    )
+
+
+def write_run_file(
+    run: str, name: str, changes: Mapping[str, str], given: Mapping[str, Any] | None = None
+) -> Path:
+    """Write params/<name>.yaml with what the run's own file and the changes say; another person's file is kept."""
+    name = name.removesuffix(".yaml")
+    if not is_name(name):
+        raise ParamsError(
+            f"{name!r} cannot be a run's name: letters, digits, '.', '_' and '-', at most 80."
+        )
+    settings = params.load(run, overrides=given, set_words=_set_words(changes))
+    machine.make_plan_here(settings)
+    path = settings.project / "params" / f"{name}.yaml"
+    if path.exists() and not path.read_text(encoding="utf-8").startswith(MADE_BY):
+        raise ParamsError(
+            f"{path.name} exists already and was not written by this form. Choose another file name."
+        )
+    write_text(path, file_text(settings, name))
+    params.load(str(path), project=settings.project, portable=True)
+    return path
+
+
+def file_text(settings: Settings, name: str) -> str:
+    """The run's own file with every value that was chosen: comments, order and what stays are kept as written there."""
+    values = {"run": name} | _chosen_values(settings) | {"run": name}
+    head = f"{MADE_BY}{settings.run.run}; runbook check {name} says whether it still fits.\n"
+    path = run_file_of(settings)
+    try:
+        lines = read_text(path, path.name).splitlines(keepends=True)
+        own = "".join(line for line in lines if not line.startswith(MADE_BY))
+        edited = edited_text(own, path.name, values)
+        if edited == edited_text(own, path.name, values_in(own, path.name) | {"run": name}):
+            return head + edited  # only its name is another
+        return head + without_sums(edited, path.name)
+    except ParamsError:  # no file of that name, or one that has to be written whole
+        return head + write_tree(nest(values))
+
+
+def value_as_written(settings: Settings, key: str) -> str:
+    """A value as it was written where it was chosen: 00:30:00, where the run has 1800 seconds."""
+    value = settings.value(key)
+    origin = settings.origins[key][-1]
+    if isinstance(origin.value, str) and not isinstance(value, str):
+        return origin.value
+    if isinstance(value, bool):
+        return str(value).lower()
+    return write_scalar(value) if isinstance(value, float) else str(value)
+
+
+def _set_words(changes: Mapping[str, str]) -> list[str]:
+    return [f"{key}={value}" for key, value in changes.items()]
+
+
+def _problems_by_field(problems: Iterable[tuple[str, str]], keys: Iterable[str]) -> dict[str, str]:
+    own = set(keys)
+    found: dict[str, list[str]] = {}
+    for key, text in problems:
+        line = text if key in own or not key else f"{key}: {text}"
+        found.setdefault(key if key in own else "", []).append(line)
+    return {place: "\n".join(lines) for place, lines in found.items()}
+
+
+def _field_of(line: str, changes: Mapping[str, str], keys: Iterable[str]) -> str:
+    """The field that a broken rule is shown beside: one it names, one that was changed before others."""
+    named = [key for key in keys if re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", line)]
+    return next(iter([key for key in named if key in changes] or list(changes)[-1:] or named), "")

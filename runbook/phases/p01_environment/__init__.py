@@ -1,0 +1,1 @@
+"""Notebook 01-environment, and `runbook doctor`."""

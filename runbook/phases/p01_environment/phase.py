@@ -1,0 +1,168 @@
+"""01-environment: set the machine up, and check whether it suffices for the plan."""
+
+import contextlib
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from runbook.core import shell
+from runbook.core.checks import judge
+from runbook.core.errors import ParamsError, ProgramError
+from runbook.core.files import write_text
+from runbook.core.table import Row
+from runbook.core.units import show_duration
+from runbook.display import CheckTable, Progress, show_table, show_text
+from runbook.jobs.render.preparation import (
+    FLEET,
+    SETUP_FOLDER,
+    SetupStep,
+    preparation_files,
+    setup_steps,
+    step_script,
+)
+from runbook.jobs.render.training_job import PACKAGE
+from runbook.params import Settings, resolve_secret
+from runbook.params.settings import require_values
+from runbook.phases.open_phase import OpenPhase, binder
+from runbook.phases.p01_environment.doctor import (
+    matrix_check,
+    site_checks,
+    space_checks,
+    writable_check,
+)
+from runbook.phases.p01_environment.node_probe import MEASURED, probe_checks, probe_phase
+from runbook.phases.report import finish as finish
+from runbook.runs import run_files
+from runbook.runs.machine import measure_machine
+
+PHASE = "01-environment"
+SETUP_VERSION = 1
+LONGEST_SECONDS = 8 * 3600.0
+"""Of one step: importing a 23 GiB image, or copying 702 GiB of token files, takes its time."""
+bind = binder(PHASE)
+
+
+def prepare(open_phase: OpenPhase) -> None:
+    """Set up what the site's document sets up: checkout, image, environment; what is there is left alone."""
+    with open_phase.hold("setting the machine up"):
+        rows = set_up(open_phase.settings, open_phase.folder)
+    if rows:
+        show_table(rows, title="What is set up")
+    else:
+        show_text(f"Site {open_phase.settings.site.site} needs nothing but the package itself.")
+    if open_phase.settings.site.fleet:
+        show_text(
+            f"The machines cost as long as they are up. {SETUP_FOLDER}/{FLEET} in the run's folder starts and stops "
+            f"them where the cluster is managed, not here: bash {FLEET} start CLUSTER REGION waits until they run."
+        )
+    steps = [{key: row[key] for key in ("step", "state", "makes")} for row in rows]
+    open_phase.session.add_results({"set_up": steps})
+
+
+def check_site(open_phase: OpenPhase) -> CheckTable:
+    """Values, secrets, modules, queue, image, locks: what can be asked from here."""
+    return open_phase.check(site_checks(open_phase.settings))
+
+
+def check_nodes(open_phase: OpenPhase) -> CheckTable:
+    """Ask the nodes themselves, by a probe that is started as the trainer is; all of it is kept in the record."""
+    facts = probe_phase(open_phase)
+    packages = facts[0]["packages"] if facts else {}
+    open_phase.session.add_results({**packages, "nodes": {"asked": len(facts), "speed": facts}})
+    settings = open_phase.settings
+    checks = probe_checks(facts, settings.site, open_phase.plan, settings.run.training.framework)
+    if measured := [one for one in checks if one.name in MEASURED and facts]:
+        show_table(
+            [{"what": one.name, "found": one.value} for one in measured],
+            title="What was measured now",
+        )
+    # The record's verdicts are to be the same whenever nothing changed: its figures are under "nodes".
+    return open_phase.check(
+        [
+            replace(one, value="as measured") if one in measured and one.verdict == "pass" else one
+            for one in checks
+        ]
+    )
+
+
+def check_machine(open_phase: OpenPhase) -> CheckTable:
+    """Disk, cores and matrix instructions against the plan."""
+    settings = open_phase.settings
+    plan = open_phase.plan
+    folder = open_phase.folder
+    checks = [writable_check(folder), *space_checks(settings, plan, folder)]
+    if (machine := measure_machine(settings.site)) is not None:
+        processes = max(one.parallel.world_size for one in plan.phases.values())
+        rule = f"one for each of {processes} processes; fewer work, slowly"
+        enough = machine.cores >= processes
+        checks.append(judge("cores", enough, f"{machine.cores} cores", rule, otherwise="warn"))
+        if settings.run.training.precision == "bf16":
+            checks.append(matrix_check(machine.flags))
+    return open_phase.check(checks)
+
+
+def set_up(settings: Settings, folder: Path) -> list[Row]:
+    """Do what is missing, in order, with a row for each step; `ProgramError` holds a failed step's last words and log.
+
+    A step's mark holds its script's fingerprint: a changed script is run again, and finds what is there.
+    """
+    require_values(settings)
+    todo = setup_steps(settings, PACKAGE)
+    if settings.site.scheduler == "local" and not settings.site.preparation:
+        todo = [
+            step for step in todo if step.name != "tokenizer"
+        ]  # the package's own files are used in their place
+    for name, content in preparation_files(settings).items():
+        write_text(folder / SETUP_FOLDER / name, content)
+    done = []
+    with Progress("set-up", total=len(todo) or 1, unit="steps") as progress:
+        for number, step in enumerate(todo, 1):
+            done.append(_do_step(settings, folder, number, step))
+            progress.update(done=number, step=step.title)
+    return done
+
+
+def _do_step(settings: Settings, folder: Path, number: int, step: SetupStep) -> Row:
+    row = {
+        "step": step.title,
+        "state": "verified",
+        "took": show_duration(0.0),
+        "makes": step.creates,
+    }
+    mark = f"01-environment--{step.name}"
+    text = step_script(settings, [step])
+    digest = run_files.fingerprint(SETUP_VERSION, {"script": text, "creates": step.creates})
+    there = bool(step.creates) and (folder / step.creates).exists()
+    old = run_files.read_mark(folder, mark)
+    if there and old is not None and old.fingerprint == digest and step.name != "checkout":
+        return row
+    script = folder / SETUP_FOLDER / f"{number}-{step.name}.sh"
+    write_text(script, text)
+    started = time.monotonic()
+    finished = shell.run(["bash", str(script)], cwd=folder, timeout=LONGEST_SECONDS, check=False)
+    seconds = time.monotonic() - started
+    out = finished.out
+    err = finished.err
+    if step.secret:  # should the step's programs have repeated the password they were given
+        with contextlib.suppress(ParamsError):  # it is not there, so nobody can have said it
+            out, err = (
+                text.replace(resolve_secret(step.secret), "[secret]") for text in (out, err)
+            )
+    log = script.with_suffix(".log")
+    write_text(log, out + err)
+    log.chmod(0o600)  # what a log-in program says is nobody else's business
+    if finished.exit_code:
+        words = shell.last_lines(err or out)
+        raise ProgramError(
+            f"{step.title}: {shell.how_it_ended(finished.exit_code)}. Its last words:\n{words}\nAll of them: {log}. "
+            f"After mending the cause run the cell again, or by hand: bash {script}"
+        )
+    if step.creates:
+        run_files.write_mark(
+            folder, mark, SETUP_VERSION, digest, [], creates=step.creates, seconds=round(seconds, 1)
+        )
+    return {
+        **row,
+        "state": "found" if there else "done" if step.creates else "looked",
+        "took": show_duration(seconds),
+    }

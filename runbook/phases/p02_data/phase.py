@@ -1,0 +1,452 @@
+"""02-data: from text to verified token files, and what they contain."""
+
+import contextlib
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from html import escape
+from itertools import zip_longest
+from pathlib import Path
+
+from runbook.core.checks import counted, judge
+from runbook.core.errors import DataError
+from runbook.core.table import Row
+from runbook.core.units import show_bytes
+from runbook.display import (
+    CheckTable,
+    Formula,
+    Progress,
+    Table,
+    View,
+    show_html,
+    show_table,
+    show_text,
+)
+from runbook.jobs.render.task_job import asks_for_queue, data_tasks
+from runbook.params.schema.entries import TOKENIZED, TextShare
+from runbook.phases.job_control import task_jobs
+from runbook.phases.open_phase import VERSIONS, OpenPhase, begin_again, binder
+from runbook.phases.report import finish as finish
+from runbook.phases.token_inputs import (
+    input_files,
+    link_ready_tokens,
+    ready_pairs,
+    text_home,
+    token_groups,
+    tokenize_options,
+)
+from runbook.planning import FULL, Check
+from runbook.planning.token_files import (
+    FUSED_BYTES_PER_SECOND,
+    RECORD_SHARE,
+    check_vocabulary,
+)
+from runbook.results.figures import formulas
+from runbook.results.figures.plan_figures import length_figure, source_figure
+from runbook.results.run_tables import plan_versus_actual
+from runbook.runs import run_files
+from runbook.tokens.indexed_files import IndexedReader
+from runbook.tokens.pipeline.options import (
+    Manifest,
+    TokenFiles,
+    read_manifest,
+    unknown_sources,
+    unknown_sources_text,
+)
+from runbook.tokens.pipeline.tokenize import prepare
+from runbook.tokens.sources.dataset_files import (
+    expected_files,
+    file_fault,
+    has_every_file,
+    holds_dataset,
+    place_of,
+    token_prefixes,
+)
+from runbook.tokens.sources.download import download
+from runbook.tokens.verification import sample_documents
+from runbook.tokens.verification import verify as verify_tokens
+
+PHASE = "02-data"
+STEP = "02-data--tokenize"
+SHADES = (
+    "rgba(0,114,178,.28)",
+    "rgba(230,159,0,.32)",
+    "rgba(0,158,115,.28)",
+    "rgba(204,121,167,.30)",
+)
+"""Backgrounds of tokens in turn; the boundary is also a thin line, and a bar in the text form."""
+bind = binder(PHASE)
+
+
+def show_source(open_phase: OpenPhase) -> CheckTable:
+    """Where the text comes from, and whether every file is the promised one."""
+    texts = open_phase.settings.texts
+    for text in texts:
+        dataset = text.dataset
+        rows = [
+            ("dataset", f"{text.name}: {dataset.title}"),
+            ("licence", dataset.licence),
+            ("source", dataset.source),
+            (
+                "documents",
+                f"{dataset.documents:,}" if dataset.documents else "not known before they are read",
+            ),
+            (
+                "tokens",
+                f"{dataset.tokens:,}" if dataset.tokens else "not known before they are counted",
+            ),
+        ]
+        if len(texts) > 1:
+            share = text.weight / sum(one.weight for one in texts)
+            rows.append(
+                ("share of the samples", f"{share:.1%} (weight {text.weight:g} in data.blend)")
+            )
+        show_table([{"what": what, "value": value} for what, value in rows], title="The text")
+    return open_phase.check([check for text in texts for check in source_checks(open_phase, text)])
+
+
+def fetch(open_phase: OpenPhase) -> None:
+    """Download what is not there, where the catalogue says from where; each file is checked."""
+    remote = [text for text in open_phase.settings.texts if text.dataset.url]
+    if not remote:
+        show_text("Nothing is fetched: the text is shipped, made up, or lies where the run says.")
+    for text in remote:
+        _fetch_text(open_phase, text)
+
+
+def _fetch_text(open_phase: OpenPhase, text: TextShare) -> None:
+    """Download what is missing of one text, unless its folder is the run's own and has all of it or other text."""
+    dataset = text.dataset
+    home = text_home(open_phase.settings, text)
+    if text.folder and has_every_file(home, dataset):
+        show_text(f"Nothing is fetched: {home}, which data.folder names, has every file.")
+        return
+    promised = [place_of(home, file) for file in expected_files(dataset)]
+    is_begun = any(path.exists() for path in promised)
+    if text.folder and holds_dataset(home, dataset) and not is_begun:
+        show_text(
+            f"Nothing is fetched: {home}, which data.folder names, holds other files than {text.name}'s; "
+            "they are read as they are."
+        )
+        return
+    with open_phase.hold("downloading"), Progress("download", unit="bytes") as progress:
+        summary = download(
+            dataset,
+            project=open_phase.settings.project,
+            folder=str(home),
+            progress=lambda now: progress.update(**now.as_facts()),
+        )
+    show_text(
+        f"{summary.files:,} files, {show_bytes(summary.bytes)} in {summary.folder}: "
+        f"{summary.fetched:,} fetched now"
+    )
+
+
+def tokenize(open_phase: OpenPhase) -> None:
+    """Make the token files, or find them done; finished shards are never made again."""
+    if open_phase.plan.data.mock:
+        show_text("Mock data: token ids are made up while training; there is nothing to tokenize.")
+        return
+    digest = open_phase.fingerprint
+    status = run_files.step_status(open_phase.folder, STEP, digest)
+    if status.state is run_files.StepState.OUTPUT_CHANGED:
+        # Whole files with a manifest are not made again, so the change would be marked as what was made.
+        run_files.refuse_changed_output(STEP, status, begin_again(open_phase.settings, PHASE))
+    if status.state is run_files.StepState.DONE:
+        show_text("tokenize: done, verified. Nothing is made again.")
+        return
+    settings = open_phase.settings
+    plan = open_phase.plan.data
+    placed = link_ready_tokens(settings, plan, open_phase.folder)
+    if ready := ready_pairs(settings, plan, open_phase.folder):
+        show_text(
+            f"{len(ready)} pairs of token files were made elsewhere; they are read as they are."
+        )
+    groups = token_groups(settings, plan, open_phase.folder)
+    if groups and asks_for_queue(settings, PHASE):
+        task_jobs.run_tasks(open_phase, data_tasks(settings, sys.executable))
+    elif groups:
+        options = tokenize_options(settings)
+        with open_phase.hold("tokenizing"), Progress("tokenize", unit="bytes") as progress:
+            for inputs, prefix in groups:
+                prepare(
+                    inputs, prefix, options, progress=lambda now: progress.update(**now.as_facts())
+                )
+    made = [TokenFiles(prefix) for _, prefix in groups]
+    outputs = [path for one in made for path in (one.bin, one.idx, one.manifest)]
+    run_files.write_mark(open_phase.folder, STEP, VERSIONS[PHASE], digest, [*outputs, *placed])
+    if groups:
+        tokens = sum(read_manifest(prefix).tokens for _, prefix in groups)
+        show_text(
+            f"{tokens:,} tokens in {counted(len(groups), 'pair')} of token files; what they are is shown below."
+        )
+
+
+def verify(open_phase: OpenPhase) -> CheckTable:
+    """Hold the token files against their manifests and against themselves."""
+    if open_phase.plan.data.mock:
+        return open_phase.check(
+            [Check("token files", "unknown", "mock data", "there are no token files")]
+        )
+    found = token_prefixes_of(open_phase)
+    names = {prefix: f"{prefix.name}: " if len(found) > 1 else "" for prefix in found}
+    ready = ready_pairs(open_phase.settings, open_phase.plan.data, open_phase.folder)
+    readers = [IndexedReader(one.bin, one.idx) for one in map(TokenFiles.existing, ready)]
+    manifests = [read_manifest(prefix) for prefix in found if prefix not in ready]
+    checks = [
+        replace(check, name=name + check.name)
+        for prefix, name in names.items()
+        for check in verify_tokens(prefix)
+    ]
+    checks += [*check_sources(manifests), *vocabulary_checks(open_phase)]
+    verdicts = open_phase.check(checks)
+    if manifests:
+        counted_keys: tuple[str, ...] = (
+            "documents",
+            "tokens",
+            "text_bytes",
+            "skipped_records",
+            "empty",
+        )
+    else:
+        counted_keys = ()
+    sums = {key: sum(getattr(manifest, key) for manifest in manifests) for key in counted_keys}
+    sums["documents"] = sums.get("documents", 0) + sum(reader.num_documents for reader in readers)
+    sums["tokens"] = sums.get("tokens", 0) + sum(reader.num_tokens for reader in readers)
+    open_phase.session.add_results(sums)
+    open_phase.session.plan["tokens"] = open_phase.plan.data.estimated_tokens or None
+    return verdicts
+
+
+def check_sources(manifests: Sequence[Manifest]) -> list[Check]:
+    """Warn of sources that were to be kept or dropped and that no record names; nothing where none was chosen."""
+    if not any(unknown_sources(manifests)):
+        return []
+    rule = "every source that data.keep_sources and data.drop_sources name is in the text"
+    remedy = "Correct the name: without it the text is another than was meant."
+    return [Check("sources", "warn", unknown_sources_text(*manifests), rule, remedy)]
+
+
+def vocabulary_checks(open_phase: OpenPhase) -> list[Check]:
+    """Whether the tokens that were made fit both models, by each tokenizer in the manifests."""
+    tokenizers = {
+        str(manifest.tokenizer["name"]): int(manifest.tokenizer["vocabulary"])
+        for manifest in _read_manifests(open_phase)
+    }
+    return [
+        check
+        for name, size in tokenizers.items()
+        for check in check_vocabulary(open_phase.settings, size, f"the tokenizer {name}")
+    ]
+
+
+def source_checks(open_phase: OpenPhase, text: TextShare) -> list[Check]:
+    """Every file of a text there, with the promised size and checksum where they are promised."""
+    settings = open_phase.settings
+    dataset = text.dataset
+    if dataset.kind == "mock":
+        return [Check("files", "unknown", "mock data", "no text is needed")]
+    if dataset.kind == TOKENIZED:
+        home = text_home(settings, text)
+        prefixes = token_prefixes(dataset, project=settings.project, folder=str(home))
+        sizes = {prefix.name: TokenFiles.existing(prefix).bin.stat().st_size for prefix in prefixes}
+        return [
+            Check(name, "pass", show_bytes(size), "each .bin has its .idx")
+            for name, size in sizes.items()
+        ]
+    if text.folder or not dataset.files:
+        rule = "there is text; its checksums are not known beforehand"
+        files = input_files(settings, text)
+        return [Check(path.name, "pass", show_bytes(path.stat().st_size), rule) for path in files]
+    home = text_home(settings, text)
+    rule = "the file is there with the promised size and checksum"
+    faults = [(one, file_fault(home, one)) for one in dataset.files]
+    return [
+        judge(one.path, not fault, fault or show_bytes(one.bytes), rule) for one, fault in faults
+    ]
+
+
+def token_prefixes_of(open_phase: OpenPhase) -> list[Path]:
+    """The prefixes of all token files of the run: those that are made here, or those that came ready."""
+    settings = open_phase.settings
+    data = open_phase.plan.data
+    made = [prefix for _, prefix in token_groups(settings, data, open_phase.folder)]
+    return made + ready_pairs(settings, data, open_phase.folder)
+
+
+def show_what_it_is(open_phase: OpenPhase) -> View:
+    """One table of what came out, and pictures of how long documents are and where they come from."""
+    if not (found := _read_manifests(open_phase)):
+        return View(["There is no manifest: no text became tokens in this run."])
+    view = View(
+        [
+            Table(
+                [{"what": what, "value": value} for what, value in _manifest_facts(found)],
+                "What the data is",
+            )
+        ]
+    )
+    if sources := _source_rows(found):
+        view.append(Table(sources, "By source"))
+    lengths = [
+        sum(counts)
+        for counts in zip_longest(*(manifest.lengths for manifest in found), fillvalue=0)
+    ]
+    words = ", ".join(
+        f"{count:,} of {2**place:,} to {2 ** (place + 1) - 1:,}"
+        for place, count in enumerate(lengths)
+        if count
+    )
+    figure = length_figure(lengths, open_phase.plan.model.sequence_length)
+    view.append((figure, f"Documents by their number of tokens: {words}."))
+    if sources:
+        figure = source_figure({row["source"]: row["tokens"] for row in sources})
+        view.append((figure, "Tokens of each source; the numbers are in the table."))
+    return View(
+        [
+            *view,
+            Formula(*formulas.epochs(open_phase.plan, FULL, sum(each.tokens for each in found))),
+        ]
+    )
+
+
+def show_plan_beside(open_phase: OpenPhase) -> View:
+    """The plan's estimates beside what was counted, with the difference; and the speed of each stage."""
+    if not (found := _read_manifests(open_phase)):
+        return View(["There is nothing to compare: no text became tokens in this run."])
+    plan = open_phase.plan
+    hours = plan.data_work[0].core_hours if plan.data_work else None
+    stages = ("read", "parse", "encode", "write")
+    core_seconds = sum(manifest.seconds.get(stage, 0.0) for manifest in found for stage in stages)
+    written = sum(file["bytes"] for manifest in found for file in manifest.files.values())
+    sizes = [text.dataset.text_bytes for text in open_phase.settings.texts]
+    catalogued = sum(sizes) if all(sizes) else None
+    planned = {
+        "tokens": plan.data.estimated_tokens or None,
+        "token files (MB)": plan.data.estimated_bytes / 1e6 if plan.data.estimated_bytes else None,
+        "text (MB)": catalogued / 1e6 if catalogued else None,
+        "time on one core (s)": None if hours is None else 3600 * hours,
+    }
+    counts = (
+        sum(one.tokens for one in found),
+        written / 1e6,
+        sum(one.text_bytes for one in found) / 1e6,
+        core_seconds,
+    )
+    table = plan_versus_actual(planned, dict(zip(planned, counts, strict=True)))
+    longest = max(found, key=lambda manifest: manifest.seconds["wall"])
+    speed = FUSED_BYTES_PER_SECOND / RECORD_SHARE / 1e6 * longest.workers
+    rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in longest.rates.items())
+    words = f"MB of text a second: {rates}; plan {speed:,.0f}."
+    return View([replace(table, title="Planned and found"), words])
+
+
+def show_documents(open_phase: OpenPhase) -> None:
+    """Documents decoded back, each token in another colour than the next."""
+    if open_phase.plan.data.mock:
+        show_text("Mock data has no documents.")
+        return
+    prefix = token_prefixes_of(open_phase)[0]
+    if not TokenFiles.existing(prefix).manifest.exists():
+        show_text(
+            f"{prefix.name} has no manifest, which would name the tokenizer that can decode it."
+        )
+        return
+    for document in sample_documents(prefix, 2, max_tokens=120):
+        title = (
+            f"Document {document.number}, first {len(document.ids)} of {document.tokens:,} tokens"
+        )
+        spans = coloured_tokens(zip(document.ids, document.pieces, strict=True))
+        html = f'<div><b>{title}</b><pre style="white-space:pre-wrap;line-height:1.6">{spans}</pre></div>'
+        show_html(html, f"{title}:\n" + "|".join(document.pieces))
+
+
+def coloured_tokens(pieces: Iterable[tuple[int, str]]) -> str:
+    """Tokens as HTML that needs no script and no style sheet: the same in a saved notebook, a report, a mail."""
+    return "".join(
+        f'<span title="{number}" style="background:{SHADES[place % len(SHADES)]};'
+        f'border-left:1px solid rgba(128,128,128,.7)">{escape(piece)}</span>'
+        for place, (number, piece) in enumerate(pieces)
+    )
+
+
+def _read_manifests(open_phase: OpenPhase) -> list[Manifest]:
+    """Of all pairs that were made here."""
+    found = []
+    for prefix in [] if open_phase.plan.data.mock else token_prefixes_of(open_phase):
+        with contextlib.suppress(DataError):  # made elsewhere
+            found.append(read_manifest(prefix))
+    return found
+
+
+def _manifest_facts(found: list[Manifest]) -> list[tuple[str, str]]:
+    """What came out, in words."""
+
+    def total(key: str) -> int:
+        return sum(getattr(manifest, key) for manifest in found)
+
+    files = [file for manifest in found for file in manifest.inputs]
+    tokenizer = found[0].tokenizer
+    out = {
+        kind: sum(manifest.files[kind]["bytes"] for manifest in found) for kind in ("bin", "idx")
+    }
+    text_bytes = total("text_bytes")
+    text_tokens = total("text_tokens")
+    return [
+        ("input", f"{len(files):,} files, {show_bytes(sum(file['bytes'] for file in files))}"),
+        (
+            "text",
+            f"{show_bytes(text_bytes)} in {total('documents'):,} documents, {total('empty'):,} of them empty",
+        ),
+        (
+            "tokens",
+            f"{total('tokens'):,}, {total('tokens') - text_tokens:,} of them ends of documents",
+        ),
+        ("bytes of text to a token", f"{text_bytes / max(1, text_tokens):.2f}"),
+        ("mean document", f"{text_tokens / max(1, total('sequences')):,.0f} tokens"),
+        (
+            "tokenizer",
+            f"{tokenizer['name']}, {tokenizer['vocabulary']:,} tokens, by {tokenizer['encoder']}",
+        ),
+        ("compared with", f"{tokenizer['judge']}: {total('judged'):,} sampled texts, none differs"),
+        (
+            "token files",
+            f"{show_bytes(out['bin'])} .bin ({found[0].dtype}), {show_bytes(out['idx'])} .idx",
+        ),
+        (
+            "left out as bad",
+            f"{total('skipped_records'):,} records, {total('skipped_files'):,} files",
+        ),
+        ("left out by choice", _left_out_by_choice(found)),
+    ]
+
+
+def _left_out_by_choice(manifests: list[Manifest]) -> str:
+    """Return how many documents were left out, and of which sources."""
+    sources: Counter[str] = Counter()
+    for manifest in manifests:
+        sources.update(manifest.dropped_sources)
+    whole = sum(manifest.dropped for manifest in manifests)
+    named = ", ".join(f"{count:,} of {name}" for name, count in sources.most_common())
+    return f"{whole:,} documents" + (f": {named}" if named else "")
+
+
+def _source_rows(found: list[Manifest]) -> list[Row]:
+    """Documents, bytes and tokens of each source over all pairs, largest first, with shares."""
+    sources: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for manifest in found:
+        for name, values in manifest.sources.items():
+            sources[name].update(values)
+    whole = sum(values["tokens"] for values in sources.values()) or 1
+    return [
+        {
+            "source": name,
+            "documents": values["documents"],
+            "text (B)": values["text_bytes"],
+            "tokens": values["tokens"],
+            "share": f"{values['tokens'] / whole:.1%}",
+            "bytes to a token": round(values["text_bytes"] / max(1, values["tokens"]), 2),
+        }
+        for name, values in sorted(sources.items(), key=lambda one: -one[1]["tokens"])
+    ]

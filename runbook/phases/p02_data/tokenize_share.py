@@ -1,0 +1,88 @@
+"""A job of 02-data on a node (`python -m`): its share of the shards, or what is left of them."""
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from runbook import params
+from runbook.core.errors import JobError, RunbookError
+from runbook.params import Settings
+from runbook.phases.token_inputs import token_groups, tokenize_options
+from runbook.runs.run_files import read_plan_file
+from runbook.tokens.pipeline.tokenize import num_cores, prepare, prepare_share
+
+_log = logging.getLogger(__name__)
+
+
+def tokenize(settings: Settings, folder: Path, share: tuple[int, int] | None) -> None:
+    """Make one share of every pair of token files, or, without a share, all that is left, joined."""
+    options = tokenize_options(settings)
+    if share is not None:
+        options = replace(options, workers=workers_of(settings))
+    for inputs, prefix in token_groups(settings, read_plan_file(folder).data, folder):
+        if share is None:
+            manifest = prepare(inputs, prefix, options)
+            _log.info("%s: %d tokens", prefix.name, manifest.tokens)
+        else:
+            made, of = prepare_share(inputs, prefix, share, options)
+            _log.info(
+                "%s: share %d of %d, %d of its %d shards were missing",
+                prefix.name,
+                *share,
+                made,
+                of,
+            )
+
+
+RANK_VARIABLES = ("SLURM_PROCID", "PMIX_RANK", "PMI_RANK", "PALS_RANKID", "OMPI_COMM_WORLD_RANK")
+"""Where srun and the mpiexec of MPICH, PALS and Open MPI say which task this one is."""
+
+
+def share_of(environment: Mapping[str, str]) -> tuple[int, int] | None:
+    """Return (index, count) of this task's share over all jobs of the array and their tasks; None: it does everything.
+
+    >>> share_of({"RUNBOOK_ELEMENT": "1", "RUNBOOK_ELEMENTS": "2", "RUNBOOK_TASKS": "4", "SLURM_PROCID": "3"})
+    (7, 8)
+    """
+    elements = int(environment.get("RUNBOOK_ELEMENTS", "1"))
+    tasks = int(environment.get("RUNBOOK_TASKS", "1"))
+    if elements * tasks < 2:
+        return None
+    task = 0
+    if tasks > 1:
+        rank = next((environment[name] for name in RANK_VARIABLES if environment.get(name)), "")
+        if not rank:
+            raise JobError(
+                f"this is one of {tasks} tasks, and none of {', '.join(RANK_VARIABLES)} says which. "
+                "Use jobs.data.array instead of jobs.data.nodes and jobs.data.tasks_per_node."
+            )
+        task = int(rank)
+    return int(environment.get("RUNBOOK_ELEMENT", "0")) * tasks + task, elements * tasks
+
+
+def workers_of(settings: Settings) -> int:
+    """Return the processes of this task: data.workers, the cores asked for it, or its part of the node's cores."""
+    job = settings.run.jobs.data
+    if settings.run.data.workers or job.tasks_per_node < 2:
+        return settings.run.data.workers
+    return job.cpus_per_task or max(1, num_cores() // job.tasks_per_node)
+
+
+def main() -> int:
+    """PROJECT [--join], in a run's folder; the share comes from the queue, and is left out with --join."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    folder = Path.cwd()
+    try:
+        share = None if "--join" in sys.argv else share_of(os.environ)
+        tokenize(params.load(str(folder / "run.yaml"), project=Path(sys.argv[1])), folder, share)
+    except RunbookError as error:
+        _log.error("%s", error)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

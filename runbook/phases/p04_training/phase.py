@@ -1,0 +1,133 @@
+"""04-training: the run itself, stopped once on purpose where asked, resumed, watched to its end."""
+
+import importlib.util
+from collections.abc import Sequence
+
+from runbook.core.errors import JobError
+from runbook.display import CheckTable, Table, View, show_text
+from runbook.jobs.job_folder import JobState
+from runbook.phases import trained_model as weights
+from runbook.phases import training_results
+from runbook.phases.job_control import job_rules
+from runbook.phases.job_control import training_jobs as jobs
+from runbook.phases.job_control.job_rules import Action, Decision
+from runbook.phases.job_control.training_jobs import launch as launch
+from runbook.phases.job_control.training_jobs import watch as watch
+from runbook.phases.open_phase import OpenPhase, binder
+from runbook.phases.report import finish as finish
+from runbook.phases.training_results import show_account as show_account
+from runbook.phases.training_results import show_loss as show_loss
+from runbook.planning import Check
+from runbook.results import gates
+from runbook.results.history import Event, events_named, read_events
+
+PHASE = "04-training"
+bind = binder(PHASE)
+
+
+def check_ready(open_phase: OpenPhase) -> CheckTable:
+    """The smoke test's verdict and the token files; a failed or absent one stops here."""
+    return open_phase.check(job_rules.readiness_checks(open_phase))
+
+
+def rehearse_stop(open_phase: OpenPhase) -> None:
+    """Let the job come to `training.rehearse_stop`, ask it to save and stop, submit it again."""
+    if not (at := open_phase.settings.run.training.rehearse_stop):
+        show_text("training.rehearse_stop is 0: no stop is rehearsed.")
+        return
+    if not jobs.what_is_missing(open_phase) or stops(open_phase):
+        show_text("This run was already stopped and resumed; it is not done twice.")
+        return
+    status = jobs.follow(open_phase, until=at)
+    if status.state is JobState.RUNNING:
+        status = jobs.stop_gently(open_phase)
+    if status.state is JobState.DONE:
+        show_text(f"The job finished before it could be stopped at iteration {at}.")
+        return
+    if status.state is not JobState.STOPPED:
+        raise JobError(jobs.failure_text(open_phase, status))
+    planned = Decision(Action.GO_ON, f"the stop that training.rehearse_stop={at} plans")
+    jobs.note_job_end(open_phase, status, planned, planned=True)
+    folder = jobs.resubmit(open_phase)
+    stopped = stops(open_phase)
+    where = f"at iteration {stopped[-1].iteration}, saved" if stopped else "before the first step"
+    show_text(f"Stopped {where}, exit code 75; goes on as jobs/{folder.path.name}.")
+
+
+def show_samples(open_phase: OpenPhase) -> View:
+    """What the model wrote before the first step and after the last."""
+    rows = training_results.sample_rows(
+        open_phase.folder, open_phase.phase_plan, open_phase.settings.run.data.tokenizer
+    )
+    empty = "training.sample_prompt is empty: no sample was asked for."
+    return View([Table(rows, "The same prompt before and after") if rows else empty])
+
+
+def continue_text(
+    open_phase: OpenPhase, prompt: str = "", *, tokens: int = 40, temperature: float = 0.7
+) -> View:
+    """Let the trained model continue a prompt of yours, in a process of its own; `runbook sample RUN` does the same."""
+    if (
+        open_phase.settings.run.training.framework != "runbook"
+        or importlib.util.find_spec("torch") is None
+    ):
+        return View(
+            [
+                "No text is made here: it needs a checkpoint of our own trainer, and torch in this environment."
+            ]
+        )
+    if (
+        not prompt
+        and not open_phase.phase_plan.sampling.prompt
+        and open_phase.phase_plan.sampling.end_of_document < 0
+    ):
+        return View(
+            [
+                "There is no prompt to continue: set training.sample_prompt, or give one in this cell."
+            ]
+        )
+    (made,) = weights.sample_texts(
+        open_phase.folder, [prompt], tokens=tokens, temperature=temperature
+    )
+    row = {
+        "after iteration": made.iteration,
+        "prompt": made.prompt,
+        "continuation": made.continuation,
+    }
+    return View([Table([row], "From the newest checkpoint")])
+
+
+def judge(open_phase: OpenPhase) -> CheckTable:
+    """Judge the finished run by its rules."""
+    run = training_results.read_results(open_phase.folder, open_phase.plan, PHASE)
+    open_phase.session.add_results(run.results())
+    steps = gates.steps_check(run.history, open_phase.phase_plan.duration.iterations)
+    checks = [
+        steps,
+        *gates.resume_check(run.history, run.events),
+        *own_checkpoints(open_phase, run.events),
+    ]
+    if steps.verdict == "pass":  # else the first of what is left is compared with the last
+        enough = (
+            open_phase.phase_plan.duration.tokens >= 100_000
+        )  # in a shorter run the loss has only to fall at all
+        checks += gates.learning_check(run.history, smallest_fall=0.30 if enough else 0.0)
+    return open_phase.check(checks)
+
+
+def stops(open_phase: OpenPhase) -> list[Event]:
+    """Every time this training was stopped and had saved."""
+    events = read_events(open_phase.folder / open_phase.phase_plan.log.events, PHASE)
+    return events_named(events, "stopped")
+
+
+def own_checkpoints(open_phase: OpenPhase, events: Sequence[Event]) -> list[Check]:
+    """Whether each resume took up this training and not another that was put in its place; empty where none was."""
+    resumed = events_named(events, "resumed")
+    foreign = [event.folder for event in resumed if not event.same_fingerprint]
+    rule = "each job goes on from a checkpoint of this training; if not: runbook run {} --redo training begins anew"
+    value = f"{', '.join(foreign)}: of another training" if foreign else f"{len(resumed)} resumed"
+    verdict = "fail" if foreign else "pass"
+    if resumed:
+        return [Check("own checkpoints", verdict, value, rule.format(open_phase.settings.run.run))]
+    return []

@@ -1,0 +1,271 @@
+"""`runbook check`, `plan`, `why`, `render`: a run before it is started, forecasts and layout search included."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+from runbook import params
+from runbook.core.checks import counted
+from runbook.core.errors import ParamsError
+from runbook.core.files import write_text
+from runbook.core.units import show_bytes, show_duration
+from runbook.display import CheckTable, Table
+from runbook.jobs.job_folder import JobFolder
+from runbook.jobs.render.preparation import (
+    SETUP_FOLDER,
+    preparation_files,
+    render_preparation,
+)
+from runbook.jobs.render.task_job import asks_for_queue, data_tasks, render_task
+from runbook.jobs.render.training_job import PACKAGE, RenderedJob, render_job, write_job
+from runbook.params import Settings
+from runbook.params.problems import differences
+from runbook.params.project import find_run_file
+from runbook.params.schema.keys import document_name
+from runbook.params.settings import with_placeholders
+from runbook.params.yaml12 import read_text
+from runbook.planning import FULL, SMOKE, Check, Plan, plan_tables
+from runbook.planning.layout import Choice, full_choice
+from runbook.planning.layout_search import Candidate, Search, growth, search, what_if, what_if_table
+from runbook.planning.schedule import duration
+from runbook.runs import machine
+from runbook.runs.consent import command_checks, commands_table
+from runbook.runs.run_files import write_plan_file
+from runbook.runs.run_folder import runs_folder
+
+
+def load_plan(
+    run: str, set_words: Sequence[str], *, measured: bool = False
+) -> tuple[Settings, Plan]:
+    """A run's settings and plan, without a folder; `measured`: smoke tests run here correct the step times."""
+    settings = params.load(run, set_words=set_words)
+    if measured:
+        found = machine.known_calibrations(settings, runs_folder(settings.project))
+    else:
+        found = None
+    return settings, machine.make_plan_here(settings, found)
+
+
+def render_jobs(settings: Settings, plan: Plan) -> dict[str, RenderedJob]:
+    """The job of each training phase, as it would be submitted."""
+    return {
+        phase: render_job(settings, plan, phase, python=sys.executable) for phase in plan.phases
+    }
+
+
+def render_all(
+    run: str, set_words: Sequence[str], out: Path, *, placeholders: bool = False
+) -> list[Path]:
+    """Write what would be submitted into `out`, laid out as a run's folder, so that it can be submitted from there.
+
+    A value nobody gave is refused, or with `placeholders` marked. A folder from which a job was submitted is refused.
+    """
+    settings = params.load(run, set_words=set_words)
+    if placeholders:
+        settings = with_placeholders(settings)
+    plan = machine.make_plan_here(settings)
+    jobs = render_jobs(settings, plan)
+    if asks_for_queue(settings, "02-data"):
+        tasks = data_tasks(settings, sys.executable)
+        jobs |= {
+            task.folder("02-data"): render_task(settings, "02-data", task, PACKAGE)
+            for task in tasks
+        }
+    folders = {name: JobFolder(out / "jobs" / name) for name in jobs}
+    for folder in folders.values():
+        if folder.was_submitted():
+            raise ParamsError(
+                f"{folder.path} holds a job that was submitted, and its script is kept as it ran. "
+                "Name another folder with --out."
+            )
+    write_plan_file(settings, plan, out)
+    for name, job in jobs.items():
+        write_job(folders[name], job)
+    if settings.site.scheduler != "local":
+        preparation = out / SETUP_FOLDER
+        write_text(preparation / "prepare.sh", render_preparation(settings, PACKAGE), mode=0o777)
+        for name, content in preparation_files(settings).items():
+            write_text(preparation / name, content)
+    return [path for path in sorted(out.rglob("*")) if path.is_file()]
+
+
+def plan_text(settings: Settings, plan: Plan) -> str:
+    """The whole plan for a terminal."""
+    title = f"{settings.name} on {settings.site.site}: {settings.site.title}"
+    measured = machine.known_calibrations(settings, runs_folder(settings.project))
+    others = what_if_table(
+        what_if(settings, machine.measure_machine(settings.site), measured), settings.site.currency
+    )
+    changed = sorted(settings.rehearsed().items())
+    rehearsal = Table(
+        [{"key": key, "here": settings.value(key), "because": why} for key, why in changed],
+        f"Changed because the run file was written for another site than {settings.site.site}",
+    )
+    site = plan_tables.site_tables(settings.site, plan, settings.run.training.precision)
+    commands = commands_table(settings)
+    tables = [
+        *([rehearsal] if changed else []),
+        *commands,
+        *plan_tables.tables(plan),
+        *site,
+        others,
+    ]
+    end = f"The scripts, word for word: runbook render {settings.run.run} --out DIR"
+    return "\n\n".join([title, *(table.as_text() for table in tables), end])
+
+
+def check_text(run: str, set_words: Sequence[str]) -> str:
+    """Every rule that the plan of a run keeps, what another reader would take otherwise, and how many to look at."""
+    settings, plan = load_plan(run, set_words)
+    file = find_run_file(run)
+    # What papermill -f would read otherwise in the run file; our own reader, of every command, takes it as meant.
+    found = differences(read_text(file.path, file.where), file.where)
+    rule = "the run file means the same to readers of YAML 1.1 and 1.2"
+    checks = [Check(f"YAML 1.1: {one.key}", "warn", one.where, rule, one.rule) for one in found] + [
+        *command_checks(settings),
+        *plan.checks,
+    ]
+    counts = [
+        (sum(check.verdict == verdict for check in checks), verdict)
+        for verdict in ("warn", "unknown")
+    ]
+    words = {"warn": "to be looked at", "unknown": "that cannot be known yet"}
+    open_ = " and ".join(f"{count} {words[verdict]}" for count, verdict in counts if count)
+    if open_:
+        end = f"no rule is broken; {open_}, at the top."
+    else:
+        end = "every value is right, and they fit together."
+    return f"{CheckTable(checks).as_text()}\n{settings.name}: {end}"
+
+
+def why_text(run: str, key: str, set_words: Sequence[str]) -> str:
+    """A value's chain of origins, and what the plan derives from it."""
+    settings, plan = load_plan(run, set_words)
+    if explained := document_name(key):
+        keys = [_why_key(settings, plan, name) for name in explained.keys]
+        return "\n".join([f"{key}: {explained.meaning}", *keys])
+    return _why_key(settings, plan, params.key_meant(key))
+
+
+def _why_key(settings: Settings, plan: Plan, name: str) -> str:
+    derived = _derived_text(name, plan)
+    return params.why(settings, name) + (
+        "\n  the plan makes of it: " + "; ".join(derived) if derived else ""
+    )
+
+
+def _derived_text(key: str, plan: Plan) -> list[str]:
+    phase_plan = plan.phases[SMOKE if "smoke" in key else FULL]
+    model = phase_plan.model
+    parallel = phase_plan.parallel
+    duration = phase_plan.duration
+    section, _, name = key.rpartition(".")
+    if section == "training.shape":
+        return [f"{getattr(model, name):,}, of model {model.name}"]
+    if name == "model":
+        return [f"{model.parameters:,} parameters", f"{model.layers} layers x {model.hidden}"]
+    if key.startswith("parallel.") or name in ("nodes", "devices_per_node", "tensor", "pipeline"):
+        return [f"world size {parallel.world_size}", f"{parallel.data} data-parallel copies"]
+    if name in (
+        "iterations",
+        "samples",
+        "tokens",
+        "global_batch",
+        "micro_batch",
+        "sequence_length",
+    ):
+        return [
+            f"{duration.iterations:,} iterations, {duration.samples:,} sequences, {duration.tokens:,} tokens",
+            f"{phase_plan.batch.num_microbatches} micro-batches a step on each copy",
+        ]
+    if name.startswith(("warmup", "decay")):
+        rate = phase_plan.learning_rate
+        return [
+            f"warm-up over {rate.warmup_samples:,} sequences, decay over {rate.decay_samples:,}"
+        ]
+    return []
+
+
+@dataclass(frozen=True)
+class RunSearch:
+    """Every layout of a run's training that fits its nodes, best first, and the best on more and more nodes."""
+
+    run: str
+    choice: Choice
+    tokens: float
+    found: Search
+    growth: tuple[Candidate | str, ...]
+    """The best layout on twice the nodes, again and again; a reason where there is none."""
+
+    def as_dict(self) -> dict[str, object]:
+        """Everything for --json."""
+        return {
+            "run": self.run,
+            "device": self.choice.site.hardware.device,
+            "nodes": self.choice.nodes,
+            "tokens": self.tokens,
+            "global_batch": self.choice.global_batch,
+            "looked_at": self.found.looked_at,
+            "did_not_fit": self.found.did_not_fit,
+            "broke_a_rule": self.found.broke_a_rule,
+            "reason": self.found.reason or None,
+            "currency": self.choice.site.currency or None,
+            "layouts": [asdict(layout) for layout in self.found.candidates],
+            "growth": [
+                {"reason": step} if isinstance(step, str) else asdict(step) for step in self.growth
+            ],
+        }
+
+    def as_text(self) -> str:
+        """The best layouts and the growth for a terminal."""
+        found = self.found
+        choice = self.choice
+        nodes = counted(choice.nodes, "node")
+        head = (
+            f"{self.run}: {found.looked_at:,} layouts over {nodes} of {choice.site.hardware.device}; "
+            f"{found.did_not_fit:,} do not fit the memory, {found.broke_a_rule:,} break a rule"
+        )
+        if found.reason:
+            return f"{head}\nNo layout: {found.reason}."
+        row = partial(_layout_row, currency=choice.site.currency or "")
+        best = Table([*map(row, found.candidates[:10])], "Best layouts")
+        layouts = [row(step) for step in self.growth if isinstance(step, Candidate)]
+        reasons = [step for step in self.growth if isinstance(step, str)]
+        grown = Table(layouts, "Best layout on more nodes, with the same global batch", reasons)
+        return "\n\n".join([head, best.as_text(), grown.as_text()])
+
+
+def search_run(run: str, set_words: Sequence[str]) -> RunSearch:
+    """Search the layouts of a run's training."""
+    settings = params.load(run, set_words=set_words)
+    choice = full_choice(settings)
+    tokens = float(duration(choice).tokens)
+    found = search(choice, tokens)
+    return RunSearch(
+        settings.name,
+        choice,
+        tokens,
+        found,
+        tuple(growth(choice, tokens)) if found.looked_at else (),
+    )
+
+
+def _layout_row(layout: Candidate, currency: str) -> dict[str, str]:
+    return {
+        "GPUs": f"{layout.devices:,}",
+        "tensor": str(layout.tensor),
+        "pipeline": str(layout.pipeline),
+        "virtual": str(layout.virtual_pipeline),
+        "copies": str(layout.data),
+        "micro": str(layout.micro_batch),
+        "recompute": layout.recompute,
+        "ZeRO": str(layout.zero_stage),
+        "memory": show_bytes(layout.memory_bytes),
+        "a step": show_duration(layout.seconds_per_step),
+        "MFU": f"{layout.mfu:.1%}",
+        "days": "not known" if layout.days is None else f"{layout.days:,.3g}",
+        "cost": "not known" if layout.cost is None else f"{layout.cost:,.0f} {currency}".strip(),
+        "nodes in multiples of": str(layout.nodes_in_multiples_of),
+    }

@@ -1,0 +1,171 @@
+"""The report of a run: the end of a phase, its pages, its card and its tables."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from runbook import params
+from runbook.core.errors import JobError, RecordError
+from runbook.core.files import write_text
+from runbook.core.table import Row
+from runbook.display import Table, show_text, sparkline
+from runbook.display.output_place import ENGINE_VARIABLE
+from runbook.jobs import get_scheduler
+from runbook.jobs.render.training_job import TRAINING_PHASES
+from runbook.params.schema.run_file import PHASES
+from runbook.phases import training_results
+from runbook.phases.job_control import training_jobs as jobs
+from runbook.phases.open_phase import VERSIONS, OpenPhase
+from runbook.planning import FULL, SMOKE
+from runbook.records.manifest import write_manifest
+from runbook.records.pages import run_pages
+from runbook.records.run_state import read_run, run_verdict
+from runbook.results import run_tables
+from runbook.results.history import PHENOMENON, read_scores
+from runbook.results.metrics import history_frame
+from runbook.results.scores import as_scores, worse
+from runbook.runs import run_files
+from runbook.runs.status import active_jobs
+
+
+def write_report(folder: Path, *, manifest: bool = False) -> Path:
+    """Write index.html and report.html of the run and index.html of all runs.
+
+    `manifest` is for the end of a phase: the files that it wrote are recorded too. A report records only its own pages.
+    """
+    page = run_pages.write_campaign(folder, read_front_page(folder))
+    run_pages.write_single_file(folder)
+    run_pages.write_runs_index(folder.parent)
+    if manifest:
+        write_manifest(folder, read_run(folder).phase)
+    return page
+
+
+def file_notebook(notebook: Path, folder: Path) -> str:
+    """File a notebook that a person executed among the records of its run; another run's is refused."""
+    from runbook.records.engine.execute import adopt_execution
+
+    filed = adopt_execution(notebook, run_folder=folder)
+    return f"{notebook} is filed as {filed.notebook.relative_to(folder)}: {filed.state}"
+
+
+def read_front_page(folder: Path) -> run_pages.FrontPage:
+    """What the model wrote before and after, the plan beside what came true, and the numbers a reader wants first."""
+    samples, trained, comparison = _outcome(folder)
+    texts = [*samples.values()]
+    sample = (texts[0], texts[-1]) if len(texts) > 1 else None
+    tiles: list[tuple[str, str, str]] = []
+    if trained:
+        rates = training_results.device_rates(params.load(str(folder / "run.yaml")))
+        tiles = training_results.headline(trained[-1], rates)
+    return run_pages.FrontPage(sample, comparison, tiles, read_scores(folder))
+
+
+def _outcome(
+    folder: Path,
+) -> tuple[dict[int, str], list[training_results.TrainingResults], Sequence[Row]]:
+    """What the model wrote after which iteration, the trainings that wrote metrics, the plan beside what came true."""
+    plan = run_files.read_plan_file(folder)
+    found = training_results.sample_rows(folder, plan.phases[FULL], run_files.tokenizer_of(folder))
+    samples = {row["after iteration"]: f"{row['prompt']}{row['continuation']}" for row in found}
+    phases = [
+        phase for phase in (SMOKE, FULL) if (folder / plan.phases[phase].log.metrics).exists()
+    ]
+    trained = [training_results.read_results(folder, plan, phase) for phase in phases]
+    tables = {one.phase: training_results.plan_versus_actual(one) for one in trained}
+    rows = [
+        {"phase": phase, **row}
+        for phase, table in tables.items()
+        for row in table
+        if row["planned"] is not None
+    ]
+    return samples, trained, rows
+
+
+def card(folder: Path, phases: Sequence[str] = PHASES) -> str:
+    """What a person wants to know at the end: verdict, loss, text before and after, plan against actual, the report.
+
+    The verdict is that of the phases that were asked for; what an earlier run left of the others stands in the table.
+    """
+    run = read_run(folder)
+    samples, trained, comparison = _outcome(folder)
+    rows = [
+        {"phase": one.phase, "state": one.state, "verdict": one.twin.verdict if one.twin else ""}
+        for one in run.phases
+    ]
+    asked = [one for one in run.phases if one.phase in phases]
+    verdict = run.verdict
+    if len(asked) < len(run.phases):
+        verdict = f"{run_verdict(asked)}, {' to '.join(dict.fromkeys((phases[0], phases[-1])))}"
+    parts = ["", f"{folder.name}: {verdict}", Table(rows).as_text()]
+    for one in trained:
+        if losses := [loss for _, loss in one.history.losses]:
+            parts.append(
+                f"{one.phase}  loss {losses[0]:.2f} {sparkline(losses, 40)} {losses[-1]:.2f}"
+            )
+    parts += [
+        f"after iteration {iteration}: " + " ".join(text.split())
+        for iteration, text in samples.items()
+    ]
+    if scores := [row for row in read_scores(folder) if row["measure"] != PHENOMENON]:
+        parts.append(Table(scores, title="Scores before and after").as_text())
+        parts += [score.worse_text() for score in worse(as_scores(scores))]
+    if comparison:
+        parts.append(Table(comparison, title="Plan versus actual").as_text())
+    return "\n\n".join([*parts, f"Report: {folder / 'index.html'}"])
+
+
+def write_tables(folder: Path, out: Path) -> list[Path]:
+    """Write a run's results and steps as tables: CSV and Parquet to compute with, Markdown and LaTeX to paste."""
+    _, trained, comparison = _outcome(folder)
+    if not trained:
+        raise RecordError(
+            f"{folder.name} has trained nothing yet, so it has no results. runbook run {folder.name} does."
+        )
+    numbers = {
+        one.phase: run_tables.numbers_table(one.summary, history=one.history) for one in trained
+    }
+    results = [{"phase": phase, **row} for phase, table in numbers.items() for row in table]
+    tables = {"results": Table(results), "plan-versus-actual": Table(comparison)}
+    frames = {name: table.to_frame() for name, table in tables.items()}
+    frames |= {f"steps-{one.phase}": history_frame(one.history).reset_index() for one in trained}
+    out.mkdir(parents=True, exist_ok=True)
+    for name, table in tables.items():
+        write_text(out / f"{name}.md", table.as_markdown() + "\n")
+        write_text(out / f"{name}.tex", table.as_latex())
+    for name, frame in frames.items():
+        write_text(out / f"{name}.csv", frame.to_csv(index=False))
+        frame.to_parquet(out / f"{name}.parquet", index=False)
+    return sorted(path for name in frames for path in out.glob(f"{name}.*"))
+
+
+def finish(open_phase: OpenPhase, outputs: Sequence[Path] = (), digest: str = "") -> None:
+    """Write the record, mark the phase done over its outputs, refresh the report; a failed verdict is an error.
+
+    While a job of the phase runs, or before its training is done, nothing is finished and nothing written.
+    """
+    phase = open_phase.phase
+    for job, status in active_jobs(open_phase.folder, get_scheduler(open_phase.settings.site)):
+        if f"{job.path.name}-".startswith(f"{phase}-"):
+            raise JobError(
+                f"{phase} is not finished: jobs/{job.path.name} is {status.state} ({status.reason}). Run the cell that "
+                f"watches it, or end it: runbook cancel {open_phase.settings.name}. Then run this cell again."
+            )
+    if phase in TRAINING_PHASES and (missing := jobs.what_is_missing(open_phase, by_content=False)):
+        raise RecordError(
+            f"{phase} is not finished, because its training is not ({missing}). Run the cells that launch and watch "
+            "it, then this cell again."
+        )
+    twin = open_phase.session.finish()
+    if twin.verdict == "fail":
+        raise RecordError(f"{phase} did not pass; its checks above say why.")
+    marked = (open_phase.folder, phase, VERSIONS[phase], digest or open_phase.fingerprint)
+    run_files.write_mark(*marked, outputs, verdict=twin.verdict)
+    # Our engine still writes this notebook, then the manifest; noted here, a kill in between would look like an edit.
+    write_report(open_phase.folder, manifest=ENGINE_VARIABLE not in os.environ)
+    open_checks = [
+        f"{check.name} ({check.value}; rule: {check.rule})"
+        for check in twin.checks
+        if check.verdict != "pass"
+    ]
+    show_text("; ".join([f"{phase}: {twin.verdict}", *open_checks]))

@@ -1,0 +1,226 @@
+"""`runbook run`: execute and record the notebook of each phase in order, skipping finished ones."""
+
+import contextlib
+import logging
+import os
+import re
+import shlex
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from runbook import params
+from runbook.core.errors import ParamsError, RunbookError
+from runbook.core.locks import HOLDER_VARIABLE, hold
+from runbook.core.processes import identify
+from runbook.core.units import show_duration
+from runbook.jobs import get_scheduler
+from runbook.jobs.render.training_job import TRAINING_PHASES
+from runbook.params import Settings
+from runbook.params.schema.run_file import PHASES, phase_name
+from runbook.params.settings import require_values
+from runbook.phases import open_phase
+from runbook.phases.job_control import training_jobs as jobs
+from runbook.phases.report import write_report
+from runbook.planning import Plan
+from runbook.records.engine.execute import Outcome, execute_phase, refuse_hand_edits
+from runbook.records.engine.execution_end import ExecutionState, NotebookStopped, ending_in_order
+from runbook.records.run_state import read_run
+from runbook.runs import machine, run_files, run_folder
+from runbook.runs.status import refuse_while_a_job_runs
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What `runbook run` was asked for."""
+
+    run: str
+    set_words: tuple[str, ...] = ()
+    name: str = ""
+    from_phase: str = PHASES[0]
+    to_phase: str = PHASES[-1]
+    redo: str = ""
+    verbose: bool = False
+
+    def phases(self) -> Sequence[str]:
+        """The phases asked for, in order."""
+        first = PHASES.index(phase_name(self.from_phase))
+        last = PHASES.index(phase_name(self.to_phase))
+        if first > last:
+            raise ParamsError(
+                f"--from {self.from_phase} comes after --to {self.to_phase}; the order is {', '.join(PHASES)}."
+            )
+        return PHASES[first : last + 1]
+
+    def words(self) -> list[str]:
+        """The overrides as the notebooks' `overrides` parameter says them."""
+        return [*self.set_words, *([f"as={self.name}"] if self.name else [])]
+
+
+def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
+    """Execute the phases that are not done yet, to the first that fails; returns how it ended, and the run's folder."""
+    redo = phase_name(request.redo) if request.redo else ""
+    from_scratch = redo == PHASES[0]
+    load = partial(params.load, request.run, set_words=request.words())
+    settings = load() if from_scratch else open_phase.with_values_given_before(load, say)
+    require_values(settings)
+    runs = run_folder.runs_folder(settings.project)
+    folder = runs / settings.name
+    if from_scratch:
+        kept = machine.known_calibrations(settings, runs)
+    else:
+        kept = machine.calibrations_of_run(settings, folder)
+    plan = machine.make_plan_here(settings, kept)
+    for phase in request.phases():  # an impossible order is refused before anything is written
+        refuse_hand_edits(settings.project / "notebooks" / f"{phase}.ipynb")
+    if not redo:
+        open_phase.refuse_other_parameters(settings, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with ending_in_order(), hold(folder, f"runbook run {request.run}") as taken_over:
+        if taken_over:
+            say(taken_over)
+        for name in remove_leftovers(folder):
+            say(f"{name}: half-written by a process that was killed, removed")
+        if redo and redo not in TRAINING_PHASES:  # a training that is done again is moved aside
+            open_phase.refuse_changed_results(settings, plan, folder, redo)
+        if redo:
+            forget(settings, plan, folder, redo, say)
+        run_files.write_plan_file(settings, plan, folder)
+        run_files.write_overrides(settings, folder)
+        os.environ[HOLDER_VARIABLE] = str(folder)
+        os.environ[run_folder.RUNS_VARIABLE] = str(folder.parent)
+        try:
+            for phase in request.phases():
+                outcome = run_phase(request, settings, plan, folder, phase, say)
+                if outcome.exit_code:
+                    break
+            write_report(folder)
+        except NotebookStopped as stopped:
+            say(
+                f"Stopped between two notebooks by signal {stopped.number}; the same command goes on from here."
+            )
+            raise
+    return outcome, folder
+
+
+def run_phase(
+    request: RunRequest, settings: Settings, plan: Plan, folder: Path, phase: str, say: Say
+) -> Outcome:
+    """One phase: nothing where it is done and unchanged, else its notebook, executed and recorded."""
+    open_phase.refuse_changed_results(settings, plan, folder, phase)
+    if not (missing := why_not_done(settings, plan, folder, phase)):
+        say(f"{phase:16} done, verified")
+        return Outcome("done", 0, "", folder / "records" / f"{phase}.ipynb")
+    say(f"{phase:16} {missing}: running")
+    started = time.monotonic()
+    parameters = {"run": request.run}
+    if request.words():
+        parameters["overrides"] = shlex.join(request.words())
+    notebook = settings.project / "notebooks" / f"{phase}.ipynb"
+    with repeat_output(phase, request.verbose, say):
+        outcome = execute_phase(notebook, folder, phase, parameters)
+    say(f"{phase:16} {outcome.state} after {show_duration(time.monotonic() - started)}")
+    if outcome.exit_code:
+        say(f"\n{outcome.message}\n\nThe notebook as far as it came: {outcome.notebook}")
+    return outcome
+
+
+@contextmanager
+def repeat_output(phase: str, verbose: bool, say: Say) -> Iterator[None]:
+    """Repeat a notebook's output on the terminal: all of it, or only the lines of progress; the record has the rest."""
+
+    class Repeat(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            for line in record.getMessage().splitlines():
+                if verbose or (line.startswith((phase, "tokenize", "rehearsal")) and "%" in line):
+                    say(line)
+
+    logger = logging.getLogger("papermill")
+    handler = Repeat()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def why_not_done(settings: Settings, plan: Plan, folder: Path, phase: str) -> str:
+    """Why a phase has to run, or an empty string where it is done, its inputs are unchanged and its outputs whole."""
+    digest = open_phase.phase_fingerprint(settings, plan, folder, phase)
+    if missing := run_files.what_is_missing(folder, phase, digest):
+        return missing
+    for mark in sorted((folder / "steps").glob(f"{phase}--*.json")):
+        status = run_files.step_status(folder, mark.stem)
+        if mark.stem == open_phase.train_step(phase):
+            remedy = open_phase.begin_again(settings, phase)
+            run_files.refuse_changed_output(mark.stem, status, remedy)
+        if missing := status.as_text():
+            return missing
+    state = next(one for one in read_run(folder).phases if one.phase == phase)
+    if state.problem:
+        return "its record cannot be read"
+    if state.twin is None:
+        return "its record is missing"
+    if state.twin.state is not ExecutionState.DONE or state.twin.is_open:
+        return f"its newest record says {state.twin.state}"
+    return "" if len(state.files) == 3 else "its executed notebook is not among the records"
+
+
+def forget(settings: Settings, plan: Plan, folder: Path, phase: str, say: Say) -> None:
+    """Make a phase run again: its marks go, its outputs and an older run.yaml move into the history."""
+    refuse_while_a_job_runs(folder, get_scheduler(settings.site))
+    changed = run_files.changed_values(folder, settings)
+    for key, old, new in changed:
+        say(f"{key}: {old} -> {new}")
+    own = ["run.yaml", "plan.json"] if changed else []
+    by_hand = [run_files.OVERRIDES] if changed or phase == PHASES[0] else []
+    jobs.move_to_history(folder, "run", [folder / name for name in own + by_hand])
+    for mark in (folder / "steps").glob(f"{phase}*"):
+        mark.unlink()
+    phase_plan = plan.phases.get(phase)
+    if phase_plan:
+        outputs = jobs.training_paths(folder, phase_plan)
+    elif phase == "02-data":
+        outputs = [folder / "data"]
+    else:
+        outputs = []
+    if moved := jobs.move_to_history(folder, phase, outputs):
+        say(f"{phase}: earlier results are kept in {moved.relative_to(folder)}")
+
+
+def expand_variants(run: str, all_variants: bool) -> list[str]:
+    """The run itself, or one word for each of its variants."""
+    if not all_variants:
+        return [run]
+    if not (names := params.variant_names(run)):
+        raise RunbookError(f"{run} has no variants: params/variants/{run}.yaml names none.")
+    return [f"{run}:{name}" for name in names]
+
+
+_PART = re.compile(r"\..+\.(\d{1,9})\.part")
+"""As `core.files` names them: the number is the writer's process."""
+_ELSEWHERE = frozenset({"checkpoints", "data", "tensorboard", "history"})
+"""Folders whose own readers clean up: the trainer and the tokenizer."""
+
+
+def remove_leftovers(folder: Path) -> list[str]:
+    """Remove what no process writes any more and tell its names; call it while holding the run."""
+    removed = []
+    for place, below, names in os.walk(folder):
+        below[:] = [name for name in below if name not in _ELSEWHERE]
+        for name in names:
+            part = _PART.fullmatch(name)
+            if part and identify(int(part[1])) is None:
+                path = Path(place, name)
+                with contextlib.suppress(OSError):
+                    path.unlink()
+                    removed.append(path.relative_to(folder).as_posix())
+    return sorted(removed)

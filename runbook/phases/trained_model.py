@@ -1,0 +1,235 @@
+"""A run's checkpoint at work, in a process of its own: text from it, Hugging Face folders out of it and into it."""
+
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from runbook import params
+from runbook.core import shell
+from runbook.core.errors import DataError, ParamsError, ProgramError
+from runbook.params import Settings
+from runbook.params.schema.run_file import PHASES
+from runbook.plan_file.schema import PhasePlan
+from runbook.records.twin import find_twin
+from runbook.results.history import read_metrics, read_validation
+from runbook.runs.run_files import read_plan_file, tokenizer_of
+from runbook.tokens.tokenizer import PROBES, load_tokenizer, tokenizer_files
+
+TRAINED = "04-training"
+REFUSED = 2
+_FOLDER_FILES = (
+    "config.json",
+    "latest_checkpointed_iteration.txt",
+    "common.pt",
+    "mp_rank_*/model_optim_rng.pt",
+)
+LIMIT_SECONDS = 24 * 3600.0
+"""Longer than any model takes; Ctrl-C ends it."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a model made of a prompt."""
+
+    iteration: int
+    prompt: str
+    continuation: str
+    ids: tuple[int, ...]
+
+
+def sample_texts(
+    folder: Path,
+    prompts: Sequence[str] = ("",),
+    phase: str = TRAINED,
+    *,
+    seed: int = 1234,
+    **wish: float,
+) -> list[Sample]:
+    """Continue prompts from the newest whole checkpoint; an empty one is the run's own, or a new document.
+
+    `wish` has `tokens`, `temperature` (0 takes the likeliest token each time), `top_p`, `cache` and `iteration`.
+    """
+    phases = read_plan_file(folder).phases
+    if phase not in phases:
+        raise ParamsError(
+            f"{phase} trains nothing; {', '.join(name for name in PHASES if name in phases)} do."
+        )
+    tokenizer = tokenizer_of(folder)
+    sampling = phases[phase].sampling
+    prompts = [prompt or sampling.prompt for prompt in prompts]
+    end = sampling.end_of_document
+    ids = [
+        load_tokenizer(tokenizer).encode(prompt) if prompt else [end] if end >= 0 else []
+        for prompt in prompts
+    ]
+    if not all(ids):
+        raise ParamsError(
+            "There is no prompt, and this tokenizer has no end of document to begin after: give --prompt."
+        )
+    answer = ask_trainer(
+        "sample", folder, phase, {"iteration": 0, **wish, "seed": seed, "prompts": ids}
+    )
+    texts = zip(prompts, answer["ids"], strict=True)
+    decode = load_tokenizer(tokenizer).decode
+    return [
+        Sample(answer["iteration"], prompt, decode(made), tuple(made)) for prompt, made in texts
+    ]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A Hugging Face folder that was written."""
+
+    iteration: int
+    architecture: str
+    files: int
+    bytes: int
+
+
+def export_weights(
+    folder: Path, out: Path, phase: str = TRAINED, iteration: int = 0, shard_bytes: int = 5 * 10**9
+) -> Exported:
+    """Write the newest checkpoint as a Hugging Face folder, which is there when it is whole; `out` has to be new."""
+    part = out.absolute().with_name(f"{out.absolute().name}.part")
+    out = out.absolute()
+    for path, why in (
+        (out, "nothing is written over"),
+        (part, "an export that was ended left it, or one is running"),
+    ):
+        if path.exists() and (path == part or not path.is_dir() or any(path.iterdir())):
+            raise ParamsError(
+                f"{path} exists already: {why}. Remove it, or give another folder with --out."
+            )
+    try:
+        request = {"out": str(part), "iteration": iteration, "shard_bytes": shard_bytes}
+        answer = ask_trainer("export", folder, phase, request)
+        exported = Exported(**{each.name: answer[each.name] for each in fields(Exported)})
+        settings = params.load(str(folder / "run.yaml"))
+        spec = read_plan_file(folder).phases[phase]
+        _write_tokenizer(settings.run.data.tokenizer, spec, part)
+        (part / "README.md").write_text(
+            _model_card(folder, settings, spec, exported), encoding="utf-8"
+        )
+        part.rename(out)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return exported
+
+
+def _write_tokenizer(name: str, spec: PhasePlan, out: Path) -> None:
+    """The tokenizer as `transformers` loads it, and the tokens that end a text."""
+    for file, content in tokenizer_files(name).items():
+        (out / file).write_bytes(content)
+    end = spec.sampling.end_of_document
+    config: dict[str, object] = {
+        "model_max_length": spec.model.positions,
+        "clean_up_tokenization_spaces": False,
+    }
+    generation: dict[str, object] = {"do_sample": False}
+    if end >= 0:
+        config |= dict.fromkeys(("bos_token", "eos_token"), load_tokenizer(name).judge.piece(end))
+        generation |= dict.fromkeys(("bos_token_id", "eos_token_id"), end)
+    config["tokenizer_class"] = (
+        "LlamaTokenizer" if name.endswith(".model") else "PreTrainedTokenizerFast"
+    )
+    for file, values in (("tokenizer_config.json", config), ("generation_config.json", generation)):
+        if not (out / file).exists():
+            (out / file).write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+
+
+def _model_card(folder: Path, settings: Settings, spec: PhasePlan, exported: Exported) -> str:
+    """README.md from what the run recorded; what only its owner knows is left to fill in."""
+    last = exported.iteration
+    metrics = folder / spec.log.metrics
+    if last and metrics.exists():
+        steps = [loss for step, loss in read_metrics(metrics).losses if step <= last]
+    else:
+        steps = []
+    evaluated = [
+        each for each in read_validation(folder / spec.log.validation) if each.iteration <= last
+    ]
+    twin = find_twin(folder, spec.phase)
+    versions = ", ".join(
+        f"{name} {version}" for name, version in (twin.versions if twin else {}).items()
+    )
+    texts = [
+        f"- {text.dataset.title} (`{text.name}`, weight {text.weight:g}); licence: {text.dataset.licence}"
+        for text in settings.texts
+    ]
+    return (
+        Path(__file__)
+        .with_name("model_card.md")
+        .read_text(encoding="utf-8")
+        .format(
+            settings=settings,
+            spec=spec,
+            exported=exported,
+            model=spec.model,
+            cut=spec.parallel,
+            texts="\n".join(texts),
+            loss=f"{steps[0]:.4f} at first, {steps[-1]:.4f} at step {last:,}"
+            if steps
+            else "not recorded",
+            validation=f"{evaluated[-1].loss:.4f} after step {evaluated[-1].iteration:,}"
+            if evaluated
+            else "not measured",
+            commit=(twin.commit if twin else "") or "not recorded",
+            versions=versions or "not recorded",
+        )
+    )
+
+
+def import_weights(folder: Path, source: Path, phase: str = TRAINED) -> str:
+    """Let the run begin with a Hugging Face model's or a Megatron-LM checkpoint's weights; the new checkpoint."""
+    if not any(path.is_file() for name in _FOLDER_FILES for path in source.glob(name)):
+        raise DataError(
+            f"{source} has no config.json, as a Hugging Face model's folder, and none of "
+            f"{', '.join(_FOLDER_FILES[1:])}, as a Megatron-LM checkpoint's: give one of these folders."
+        )
+    _compare_tokenizers(tokenizer_of(folder), source)
+    return str(ask_trainer("import", folder, phase, {"source": str(source.absolute())})["folder"])
+
+
+def _compare_tokenizers(name: str, source: Path) -> None:
+    """`ParamsError` where the run's tokenizer gives other ids than that of the folder, if the folder has one."""
+    for file in ("tokenizer.json", "tokenizer.model"):
+        if (path := source / file).exists():
+            ours = load_tokenizer(name)
+            theirs = load_tokenizer(str(path))
+            for probe in PROBES:
+                if (expected := theirs.encode(probe)) != (ids := ours.encode(probe)):
+                    raise ParamsError(
+                        f"{path} encodes {probe!r} as {expected[:8]}, and data.tokenizer {name} as {ids[:8]}: the "
+                        f"weights would read other words than they learned. Set data.tokenizer to {path}, and "
+                        "tokenize the data with it."
+                    )
+            return
+
+
+def ask_trainer(
+    command: str, folder: Path, phase: str, request: Mapping[str, object], processes: int = 1
+) -> dict[str, Any]:
+    """What the trainer answers, in a process of its own or in several on this machine."""
+    ranks = f"torch.distributed.run --standalone --local-addr=127.0.0.1 --nproc-per-node={processes} -m".split()
+    argv = [
+        sys.executable,
+        "-m",
+        *(ranks if processes > 1 else []),
+        "runbook.training.offline",
+        command,
+    ]
+    argv += [str(folder / "plan.json"), "--phase", phase]
+    done = shell.run(argv, input=json.dumps(request), timeout=LIMIT_SECONDS, check=False)
+    if done.exit_code == REFUSED:
+        raise ParamsError(done.err.strip())
+    if done.exit_code:
+        hint = " Install the train extra." if "No module named" in done.err else ""
+        raise ProgramError(
+            f"{command} ended with {shell.how_it_ended(done.exit_code)}.{hint}\n{shell.last_lines(done.err)}"
+        )
+    answer: dict[str, Any] = json.loads(done.out.splitlines()[-1])
+    return answer

@@ -1,0 +1,348 @@
+"""Results of a training phase, read once for tables, figures and checks; plan versus actual."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from runbook.core.checks import counted
+from runbook.core.files import read_lines
+from runbook.core.table import Row, Table
+from runbook.core.units import show_count, show_device_hours, show_duration, show_quantity
+from runbook.display import View
+from runbook.params import Settings
+from runbook.phases.open_phase import OpenPhase
+from runbook.plan_file.schema import PhasePlan
+from runbook.planning.cost.accelerators import find_accelerator
+from runbook.planning.cost.speed import Speed
+from runbook.planning.plan import Plan
+from runbook.results import run_tables, wall_time
+from runbook.results.figures import run_figures
+from runbook.results.history import (
+    Event,
+    History,
+    ValidationLoss,
+    events_named,
+    read_events,
+    read_metrics,
+    read_validation,
+)
+from runbook.results.metrics import WARM_UP_RULE, Summary, summarize
+from runbook.results.wall_time import Rates, WallTime, account_wall_time
+from runbook.tokens.tokenizer import load_tokenizer
+
+RECORDED = (
+    *(
+        "world_size",
+        "iterations",
+        "first_loss",
+        "last_loss",
+        "tokens_per_second",
+        "seconds_per_iteration",
+    ),
+    *("tflops_per_device", "tflops_convention", "validation_loss", "segments"),
+)
+"""Numbers of a summary that the record of a phase holds under these names."""
+
+
+@dataclass(frozen=True)
+class TrainingResults:
+    """A finished (or running) training phase, from its files."""
+
+    phase: str
+    phase_plan: PhasePlan
+    planned: Speed
+    """What plan.json says of the time."""
+    promised: Mapping[str, Any]
+    """All that it promises, under the names of the measured numbers."""
+    history: History
+    validation: tuple[ValidationLoss, ...]
+    events: tuple[Event, ...]
+
+    @cached_property
+    def summary(self) -> Summary:
+        """The numbers of the run, warm-up left out."""
+        length = self.phase_plan.model.sequence_length
+        return summarize(self.history, sequence_length=length, validation=self.validation)
+
+    @cached_property
+    def account(self) -> WallTime | None:
+        """Where the wall time went over all jobs: the one account that every table has; None before the first step."""
+        return account_wall_time(self.history, self.validation, self.events)
+
+    def loss_figure(self, title: str = "") -> Any:
+        """The loss over all restarts, beside ln(vocabulary): a matplotlib figure, as the others."""
+        vocabulary = self.phase_plan.model.vocabulary
+        title = title or f"Loss of {self.phase}"
+        return run_figures.loss_figure(
+            self.history, self.validation, vocabulary=vocabulary, title=title
+        )
+
+    def throughput_figure(self) -> Any:
+        """Tokens per second over time, with the planned line."""
+        length = self.phase_plan.model.sequence_length
+        planned = self.planned
+        title = f"Throughput of {self.phase}"
+        return run_figures.throughput_figure(
+            self.history,
+            sequence_length=length,
+            planned_tokens_per_second=planned.tokens_per_second,
+            title=title,
+        )
+
+    def step_time_figure(self) -> Any:
+        """The parts of each step, with the planned line."""
+        return run_figures.step_time_figure(
+            self.history, planned_seconds=self.planned.seconds_per_iteration
+        )
+
+    def timeline_figure(self) -> Any:
+        """Training, waiting for data, evaluations and saves over time."""
+        happened = (self.history, self.validation, self.events)
+        return run_figures.timeline_figure(*happened, planned_seconds=self.planned.seconds)
+
+    def results(self) -> dict[str, object]:
+        """What the record of a training phase holds at least."""
+        model = self.phase_plan.model
+        planned = {"parameters": model.parameters, "sequence_length": model.sequence_length}
+        measured = {key: rounded(getattr(self.summary, key)) for key in RECORDED}
+        return {**planned, **measured, "warm_up_rule": WARM_UP_RULE}
+
+
+def read_results(folder: Path, plan: Plan, phase: str) -> TrainingResults:
+    """The files of one training phase in a run's folder."""
+    phase_plan = plan.phases[phase]
+    log = phase_plan.log
+    metrics = folder / log.metrics
+    state = metrics.stat() if metrics.exists() else None
+    return TrainingResults(
+        phase,
+        phase_plan,
+        plan.time[phase],
+        run_tables.planned_numbers(plan, phase),
+        replace(
+            _read_history(metrics, state and (state.st_mtime_ns, state.st_size)), source=log.metrics
+        ),
+        read_validation(folder / log.validation),
+        read_events(folder / log.events, phase),
+    )
+
+
+@lru_cache(maxsize=2)
+def _read_history(path: Path, state: tuple[int, int] | None) -> History:
+    """The steps in a file, read again only when it changed: the sections of a notebook all ask for them."""
+    return read_metrics(path)
+
+
+def rounded(value: Any) -> Any:
+    """Seven digits of a measured number: more than it has, and the same in every form of the record.
+
+    >>> rounded(10.859001234), rounded(64633856), rounded("megatron-full")
+    (10.859, 64633856, 'megatron-full')
+    """
+    return float(f"{value:.7g}") if isinstance(value, float) else value
+
+
+def show_loss(open_phase: OpenPhase, phases: Sequence[str] = ()) -> View:
+    """The loss curve of the open phase, or each phase named, over all restarts, beside ln(vocabulary), and in words."""
+    view = View()
+    for phase in phases or [open_phase.phase]:
+        trained = read_results(open_phase.folder, open_phase.plan, phase)
+        summary = trained.summary
+        caption = (
+            f"{phase}: loss {summary.first_loss:.4g} at iteration {summary.first_iteration}, "
+            f"{summary.last_loss:.4g} at {summary.last_iteration}; lowest {summary.lowest_loss:.4g}."
+        )
+        view.append((trained.loss_figure(), caption))
+    return view
+
+
+def show_account(open_phase: OpenPhase) -> View:
+    """Where the wall time of the open phase went, its goodput among the results."""
+    one = read_results(open_phase.folder, open_phase.plan, open_phase.phase)
+    if account := one.account:
+        counts = {"lost_steps": account.lost_steps, "jobs": account.jobs}
+        open_phase.session.add_results({"goodput": rounded(account.goodput or 0), **counts})
+    return account_view(one)
+
+
+def account_view(one: TrainingResults) -> View:
+    """The account of a phase as a figure and a table, its interruptions one by one, what stood still."""
+    if (account := one.account) is None:
+        return View([f"{one.phase} has made no step yet."])
+    caption = (
+        f"{account.goodput or 0:.1%} of {show_duration(account.wall_seconds)} were productive steps, over "
+        f"{counted(account.jobs, 'job')}; {counted(account.lost_steps, 'step')} done again, "
+        f"{counted(account.missing_steps, 'step')} missing."
+    )
+    title = f"Where the wall time of {one.phase} went"
+    view = View(
+        [
+            (run_figures.goodput_figure(account, title), caption),
+            wall_time.wall_time_table(account, title),
+        ]
+    )
+    if account.interruptions:
+        view.append(wall_time.interruptions_table(account, f"Interruptions of {one.phase}"))
+    stalls = wall_time.stalls_table(one.validation, one.events, wall_seconds=account.wall_seconds)
+    return View([*view, stalls])
+
+
+def sample_rows(folder: Path, phase_plan: PhasePlan, tokenizer: str) -> list[Row]:
+    """One row for each sample: at which iteration, the prompt, its continuation.
+
+    A line that the trainer did not write so is passed over: `runbook verify` says that the file was edited.
+    """
+    rows = filter(_is_sample, read_lines(folder / phase_plan.log.samples))
+    found = {row["iteration"]: row for row in rows}
+    return [
+        {
+            "after iteration": iteration,
+            "prompt": load_tokenizer(tokenizer).decode(row["prompt_ids"]),
+            "continuation": load_tokenizer(tokenizer).decode(row["ids"]),
+        }
+        for iteration, row in sorted(found.items())
+    ]
+
+
+def _is_sample(row: Mapping[str, object]) -> bool:
+    """Whether a line has an iteration and two lists of tokens."""
+    for key in ("prompt_ids", "ids"):
+        ids = row.get(key)
+        if not isinstance(ids, list) or not all(
+            type(token) is int and 0 <= token < 2**31 for token in ids
+        ):
+            return False
+    iteration = row.get("iteration")
+    return type(iteration) is int and iteration >= 0
+
+
+def headline(one: TrainingResults, rates: Rates) -> list[tuple[str, str, str]]:
+    """What a reader asks first of a training: name, answer, and what stands beside it; empty before the first step."""
+    summary = one.summary
+    planned = one.planned
+    model = one.phase_plan.model
+    account = one.account
+    speed = summary.tokens_per_second
+    seconds = planned.seconds
+    if not speed or account is None or summary.last_loss is None:
+        return []
+    beside = (
+        f"from {summary.first_loss:.4g}; untrained {one.promised['first loss (nat/token)']:.4g}"
+    )
+    validation = f"; validation {summary.validation_loss:.4g}" if summary.validation_loss else ""
+    if planned.tokens_per_second:
+        of_plan = f"{speed / planned.tokens_per_second:.0%} of the plan; "
+    else:
+        of_plan = ""
+    each = f"{show_quantity('', speed / summary.world_size)} a device"
+    if seconds:
+        against = f"{account.wall_seconds / seconds:.3g} x the planned {show_duration(seconds)}; "
+    else:
+        against = ""
+    hours, _, _, money = (row for row in wall_time.cost_table(summary, account, rates))
+    spent = show_device_hours(hours["value"])
+    price = money["value"]
+    if price is not None:
+        cost = (f"{price:.4g} {money['unit']}", spent)
+    else:
+        cost = (spent, "no price is known")
+    tokens = f"{summary.consumed_tokens:,} tokens in {counted(summary.last_iteration, 'step')}"
+    happened = {
+        "checkpoint": len(events_named(one.events, "saved")),
+        "evaluation": len(one.validation),
+        "loss spike": len(summary.spikes),
+        "skipped step": summary.skipped,
+    }
+    return [
+        ("Loss", f"{summary.last_loss:.4g}", beside + validation),
+        ("Speed", f"{show_quantity('', speed)} tokens/s", of_plan + each),
+        (
+            "Time",
+            show_duration(account.wall_seconds),
+            f"{against}{account.goodput or 0:.0%} of it in steps that count",
+        ),
+        ("Cost", *cost),
+        (
+            "Model",
+            show_count(model.parameters),
+            f"parameters on {counted(summary.world_size, 'device')}; {tokens}",
+        ),
+        (
+            "What happened",
+            _restarts_text(one),
+            ", ".join(counted(number, what) for what, number in happened.items()),
+        ),
+    ]
+
+
+def _restarts_text(one: TrainingResults) -> str:
+    """Restarts, and how many of them training.rehearse_stop planned."""
+    restarts = one.history.num_segments - 1
+    text = counted(restarts, "restart")
+    num_planned = sum(event.planned for event in events_named(one.events, "ended"))
+    if not restarts or not num_planned:
+        return text
+    return f"{text}, planned" if num_planned >= restarts else f"{text}, {num_planned} planned"
+
+
+def plan_versus_actual(one: TrainingResults) -> Table:
+    """The plan's numbers of one training phase beside the measured ones, with what explains a difference."""
+    planned = {what: value for what, value in one.promised.items() if value is not None}
+    actual = run_tables.actual_numbers(one.summary, one.account)
+    memory = "measured: the fullest process's peak, saves and evaluations included; the plan is for the steps"
+    reasons = {
+        "step time (s/iteration)": _step_reason(one),
+        "throughput (tokens/s)": _step_reason(one),
+        "wall time (s)": _wall_reason(one),
+        "memory of a process (B)": memory,
+    }
+    both = {what: (planned.get(what), actual.get(what)) for what in reasons}
+    differing = [
+        what for what, (plan, real) in both.items() if plan and real and abs(real / plan - 1) > 0.05
+    ]
+    return run_tables.plan_versus_actual(
+        planned, actual, {what: reasons[what] for what in differing}
+    )
+
+
+def _step_reason(one: TrainingResults) -> str:
+    summary = one.summary
+    parts = [f"plan: {one.planned.basis}"] if one.planned.basis else []
+    if summary.data_wait_share is not None and summary.data_wait_share >= 0.01:
+        parts.append(f"{summary.data_wait_share:.0%} of a step waits for data")
+    low = summary.seconds_low
+    high = summary.seconds_high
+    if low and high and high > 1.3 * low:
+        parts.append(
+            f"uneven: 80 % of the steps take {low:.3g} to {high:.3g} s, as on a machine that others use too"
+        )
+    parts.append("warm-up left out")
+    return "; ".join(parts)
+
+
+def _wall_reason(one: TrainingResults) -> str:
+    parts = list(one.account.parts.items()) if one.account else []
+    wall = sum(seconds for _, seconds in parts) or 1.0
+    shares = [
+        (name, seconds / wall)
+        for name, seconds in parts
+        if name != "productive" and seconds / wall >= 0.02
+    ]
+    told = ", ".join(
+        f"{name} {share:.0%}" for name, share in sorted(shares, key=lambda pair: -pair[1])
+    )
+    return f"of the wall time: {told}" if told else "the steps themselves: see step time"
+
+
+def device_rates(settings: Settings) -> Rates:
+    """Price and power of a device, as far as run file, site and data sheets say."""
+    site = settings.site
+    device = find_accelerator(site.hardware.device)
+    return Rates(
+        price_per_device_hour=settings.run.jobs.price_per_device_hour or site.price_per_device_hour,
+        currency=site.currency,
+        watts_per_device=device.power_watts if device else None,
+        watts_source="board power of the data sheet, so at most",
+    )

@@ -1,0 +1,67 @@
+"""Options that several commands share, with what their values stand for: a run's folder, a phase."""
+
+import math
+from collections.abc import Callable
+from functools import update_wrapper
+from pathlib import Path
+from typing import Any
+
+import click
+
+from runbook.core.errors import ParamsError
+
+Command = Callable[..., Any]
+
+SET = click.option(
+    "--set",
+    "set_words",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a value, for example training.iterations=10.",
+)
+FOLDER = click.Path(file_okay=False, path_type=Path)
+FILE = click.Path(dir_okay=False, path_type=Path)
+EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+class NumberRange(click.FloatRange):
+    """A number in a range; click's own lets `nan` through, which is in no range, and `inf`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number, or wrong usage."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no number in the range {self._describe_range()}.", param, ctx)
+        return number
+
+
+AT_LEAST_1 = click.IntRange(min=1)
+RUNS = click.option("--runs", type=FOLDER, help="Where run folders are (default: runs/).")
+
+
+def on_run_folder(command: Command) -> Command:
+    """RUN and --runs of a command that works on the folder of a run, which it gets as `folder`."""
+
+    def call(run_name: str, runs: Path | None, **options: Any) -> Any:
+        from runbook.runs.status import run_folder
+
+        return command(folder=run_folder(run_name, runs), **options)
+
+    return click.argument("run_name", metavar="RUN")(RUNS(update_wrapper(call, command)))
+
+
+def phase_option(
+    words: str, *names: str, default: str = "04-training"
+) -> Callable[[Command], Command]:
+    """An option that takes a phase, `--phase` for which of the two trainings; an unknown one is wrong usage."""
+    shown = {"default": default, "show_default": bool(default), "metavar": "PHASE", "help": words}
+    return click.option(*(names or ("--phase",)), callback=_phase_named, **shown)  # type: ignore[arg-type]
+
+
+def _phase_named(_: click.Context, option: click.Parameter, word: str) -> str:
+    from runbook.params.schema.run_file import phase_name
+
+    try:
+        return phase_name(word) if word else ""
+    except ValueError as error:
+        raise ParamsError(f"{option.opts[0]}: {error}.") from None

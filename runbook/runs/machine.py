@@ -1,0 +1,146 @@
+"""This machine: cores, memory, instruction sets, and the speeds that smoke tests measured on it."""
+
+import contextlib
+import json
+import platform
+import time
+from pathlib import Path
+
+import psutil
+
+from runbook.core.checks import Check
+from runbook.core.errors import DataError, RecordError
+from runbook.core.files import write_text
+from runbook.params import Settings
+from runbook.params.schema.site import Site
+from runbook.plan_file.json_records import as_json
+from runbook.planning import SMOKE, Calibration, Calibrations, Machine, Plan, make_plan
+from runbook.planning.cost.speed import calibrate, read_calibration
+from runbook.planning.layout import smoke_choice
+from runbook.planning.token_files import check_vocabulary
+from runbook.results.history import History
+from runbook.tokens.vocabulary_size import read_vocabulary_size
+from runbook.runs.run_files import read_plan_file
+
+CALIBRATION_FILE = "smoke/calibration.json"
+CPU_FACTS = Path("/proc/cpuinfo")
+
+
+def measure_machine(site: Site) -> Machine | None:
+    """Cores, memory and matrix instructions of this machine; None where the jobs run on another one.
+
+    Free disk space changes by the minute and is therefore no part of a plan: 01-environment asks for it.
+    """
+    if site.scheduler != "local":
+        return None
+    return Machine(cores=num_cores(), flags=cpu_flags(), memory_bytes=psutil.virtual_memory().total)
+
+
+def make_plan_here(settings: Settings, measured: Calibrations | None = None) -> Plan:
+    """The plan of a run, with this machine's cores and memory where the run's jobs run on it."""
+    checks = tokenizer_checks(settings)
+    return make_plan(settings, measure_machine(settings.site), measured, checks)
+
+
+def tokenizer_checks(settings: Settings) -> list[Check]:
+    """Whether the tokenizer's file fits both models; nothing for GPT-2, which the plan knows, and for made-up text.
+
+    A file that is not at hand, such as one on the cluster, is `unknown` here; 02-data compares again.
+    """
+    name = settings.run.data.tokenizer
+    is_mock = all(text.dataset.kind == "mock" for text in settings.texts)
+    if name == "gpt2" or is_mock:
+        return []
+    rule = "the tokenizer's file is read, and its tokens fit the model"
+    try:
+        size = read_vocabulary_size(name)
+    except DataError as error:
+        remedy = "Set data.tokenizer to gpt2, a tokenizer.json or a SentencePiece .model."
+        return [Check("vocabulary of the tokenizer", "fail", str(error), rule, remedy)]
+    if size is None:
+        value = f"data.tokenizer={name} is not on this machine"
+        remedy = "02-data compares it with the model, where the file is."
+        return [Check("vocabulary of the tokenizer", "unknown", value, rule, remedy)]
+    return check_vocabulary(settings, size, f"data.tokenizer={name}")
+
+
+def machine_identity(site: Site) -> str:
+    """Which machine a measured speed belongs to: this one's CPU and cores or GPUs, or the site's devices."""
+    if site.scheduler != "local":
+        return f"{site.site}: {site.hardware.device}"
+    if site.hardware.device != "cpu":
+        return f"{site.hardware.devices_per_node} x {site.hardware.device}"
+    return f"{_cpu_fact(CPU_FACTS, 'model name') or platform.machine()}, {num_cores()} cores"
+
+
+def num_cores() -> int:
+    """Cores of this machine, not hardware threads where the system tells them apart."""
+    return psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
+
+
+def cpu_flags(path: Path = CPU_FACTS) -> frozenset[str]:
+    """Instruction sets the kernel names; empty where it names none (macOS)."""
+    return frozenset(_cpu_fact(path, "flags").split())
+
+
+def _cpu_fact(path: Path, name: str) -> str:
+    """What the kernel says of its first CPU under this name; empty where it says nothing."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
+
+
+def keep_calibration(
+    settings: Settings, plan: Plan, folder: Path, history: History, *, warned: bool = False
+) -> Calibration | None:
+    """Write what the smoke test measured against its plan; None where too few steps were timed or nothing planned.
+
+    `warned`: a check of the test did not pass, so that its times are no measure for other runs.
+    """
+    planned = plan.time[SMOKE].seconds_per_iteration
+    seconds = [step.seconds for step in history.steps]
+    used = plan.calibration[SMOKE]
+    flops = plan.flops[SMOKE]
+    plain = (planned or 0.0) / (used.factor if used else 1)
+    if (factor := calibrate(seconds, plain)) is None:
+        return None
+    found = Calibration(
+        factor=float(f"{factor:.4g}"),
+        measured_seconds=float(f"{factor * plain:.4g}"),
+        predicted_seconds=float(f"{plain:.4g}"),
+        steps=len(seconds) - 1,
+        machine=machine_identity(settings.site),
+        engine=smoke_choice(settings).program,
+        precision=plan.phases[SMOKE].precision.format,
+        operations=flops.per_iteration[flops.convention],
+        run=settings.name,
+        measured=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        warned=warned,
+    )
+    write_text(folder / CALIBRATION_FILE, json.dumps(as_json(found), indent=1) + "\n")
+    return found
+
+
+def known_calibrations(settings: Settings, runs: Path) -> Calibrations:
+    """What the smoke tests of all runs in a folder measured; a file that cannot be read is passed over.
+
+    A test that was warned of counts for its own run only.
+    """
+    found = list[Calibration]()
+    for path in sorted(runs.glob(f"*/{CALIBRATION_FILE}")):
+        with contextlib.suppress(OSError, ValueError):
+            calibration = read_calibration(json.loads(path.read_text(encoding="utf-8")))
+            if calibration and (not calibration.warned or calibration.run == settings.name):
+                found.append(calibration)
+    return Calibrations(machine_identity(settings.site), tuple(found))
+
+
+def calibrations_of_run(settings: Settings, folder: Path) -> Calibrations:
+    """What this run's plan was made with, so that it stays the same; for a run without a plan, all that is known."""
+    try:
+        kept = tuple(one for one in read_plan_file(folder).calibration.values() if one)
+    except RecordError:
+        return known_calibrations(settings, folder.parent)
+    return Calibrations(machine_identity(settings.site), kept)

@@ -1,0 +1,48 @@
+"""The name of a run's folder, where a command takes the name of a run: `local--quick` for `local --as quick`."""
+
+import re
+from dataclasses import dataclass
+
+from runbook import params
+from runbook.core.errors import ParamsError
+from runbook.params.project import find_run_file, variant_names
+from runbook.params.yaml12 import read_file
+from runbook.runs.run_folder import runs_folder
+
+
+@dataclass(frozen=True)
+class NamedRun:
+    """What `params.load` takes for a run, and the name that --as gave it."""
+
+    run: str
+    """A run's name, `RUN:VARIANT`, or a path."""
+    as_name: str = ""
+
+    @property
+    def set_words(self) -> tuple[str, ...]:
+        """The name as a word for --set, as the notebooks get it."""
+        return (f"as={self.as_name}",) if self.as_name else ()
+
+
+def named_run(word: str, as_name: str = "") -> NamedRun:
+    """Return the run that a word names: a run's own name, or that of a folder which --as or a variant made.
+
+    `as_name` is what --as says. `ParamsError` where the word names a folder that --as would rename.
+    """
+    if not re.fullmatch(r"[\w.-]+--[\w.-]+", word):
+        return NamedRun(word, as_name)
+    project = params.project_root()
+    file = runs_folder(project) / word / "run.yaml"
+    if word in params.run_names(project) or not file.exists():
+        return NamedRun(word, as_name)
+    stem = str(read_file(file, str(file)).values.get("run", ""))
+    name = word.removeprefix(f"{stem}--")
+    if as_name not in ("", name):
+        raise ParamsError(
+            f"{word} is the folder of run {stem} under the name {name}, and --as {as_name} gives it another. "
+            f"Leave --as out to go on with {word}, or name the run: {stem} --as {as_name}."
+        )
+    find_run_file(stem, project)
+    if name in variant_names(stem, project):
+        return NamedRun(f"{stem}:{name}")
+    return NamedRun(stem, name)

@@ -1,0 +1,278 @@
+"""Status of runs and jobs: tables, logs, cancel, stop; rebuilt from the files each time."""
+
+import difflib
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from runbook import params
+from runbook.core.errors import JobError, ParamsError, RunbookError
+from runbook.core.files import write_text
+from runbook.core.table import Row
+from runbook.core.units import show_duration
+from runbook.display import Table
+from runbook.jobs import get_scheduler, job_folder
+from runbook.jobs.job_folder import ACTIVE, JobFolder, JobState, JobStatus, Scheduler
+from runbook.jobs.job_request import element_folders, read_job_request
+from runbook.jobs.queue import QueueScheduler
+from runbook.params.project import find_run_file
+from runbook.params.schema.run_file import PHASES
+from runbook.records.run_state import RunState, read_run, read_runs
+from runbook.runs.run_folder import runs_folder
+
+POLL_SECONDS = 0.5
+LIVING = (*ACTIVE, JobState.UNKNOWN)
+"""States of a job that may still have to be ended."""
+
+
+def run_folder(name: str, runs: Path | None = None) -> Path:
+    """The folder of a run given as its name, `RUN:VARIANT`, or a path; the nearest names where there is none."""
+    if (Path(name) / "run.yaml").exists():
+        return Path(name).absolute()
+    root = runs or runs_folder(_project_of(name))
+    stem = name.removesuffix(".yaml").rpartition("/")[2].replace(":", "--")
+    if (root / stem / "run.yaml").exists():
+        return (root / stem).absolute()
+    names = [path.parent.name for path in sorted(root.glob("*/run.yaml"))]
+    near = difflib.get_close_matches(stem, names) or names
+    there = f"; there are {', '.join(near)}" if near else "; there are no runs yet"
+    raise ParamsError(f"{root / stem} is not a run's folder{there}. runbook run {stem} makes it.")
+
+
+def _project_of(name: str) -> Path:
+    """The project that a run file given by its path belongs to; else the one found from here."""
+    is_run_file = name.endswith((".yaml", ".yml")) and Path(name).is_file()
+    return find_run_file(name).project if is_run_file else params.project_root()
+
+
+def job_folders(folder: Path) -> list[JobFolder]:
+    """Every job of a run, in the order of phases and attempts."""
+    paths = [path for path in (folder / "jobs").glob("*/") if (path / "job.json").exists()]
+    return [JobFolder(path) for path in sorted(paths, key=lambda path: _attempt(path.name))]
+
+
+def active_jobs(
+    folder: Path, scheduler: Scheduler, states: Collection[JobState] = ACTIVE
+) -> list[tuple[JobFolder, JobStatus]]:
+    """The jobs of a run that have not ended, or those in other states, with what is known of them now."""
+    found = [(job, scheduler.state(job)) for job in job_folders(folder)]
+    return [(job, status) for job, status in found if status.state in states]
+
+
+def _attempt(name: str) -> tuple[str, int, str]:
+    """What jobs are sorted by: phase, number, and the part of the phase's work where it has several jobs."""
+    for phase in PHASES:
+        if name == phase or name.startswith(f"{phase}-"):
+            part, _, number = name[len(phase) + 1 :].rpartition("-")
+            return (
+                phase,
+                int(number) if number.isdigit() else 1,
+                part if number.isdigit() else f"{part}-{number}",
+            )
+    return name, 0, ""
+
+
+def scheduler_of(folder: Path) -> Scheduler:
+    """The scheduler that a run's jobs went through."""
+    return get_scheduler(params.load(str(folder / "run.yaml")).site)
+
+
+def status_of_all(runs: Path | None) -> str:
+    """A table of all runs."""
+    found = sorted(read_runs(runs or runs_folder(params.project_root())), key=lambda run: run.name)
+    if not found:
+        return "No runs yet: runbook run local makes the first one."
+    rows = [
+        {
+            "run": run.name,
+            "phase": run.phase,
+            "state": run.state,
+            "verdict": run.verdict,
+            "age": show_duration(max(0.0, time.time() - run.changed.timestamp())),
+            "numbers": run.problem.splitlines()[0] if run.problem else _numbers(run.numbers),
+        }
+        for run in found
+    ]
+    return Table(rows).as_text()
+
+
+def status_of_one(name: str, runs: Path | None) -> str:
+    """Phases and jobs of a run; for jobs that have not ended, their queue and the last lines they wrote."""
+    folder = run_folder(name, runs)
+    run = read_run(folder)
+    parts = [str(folder), phases_table(run).as_text()]
+    if run.problem:
+        return "\n\n".join(
+            [*parts, f"{run.problem}\nWithout it the queue of its jobs is not known."]
+        )
+    scheduler = scheduler_of(folder)
+    jobs = [(job, scheduler.state(job)) for job in job_folders(folder)]
+    living = [job for job, status in jobs if status.state in LIVING]
+    rows = [_job_row(job, status) for job, status in jobs]
+    filled = [
+        {key: value for key, value in row.items() if any(other[key] for other in rows)}
+        for row in rows
+    ]
+    parts += [Table(table).as_text() for table in (filled, _queue_rows(scheduler, living)) if table]
+    tails = [(log, job_folder.log_tail(log, 6)) for job in living for log in _logs(job)]
+    return "\n\n".join(
+        [*parts, *("\n".join([f"==> {log} <==", *lines]) for log, lines in tails if lines)]
+    )
+
+
+def phases_table(run: RunState) -> Table:
+    """State, verdict, end and key numbers of each phase."""
+    rows = []
+    for phase in run.phases:
+        words: Row = {"verdict": "", "ended": "", "numbers": phase.problem.partition(". ")[0]}
+        if twin := phase.twin:
+            words = {
+                "verdict": twin.verdict,
+                "ended": twin.ended,
+                "numbers": _numbers(twin.results),
+            }
+        rows.append({"phase": phase.phase, "state": phase.state, **words})
+    return Table(rows)
+
+
+def _job_row(job: JobFolder, status: JobStatus) -> Row:
+    """A job's folder, id, state, how long, partition, nodes, why."""
+    began = status.started
+    return {
+        "job": job.path.name,
+        "id": status.job_id,
+        "state": str(status.state),
+        "time": "" if began is None else show_duration((status.ended or time.time()) - began),
+        "partition": read_job_request(job).partition,
+        "nodes": _nodes(job),
+        "why": status.reason,
+    }
+
+
+def _nodes(job: JobFolder) -> str:
+    """The hosts a job was given, as it wrote them down; the host it began on where it did not; else empty."""
+    if job.hostfile.exists():
+        return ",".join(job.hostfile.read_text(encoding="utf-8").split())
+    started = [job_folder.read_started(part) for part in element_folders(job) or [job]]
+    return ",".join(dict.fromkeys(one.identity.host for one in started if one))
+
+
+def _numbers(results: Mapping[str, object]) -> str:
+    if results.get("last_loss") is None:
+        return ""
+    if results.get("tokens_per_second"):
+        speed = f", {_number(results['tokens_per_second'], ',.0f')} tokens/s"
+    else:
+        speed = ""
+    return f"loss {_number(results.get('first_loss'), '.2f')} to {_number(results['last_loss'], '.2f')}{speed}"
+
+
+def _number(value: Any, form: str) -> str:
+    """A number as a table shows it; a loss that became `nan`, or what somebody wrote into a record, as it is there."""
+    return f"{value:{form}}" if isinstance(value, int | float) else str(value)
+
+
+def _queue_rows(scheduler: Scheduler, jobs: Iterable[JobFolder]) -> Sequence[Row]:
+    """What the queue says of the partitions that these jobs ask for; empty on a machine without one."""
+    names = sorted(
+        {name for job in jobs for name in read_job_request(job).partition.split(",") if name}
+    )
+    if not names or not isinstance(scheduler, QueueScheduler):
+        return []
+    try:
+        return scheduler.queue.queues(names)
+    except RunbookError as error:
+        return [{"queue": ", ".join(names), "state": f"not known: {error}"}]
+
+
+def _logs(job: JobFolder) -> list[Path]:
+    """Every log a job writes, those of an array's elements too."""
+    return [log for part in (*element_folders(job), job) for log in (part.out, part.err)]
+
+
+def find_job(job_id: str, runs: Path | None) -> str:
+    """The job folder of a job id."""
+    for path in sorted((runs or runs_folder(params.project_root())).glob("*/run.yaml")):
+        for job in job_folders(path.parent):
+            if _has_id(job, job_id.strip()):
+                return f"{path.parent.name}: {job.path}"
+    raise JobError(
+        f"No run here submitted a job {job_id}; runbook status lists the runs, runbook status RUN their jobs."
+    )
+
+
+def _has_id(job: JobFolder, word: str) -> bool:
+    """Whether a job has this id: as runbook says it (slurm-12), as the queue does (12, 12.server, 12_3, 12[3])."""
+    record = job_folder.read_record(job)
+    began = job_folder.read_started(job)
+    known = {record.job_id, record.queue_id} if record else set()
+    known |= {began.job_id} if began else set()
+    known |= {name.partition("-")[2] for name in known}
+    known |= {name.partition(".")[0].removesuffix("[]") for name in known}
+    return bool(word) and (word in known or re.split(r"[_.\[]", word, maxsplit=1)[0] in known)
+
+
+def refuse_while_a_job_runs(folder: Path, scheduler: Scheduler) -> None:
+    """Raise where a job of the run still writes to the files that are about to be moved."""
+    for job, status in active_jobs(folder, scheduler):
+        raise JobError(
+            f"{job.path} is {status.state} ({status.reason}); what it works on is not moved away. Wait until it "
+            f"has ended, or end it: runbook cancel {folder.name}."
+        )
+
+
+def cancel_jobs(folder: Path, scheduler: Scheduler) -> str:
+    """End every living job of a run."""
+    ends = [(job, scheduler.cancel(job)) for job, _ in active_jobs(folder, scheduler, LIVING)]
+    lines = [f"{job.path.name}: {status.state} ({status.reason})" for job, status in ends]
+    return "\n".join(lines) or "No job of this run is running; nothing was cancelled."
+
+
+def stop_jobs(folder: Path, scheduler: Scheduler) -> str:
+    """Ask every living job of a run to save and stop, as a queue does before its time limit."""
+    lines = [_request_stop(job, scheduler) for job, _ in active_jobs(folder, scheduler)]
+    return "\n".join(lines) or "No job of this run is running; none was stopped."
+
+
+def _request_stop(job: JobFolder, scheduler: Scheduler) -> str:
+    write_text(job.stop_requested, time.strftime("%Y-%m-%dT%H:%M:%SZ\n", time.gmtime()))
+    try:
+        scheduler.request_stop(job)
+    except JobError:
+        if scheduler.state(job).state in ACTIVE:
+            job.stop_requested.unlink(missing_ok=True)
+            raise
+        return f"{job.path.name}: it had ended by itself"
+    return f"{job.path.name}: asked to save and stop; it ends with exit code 75 when it has saved"
+
+
+def show_log(run: str, runs: Path | None, *, follow: bool, say: Callable[[str], None]) -> None:
+    """Say what the newest job wrote to its out and err; `follow` goes on until the job has ended."""
+    folder = run_folder(run, runs)
+    if not (jobs := job_folders(folder)):
+        raise JobError(f"{folder.name} has submitted no job yet: runbook run {run} does.")
+    job = max(jobs, key=lambda one: one.record.stat().st_mtime)
+    scheduler = scheduler_of(folder)
+    offsets = dict.fromkeys(_logs(job), 0)
+    say(f"==> {job.path} <==")
+    while True:
+        status = scheduler.state(
+            job
+        )  # before reading: what an ended job wrote is then read to its end
+        last = status.final or not follow
+        for path in filter(Path.exists, offsets):
+            with path.open("rb") as stream:
+                stream.seek(offsets[path])
+                text = stream.read()
+            text = (
+                text if last else text[: text.rfind(b"\n") + 1]
+            )  # a line half written is said when it is whole
+            offsets[path] += len(text)
+            for line in text.decode(errors="replace").splitlines():
+                say(line)
+        if last:
+            say(f"==> {status.state}: {status.reason or 'no reason given'} <==")
+            return
+        time.sleep(POLL_SECONDS)

@@ -1,0 +1,116 @@
+"""What was found in a script: values for the run file, what is left over, what the runbook does by itself, errors."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from runbook.params.schema.site import Site
+from runbook.tools.adopt.script import Word
+
+
+@dataclass(frozen=True)
+class CarriedValue:
+    """A value of the run file, and where it comes from."""
+
+    key: str
+    value: Any
+    line: int
+    """0: from no line of the script."""
+    source: str
+    """The option or variable, or why there is a value without one."""
+
+
+@dataclass(frozen=True)
+class Remark:
+    """Something that the run file has no place for."""
+
+    line: int
+    text: str
+    why: str
+
+
+@dataclass(frozen=True)
+class KnownError:
+    """One of the documents' errors, in this script."""
+
+    number: int
+    line: int
+    problem: str
+    remedy: str
+
+
+@dataclass
+class Findings:
+    """Everything that is reported of a script, in the order in which it was found."""
+
+    site: Site
+    """Where the run file's job runs."""
+    carried: dict[str, CarriedValue] = field(default_factory=dict)
+    leftovers: list[Remark] = field(default_factory=list)
+    automatic: list[Remark] = field(default_factory=list)
+    """What needs no key: the runbook does it by itself."""
+
+    @property
+    def site_file(self) -> str:
+        """The site's file, as it is named to people."""
+        return f"params/sites/{self.site.site}.yaml"
+
+    @property
+    def devices_per_node(self) -> int:
+        """Devices of a node that the run uses."""
+        return self.number("jobs.training.devices_per_node") or self.site.hardware.devices_per_node
+
+    @property
+    def model_parallel(self) -> int:
+        """Devices that hold one copy of the model."""
+        return max(1, self.number("parallel.tensor", 1) * self.number("parallel.pipeline", 1))
+
+    def take(self, key: str, value: Any, line: int, source: str, *, over: bool = True) -> None:
+        """A value; with `over` off, one that is there already stays."""
+        if over or key not in self.carried:
+            self.carried[key] = CarriedValue(key, value, line, source)
+
+    def drop(self, *keys: str) -> None:
+        """Take values out again."""
+        for key in keys:
+            self.carried.pop(key, None)
+
+    def leave(self, line: int, text: str, why: str) -> None:
+        """Something that is not carried over."""
+        remark = Remark(line, text, why)
+        if remark not in self.leftovers:
+            self.leftovers.append(remark)
+
+    def leave_to_site(
+        self, line: int, text: str, section: str, why: str = "no key of the run file has it"
+    ) -> None:
+        """Something that the site's file may have in one of its sections."""
+        self.leave(line, text, f"{why}: write it under {section} of {self.site_file}")
+
+    def does(self, line: int, text: str, why: str) -> None:
+        """Something that the runbook does by itself."""
+        self.automatic.append(Remark(line, text, why))
+
+    def value(self, key: str, default: Any = None) -> Any:
+        """A value that was taken."""
+        return self.carried[key].value if key in self.carried else default
+
+    def number(self, key: str, default: int = 0) -> int:
+        """A whole number that was taken."""
+        value = self.value(key, default)
+        return value if isinstance(value, int) else default
+
+    def read(
+        self, key: str, word: Word, source: str, read: Callable[[str], Any], *, over: bool = True
+    ) -> None:
+        """Take a word as a value; one that is unknown or of another kind is left, with the reason."""
+        text = f"{source} {word.shown}"
+        if not word.known:
+            self.leave(word.line, text, f"its value is known only while the script runs: set {key}")
+            return
+        try:
+            value = read(word.text.strip())
+        except (ValueError, KeyError, OverflowError):
+            self.leave(word.line, text, f"{word.shown!r} is not a value of {key}")
+            return
+        self.take(key, value, word.line, source, over=over)

@@ -1,0 +1,88 @@
+# Shared by all stubs. A record is: kind, path, id, parent, folder, own words, all words, environment, files.
+# Separators are control characters 036 (begin), 037 (field), 034 (part), 035 (end); the reader is runbook/tools/adopt/trace.py.
+name=${0##*/}
+id=$$-${EPOCHREALTIME//[.,]/}
+
+record() {  # record KIND OWN_WORDS WORD...: write down this call; OWN_WORDS of the words are this program's own
+  local kind=$1 own=$2 file
+  shift 2
+  { true >&199; } 2> /dev/null || exec 199> /trace  # Python closes what it does not know
+  exec {lock}< "${BASH_SOURCE[0]}"
+  flock "$lock"
+  {
+    printf '\036%s\037%s\037%s\037%s\037%s\037%s\034' "$kind" "$0" "$id" "${ADOPT_PARENT-}" "$PWD" "$own"
+    [ "$#" -eq 0 ] || printf '%s\037' "$@"
+    printf '\034'
+    env -0 | tr '\0' '\037'
+    printf '\034'
+    for file in "$@"; do
+      file=${file#--*=}
+      if [[ $file == *.json && -f $file && $(stat -c %s "$file") -lt 65536 ]]; then
+        printf '%s\037%s\037' "$file" "$(< "$file")"
+      fi
+    done
+    printf '\035\n'
+  } >&199 2> /dev/null
+  exec {lock}<&-
+}
+
+values_of() {  # how many of the words after this option belong to it
+  case "$1" in
+    --*=*) return 0 ;;
+    -mca | --mca | -gmca | --gmca | -genv | -env | --prtemca | --pmixmca) return 2 ;;
+    -np | -npernode | -hostfile | -machinefile | -host | -hosts | -ppn | -iface | -rmk | -bootstrap | -f) return 1 ;;
+    -[NnpAtJwxcoeiqCmdDGMSWHBvuasrgb]) return 1 ;;
+    # srun
+    --job-name | --nodes | --ntasks | --ntasks-per-* | --partition | --account | --time | --nodelist | --exclude | \
+      --cpus-per-task | --output | --error | --input | --gpus | --gpus-per-* | --gres | --mem | --mpi | --distribution | \
+      --cpu-bind | --gpu-bind | --mem-bind | --export | --chdir | --qos | --jobid | --network | --hint | --constraint | \
+      --reservation | --open-mode | --threads-per-core | --relative | --container-*) return 1 ;;
+    # containers
+    --bind | --env | --pwd | --home | --overlay | --mount | --volume | --workdir | --name | --hostname | --shm-size | \
+      --ipc | --ulimit | --user | --runtime | --device | --security-opt | --cap-add | --env-file | --entrypoint | \
+      --memory | --cpus | --scratch | --image) return 1 ;;
+    # mpiexec, jsrun, numactl, nsys
+    --ppn | --np | --hostfile | --map-by | --bind-to | --host | --depth | --rankfile | --nrs | --tasks_per_rs | \
+      --cpu_per_rs | --gpu_per_rs | --rs_per_host | --trace | --sample | --cpunodebind | --membind | --physcpubind | \
+      --interleave | --preferred) return 1 ;;
+    *) return 0 ;;
+  esac
+}
+
+own_words() {  # number of words before the command that this program starts; all of them where it starts none
+  local count=0 skip=0 word
+  own=$#
+  for word in "$@"; do
+    count=$((count + 1))
+    if [ "$skip" -gt 0 ]; then
+      skip=$((skip - 1))
+    elif [[ $word == -- ]]; then
+      own=$count
+      return
+    elif [[ $word == -* ]]; then
+      values_of "$word" || skip=$?
+    elif [[ $kind != step && $word =~ ^(run|exec|start|shell|launch|profile)$ ]]; then
+      :
+    elif [[ $kind != container || $word == */*.sh ]] || type -P -- "$word" > /dev/null || [ -x "/adopt/bin/${word##*/}" ]; then
+      own=$((count - 1))
+      return
+    fi
+  done
+}
+
+start() {  # become the command that was given; one that is not here is only written down
+  [ "$#" -gt 0 ] || exit 0
+  export ADOPT_PARENT=$id
+  local program=$1
+  shift
+  if [ ! -e "$program" ] && [ -f "${ADOPT_FOLDER-}/${program##*/}" ]; then
+    exec bash "$ADOPT_FOLDER/${program##*/}" "$@"
+  elif [ -x "/adopt/bin/${program##*/}" ]; then
+    exec "/adopt/bin/${program##*/}" "$@"
+  elif [[ -f $program && ! -x $program ]]; then
+    exec bash "$program" "$@"
+  elif type -P -- "$program" > /dev/null; then
+    exec "$program" "$@"
+  fi
+  exec /adopt/bin/unknown-program "$program" "$@"
+}

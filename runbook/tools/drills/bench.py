@@ -1,0 +1,486 @@
+"""The bench of the drills: a temporary project, a trainer that is already imported, a small run, its verdict."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import json
+import os
+import random
+import shlex
+import struct
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil
+
+from runbook import params
+from runbook.core.errors import JobError
+from runbook.core.files import read_lines
+from runbook.core.locks import HOLDER_VARIABLE
+from runbook.core.processes import wait_until
+from runbook.jobs import get_scheduler
+from runbook.jobs.job_folder import JobFolder, JobStatus, latest_job_folder, read_started
+from runbook.phases.job_control import job_rules, live_view
+from runbook.phases.job_control import training_jobs as jobs
+from runbook.phases.open_phase import OpenPhase, open_run_phase
+from runbook.plan_file.checkpoint_folder import saved_iterations
+from runbook.plan_file.rank_files import RANKS_FOLDER, heartbeat_stem, read_slots
+from runbook.plan_file.token_index import INDEX_HEADER, INDEX_MAGIC, INDEX_VERSION, UINT16
+from runbook.runs import run_files
+from runbook.runs.run_folder import RUNS_VARIABLE
+from runbook.tools.drills import fork_server
+from runbook.tools.drills.faults import VARIABLE as FAULTS
+from runbook.tools.drills.warm_trainer import WarmTrainer, still_runs
+
+MARK = "RUNBOOK_DRILL"
+"""In the environment of everything a drill starts, with a value that no other session has."""
+POLL_SECONDS = 0.1
+
+RUN_FILE = """\
+run: drill
+site: local
+model: mini
+data: {dataset: numbers, split: "990,10,0"}
+parallel: {tensor: 1}
+training:
+  precision: fp32
+  iterations: 16
+  global_batch: 4  # 1 micro x 2 copies x 2 steps
+  micro_batch: 1
+  warmup_iterations: 2
+  save_interval: 4
+  keep_checkpoints: 3
+  eval_interval: 0
+  process_group_timeout: 120
+  smoke: {model: mini, iterations: 2, global_batch: 4, warmup_iterations: 1, waived_by: the drills}
+jobs:
+  training: {nodes: 1}
+"""
+MODELS = """\
+mini: {label: mini, layers: 2, hidden: 16, heads: 2, sequence_length: 32, positions: 32, source: the drills}
+wide: {label: wide, layers: 2, hidden: 32, heads: 2, sequence_length: 32, positions: 32, source: the drills}
+"""
+DATASETS = """\
+numbers: {title: Made-up numbers, kind: local, folder: /nowhere, pattern: "*.jsonl", licence: none, source: the drills}
+"""
+SITE = """\
+site: {site}
+title: This machine, for drills
+scheduler: local
+python: {python}
+hardware: {{device: cpu, nodes: 1, devices_per_node: {ranks}, cores_per_node: {ranks}}}
+"""
+
+
+class Bench:
+    """Opened once for all drills; what is slow to make is made once."""
+
+    def __init__(self) -> None:
+        self.mark = uuid.uuid4().hex
+        self._stack = contextlib.ExitStack()
+        self.references: dict[tuple[str, ...], dict[int, float]] = {}
+        """Losses of undisturbed trainings, by the values they were trained with."""
+
+    def __enter__(self) -> Bench:
+        self.root = Path(
+            self._stack.enter_context(tempfile.TemporaryDirectory(prefix="runbook-drill-"))
+        )
+        self.warm = WarmTrainer(self.root)
+        self._stack.enter_context(
+            environment({MARK: self.mark, RUNS_VARIABLE: str(self.root / "runs")})
+        )
+        self._stack.enter_context(
+            environment({HOLDER_VARIABLE: None, FAULTS: None, "RUNBOOK_JOB": None})
+        )
+        before = live_view.POLL_SECONDS
+        live_view.POLL_SECONDS = POLL_SECONDS
+        self._stack.callback(setattr, live_view, "POLL_SECONDS", before)
+        self._stack.callback(self.end_all)
+        write_project(self.root, self.root / "python")
+        self._warm_up()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._stack.close()
+
+    def _warm_up(self) -> None:
+        """Start the warm trainer, and put the process that asks it for a rank in the place of python."""
+        stand_in = shlex.join(
+            [sys.executable, "-IS", fork_server.__file__, str(self.warm.socket_path)]
+        )
+        python = self.root / "python"
+        python.write_text(f'#!/bin/sh\nexec {stand_in} "$@"\n')
+        python.chmod(0o755)
+        self.warm.start()
+
+    def left(self) -> list[psutil.Process]:
+        """Every process of these drills that still runs, less the warm one and ourselves."""
+        found = {}
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.environ().get(MARK) == self.mark:
+                    found[process.pid] = process
+        with contextlib.suppress(psutil.Error):
+            found |= {
+                one.pid: one for one in psutil.Process(self.warm.pid).children(recursive=True)
+            }
+        for pid in (os.getpid(), self.warm.pid):
+            found.pop(pid, None)
+        return [process for process in found.values() if still_runs(process)]
+
+    def end_left(self) -> list[str]:
+        """What did not end by itself within some seconds, in words; it is killed."""
+        wait_until(lambda: not self.left(), 5)
+        killed = []
+        for process in self.left():
+            with contextlib.suppress(psutil.Error):
+                killed.append(f"{process.pid} {shlex.join(process.cmdline())[:120]}")
+                process.kill()
+        return killed
+
+    def end_all(self) -> None:
+        """End what is left, then the warm trainer."""
+        self.end_left()
+        self.warm.close()
+
+
+def write_project(root: Path, warm: Path) -> None:
+    """The parameter files of a run small enough for a second."""
+    (root / "params" / "sites").mkdir(parents=True, exist_ok=True)
+    (root / "notebooks").mkdir(exist_ok=True)
+    for name, text in (("drill", RUN_FILE), ("models", MODELS), ("datasets", DATASETS)):
+        (root / "params" / f"{name}.yaml").write_text(text)
+    sites = (("local", warm, 2), ("four", warm, 4), ("cold", Path(sys.executable), 2))
+    for site, python, ranks in sites:
+        (root / "params" / "sites" / f"{site}.yaml").write_text(
+            SITE.format(site=site, python=python, ranks=ranks)
+        )
+
+
+def write_tokens(
+    prefix: Path, documents: int = 40, length: int = 120, highest: int = 5000, seed: int = 7
+) -> None:
+    """A .bin/.idx pair with something to learn: each token is likely to be followed by the next number."""
+    draw = random.Random(seed)
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    tokens = array.array("H")
+    for _ in range(documents):
+        token = draw.randrange(1, highest)
+        for _ in range(length):
+            tokens.append(token)
+            token = (token + draw.choice((1, 1, 1, 2, 5))) % (highest - 1) + 1
+    head = INDEX_HEADER.pack(INDEX_MAGIC, INDEX_VERSION, UINT16, documents, documents + 1)
+    lengths = struct.pack(f"<{documents}i", *[length] * documents)
+    starts = struct.pack(f"<{documents}q", *range(0, documents * length * 2, length * 2))
+    order = struct.pack(f"<{documents + 1}q", *range(documents + 1))
+    prefix.with_name(prefix.name + ".idx").write_bytes(head + lengths + starts + order)
+    prefix.with_name(prefix.name + ".bin").write_bytes(tokens.tobytes())
+
+
+@contextlib.contextmanager
+def environment(changes: dict[str, str | None]) -> Iterator[None]:
+    """Change our own environment for a while; None removes."""
+    before = {name: os.environ.get(name) for name in changes}
+    _apply(changes)
+    try:
+        yield
+    finally:
+        _apply(before)
+
+
+def _apply(changes: dict[str, str | None]) -> None:
+    for name, value in changes.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+PHASE = "04-training"
+WAIT_SECONDS = 120.0
+
+
+class DrillRun:
+    """A run folder of its own inside the bench."""
+
+    def __init__(self, bench: Bench, name: str, *words: str) -> None:
+        self.bench = bench
+        self.name = name
+        self.words = words
+        self.open_phase = self.open()
+        self.folder = self.open_phase.folder
+        prefix = self.folder / self.open_phase.phase_plan.data.train[0].prefix
+        if not prefix.with_name(prefix.name + ".idx").exists():
+            write_tokens(prefix)
+            # No file is vouched for: what a drill does to the tokens has to reach the trainer, as on a failing disk.
+            run_files.write_mark(self.folder, job_rules.TOKENIZE, 1, "the drills", [])
+
+    def open(self) -> OpenPhase:
+        """The run as a new kernel finds it."""
+        words = [*self.words, f"as={self.name}"]
+        settings = params.load("drill", set_words=words, project=self.bench.root)
+        return open_run_phase(settings, PHASE)
+
+    def launch(self, faults: str = "") -> JobFolder:
+        """Submit the next job, with these faults in it."""
+        with environment({FAULTS: faults or None}):
+            jobs.launch(self.open_phase)
+        folder = latest_job_folder(self.folder, PHASE)
+        assert folder is not None
+        return folder
+
+    def one_job(self, faults: str = "") -> JobStatus:
+        """One job to its end; nothing is started after it."""
+        self.launch(faults)
+        return jobs.follow(self.open_phase)
+
+    def train(self, faults: str = "") -> str:
+        """Run jobs until the training is done or a person has to act; the error that this person sees, if any."""
+        with environment({FAULTS: faults or None}):
+            try:
+                jobs.launch(self.open_phase)
+                jobs.watch(self.open_phase)
+            except JobError as error:
+                return str(error)
+        return ""
+
+    @contextlib.contextmanager
+    def meanwhile(self, when: Callable[[], bool], act: Callable[[], None]) -> Iterator[list[float]]:
+        """While the body goes on: as soon as something is true, act; yields where the time of acting is noted."""
+        acted: list[float] = []
+
+        def wait_and_act() -> None:
+            if wait_until(when, WAIT_SECONDS, interval=0.01):
+                acted.append(time.time())
+                act()
+
+        thread = threading.Thread(target=wait_and_act, daemon=True)
+        thread.start()
+        try:
+            yield acted
+        finally:
+            thread.join(1)
+
+    def change_plan(self, change: Callable[[dict[str, Any]], None]) -> None:
+        """Give the trainer other orders than the plan's, as somebody does who edits plan.json."""
+        path = self.folder / "plan.json"
+        content = json.loads(path.read_text())
+        change(content["phases"][PHASE])
+        path.write_text(json.dumps(content))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every step of every job."""
+        return read_lines(self.folder / self.open_phase.phase_plan.log.metrics)
+
+    def events(self, *names: str) -> list[dict[str, Any]]:
+        """The run's events, those of these names."""
+        found = read_lines(self.folder / self.open_phase.phase_plan.log.events)
+        return [one for one in found if not names or one.get("event") in names]
+
+    def losses(self) -> dict[int, float]:
+        """Loss by iteration; of one done twice the last counts."""
+        return {int(row["iteration"]): row["loss"] for row in self.rows()}
+
+    def samples(self) -> dict[int, int]:
+        """Samples consumed after each iteration."""
+        return {int(row["iteration"]): int(row["consumed_samples"]) for row in self.rows()}
+
+    def is_at(self, step: int) -> Callable[[], bool]:
+        """Whether the newest step is at least this one."""
+        return lambda: bool(rows := self.rows()) and rows[-1]["iteration"] >= step
+
+    def job(self) -> JobFolder:
+        """The newest job."""
+        folder = latest_job_folder(self.folder, PHASE)
+        assert folder is not None
+        return folder
+
+    def status(self) -> JobStatus:
+        """How the newest job stands."""
+        return get_scheduler(self.open_phase.settings.site).state(self.job())
+
+    def job_names(self) -> list[str]:
+        """Every job that was submitted."""
+        return sorted(path.parent.name for path in self.folder.glob("jobs/*/job.json"))
+
+    def said(self, job: JobFolder | None = None) -> str:
+        """All that a job wrote."""
+        folder = job or self.job()
+        parts = [
+            path.read_text(errors="replace") for path in (folder.out, folder.err) if path.exists()
+        ]
+        return "\n".join(parts)
+
+    def rank(self, rank: int) -> psutil.Process:
+        """The process of a rank of the newest job."""
+        folder = self.job().path / RANKS_FOLDER
+        assert wait_until(lambda: rank in read_heartbeats(folder), WAIT_SECONDS), (
+            f"no heartbeat of rank {rank}"
+        )
+        return psutil.Process(read_heartbeats(folder)[rank]["pid"])
+
+    def script(self) -> psutil.Process:
+        """The process of the newest job's script."""
+        started = read_started(self.job())
+        assert started is not None
+        return psutil.Process(started.identity.pid)
+
+    def checkpoints(self) -> list[int]:
+        """Iterations of the checkpoints that are there."""
+        root = self.folder / self.open_phase.phase_plan.checkpoint.folder
+        return sorted(saved_iterations(root))
+
+    def tracker(self) -> Path:
+        """The file that names the newest checkpoint."""
+        folder = str(self.open_phase.phase_plan.checkpoint.folder)
+        return self.folder / folder / "latest_checkpointed_iteration.txt"
+
+    def parts(self) -> list[str]:
+        """What killed saves left behind."""
+        return sorted(path.name for path in self.tracker().parent.glob("*.part"))
+
+    def steps_lost(self) -> int:
+        """Most steps that were done again after one restart."""
+        lost = 0
+        newest = 0
+        for row in self.rows():
+            lost = max(lost, newest - int(row["iteration"]) + 1)
+            newest = int(row["iteration"])
+        return lost
+
+    def done(self) -> bool:
+        """Whether the training finished."""
+        return not jobs.what_is_missing(self.open_phase)
+
+
+@dataclass(frozen=True)
+class MeasuredValue:
+    """A measured value with its usual range; other work on the machine changes it, so it never fails a drill."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    unit: str
+
+    @property
+    def usual(self) -> bool:
+        """Whether the value is in its usual range."""
+        return self.low <= self.value <= self.high
+
+    def __str__(self) -> str:
+        """The value and its range.
+
+        >>> str(MeasuredValue("goodput", 93.04, 80, 90, "% of the ideal"))
+        'goodput 93 % of the ideal (usually 80 to 90, so this is unusual)'
+        """
+        band = (
+            f"usually {self.low:g} to {self.high:g}{'' if self.usual else ', so this is unusual'}"
+        )
+        return f"{self.name} {self.value:.3g} {self.unit} ({band})"
+
+
+@dataclass
+class DrillEnding:
+    """Gathered while a drill goes on."""
+
+    fault: str
+    """What was done to the training."""
+    action: str = ""
+    """What the runbook did about it."""
+    detected_after_s: float | None = None
+    """From the fault to its being known; None where nothing is to be detected."""
+    steps_lost: int | None = None
+    """Most steps that had to be done again after one fault."""
+    final_loss_equal: bool | None = None
+    """Whether every loss equals the undisturbed run's, bit by bit; None where the drill trains nothing to its end."""
+    passed: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    figures: list[MeasuredValue] = field(default_factory=list)
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def rule(self, holds: object, text: str, evidence: str = "") -> None:
+        """Note whether a rule of the drill holds; a broken one is reported with the evidence, where there is any."""
+        (self.passed if holds else self.broken).append(text if holds else evidence or text)
+
+
+@dataclass(frozen=True)
+class DrillVerdict:
+    """A drill's end as a machine reads it."""
+
+    name: str
+    verdict: str
+    detail: str
+    fault: str
+    detected_after_s: float | None
+    action: str
+    steps_lost: int | None
+    final_loss_equal: bool | None
+    seconds: float
+    attempt: int = 1
+    """2 for the retry of a failed drill."""
+    figures: tuple[MeasuredValue, ...] = ()
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; what a drill tells beyond the common keys stands beside them."""
+        common = {
+            key: value for key, value in vars(self).items() if key not in ("extra", "figures")
+        }
+        return (
+            common
+            | {"figures": [vars(one) | {"usual": one.usual} for one in self.figures]}
+            | self.extra
+        )
+
+    @property
+    def measured(self) -> str:
+        """All measured values with their ranges."""
+        return "; ".join(map(str, self.figures))
+
+
+def judge_ending(
+    name: str, ending: DrillEnding, orphans: list[str], seconds: float
+) -> DrillVerdict:
+    """The verdict: pass where every rule held and no process was left.
+
+    >>> judge_ending("x", DrillEnding("nothing", passed=["all is well"]), [], 1.0).detail
+    'all is well; no processes left'
+    """
+    ending.rule(
+        not orphans, "no processes left" if not orphans else f"processes left: {', '.join(orphans)}"
+    )
+    if not ending.broken:
+        detail = "; ".join(ending.passed)
+    else:
+        detail = f"broken: {'; '.join(ending.broken)}"
+    after = ending.detected_after_s
+    shared = {
+        key: getattr(ending, key)
+        for key in ("fault", "action", "steps_lost", "final_loss_equal", "extra")
+    }
+    return DrillVerdict(
+        name=name,
+        verdict="pass" if not ending.broken else "fail",
+        detail=detail,
+        detected_after_s=None if after is None else round(after, 2),
+        seconds=round(seconds, 1),
+        figures=tuple(ending.figures),
+        **shared,
+    )
+
+
+def read_heartbeats(ranks_folder: Path) -> dict[int, dict[str, Any]]:
+    """The newest heartbeat of each rank of a job on this machine."""
+    stem = heartbeat_stem(ranks_folder)
+    contents = [path.read_bytes() for path in stem.parent.glob(f"{stem.name}*")]
+    return {beat["rank"]: beat for content in contents for beat in read_slots(content)}

@@ -1,0 +1,324 @@
+"""Drills on damaged checkpoints and token files, and on NaN losses."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
+
+from runbook.jobs.job_folder import JobState
+from runbook.phases.job_control import job_rules
+from runbook.phases.open_phase import phase_fingerprint
+from runbook.phases.p01_environment.doctor import space_checks
+from runbook.plan_file.checkpoint_folder import (
+    METADATA,
+    SHARDS,
+    checkpoint_folders,
+    folder_name,
+)
+from runbook.plan_file.token_index import INDEX_HEADER
+from runbook.tools.drills.bench import PHASE, Bench, DrillEnding, DrillRun, write_tokens
+from runbook.tools.drills.processes import end_well
+
+BOUNDARIES = ("begin", "shards", "metadata", "rename", "tracker", "pruning")
+
+
+def kill_in_save(bench: Bench) -> DrillEnding:
+    """SIGKILL at every boundary of a save, each in a job of its own."""
+    words = ("training.save_interval=2",)
+    case = DrillRun(bench, "kill-in-save", *words)
+    ending = DrillEnding(f"SIGKILL in a save: {', '.join(BOUNDARIES)}")
+    resumed = []
+    for number, boundary in enumerate(BOUNDARIES, start=1):
+        job = PHASE if number == 1 else f"{PHASE}-{number}"
+        status = case.one_job(f"save:at={boundary},rank=0,number=2,job={job}")
+        ending.rule(status.state is JobState.FAILED, f"{boundary}: the job ended with its rank")
+        folders = checkpoint_folders(case.tracker().parent)
+        whole = [folder for folder in folders if (folder / METADATA).exists()]
+        named = case.tracker().read_text().strip() if case.tracker().exists() else ""
+        ending.rule(
+            len(whole) == len(case.checkpoints()),
+            f"{boundary}: every checkpoint folder has its metadata",
+        )
+        ending.rule(
+            named.isdigit() and int(named) in case.checkpoints(),
+            f"{boundary}: the tracker names an existing checkpoint",
+        )
+        resumed.append(case.checkpoints()[-1])
+    failure = case.train()
+    found = [one["iteration"] for one in case.events("resumed")]
+    ending.rule(found == resumed, f"each job resumed from the newest complete checkpoint: {found}")
+    ending.rule(not case.events("checkpoint_broken"), "no partial checkpoint was ever loaded")
+    ending.action = "resumed from the newest complete checkpoint and removed the unfinished one"
+    return end_well(bench, case, ending, failure)
+
+
+def damaged_checkpoints(bench: Bench) -> DrillEnding:
+    """A bit flipped, a shard cut short, a shard gone: one checkpoint after the other, until none is whole."""
+    case = DrillRun(bench, "damaged")
+    ending = DrillEnding("one bit flipped, one shard truncated, one deleted")
+    case.one_job("kill:rank=1,step=13")
+    kept = shutil.copytree(case.tracker().parent, bench.root / "kept-checkpoints")
+    logs = {}
+    for iteration, damage, words in (
+        (12, _flip_bit, "has sha256"),
+        (8, _cut_shard, "has sha256"),
+        (4, Path.unlink, "miss"),
+    ):
+        shard = _largest_shard(case, iteration)
+        damage(shard)
+        status = case.one_job("kill:rank=1,step=10; kill:rank=1,step=6")
+        logs[iteration] = case.said()
+        ending.rule(
+            f"{shard} {words}" in logs[iteration] or f"{shard} is miss" in logs[iteration],
+            f"{shard.name} named",
+        )
+    ending.rule(
+        "expected" in logs[12] and "4 iterations are lost" in logs[12],
+        "the log has both checksums and the steps lost",
+    )
+    found = [one["iteration"] for one in case.events("resumed")]
+    ending.rule(found == [8, 4], f"fell back to {found}")
+    ending.rule(
+        status.exit_code == 2 and "does not silently start again" in logs[4],
+        "no complete checkpoint left: refused with exit code 2",
+    )
+    shutil.rmtree(case.tracker().parent)
+    shutil.copytree(kept, case.tracker().parent)
+    ending.action = (
+        "fell back to the newest complete checkpoint; refused to start when none was left"
+    )
+    ending.extra["lost_when_falling_back"] = [
+        one["lost_iterations"] for one in case.events("resumed")
+    ]
+    text = case.train()
+    end_well(bench, case, ending, text, most_lost=8)  # two checkpoints back
+    ending.rule(True, "with its checkpoints restored it resumed")
+    return ending
+
+
+def lost_tracker(bench: Bench) -> DrillEnding:
+    """A tracker that is empty, holds garbage, or is gone."""
+    case = DrillRun(bench, "tracker")
+    ending = DrillEnding("the tracker is emptied, overwritten with garbage, deleted")
+    case.one_job("kill:rank=1,step=9")
+    for content in (b"", b"\xff\x00garbage", None):
+        case.tracker().unlink()
+        if content is not None:
+            case.tracker().write_bytes(content)
+        status = case.one_job("kill:rank=1,step=10")
+        ending.rule(status.exit_code not in (0, None), "the exit code is not 0")
+        ending.rule(case.tracker().read_text() == "8\n", "the tracker was rewritten")
+    found = [one["iteration"] for one in case.events("resumed")]
+    ending.rule(found == [8, 8, 8], f"it resumed from {found}")
+    ending.rule(len(case.events("tracker_rebuilt")) == 3, "each rebuild is an event")
+    ending.action = "rebuilt from the checkpoints' own metadata, with a warning"
+    return end_well(bench, case, ending, case.train())
+
+
+def disk_full(bench: Bench) -> DrillEnding:
+    """No file can grow beyond 200 kB from step 9 on."""
+    case = DrillRun(bench, "disk-full")
+    ending = DrillEnding("no file can grow beyond 200 kB from step 9 on (RLIMIT_FSIZE)")
+    failure = case.train(f"full:bytes=200000,step=9,job={PHASE}")
+    ending.rule(
+        "could not be written" in failure and " bytes " in failure,
+        "the error names the bytes needed",
+    )
+    ending.rule("disk full: it would happen again" in failure, "not restarted until there is room")
+    ending.rule(
+        case.checkpoints() == [4, 8] and not case.parts(),
+        "earlier checkpoints are untouched and the partial one is gone",
+    )
+    plan = case.open_phase.plan
+    with patch(
+        "shutil.disk_usage",
+        return_value=SimpleNamespace(free=plan.checkpoint[PHASE].disk_bytes - 1),
+    ):
+        checks = space_checks(case.open_phase.settings, plan, case.folder)
+    ending.rule(
+        "fail" in [one.verdict for one in checks],
+        "the plan predicts it when the free space is known",
+    )
+    ending.action = "stopped and said how to free space; resumed once there was room"
+    return end_well(bench, case, ending, case.train())
+
+
+def other_layout(bench: Bench) -> DrillEnding:
+    """Saved by two data-parallel ranks, taken up by two stages and by two tensor ranks; and by another model."""
+    first = DrillRun(bench, "reshape-from")
+    first.one_job("kill:rank=1,step=9")
+    ending = DrillEnding(
+        "pipeline x data 1 x 2 becomes 2 x 1 between save and load, then tensor 2; then a wider model"
+    )
+    calm = DrillRun(bench, "reshape-calm")
+    calm.train()
+    for name, word in (
+        ("reshape-to", "parallel.pipeline=2"),
+        ("reshape-tensor", "parallel.tensor=2"),
+    ):
+        case = DrillRun(bench, name, word)
+        _take_over(first, case)
+        failure = case.train()
+        ending.rule(not failure and case.done(), f"{word}: the other layout resumed", failure[:300])
+        ending.rule(
+            [one["iteration"] for one in case.events("resumed")] == [8],
+            "from the other layout's checkpoint",
+        )
+        samples = case.samples()
+        ending.rule(
+            all(samples[n] == 4 * n for n in samples) and min(samples, default=0) == 9,
+            "no sample skipped or repeated",
+        )
+        far = max(abs(case.losses()[n] - loss) for n, loss in calm.losses().items() if n > 8)
+        ending.rule(far < 1e-3, f"losses within {far:.1e} of those with one layout")
+    other = DrillRun(bench, "reshape-wrong", "model=wide")
+    _take_over(first, other)
+    status = other.one_job()
+    refused = (
+        status.exit_code == 2
+        and "is of another model: ffn_hidden 64 (plan: 128), hidden 16" in other.said()
+    )
+    ending.rule(refused, "model=wide: refused, with the reason")
+    ending.rule(first.checkpoints() == other.checkpoints(), "its checkpoints are untouched")
+    ending.action = "resharded the checkpoint; refused another model's, naming both shapes"
+    return ending
+
+
+def _take_over(source: DrillRun, case: DrillRun) -> None:
+    """Put one run's checkpoints where another looks for its own, as somebody who changes the layout does."""
+    shutil.copytree(source.tracker().parent, case.tracker().parent)
+    job_rules.note_start(
+        case.open_phase,
+        phase_fingerprint(case.open_phase.settings, case.open_phase.plan, case.folder, PHASE),
+    )
+
+
+def _largest_shard(case: DrillRun, iteration: int) -> Path:
+    shards = (case.tracker().parent / folder_name(iteration) / SHARDS).glob("__*.distcp")
+    return max(shards, key=lambda path: path.stat().st_size)
+
+
+def _flip_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def _cut_shard(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def bad_numbers(bench: Bench) -> DrillEnding:
+    """A loss that is NaN under each policy, a spike that heals, and fp16 gradients that overflow."""
+    ending = DrillEnding(
+        "the loss of step 9 is NaN (policies stop, skip, rollback); 3 times too high; fp16 overflows"
+    )
+    case = DrillRun(bench, "nan-stop")
+    failure = case.train(f"nan:step=9,job={PHASE}")
+    ending.rule(
+        "is nan at iteration 9 (samples 32 to 35)" in failure, "stop: step and samples named"
+    )
+    ending.rule(
+        "NaN in the loss: it would happen again" in failure and len(case.job_names()) == 1,
+        "stop: not restarted",
+    )
+    ending.rule(case.checkpoints() == [4, 8], "stop: nothing of that step was saved")
+    for policy in ("skip", "rollback"):
+        other = DrillRun(bench, f"nan-{policy}", f"training.nan_policy={policy}")
+        failure = other.train("nan:step=9")
+        bad = other.events("bad_step")
+        named = bool(bad) and (
+            bad[0]["iteration"],
+            bad[0]["first_sample"],
+            bad[0]["last_sample"],
+        ) == (9, 32, 35)
+        ending.rule(named, f"{policy}: the samples are in events.jsonl")
+        ending.rule(not failure and other.done(), f"{policy}: the training finished", failure[:300])
+        finite = all(loss is not None for step, loss in other.losses().items() if step != 9)
+        ending.rule(finite, f"{policy}: every other loss is finite")
+    spike = DrillRun(bench, "spike")
+    failure = spike.train("spike:step=9,factor=3")
+    ending.rule(not failure and spike.done(), "a spike that recovers does not stop the training")
+    fp16 = DrillRun(bench, "overflow")  # the plan refuses fp16 on a CPU, where it is only slow
+    fp16.change_plan(
+        lambda content: content["precision"].update(format="fp16", initial_loss_scale=2.0**40)
+    )
+    failure = fp16.train("fp16")
+    skipped = [row["iteration"] for row in fp16.rows() if row["skipped"]]
+    ending.rule(
+        not failure and bool(skipped), f"fp16: {len(skipped)} overflows counted as skipped steps"
+    )
+    ending.action = (
+        "stopped, skipped or rolled back, as the policy says; skipped and counted overflows"
+    )
+    return end_well(bench, case, ending, case.train())
+
+
+def bad_data(bench: Bench) -> DrillEnding:
+    """Token files cut short, of another type, with ids the model does not know, empty, gone: refused at the start."""
+    ending = DrillEnding(f"token files: {', '.join(DAMAGES)}")
+    for number, (name, damage) in enumerate(DAMAGES.items()):
+        case = DrillRun(bench, f"data-{number}")
+        prefix = case.folder / case.open_phase.phase_plan.data.train[0].prefix
+        damage(prefix)
+        status = case.one_job()
+        words = case.said()
+        ending.rule(
+            status.exit_code in (1, 2) and not case.rows(), f"{name}: refused before the first step"
+        )
+        ending.rule(prefix.name in words and "Traceback" not in words, f"{name}: the file is named")
+        write_tokens(prefix)
+        ending.rule(case.one_job().exit_code == 0, f"{name}: it trains on intact files")
+    ending.action = "refused before the first step; the error names the file and what is wrong"
+    return ending
+
+
+def _file_of(suffix: str, prefix: Path) -> Path:
+    return prefix.with_name(prefix.name + suffix)
+
+
+def _cut_tokens(prefix: Path) -> None:
+    path = _file_of(".bin", prefix)
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def _other_type(prefix: Path) -> None:
+    """The index says four bytes a token, the tokens have two."""
+    path = _file_of(".idx", prefix)
+    content = bytearray(path.read_bytes())
+    magic, version, _, sequences, documents = INDEX_HEADER.unpack_from(content)
+    INDEX_HEADER.pack_into(content, 0, magic, version, 4, sequences, documents)
+    path.write_bytes(content)
+
+
+def _unknown_ids(prefix: Path) -> None:
+    path = _file_of(".bin", prefix)
+    size = path.stat().st_size
+    path.write_bytes(struct.pack("<H", 60_000) * (size // 2))
+
+
+def _empty(prefix: Path) -> None:
+    _file_of(".bin", prefix).write_bytes(b"")
+
+
+def _gone(prefix: Path) -> None:
+    _file_of(".bin", prefix).unlink()
+
+
+def _garbage(prefix: Path) -> None:
+    _file_of(".idx", prefix).write_bytes(b"not an index" * 10)
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    ".bin cut short": _cut_tokens,
+    ".idx of another type": _other_type,
+    "ids beyond the vocabulary": _unknown_ids,
+    "empty .bin": _empty,
+    ".bin gone": _gone,
+    ".idx is garbage": _garbage,
+}

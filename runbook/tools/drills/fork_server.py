@@ -1,0 +1,253 @@
+"""Fork server: imports torch and megatron-core once, and forks a rank of a training for each request.
+
+Drills and tests start a job dozens of times; a forked rank is there in a fraction of a second, and is a process of its
+own that can be killed, stopped and traced like any other. This file is run in two ways, both without the package's
+other modules:
+
+- `python -m runbook.tools.drills.fork_server SOCKET [MODULE]...` serves, with these modules imported too. Its owner is the
+  first connection: when that closes, all ranks are ended, and then the server.
+- `python -IS fork_server.py SOCKET -m runbook.training PLAN ...` stands in a job's script for a rank's python. It asks
+  for a rank, passes signals on to it and ends as it ends; the rank ends when this process is killed. It starts at every
+  rank of every job, so that this file imports neither dataclasses nor typing, which take longer than the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from types import FrameType
+
+MODULES = (
+    "torch",
+    "torch.utils.tensorboard",
+    "torch.distributed.checkpoint",
+    "megatron.core.distributed",
+    "megatron.core.models.gpt.gpt_model",
+    "megatron.core.datasets.gpt_dataset",
+    "runbook.training.__main__",
+    "runbook.training.loop",
+    "runbook.training.engines.megatron_engine",
+)
+"""The trainer is imported by name only here, in a process of its own."""
+POLL_SECONDS = 0.02
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class RankRequest:
+    """What a rank is to run, where, and with which arguments and environment."""
+
+    def __init__(
+        self, function: str, arguments: Sequence[str], environment: Mapping[str, str], folder: str
+    ) -> None:
+        self.function = function  # module:function, which returns the exit code
+        self.arguments = arguments
+        self.environment = environment
+        self.folder = folder
+
+    def send(self, server: str, outputs: Sequence[int]) -> socket.socket:
+        """Ask the server for this rank, with these files as its standard output and error.
+
+        The connection has to stay open while the rank is to live. Two lines come back: {"pid": ...}, and {"code": ...}
+        when the rank has ended.
+        """
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(server)
+        socket.send_fds(connection, [json.dumps(vars(self)).encode() + b"\n"], outputs)
+        return connection
+
+
+class ForkServer:
+    """The forked ranks by process id, each with the connection of its client."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self.listener = listener
+        self.selector = selectors.DefaultSelector()
+        self.ranks: dict[int, socket.socket] = {}
+
+    def serve(self) -> None:
+        """Serve until the owner is gone."""
+        owner, _ = self.listener.accept()
+        self.selector.register(owner, selectors.EVENT_READ, "owner")
+        self.selector.register(self.listener, selectors.EVENT_READ, "listener")
+        while True:
+            for key, _ in self.selector.select(POLL_SECONDS):
+                if key.data == "owner":
+                    self._end_all()
+                    return
+                if key.data == "listener":
+                    self._fork(self.listener.accept()[0])
+                else:
+                    self._end(key.data)
+            self._reap()
+
+    def _fork(self, connection: socket.socket) -> None:
+        try:
+            request, files = _receive(connection)
+        except (
+            OSError,
+            TypeError,
+            ValueError,
+        ):  # the client was killed before its request was complete
+            connection.close()
+            return
+        pid = os.fork()
+        if pid == 0:
+            self.listener.close()
+            for (
+                other
+            ) in self.ranks.values():  # or the others' ends would not be seen while this rank lives
+                other.close()
+            connection.close()
+            self.selector.close()
+            _become_rank(request, files)
+        for file in files:
+            os.close(file)
+        self.ranks[pid] = connection
+        self.selector.register(connection, selectors.EVENT_READ, pid)
+        _answer(connection, "pid", pid)
+
+    def _end(self, pid: int) -> None:
+        """The client is gone: end its rank."""
+        self.selector.unregister(self.ranks[pid])
+        self.ranks.pop(pid).close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                if connection := self.ranks.pop(pid, None):
+                    self.selector.unregister(connection)
+                    _answer(connection, "code", os.waitstatus_to_exitcode(status))
+                    connection.close()
+
+    def _end_all(self) -> None:
+        for pid in list(self.ranks):
+            self._end(pid)
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                os.waitpid(-1, 0)
+
+
+def _answer(connection: socket.socket, key: str, value: int) -> None:
+    with contextlib.suppress(
+        OSError
+    ):  # the client was killed meanwhile: its end is read next, and ends the rank
+        connection.sendall(json.dumps({key: value}).encode() + b"\n")
+
+
+def _receive(connection: socket.socket) -> tuple[RankRequest, list[int]]:
+    """What a client asks for, and its standard output and error."""
+    text, files, _, _ = socket.recv_fds(connection, 2**20, 2)
+    while not text.endswith(b"\n"):
+        more = connection.recv(2**20)
+        if not more:
+            for file in files:
+                os.close(file)
+            raise ValueError("the client is gone")
+        text += more
+    if len(files) != 2:
+        raise ValueError("the client sent no output")
+    return RankRequest(**json.loads(text)), files
+
+
+def _become_rank(request: RankRequest, files: Sequence[int]) -> None:
+    """Run the function and end; an exception goes up and ends this process as it ends a rank that was not forked."""
+    for number, file in zip((1, 2), files, strict=True):
+        os.dup2(file, number)
+        os.close(file)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.chdir(request.folder)
+    os.environ.clear()
+    os.environ.update(request.environment)
+    sys.argv = ["runbook.training", *request.arguments]
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    importlib.import_module("torch").set_num_threads(
+        int(threads) if threads.isdigit() and int(threads) else 1
+    )
+    module, _, name = request.function.partition(":")
+    code = getattr(importlib.import_module(module), name)()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def serve(path: str, modules: Sequence[str]) -> None:
+    """Import, listen, serve."""
+    # Drills compute on the CPU, and a rank forked here would find what the imports have asked.
+    importlib.import_module("runbook.training.ranks").hide_gpus()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in (*MODULES, *modules):
+            importlib.import_module(name)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path + ".part")
+        listener.listen(64)
+        os.rename(path + ".part", path)  # noqa: PTH104  (seen only when it listens)
+        listener.settimeout(60)
+        ForkServer(listener).serve()
+
+
+class RankStandIn:
+    """In a job's script, the process that a rank's python would be."""
+
+    def __init__(self) -> None:
+        self.rank: int | None = None
+        self.pending: list[int] = []
+
+    def run(self, server: str, module: str, arguments: Sequence[str]) -> int:
+        """The rank's exit code; below zero for a signal that ended it."""
+        parent = os.getppid()
+        ctypes.CDLL(None).prctl(
+            1, signal.SIGKILL, 0, 0, 0
+        )  # PR_SET_PDEATHSIG, as a rank asks for itself
+        if os.getppid() != parent:
+            return 1
+        for number in FORWARDED:
+            signal.signal(number, self.forward)
+        request = RankRequest(f"{module}.__main__:main", arguments, dict(os.environ), os.getcwd())  # noqa: PTH109
+        with request.send(server, (1, 2)) as connection, connection.makefile("r") as answers:
+            for line in answers:
+                answer = json.loads(line)
+                if "code" in answer:
+                    return int(answer["code"])
+                self.rank = int(answer["pid"])
+                for pending in self.pending:
+                    self.forward(pending, None)
+        return 1
+
+    def forward(self, number: int, _frame: FrameType | None) -> None:
+        """Pass a signal on to the rank, now or as soon as there is one."""
+        if self.rank is None:
+            self.pending.append(number)
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.rank, number)
+
+
+def end_like(code: int) -> None:
+    """End with this exit code, or by the signal that it says."""
+    if code < 0:
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    if sys.argv[2:3] == ["-m"]:
+        end_like(RankStandIn().run(sys.argv[1], sys.argv[3], sys.argv[4:]))
+    serve(sys.argv[1], sys.argv[2:])
+    os._exit(0)  # nothing is left to do, and unloading torch takes seconds

@@ -1,0 +1,471 @@
+"""Drills on processes: ranks that die, hang or lag, stale locks, killed kernels, and clocks that jump."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from runbook.core import shell
+from runbook.core.errors import HeldError
+from runbook.core.files import read_lines
+from runbook.core.locks import hold
+from runbook.core.processes import wait_until
+from runbook.core.shell import Finished
+from runbook.phases.job_control import training_jobs as jobs
+from runbook.tools.drills.bench import PHASE, Bench, DrillEnding, DrillRun, MeasuredValue
+from runbook.tools.drills.warm_trainer import still_runs
+
+SAVE_INTERVAL = 4
+
+
+def same_as_undisturbed(bench: Bench, case: DrillRun, *words: str) -> bool:
+    """Whether every loss is that of a training with the same values that nothing happened to."""
+    if words not in bench.references:
+        calm = DrillRun(bench, f"calm-{len(bench.references)}", *words)
+        assert calm.train() == "", "the undisturbed training failed"
+        bench.references[words] = calm.losses()
+    return case.losses() == bench.references[words]
+
+
+def end_well(
+    bench: Bench,
+    case: DrillRun,
+    ending: DrillEnding,
+    failure: str,
+    *words: str,
+    most_lost: int = SAVE_INTERVAL,
+) -> DrillEnding:
+    """The rules that hold wherever a training goes on to its end."""
+    ending.steps_lost = case.steps_lost()
+    ending.final_loss_equal = same_as_undisturbed(bench, case, *words)
+    ending.rule(not failure and case.done(), "the training finished", failure[:300])
+    ending.rule(
+        ending.steps_lost <= most_lost, f"{ending.steps_lost} steps lost, at most {most_lost}"
+    )
+    ending.rule(ending.final_loss_equal, "every loss equals the undisturbed training's")
+    ending.rule(not case.parts(), "no unfinished files left")
+    return ending
+
+
+def kill_rank(bench: Bench) -> DrillEnding:
+    """SIGKILL to one rank in the middle of a step."""
+    case = DrillRun(bench, "kill-rank")
+    ending = DrillEnding("SIGKILL to rank 1 at step 11")
+    failure = case.train("kill:rank=1,step=11,job=04-training")
+    first = case.events("ended")[0]
+    ending.detected_after_s = first["at"] - next(
+        row["time"] for row in case.rows() if row["iteration"] == 10
+    )
+    ending.rule(ending.detected_after_s < 5, f"detected in {ending.detected_after_s:.1f} s")
+    ending.rule(
+        first["evidence"] == "rank 1 ended with exit code 137 (signal 9)", "the rank is named"
+    )
+    ending.action = f"all ranks ended, resumed from step {case.events('resumed')[-1]['iteration']}"
+    return end_well(bench, case, ending, failure)
+
+
+def kill_launcher(bench: Bench) -> DrillEnding:
+    """SIGKILL to the job's script; the ranks are python processes of their own, as on a cluster."""
+    case = DrillRun(bench, "kill-launcher", "site=cold")
+    ending = DrillEnding("SIGKILL to the job's script at step 5")
+    case.launch("slow:seconds=0.2")
+    wait_until(case.is_at(5), 120)
+    script = case.script()
+    ranks = [case.rank(0), case.rank(1)]
+    script.kill()
+    began = time.monotonic()
+    gone = wait_until(
+        lambda: not any(still_runs(rank) for rank in ranks) and case.status().final,
+        30,
+        interval=0.02,
+    )
+    ending.detected_after_s = time.monotonic() - began
+    ending.rule(gone, "its ranks ended with it, and the job is known to have ended")
+    ending.rule(ending.detected_after_s < 5, f"detected in {ending.detected_after_s:.1f} s")
+    failure = case.train()
+    ending.rule(len(case.job_names()) == 2, "the next launch resumed it")
+    ending.action = "the operating system ended the ranks; the lost job was detected and resumed"
+    return end_well(bench, case, ending, failure)
+
+
+def preemption(bench: Bench) -> DrillEnding:
+    """SIGTERM to the script, SIGUSR1 and SIGTERM to single ranks, one job after the other."""
+    case = DrillRun(bench, "preempt")
+    ending = DrillEnding("SIGTERM to the script, SIGUSR1 to rank 0, SIGTERM to rank 1")
+    faults = "slow:seconds=0.3,job=04-training; usr1:rank=0,step=11,job=04-training-2; term:rank=1,step=13,job=04-training-3"
+    with case.meanwhile(case.is_at(3), lambda: case.script().terminate()):
+        failure = case.train(faults)
+    stopped = case.events("stopped")
+    ended = case.events("ended")
+    signals = [one["signal"] for one in stopped]
+    ending.rule(signals == ["SIGTERM", "SIGUSR1", "SIGTERM"], f"stopped by {', '.join(signals)}")
+    ending.rule(
+        [one["exit_code"] for one in ended] == [75, 75, 75, 0], "exit code 75 each time, then 0"
+    )
+    ending.rule(len(case.job_names()) == 4, "each was resubmitted once")
+    samples = case.samples()
+    ending.rule(all(samples[n] == 4 * n for n in samples), "the data order continued exactly")
+    ending.rule(case.steps_lost() == 0, "no step was repeated")
+    ending.action = "saved, ended with 75, resumed"
+    return end_well(bench, case, ending, failure)
+
+
+def hang(bench: Bench) -> DrillEnding:
+    """One rank is stopped by SIGSTOP, in the next job another one sleeps for ever."""
+    limit = 20
+    words = (f"training.process_group_timeout={limit}",)
+    case = DrillRun(bench, "hang", *words)
+    ending = DrillEnding(
+        "SIGSTOP to rank 1 at step 9; rank 0 sleeps for ever at step 15 of the next job"
+    )
+    failure = case.train(
+        "stop:rank=1,step=9,job=04-training; hang:rank=0,step=15,job=04-training-2"
+    )
+    hangs = case.events("hang")
+    found = [(one["rank"], one["step"]) for one in hangs]
+    ending.rule(found == [(1, 9), (0, 15)], f"the hanging rank and step are named: {found}")
+    if len(hangs) == 2:
+        last = next(row["time"] for row in case.rows() if row["iteration"] == 8)
+        ending.detected_after_s = hangs[0]["time"] - last
+        ending.rule(
+            ending.detected_after_s < limit,
+            f"{ending.detected_after_s:.1f} s, before the limit of {limit} s",
+        )
+        stacks = [
+            Path(one["stacks"]).read_text(errors="replace")
+            for one in hangs
+            if Path(one["stacks"]).exists()
+        ]
+        ending.rule(
+            len(stacks) == 2 and all("faults.py" in text for text in stacks),
+            "their stack traces were saved",
+        )
+    ending.action = "saved the stack traces, killed the rank, resumed the job"
+    return end_well(bench, case, ending, failure, *words)
+
+
+def slow_ranks(run: DrillRun) -> list[dict[str, Any]]:
+    """Its alarms of a slow rank."""
+    return [event for event in run.events("alarm") if event["kind"] == "slow rank"]
+
+
+def straggler(bench: Bench) -> DrillEnding:
+    """A rank that takes twice as long, one that takes 1.2 times as long, and a training in which all ranks are slow."""
+    words = ("training.iterations=56", "training.save_interval=0")
+    everybody = "slow:seconds=0.12"
+    even, near, case = (DrillRun(bench, name, *words) for name in ("even", "near", "slow"))
+    ending = DrillEnding(
+        "rank 1 takes 1.2 times as long per step, then 2 times; the threshold is 1.5"
+    )
+    failure = even.train(everybody)
+    ending.rule(not failure and not slow_ranks(even), "no alarm when all ranks are equally slow")
+    failure = near.train(f"{everybody}; slow:rank=1,factor=1.2")
+    ending.rule(not failure and not slow_ranks(near), "no alarm at 1.2 times the step time")
+    failure = case.train(f"{everybody}; slow:rank=1,factor=2")
+    found = slow_ranks(case)
+    ending.rule(
+        bool(found) and {one["rank"] for one in found} == {1},
+        "at 2 times the step time only the slow rank is named",
+    )
+    if found:
+        ending.detected_after_s = found[0]["time"] - case.rows()[0]["time"]
+        ratio = found[0]["value"] / max(found[0]["usual"], 1e-9)
+        ending.figures.append(
+            MeasuredValue("step of the slow rank", ratio, 1.8, 2.3, "times the other's")
+        )
+    ending.rule(not failure and case.done(), "the training finished")
+    ending.final_loss_equal = near.losses() == case.losses() == even.losses()
+    ending.rule(
+        ending.final_loss_equal, "every loss equals that of the training with equally slow ranks"
+    )
+    ending.action = "reported the slow rank in the log and in events.jsonl; ended nothing"
+    return ending
+
+
+def node_loss(bench: Bench) -> DrillEnding:
+    """Two of four ranks are gone at once, as with a node; then a job that is killed again and again."""
+    words = ("site=four",)
+    case = DrillRun(bench, "node", *words)
+    ending = DrillEnding("SIGKILL to ranks 2 and 3 of 4 at once (a node of two)")
+    failure = case.train("kill:rank=2,step=9,job=04-training; kill:rank=3,step=9,job=04-training")
+    ending.rule(len(case.job_names()) == 2, "resubmitted once")
+    first = case.events("ended")[0]
+    ending.detected_after_s = first["at"] - next(
+        row["time"] for row in case.rows() if row["iteration"] == 8
+    )
+    ending.rule(ending.detected_after_s < 5, f"detected in {ending.detected_after_s:.1f} s")
+    end_well(bench, case, ending, failure, *words)
+    loop = DrillRun(bench, "crash-loop", "jobs.training.restarts=1")
+    failure = loop.train("kill:rank=1,step=6")
+    ending.rule(
+        "2 jobs in a row made no new step (jobs.training.restarts is 1)" in failure,
+        "a crash loop is stopped",
+    )
+    ending.rule(len(loop.job_names()) == 3, "after as many restarts as allowed")
+    ending.action = "resumed once; stopped the crash loop when the restarts were used up"
+    return ending
+
+
+def same_failure(bench: Bench) -> DrillEnding:
+    """An error at the same step of two jobs, and one at two different steps."""
+    ending = DrillEnding("an exception at step 6 of every job; then at steps 6 and 11")
+    case = DrillRun(bench, "same-step")
+    failure = case.train("raise:rank=0,step=6")
+    ending.rule(
+        "the same failure twice at step 6 (04-training and 04-training-2:" in failure,
+        "stopped at the second failure",
+    )
+    ending.rule("a fault on purpose (RUNBOOK_FAULTS)" in failure, "the evidence is shown")
+    ending.rule(len(case.job_names()) == 2, "no third job")
+    other = DrillRun(bench, "other-step")
+    failure = other.train(
+        "raise:rank=0,step=6,job=04-training; raise:rank=0,step=11,job=04-training-2"
+    )
+    ending.rule(len(other.job_names()) == 3, "after a failure at another step it restarts")
+    ending.action = (
+        "stopped at the second failure at the same step; restarted after one at another step"
+    )
+    return end_well(bench, other, ending, failure)
+
+
+TIMEOUT_SECONDS = 4
+MARGIN_SECONDS = 15
+"""Beyond the time-out: starting and ending a process on a busy machine."""
+
+
+def rendezvous(bench: Bench) -> DrillEnding:
+    """A port that is taken, rank 0 or rank 1 missing, an address that is nobody's."""
+    case = DrillRun(bench, "meeting", f"training.process_group_timeout={TIMEOUT_SECONDS}")
+    ending = DrillEnding(
+        "port in use; rank 0 missing; rank 1 missing; an address that does not resolve"
+    )
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        _judge_rendezvous(
+            ending,
+            "port in use",
+            _start_ranks(case, [0, 1], {"MASTER_PORT": str(taken.getsockname()[1])}),
+            "in use",
+        )
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = {"MASTER_PORT": str(probe.getsockname()[1])}
+    _judge_rendezvous(ending, "rank 0 missing", _start_ranks(case, [1], port), port["MASTER_PORT"])
+    _judge_rendezvous(ending, "rank 1 missing", _start_ranks(case, [0], port), "not all ranks came")
+    wrong = {**port, "MASTER_ADDR": "no-such-host.invalid"}
+    _judge_rendezvous(
+        ending, "wrong address", _start_ranks(case, [1], wrong), "no-such-host.invalid"
+    )
+    failure = case.train()
+    ending.rule(not failure and case.done(), "a job that picks its own port trains", failure[:300])
+    ending.action = f"each rank named the cause soon after the timeout of {TIMEOUT_SECONDS} s"
+    return ending
+
+
+def _start_ranks(
+    case: DrillRun, ranks: Sequence[int], changes: Mapping[str, str]
+) -> tuple[float, list[Finished]]:
+    """Start these of two ranks by hand; how long they took and what they said."""
+    words = [
+        str(case.bench.root / "python"),
+        "-m",
+        "runbook.training",
+        str(case.folder / "plan.json"),
+    ]
+
+    def one(rank: int) -> Finished:
+        environment = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": "2",
+        }
+        environment |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", **changes}
+        return shell.run(
+            [*words, "--phase", PHASE], cwd=case.folder, env=environment, check=False, timeout=120
+        )
+
+    began = time.monotonic()
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        finished = list(pool.map(one, ranks))
+    return time.monotonic() - began, finished
+
+
+def _judge_rendezvous(
+    ending: DrillEnding, what: str, ended: tuple[float, list[Finished]], cause: str
+) -> None:
+    seconds, ranks = ended
+    text = "\n".join(one.out + one.err for one in ranks)
+    ending.rule(all(one.exit_code for one in ranks), f"{what}: every rank failed")
+    ending.rule(seconds < TIMEOUT_SECONDS + MARGIN_SECONDS, f"{what}: after {seconds:.1f} s")
+    ending.rule(
+        cause in text and "Traceback" not in text, f"{what}: the cause is named", text[-600:]
+    )
+    ending.detected_after_s = max(ending.detected_after_s or 0.0, seconds)
+
+
+HOLD_AND_DIE = """
+import os, signal, sys
+from pathlib import Path
+from runbook.core.locks import hold
+with hold(Path(sys.argv[1]), "a drill"):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+LAUNCH_AND_DIE = """
+import os, signal, sys
+from pathlib import Path
+from runbook import params
+from runbook.phases import open_phase
+from runbook.phases.job_control import training_jobs as jobs
+settings = params.load("drill", set_words=sys.argv[2:], project=Path(sys.argv[1]))
+opened = open_phase.open_run_phase(settings, "04-training")
+jobs.launch(opened)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def stale_lock(bench: Bench) -> DrillEnding:
+    """The lock of a killed process is taken over, with a notice; that of a living one is respected."""
+    case = DrillRun(bench, "lock")
+    ending = DrillEnding("a process is killed while it holds the run's lock; then one that lives")
+    dead = _run_python(HOLD_AND_DIE, str(case.folder))
+    ending.rule(
+        dead.exit_code == -9 and (case.folder / "lock.json").exists(),
+        "the dead process left its lock",
+    )
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        failure = case.train()
+    ending.rule(
+        "The lock of a dead process was taken over: process" in said.getvalue(),
+        "it was taken over with a notice",
+    )
+    with hold(case.folder, "another worker"):
+        try:
+            _launch_again(case)
+            ending.rule(False, "a live process's lock was not respected")
+        except HeldError as error:
+            ending.rule(
+                "another worker" in str(error),
+                "a live process's lock is respected and its holder named",
+            )
+    ending.rule(not (case.folder / "lock.json").exists(), "no lock is left")
+    ending.action = "identified the stale lock by process, start time, host and boot id; removed it with a notice"
+    return end_well(bench, case, ending, failure)
+
+
+def kernel_restart(bench: Bench) -> DrillEnding:
+    """The kernel dies after it submitted the job; the next one, and a cell run twice, find the job."""
+    case = DrillRun(bench, "kernel")
+    ending = DrillEnding("the kernel is killed right after it launched the job; cells run again")
+    dead = _run_python(LAUNCH_AND_DIE, str(bench.root), *case.words, f"as={case.name}")
+    ending.rule(
+        dead.exit_code == -9 and case.job_names() == [PHASE],
+        "the job was submitted, then the kernel died",
+    )
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        _launch_again(case)
+        jobs.launch(case.open_phase)
+        failure = case.train()
+        case.train()
+    found = (
+        "it is watched, not started again" in said.getvalue()
+        or "nothing is started again" in said.getvalue()
+    )
+    ending.rule(found, "a new kernel finds the job")
+    ending.rule(
+        "done, verified. Nothing to launch" in said.getvalue(),
+        "rerunning a cell after the end does nothing",
+    )
+    ending.rule(case.job_names() == [PHASE], "no job was started twice")
+    ending.action = "read the state from the run's files and watched the running job"
+    return end_well(bench, case, ending, failure)
+
+
+def vanished_outputs(bench: Bench) -> DrillEnding:
+    """TensorBoard's folder, the log's reader and metrics.jsonl vanish while it trains."""
+    case = DrillRun(bench, "vanish")
+    ending = DrillEnding(
+        "standard output unread, TensorBoard's folder and metrics.jsonl moved away at step 5"
+    )
+    metrics = case.folder / case.open_phase.phase_plan.log.metrics
+    aside = case.folder / "aside.jsonl"
+
+    def vanish() -> None:
+        shutil.rmtree(case.folder / "tensorboard", ignore_errors=True)
+        metrics.rename(aside)
+
+    with case.meanwhile(case.is_at(5), vanish) as acted:
+        status = case.one_job("mute:step=3; slow:seconds=0.1")
+    ending.rule(bool(acted) and status.exit_code == 0, "the training finished")
+    joined = read_lines(aside) + read_lines(metrics)
+    metrics.write_text(aside.read_text() + metrics.read_text())
+    ending.rule(
+        [row["iteration"] for row in joined] == list(range(1, 17)),
+        "the two halves of metrics.jsonl hold every step",
+    )
+    ending.final_loss_equal = same_as_undisturbed(bench, case)
+    ending.rule(ending.final_loss_equal, "every loss equals the undisturbed training's")
+    ending.action = "training continues; files that can be written are created again"
+    return ending
+
+
+def clocks(bench: Bench) -> DrillEnding:
+    """The clock is set back an hour; a job comes near its time limit; an exit duration is reached."""
+    ending = DrillEnding(
+        "clock set back by an hour at step 9; a time limit of 40 s; an exit duration of 3 s"
+    )
+    case = DrillRun(bench, "clock")
+    failure = case.train(f"clock:step=9,seconds=-3600,job={PHASE}")
+    ending.rule(
+        all(0 < row["seconds"] < 60 for row in case.rows()), "step times do not depend on the clock"
+    )
+    limited = DrillRun(bench, "limit", "jobs.training.walltime=00:00:40", "training.iterations=100")
+    text = limited.train(
+        "slow:seconds=0.5"
+    )  # 50 s of steps: more than the limit, however fast the rest is
+    stopped = limited.events("stopped")
+    ended = limited.events("ended")
+    ending.rule(not text and limited.done(), "with a time limit it finished", text[:300])
+    ending.rule(
+        [one["signal"] for one in stopped] == ["time_limit"] * len(stopped) != [],
+        "stopped before the limit",
+    )
+    ending.rule(all(one["exit_code"] in (75, 0) for one in ended), "exit code 75 each time")
+    # Ending the processes after that may take longer than the reserve on a busy machine, and costs nothing.
+    begun = [one["time"] for one in limited.events("submitted")]
+    late = [stop for begin, stop in zip(begun, stopped, strict=False) if stop["time"] - begin > 40]
+    ending.rule(not late, "the last save was complete before the limit")
+    ending.rule(limited.steps_lost() == 0, "no step was repeated")
+    for_a_while = DrillRun(bench, "duration", "training.exit_duration=3", "training.iterations=32")
+    text = for_a_while.train("slow:seconds=0.2")
+    reasons = {one["signal"] for one in for_a_while.events("stopped")}
+    ending.rule(
+        not text and reasons == {"exit_duration"}, "at the exit duration it saves and resumes"
+    )
+    ending.action = (
+        "measured time by the machine's uptime; stopped with time for two saves in reserve"
+    )
+    return end_well(bench, case, ending, failure)
+
+
+def _launch_again(case: DrillRun) -> None:
+    case.open_phase = case.open()
+    jobs.launch(case.open_phase)
+
+
+def _run_python(code: str, *words: str) -> shell.Finished:
+    package = str(Path(__file__).parents[1])
+    return shell.run(
+        [sys.executable, "-c", code, *words], env={"PYTHONPATH": package}, check=False, timeout=120
+    )

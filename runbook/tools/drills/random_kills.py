@@ -1,0 +1,281 @@
+"""Fifty kills at random moments of one training: it ends, nothing is lost, nothing is trained twice."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from bisect import bisect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import mean
+from typing import Any
+
+import psutil
+
+from runbook.core.processes import wait_until
+from runbook.results.history import read_events, read_metrics
+from runbook.results.wall_time import WallTime, account_wall_time
+from runbook.tools.drills.bench import Bench, DrillEnding, DrillRun, MeasuredValue
+from runbook.tools.drills.warm_trainer import still_runs
+
+KILLS = 50
+STEPS = 1000
+SAVE_INTERVAL = 10
+BATCH = 4
+GOODPUT_BAND = (80.0, 105.0)
+"""Percent of the ideal. Two idle machines measured 87; one of them once measured less than 80."""
+CALM_STEPS = 60
+"""Steps after the last kill, so that none comes too late."""
+LONGEST_DELAY_SECONDS = 0.8
+"""After the step that a kill waits for: so that it falls anywhere in steps, saves and starts."""
+STUCK_SECONDS = 120
+PLANNED_RESTARTS = "term:rank=0,step=12,job=04-training; " + "; ".join(
+    f"term:rank=0,step={step},job=04-training-{number}"
+    for number, step in enumerate((20, 28, 36, 44), 2)
+)
+"""Five in a calm training, and as many afterwards: a single one takes anything from 0.5 to 1.2 s."""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One process of a job, killed at a moment."""
+
+    job: str
+    victim: str
+    at: float
+
+
+@dataclass
+class Killer:
+    """Kills a random process of the training whenever its next random step is reached."""
+
+    case: DrillRun
+    kills: int
+    steps: int
+    seed: int
+    done: list[Kill] = field(default_factory=list)
+
+    def run(self) -> None:
+        """Until all kills are done; each ends another job."""
+        draw = random.Random(self.seed)
+        for step in sorted(draw.randrange(2, self.steps - CALM_STEPS) for _ in range(self.kills)):
+            if not self._wait(lambda step=step: self._furthest() >= step, 20 * STUCK_SECONDS):  # type: ignore[misc]
+                return
+            time.sleep(draw.uniform(0, LONGEST_DELAY_SECONDS))
+            job = self._kill_one(draw)
+            if not self._wait(lambda job=job: self._newest() != job, STUCK_SECONDS):  # type: ignore[misc]
+                return
+
+    @staticmethod
+    def _wait(condition: Callable[[], bool], seconds: float) -> bool:
+        return wait_until(condition, seconds, interval=0.02)
+
+    def _kill_one(self, draw: random.Random) -> str:
+        end = time.monotonic() + STUCK_SECONDS
+        while time.monotonic() < end:
+            job = self._newest()
+            victims = self._victims()
+            if victims:
+                name, victim = draw.choice(victims)
+                at = time.time()
+                try:
+                    victim.kill()
+                except psutil.NoSuchProcess:
+                    continue
+                self.done.append(Kill(job, name, at))
+                return job
+            time.sleep(0.005)
+        return self._newest()
+
+    def _victims(self) -> list[tuple[str, psutil.Process]]:
+        """The job's script and its ranks, as far as they run now."""
+        found = []
+        try:
+            script = self.case.script()
+            if not still_runs(script):
+                return []
+            found.append(("script", script))
+            ranks = psutil.Process(self.case.bench.warm.pid).children()
+            own = [one for one in ranks if one.create_time() > script.create_time()]
+            found += [("rank", one) for one in own if still_runs(one)]
+        except (psutil.Error, AssertionError):
+            pass
+        return found
+
+    def _newest(self) -> str:
+        try:
+            return self.case.job().path.name
+        except AssertionError:  # there is none yet
+            return ""
+
+    def _furthest(self) -> int:
+        return max((int(row["iteration"]) for row in self.case.rows()[-200:]), default=0)
+
+
+def random_kills(bench: Bench) -> DrillEnding:
+    """Fifty SIGKILLs at random moments to a rank or to the job's script."""
+    return kill_often(bench, KILLS, STEPS)
+
+
+def kill_often(bench: Bench, kills: int, steps: int) -> DrillEnding:
+    """Kill a training `kills` times over `steps` steps: nothing may be lost. Goodput is only measured."""
+    words = (
+        f"training.iterations={steps}",
+        f"training.save_interval={SAVE_INTERVAL}",
+        "training.log_interval=50",
+    )
+    ending = DrillEnding(
+        f"{kills} SIGKILLs at random moments of {steps} steps, to ranks and scripts"
+    )
+    calm = DrillRun(bench, f"calm-{steps}", *words)
+    failure = calm.train(PLANNED_RESTARTS)  # to know what a restart costs
+    ending.rule(not failure, "the undisturbed training finished", failure[:300])
+    case = DrillRun(bench, f"killed-{kills}", *words, f"jobs.training.restarts={kills}")
+    killer = Killer(case, kills, steps, int.from_bytes(os.urandom(4), "big"))
+    thread = threading.Thread(target=killer.run, daemon=True)
+    thread.start()
+    wait_until(lambda: thread.is_alive(), 1)
+    failure = case.train()
+    thread.join(5)
+    ending.rule(not failure and case.done(), "the training finished", failure[:300])
+    ending.rule(
+        len(killer.done) == kills,
+        f"{len(killer.done)} kills (seed {killer.seed}) in {len(case.job_names())} jobs",
+    )
+    ending.final_loss_equal = case.losses() == calm.losses()
+    ending.rule(ending.final_loss_equal, "every loss equals the undisturbed training's")
+    fault = broken_order(case.rows(), steps)
+    ending.rule(
+        not fault, fault or "no sample repeated or skipped in the data the weights were trained on"
+    )
+    ending.steps_lost = case.steps_lost()
+    ending.rule(
+        ending.steps_lost <= SAVE_INTERVAL, f"at most {ending.steps_lost} steps lost at once"
+    )
+    ending.rule(not case.parts(), "no unfinished files left")
+    ending.action = "resumed from the newest complete checkpoint each time"
+    after = DrillRun(
+        bench, f"calm-after-{steps}", *words, f"training.iterations={SAVE_INTERVAL * 5}"
+    )
+    ending.rule(
+        not after.train(PLANNED_RESTARTS), "planned restarts were measured before and after"
+    )
+    measure(ending, killer, steps, [account_of(calm), account_of(after)])
+    return ending
+
+
+def measure(ending: DrillEnding, killer: Killer, steps: int, calm: Sequence[WallTime]) -> None:
+    """Add detection times, and goodput compared with the ideal for the same number of kills."""
+    case = killer.case
+    seen = sorted(detections(killer.done, case.events("ended")))
+    if seen:
+        ending.detected_after_s = seen[-1]
+        ending.figures.append(
+            MeasuredValue("median detection of a dead process", seen[len(seen) // 2], 0, 0.5, "s")
+        )
+        ending.figures.append(MeasuredValue("slowest detection", seen[-1], 0, 5, "s"))
+    account = account_of(case)
+    costs = costs_of(calm, killer.done, case)
+    ideal = costs.goodput(account, steps)
+    goodput = account.goodput or 0.0
+    of_ideal = f"% of the ideal {ideal:.1%}"
+    ending.figures.append(
+        MeasuredValue(f"goodput {goodput:.1%}:", 100 * goodput / ideal, *GOODPUT_BAND, of_ideal)
+    )
+    ending.figures.append(MeasuredValue("planned restart", costs.restart_seconds, 0.5, 1.2, "s"))
+    ending.extra |= {
+        "goodput": round(goodput, 4),
+        "ideal_goodput": round(ideal, 4),
+        "goodput_of_ideal": round(goodput / ideal, 4),
+        "wall_seconds": round(account.wall_seconds, 1),
+        "parts_seconds": {name: round(seconds, 2) for name, seconds in account.parts.items()},
+        "ideal_parts": {name: round(value, 3) for name, value in vars(costs).items()},
+        "detection_seconds": {"median": round(seen[len(seen) // 2], 2), "worst": round(seen[-1], 2)}
+        if seen
+        else {},
+    }
+
+
+def account_of(case: DrillRun) -> WallTime:
+    """Where the wall time of a run went."""
+    log = case.open_phase.phase_plan.log
+    events = read_events(case.folder / log.events, case.open_phase.phase)
+    account = account_wall_time(read_metrics(case.folder / log.metrics), (), events)
+    assert account is not None
+    return account
+
+
+def broken_order(rows: Sequence[dict[str, Any]], steps: int) -> str:
+    """What is wrong with the order of samples along the steps that count, or nothing.
+
+    A job goes on where a checkpoint left off: what it replaces is taken back, what it adds follows without a gap.
+
+    >>> broken_order([{"iteration": 1, "consumed_samples": 4}, {"iteration": 3, "consumed_samples": 12}], 3)
+    'after step 1 came step 3'
+    """
+    chain: list[tuple[int, int]] = []
+    for row in rows:
+        step = int(row["iteration"])
+        samples = int(row["consumed_samples"])
+        while chain and chain[-1][0] >= step:
+            chain.pop()
+        before = chain[-1][0] if chain else 0
+        if step != before + 1:
+            return f"after step {before} came step {step}"
+        if samples != BATCH * step:
+            return f"step {step} ended at sample {samples}"
+        chain.append((step, samples))
+    return "" if len(chain) == steps else f"{len(chain)} steps of {steps}"
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The cost of as many kills where nothing is wasted; docs/measurements/drills.md says the same in words."""
+
+    restart_seconds: float
+    """From the end of a job to the first step of the next: the mean of planned stops of calm trainings."""
+    save_seconds: float
+    """Of one checkpoint, in the calm training."""
+    kills_in_training: int
+    kills_in_start: int
+    """These hit a job before its first step: they lose the start as far as it had come, and no step."""
+    start_seconds_lost: float
+
+    def goodput(self, account: WallTime, steps: int) -> float:
+        """Productive time / (productive time + restarts + half a save interval for each + lost starts + saves).
+
+        The goodput of a run that is interrupted as often, when nothing is wasted that need not be: noticing a failure
+        costs nothing; one that comes before a job's first step costs the start as far as it had come.
+        """
+        productive = account.parts["productive"]
+        half_interval = productive / steps * SAVE_INTERVAL / 2
+        lost = (
+            self.kills_in_training * (self.restart_seconds + half_interval)
+            + self.start_seconds_lost
+        )
+        return productive / (productive + lost + steps / SAVE_INTERVAL * self.save_seconds)
+
+
+def costs_of(calm: Sequence[WallTime], kills: Sequence[Kill], case: DrillRun) -> Costs:
+    """Measured in calm trainings, and counted in the one that was killed."""
+    submitted = {one["job"]: float(one["time"]) for one in case.events("submitted")}
+    times = sorted(float(row["time"]) for row in case.rows())
+    began = {one: submitted.get(one.job, one.at) for one in kills}
+    in_start = [one for one in kills if bisect(times, one.at) == bisect(times, began[one])]
+    restarts = [one.restart_seconds for training in calm for one in training.interruptions]
+    saves = sum(training.steps / SAVE_INTERVAL + len(training.interruptions) for training in calm)
+    return Costs(
+        restart_seconds=mean(restarts),
+        save_seconds=sum(training.parts["save stall"] for training in calm) / saves,
+        kills_in_training=len(kills) - len(in_start),
+        kills_in_start=len(in_start),
+        start_seconds_lost=sum(one.at - began[one] for one in in_start),
+    )
+
+
+def detections(kills: Sequence[Kill], ended: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Seconds from each kill to the moment at which the job's end was known."""
+    known = {one["job"]: float(one.get("at") or one["time"]) for one in ended}
+    return [max(0.0, known[one.job] - one.at) for one in kills if one.job in known]

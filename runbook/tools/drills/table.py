@@ -1,0 +1,100 @@
+"""The twenty drills by name: how they are chosen, and done one after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TextIO
+
+from runbook.core.errors import ParamsError, RunbookError
+from runbook.tools.drills import damaged_files, processes, random_kills
+from runbook.tools.drills.bench import Bench, DrillEnding, DrillVerdict, judge_ending
+
+Drill = Callable[[Bench], DrillEnding]
+
+DRILLS: dict[str, Drill] = {
+    "01-kill-rank": processes.kill_rank,
+    "02-kill-launcher": processes.kill_launcher,
+    "03-kill-in-save": damaged_files.kill_in_save,
+    "04-damaged-checkpoint": damaged_files.damaged_checkpoints,
+    "05-tracker": damaged_files.lost_tracker,
+    "06-disk-full": damaged_files.disk_full,
+    "07-preemption": processes.preemption,
+    "08-hang": processes.hang,
+    "09-straggler": processes.straggler,
+    "10-stale-lock": processes.stale_lock,
+    "11-bad-numbers": damaged_files.bad_numbers,
+    "12-bad-data": damaged_files.bad_data,
+    "13-other-layout": damaged_files.other_layout,
+    "14-rendezvous": processes.rendezvous,
+    "15-clock-and-limits": processes.clocks,
+    "16-node-loss": processes.node_loss,
+    "17-same-failure": processes.same_failure,
+    "18-vanished-outputs": processes.vanished_outputs,
+    "19-kernel-restart": processes.kernel_restart,
+    "20-random-kills": random_kills.random_kills,
+}
+
+
+def chosen_drills(names: Sequence[str]) -> list[str]:
+    """The drills that were named, all where none is; a name may be its number alone, or its words alone.
+
+    >>> chosen_drills(["1", "same-failure"])
+    ['01-kill-rank', '17-same-failure']
+    """
+    return list(dict.fromkeys(_drill_named(name) for name in names)) or list(DRILLS)
+
+
+def summary(name: str) -> str:
+    """What a drill does, in one line."""
+    return (DRILLS[name].__doc__ or "").strip().partition("\n")[0]
+
+
+def _drill_named(word: str) -> str:
+    for name in DRILLS:
+        number, _, words = name.partition("-")
+        if word in (name, number, number.lstrip("0"), words):
+            return name
+    words_of = {name.partition("-")[2]: name for name in DRILLS}
+    near = difflib.get_close_matches(word, [*DRILLS, *words_of], 2, cutoff=0.55)
+    nearest = sorted({words_of.get(one, one) for one in near})
+    if nearest:
+        meant = f"Did you mean {' or '.join(nearest)}?"
+    else:
+        meant = f"There are {', '.join(DRILLS)}."
+    raise ParamsError(f"There is no drill {word!r}. {meant}")
+
+
+def do_drills(names: Sequence[str], log: TextIO) -> Iterator[DrillVerdict]:
+    """Each drill's verdict as soon as it is there; what the trainings say goes to `log`."""
+    with Bench() as bench:
+        for name in names:
+            with contextlib.redirect_stdout(log):
+                verdict = do_drill(bench, name)
+            yield verdict
+
+
+def do_attempts(names: Sequence[str], log: TextIO, *, again: bool) -> Iterator[DrillVerdict]:
+    """The verdicts of all drills, then with `again` those of second attempts at the failed ones."""
+    failed = []
+    for verdict in do_drills(names, log):
+        yield verdict
+        if verdict.verdict != "pass":
+            failed.append(verdict.name)
+    for verdict in do_drills(failed, log) if again and failed else ():
+        yield replace(verdict, attempt=2)
+
+
+def do_drill(bench: Bench, name: str) -> DrillVerdict:
+    """One drill on a bench that is open; whatever of it cannot go on is a failed drill."""
+    began = time.monotonic()
+    try:
+        ending = DRILLS[name](bench)
+    except (RunbookError, OSError, ValueError, LookupError, AssertionError) as error:
+        ending = DrillEnding((DRILLS[name].__doc__ or "").strip())
+        ending.rule(False, f"{type(error).__name__}: {error}")
+    seconds = time.monotonic() - began
+    return judge_ending(name, ending, bench.end_left(), seconds)

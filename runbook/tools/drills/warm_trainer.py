@@ -1,0 +1,74 @@
+"""The warm trainer: a fork server that we own, from its start to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+from pathlib import Path
+
+import psutil
+
+from runbook.core import shell
+from runbook.core.errors import ProgramError
+from runbook.core.processes import wait_until
+
+WARM_SECONDS = 240.0
+
+
+class WarmTrainer:
+    """Forks ranks for whoever sends a `RankRequest` to its socket; it ends with us, whatever ends us."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.socket_path = folder / "warm"
+        self.pid = 0
+        self._owner = socket.socket(socket.AF_UNIX)
+
+    def start(self, *modules: str, cwd: Path | None = None) -> None:
+        """Start it and wait until it listens; it imports these modules too, also from the folder `cwd`."""
+        package = str(Path(__file__).parents[1])
+        error = self.folder / "warm.err"
+        self.pid = shell.start_detached(
+            [
+                sys.executable,
+                "-m",
+                "runbook.tools.drills.fork_server",
+                str(self.socket_path),
+                *modules,
+            ],
+            cwd=cwd or self.folder,
+            out=self.folder / "warm.out",
+            err=error,
+            env={
+                "OMP_NUM_THREADS": "1",
+                "PYTHONPATH": os.pathsep.join([package, os.environ.get("PYTHONPATH", "")]),
+            },
+        )
+        if not wait_until(
+            lambda: self.socket_path.exists() or not psutil.pid_exists(self.pid), WARM_SECONDS
+        ):
+            raise ProgramError(f"the trainer was not imported within {WARM_SECONDS:.0f} s")
+        if not self.socket_path.exists():
+            last_lines = shell.last_lines(error.read_text(errors="replace"))
+            raise ProgramError(
+                f"the trainer cannot be imported: pip install 'gpt3-runbook[train]'.\n{last_lines}"
+            )
+        self._owner.connect(str(self.socket_path))
+
+    def close(self) -> None:
+        """It ends all ranks and itself when our connection closes; if it does not, it is killed."""
+        self._owner.close()
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(self.pid)
+            if self.pid and not wait_until(lambda: not still_runs(process), 5):
+                process.kill()
+
+
+def still_runs(process: psutil.Process) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False

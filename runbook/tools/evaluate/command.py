@@ -1,0 +1,58 @@
+"""`runbook evaluate`: the built-in scores, and with --tasks those of lm-evaluation-harness."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from runbook.runs.command_options import FOLDER, on_run_folder
+
+
+@click.command()
+@click.option(
+    "--tasks",
+    help="Tasks of lm-evaluation-harness, as A,B; gpt3: those of GPT-3's paper. Needs its extra.",
+)
+@click.option("--task-folder", type=FOLDER, help="Folder with task files of your own.")
+@click.option(
+    "--limit", type=click.IntRange(1), help="Only so many samples of each task, for a trial."
+)
+@click.option(
+    "--shots",
+    type=click.IntRange(0),
+    help="Solved examples before each sample (default: the task's own).",
+)
+@click.option(
+    "--exported", type=FOLDER, help="Score this exported folder with `transformers` instead."
+)
+@click.option("--again", is_flag=True, help="Also what was scored before.")
+@click.option(
+    "--list", "lists", is_flag=True, help="The tasks, the data each needs, and whether it is here."
+)
+@on_run_folder
+def evaluate(
+    folder: Path, tasks: str | None, task_folder: Path | None, lists: bool, **wish: Any
+) -> None:
+    """Score the newest checkpoint of RUN, and its first weights: minimal pairs, bits per byte of held-out text.
+
+    That needs no download. Notebook 06 does the same; docs/evaluation.md says what the scores mean, and how --tasks
+    is used on nodes without internet.
+    """
+    names = tuple(name.strip() for name in (tasks or "").split(",") if name.strip())
+    if names or lists:
+        from runbook.tools.evaluate import scores  # needs lm_eval
+
+        wanted = scores.Wish(names, task_folder, **wish)
+        click.echo(
+            (
+                scores.list_tasks(names, task_folder) if lists else scores.score(folder, wanted)
+            ).as_text()
+        )
+    elif stray := [
+        f"--{name}" for name, value in {"task-folder": task_folder, **wish}.items() if value
+    ]:
+        raise click.UsageError(f"{', '.join(stray)} needs --tasks.")
+    else:
+        from runbook.phases.p06_evaluation import phase as evaluation
+
+        click.echo(evaluation.evaluate(folder).as_text())

@@ -1,0 +1,310 @@
+"""Redaction: records for people outside, with names, hosts, paths, buckets and secrets taken out.
+
+    redactor = Redactor({"mmuster": "user", "nid001": "host"})      known words, each with what it is
+    redactor.text(text), .value(json value), .markup(html)          the same with [user], [host], [path] ... in place
+
+Known words are found anywhere, in upper and lower case, also inside data: addresses; paths, buckets and
+addresses are known by their shape. Of a path that no file names, that stands without quotes and whose last name holds a
+space, what follows that space is kept.
+"""
+
+import base64
+import re
+import struct
+import urllib.parse
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from runbook.params.secrets import replace_secrets
+from runbook.records.pages.html_rewriting import Rewriter
+from runbook.tools.redact.addresses import redact_addresses, redact_numbers
+
+Redact = Callable[[str], str]
+
+DATA_ADDRESS = re.compile(
+    r"(?<!\w)data:([\w.+-]+/[\w.+-]+)?((?:;[\w=.+-]+)*),([A-Za-z0-9+/=%._~!$&*;:@-]*)"
+)
+PNG = b"\x89PNG\r\n\x1a\n"
+_WORDS = frozenset({b"tEXt", b"zTXt", b"iTXt", b"eXIf", b"tIME"})
+"""Parts of a PNG that are not seen: titles, programs, places, times."""
+_TEXTUAL = re.compile(r"text/|.*(?:svg|xml|json|javascript|latex|markdown)")
+
+
+def keep_pictures(data: dict[str, Any], value: Callable[[Any], Any], markup: Redact) -> None:
+    """Redact an output's data in place: texts, HTML and SVG; a PNG loses its hidden words, other kinds are left out."""
+    if "image/svg+xml" in data:
+        data.pop("image/png", None)  # the same figure, in which words cannot be found
+    for kind in list(data):
+        if kind == "image/png":
+            picture = _decoded("".join(data[kind]))
+            data[kind] = (
+                data[kind] if picture is None else base64.b64encode(plain_png(picture)).decode()
+            )
+        elif is_markup(kind):
+            data[kind] = markup("".join(data[kind]))
+        elif is_text(kind):
+            data[kind] = value(data[kind])
+        else:  # what cannot be looked into could say anything
+            del data[kind]
+    if not data:
+        data["text/plain"] = "[left out of the redacted copy]"
+
+
+def is_text(kind: str) -> bool:
+    """Whether a type of data is text that can be redacted.
+
+    >>> [is_text(kind) for kind in ("text/html", "image/svg+xml", "application/vnd.runbook.v1+json", "image/jpeg")]
+    [True, True, True, False]
+    """
+    return _TEXTUAL.match(kind) is not None
+
+
+def is_markup(kind: str) -> bool:
+    """Whether a type of data is tags with words between them."""
+    return kind == "text/html" or "xml" in kind
+
+
+def plain_png(content: bytes) -> bytes:
+    """The same picture without its parts that hold words; what is no PNG stays as it is.
+
+    By hand: Pillow would encode the picture again and keep one frame of an animation; here what is seen stays as it is.
+    """
+    if not content.startswith(PNG):
+        return content
+    kept = [PNG]
+    at = len(PNG)
+    while at + 12 <= len(content):
+        (length,) = struct.unpack_from(">I", content, at)
+        part = content[at : at + 12 + length]
+        if part[4:8] not in _WORDS:
+            kept.append(part)
+        at += 12 + length
+        if part[4:8] == b"IEND":
+            break
+    return b"".join(kept)
+
+
+def _address(match: re.Match[str], text: Redact, markup: Redact) -> str:
+    kind = match[1] or "text/plain"
+    options = match[2]
+    body = urllib.parse.unquote(match[3])
+    text = markup if is_markup(kind) else text
+    if not options.endswith(";base64"):
+        return f"data:{match[1] or ''}{options},{urllib.parse.quote(text(body), safe='[]')}"
+    content = _decoded(body)
+    if content is None or not (kind == "image/png" or is_text(kind)):
+        return "data:,"  # what cannot be looked into could say anything
+    if kind == "image/png":
+        shown = plain_png(content)
+    else:
+        shown = text(content.decode("utf-8", errors="replace")).encode()
+    return f"data:{kind}{options},{base64.b64encode(shown).decode()}"
+
+
+def _decoded(text: str) -> bytes | None:
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)
+    except ValueError:
+        return None
+
+
+BUCKET = re.compile(r"\b(?:s3a?|gs|abs|abfss?|wasbs?|adl|hdfs|az|oss)://[^\s\"'<>\\)\],;]+")
+MAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+HOST = re.compile(
+    r"\b(?:ssh|pdsh|ping|hostname[:=]?|host[:=]?|node[:=])\s+([A-Za-z][\w.-]*\d[\w.-]*)"
+)
+_HOST_KEY = (
+    r"(?:master|head|main|coordinator|leader|rdzv|rendezvous|c10d|server|peer|remote|init)"
+    r"[ _-]?(?:addr(?:ess)?|endpoint|host|ip|node)"
+)
+NAMED_HOST = re.compile(
+    # MASTER_ADDR=head, --rdzv_endpoint head:29400, "master_addr": "head"
+    rf"(?i:\b(?:\w+_)?{_HOST_KEY}[\"']?\s*(?:[:=]|\s)\s*[\"']?)(?P<key>[A-Za-z][\w.-]*(?::\d+)?)(?<!\.)(?![\w:])"
+    r"|(?i:\b(?:connect(?:ed|ing|ion)?(?: refused)?(?: to| from| by)|reach|resolve)\s+)(?P<call>[A-Za-z][\w.-]*:\d{2,5})\b"
+    r"|(?P<bracket>\[[A-Za-z][\w.-]*\]:\d{2,5})\b"  # as c10d writes it: [head]:29400
+    r"|(?<![\w./:-])(?P<port>(?:localhost|[A-Za-z][\w-]*\d):\d{4,5})(?![\w:.])"
+)
+"""A host that is named as one, whatever it is called, and one with a digit and a port."""
+_NOT_A_HOST = frozenset({"localhost", "is", "and", "or", "the", "not", "of", "for", "env", "auto"})
+LIKE_A_HOST = re.compile(
+    r"(?<![\w.-])(?:[a-z0-9]+-)*?(?:"
+    # nid004711, ip-10-0-0-1, acme-gpu-node-17
+    r"(?:nid|cn|gpu|compute|login|node|worker|ip|srv|host|server|rack|blade|batch|pod|vm)-?\d{2,}"
+    r"|(?:dgx|hgx|bastion|jump(?:host|box)?|mgmt|slurm(?:ctld?)?|frontend|headnode|dtn|nas|nfs)-?\d+"
+    r"|(?:head|master|host|server|login|node|worker|admin|jump|bastion|storage|mds|oss)-\d+"
+    r"|(?:dgx|hgx)-?(?:a100|h100|h200|b200|gb200)-?\d+"
+    r"|(?:a100|h100|h200|b200|gb200|mi250|mi300)-(?:node|host|gpu)-?\d+"
+    r"|r\d+i\d+n\d+"  # SGI and HPE ICE: rack, unit, node
+    r")[\w-]*(?:\.[\w-]+)*"
+    r"|\bx\d{3,}c\d+s\d+b\d+n\d+[\w.-]*"  # HPE Cray
+    r"|(?<![\w.-])[\w-]+(?:\.[\w-]+)*\.(?:internal|cluster|lan|gov|edu)\b",
+    re.IGNORECASE,
+)
+_PART = r"[\w.@+%=~-]+(?:\\ [\w.@+%=~-]+)*"
+_SPACED = rf"{_PART}(?: [\w.@+%=-]+){{1,3}}(?=/[\w.@+%=~-]{{2}})"
+"""A folder with spaces in its name: something follows it, and that is no `tokens/s`."""
+_BELOW = rf"(?:/(?:{_SPACED}|{_PART})?)"
+PATH = re.compile(
+    rf"(?<![\w/.<+%)\]}}])(?:file://[\w.-]*)?(?:~[\w.-]*)?/(?:{_SPACED}|{_PART}){_BELOW}+"
+)
+QUOTED_PATH = re.compile(r"""(["'`])(?:file://)?~?/[^"'`\n<>/]+[/ ][^"'`\n<>]*\1""")
+"""Between quotes a path has an end, whatever its folders are called."""
+WHOLE_PATH = re.compile(r"(?:file://)?~?(?:/[^/\n:]+){2,}/?")
+ENCODED_PATH = re.compile(r"(?:%2F[\w.@+=~-]+){2,}(?:%2F)?", re.I)  # as in the query of a link
+SERVER_PATH = re.compile(
+    r"(?<![\w:/])//[\w.$-]+(?:/[\w.@+%=~$-]+)+/?"  # //server/share/x
+    r"|(?<![\w\\])\\{2,4}[\w.$-]+(?:\\{1,2}[\w.@+%=~$-]+)+\\*"  # \\server\share
+    r"|(?<![\w\\])[A-Za-z]:\\{1,2}(?:[\w.@+%=~$-]+\\{0,2})+"  # C:\Users\ada
+    r"|(?<![\w.:/-])[\w-]+(?:\.[\w-]+)*:/(?:[\w.@+%=~-]+/)+[\w.@+%=~-]*"  # nfs01:/export/home
+)
+"""Paths on another machine and on Windows."""
+HOME = re.compile(
+    r"(?<![\w/])(?:~[\w-]+|/(?:root|home|Users|scratch|project|projects|work|gpfs|lustre|mnt|data|tmp))\b(?!\w)"
+)
+SHORT = 2  # letters of a word that stands inside ordinary text too: it counts in its own letters only, and not as a tag
+ORDINARY = frozenset(
+    {
+        "root",
+        "user",
+        "users",
+        "staff",
+        "wheel",
+        "nobody",
+        "nogroup",
+        "admin",
+        "local",
+        "localhost",
+        "node",
+        "none",
+        "null",
+        "true",
+        "false",
+        "runbook",
+        "run",
+        "phase",
+        "state",
+        "verdict",
+        "started",
+        "ended",
+        "reason",
+        "commit",
+        "versions",
+        "parameters",
+        "plan",
+        "results",
+        "checks",
+        "cells",
+        "schema",
+        "name",
+        "value",
+        "rule",
+        "id",
+        "origin",
+    }
+)
+"""Names that tell nobody anything, and words that a report cannot do without."""
+
+
+class Redactor:
+    """Knows the words of one run."""
+
+    def __init__(self, words: Mapping[str, str]) -> None:
+        lower = {word.lower(): kind for word, kind in words.items() if word.lower() not in ORDINARY}
+        self._kinds = {word: kind for word, kind in lower.items() if len(word) > SHORT}
+        places = [word for word in self._kinds if word.startswith(("/", "~"))]
+        # An underscore parts words here: in jdoe_run the user is still to be seen.
+        self._known = _any_of(self._kinds, r"(?<![^\W_])", r"(?![^\W_])", re.IGNORECASE)
+        self._places = _any_of(places, r"(?<![^\W_])", rf"(?![\w-]){_BELOW}*", re.IGNORECASE)
+        self._short_kinds = {
+            form: kind
+            for word, kind in words.items()
+            if 0 < len(word) <= SHORT and not word.isdecimal() and word.lower() not in ORDINARY
+            for form in (word, word.upper())
+        }
+        self._short = _any_of(self._short_kinds, r"(?<![^\W_])(?<!</)(?<!<)", r"(?![^\W_])")
+
+    def text(self, text: str) -> str:
+        """A text without them; it reads on.
+
+        >>> Redactor({"mmuster": "user"}).text("mmuster wrote /scratch/p1/run and s3://bkt/x, 3 tokens/s")
+        '[user] wrote [path] and [bucket], 3 tokens/s'
+        """
+        pieces = []
+        end = 0
+        for match in DATA_ADDRESS.finditer(text):
+            pieces += [
+                self._plain(text[end : match.start()]),
+                _address(match, self.text, self.markup),
+            ]
+            end = match.end()
+        return "".join([*pieces, self._plain(text[end:])])
+
+    def markup(self, text: str) -> str:
+        """HTML or SVG without them: in text and in values of attributes, however they are encoded there.
+
+        Comments and scripts, and tags and attributes that are named so, are left out.
+        """
+        return _Markup(self).rewrite(text)
+
+    def _plain(self, text: str) -> str:
+        text = redact_addresses(BUCKET.sub("[bucket]", text))
+        text = replace_secrets(text, lambda _: "[secret]")
+        text = MAIL.sub("[address]", text)
+        text = SERVER_PATH.sub("[path]", text)
+        text = self._places.sub("[path]", text)  # before other paths: a known one may hold spaces
+        text = QUOTED_PATH.sub(r"\1[path]\1", text)
+        # Before the words: a path is one thing, whatever stands inside.
+        text = ENCODED_PATH.sub("[path]", PATH.sub("[path]", text))
+        text = self._known.sub(lambda match: f"[{self._kinds.get(match[0].lower(), 'word')}]", text)
+        text = self._short.sub(lambda match: f"[{self._short_kinds[match[0]]}]", text)
+        text = LIKE_A_HOST.sub("[host]", HOME.sub("[path]", text))
+        text = HOST.sub(lambda match: match[0].replace(match[1], "[host]"), text)
+        return redact_numbers(NAMED_HOST.sub(_named_host, text))
+
+    def value(self, value: Any) -> Any:
+        """A JSON value with all its texts redacted, the names of keys too."""
+        if isinstance(value, str):
+            return "[path]" if WHOLE_PATH.fullmatch(value) else self.text(value)
+        if isinstance(value, Mapping):
+            return {self.text(str(key)): self.value(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.value(item) for item in value]
+        return value
+
+
+def _named_host(match: re.Match[str]) -> str:
+    """The match with `[host]` in place of the host; a port behind it stays."""
+    host = match[match.lastgroup or 0]
+    name, colon, port = host.rpartition(":") if ":" in host else (host, "", "")
+    if name.lower() in _NOT_A_HOST or not re.search(r"[A-Za-z]", name):
+        return match[0]
+    return f"{match[0][: -len(host)]}[host]{colon}{port}"
+
+
+class _Markup(Rewriter):
+    def __init__(self, redactor: Redactor) -> None:
+        super().__init__()
+        self.text = redactor.text  # type: ignore[method-assign]
+
+    def renamed(self, tag: str) -> str | None:
+        return tag if tag != "script" and (len(tag) <= SHORT or self.text(tag) == tag) else None
+
+    def attribute(self, tag: str, name: str, value: str) -> str | None:
+        drawn = (
+            "d",
+            "points",
+            "transform",
+            "viewbox",
+            "gradienttransform",
+        )  # numbers and single letters
+        if name in drawn or name.startswith("xmlns"):
+            return value
+        return self.text(value) if len(name) <= SHORT or self.text(name) == name else None
+
+    def raw(self, element: str, text: str) -> str:
+        return self.text(text)
+
+
+def _any_of(words: Iterable[str], before: str, after: str, flags: int = 0) -> re.Pattern[str]:
+    ways = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
+    return re.compile(rf"{before}(?:{ways}){after}" if ways else r"(?!)", flags)

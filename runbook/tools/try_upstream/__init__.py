@@ -1,0 +1,1 @@
+"""The tool try_upstream."""

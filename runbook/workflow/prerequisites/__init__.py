@@ -1,1 +1,0 @@
-"""What must be there before a training: machine, software, project, token files."""

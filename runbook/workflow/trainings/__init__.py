@@ -1,1 +1,0 @@
-"""A training as a job: submit, watch, stop, resume, and read what it left."""

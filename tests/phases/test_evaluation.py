@@ -1,0 +1,164 @@
+"""06-evaluation: what is scored, what it comes to, and that nothing is scored twice."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import replace
+
+import numpy
+import pytest
+from toy_run import open_run
+
+from runbook.phases.p06_evaluation import phase as evaluation
+from runbook.results.history import PHENOMENON, read_scores
+from runbook.runs import run_files
+from runbook.runs.status import run_folder
+from runbook.tokens.tokenizer import load_tokenizer
+
+
+def write_tokens(prefix, documents):
+    """PREFIX.bin and .idx as Megatron has them."""
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    prefix.with_name(f"{prefix.name}.bin").write_bytes(
+        numpy.concatenate(documents).astype("<u2").tobytes()
+    )
+    lengths = numpy.array([len(ids) for ids in documents])
+    index = struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, 8, len(lengths), len(lengths) + 1)
+    index += (
+        lengths.astype("<i4").tobytes() + (2 * (lengths.cumsum() - lengths)).astype("<i8").tobytes()
+    )
+    prefix.with_name(f"{prefix.name}.idx").write_bytes(
+        index + numpy.arange(len(lengths) + 1).astype("<i8").tobytes()
+    )
+
+
+@pytest.fixture
+def opened(runs):
+    """The local run with 40 documents, of which the split holds the last two out."""
+    opened = open_run("06-evaluation", runs=runs)
+    (prefix,) = opened.plan.data.train
+    words = [
+        f"Document {number} says that the tea is hot. " * (30 + number) for number in range(40)
+    ]
+    write_tokens(
+        opened.folder / prefix, [[*load_tokenizer().encode(text), 50256] for text in words]
+    )
+    return opened
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What the trainer was asked; it finds every token of trained weights twice as likely as that of first ones."""
+    requests = []
+
+    def answer(command, folder, phase, request, processes=1):
+        requests.append((command, phase, processes, request))
+        likelihoods = {"first": math.log(0.001), "trained": math.log(0.002)}
+        pairs = request["pairs"]
+        return {
+            "answers": [
+                [(likelihoods[name] * len(ids), False) for _, ids in pairs]
+                for name in request["weights"]
+            ]
+        }
+
+    monkeypatch.setattr(evaluation, "ask_trainer", answer)
+    return requests
+
+
+def test_minimal_pairs_are_the_same_every_time_and_differ_in_little():
+    pairs = list(evaluation.minimal_pairs())
+    assert pairs == list(evaluation.minimal_pairs()) and len(pairs) == len(set(pairs)) == 200
+    assert len({name for name, _, _ in pairs}) == 10
+    for _, right, wrong in pairs:
+        mine = right.split()
+        other = wrong.split()
+        different = [one for one in zip(mine, other, strict=True) if one[0] != one[1]]
+        assert 1 <= len(different) <= 2 and "{" not in right + wrong
+
+
+def test_held_out_text_is_what_the_split_keeps_from_the_training(opened):
+    texts = list(evaluation.held_out_texts(opened.folder, opened.settings, opened.plan))
+    length = opened.plan.phases["04-training"].model.sequence_length
+    first = load_tokenizer().encode("Document 38 says that the tea is hot. " * 68)
+    assert texts[0].context == (50256,) and list(texts[0].ids) == first[:length]
+    assert (
+        texts[1].context == (first[length - 1],)
+        and list(texts[1].ids) == first[length : 2 * length]
+    )
+    assert sum(len(text.ids) for text in texts) <= evaluation.HELD_OUT_TOKENS + 1
+    ours = sum(text.bytes for text in texts if text.context == (50256,) or text.ids[0] in first)
+    assert ours == len("Document 38 says that the tea is hot. " * 68) + len(
+        "Document 39 says that the tea is hot. " * 69
+    )
+
+
+def test_scores_before_and_after_are_kept_compared_and_not_measured_twice(opened, asked):
+    evaluation.measure(opened)
+    ((command, phase, processes, request),) = asked
+    assert (command, phase, processes, request["weights"]) == (
+        "score",
+        "04-training",
+        1,
+        ["first", "trained"],
+    )
+    rows = {(row["what"], row["measure"]): row for row in read_scores(opened.folder)}
+    known = rows["corpus", "perplexity of a token"]
+    assert (known["before"], known["after"]) == (pytest.approx(1000), pytest.approx(500))
+    bits = rows["corpus", "bits per byte"]
+    assert bits["before"] - bits["after"] == pytest.approx(
+        bits["before"] * math.log(2) / math.log(1000)
+    )
+    pairs = rows["all minimal pairs", "right (share)"]
+    assert pairs["samples"] == 200 and pairs["after"] == 0  # as likely is not likelier
+    assert sum(row["samples"] for (_, measure), row in rows.items() if measure == PHENOMENON) == 200
+    evaluation.measure(opened)
+    assert len(asked) == 1
+    evaluation.finish(opened)
+    twin = opened.session.finish()
+    assert twin.verdict == "pass" and twin.results["corpus: bits per byte, after"] == bits["after"]
+    assert run_files.what_is_missing(opened.folder, "06-evaluation", opened.fingerprint) == ""
+    assert (
+        "corpus" in evaluation.evaluate(run_folder("local", opened.folder.parent)).as_text()
+        and len(asked) == 1
+    )
+
+
+def test_text_that_is_foreseen_worse_than_before_is_warned_of():
+    row = {"what": "corpus", "measure": "bits per byte", "samples": 1, "before": 2.0, "after": 2.5}
+    sound, _, worse = evaluation.checks([row])
+    assert (sound.verdict, worse.verdict, worse.value) == ("pass", "warn", "2.500, 2.000 before")
+    verdicts = [
+        check.verdict for check in evaluation.checks([{**row, "after": math.nan, "before": None}])
+    ]
+    assert verdicts == ["fail", "pass"]
+
+
+def test_weights_of_another_framework_and_login_nodes_are_left_alone(opened, asked):
+    training = opened.settings.run.training.model_copy(update={"framework": "nemo"})
+    settings = replace(
+        opened.settings, run=opened.settings.run.model_copy(update={"training": training})
+    )
+    said = evaluation.measure_built_in(opened.folder, settings, opened.plan)
+    assert said.startswith("Nothing is measured: the weights are nemo's own")
+    site = opened.settings.site.model_copy(update={"scheduler": "slurm"})
+    queued = replace(opened, settings=replace(opened.settings, site=site))
+    (opened.folder / "evaluation").mkdir()
+    (opened.folder / evaluation.BUILT_IN).write_text('{"what": "scores of an earlier training"}\n')
+    evaluation.measure(queued)
+    assert asked == [] and read_scores(opened.folder) == []
+    expected = opened.fingerprint
+    evaluation.finish(queued)
+    assert queued.session.finish().verdict == "warn"
+    assert run_files.what_is_missing(opened.folder, "06-evaluation", expected), (
+        "the next run looks for scores again"
+    )
+
+
+def test_imported_weights_have_no_score_before(opened, asked):
+    events = opened.folder / opened.plan.phases["04-training"].log.events
+    events.write_text('{"time": 1.0, "event": "resumed", "phase": "04-training", "iteration": 0}\n')
+    evaluation.measure(opened)
+    assert asked[0][3]["weights"] == ["trained"]
+    assert {row["before"] for row in read_scores(opened.folder)} == {None}

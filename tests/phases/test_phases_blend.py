@@ -1,0 +1,168 @@
+"""Several texts become token files under one plan; those made elsewhere are put where the plan reads them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from toy_run import PROJECT, TOY
+
+from runbook import params
+from runbook.core.errors import DataError
+from runbook.phases import open_phase as phases
+from runbook.phases.job_control import job_rules
+from runbook.phases.p02_data import phase as data
+from runbook.phases.token_inputs import text_identity
+from runbook.runs import run_files
+from runbook.tokens.pipeline.options import TokenizeOptions, read_manifest
+from runbook.tokens.pipeline.tokenize import prepare
+from runbook.tokens.verification import sample_documents
+
+DATASETS = """
+fruit: {title: Fruit, kind: local, folder: fruit, pattern: "*.jsonl", licence: ours, source: test}
+stone: {title: Stones, kind: local, folder: stone, pattern: "*.jsonl", licence: ours, source: test}
+ready: {title: Ready, kind: tokenized, folder: ready, licence: ours, source: test}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, runs) -> Path:
+    """A project with two texts of its own."""
+    root = tmp_path / "project"
+    shutil.copytree(PROJECT / "params", root / "params")
+    with (root / "params" / "datasets.yaml").open("a") as stream:
+        stream.write(DATASETS)
+    for name, word in (("fruit", "apple pear plum"), ("stone", "granite basalt")):
+        (root / name).mkdir()
+        lines = [json.dumps({"text": f"{word} {number}"}) for number in range(40)]
+        (root / name / "one.jsonl").write_text("\n".join(lines) + "\n")
+    return root
+
+
+def opened(project: Path, *words: str, phase: str = "02-data"):
+    settings = params.load("local", set_words=[*TOY, "data.workers=1", *words], project=project)
+    return phases.open_run_phase(settings, phase)
+
+
+def test_each_text_of_a_blend_is_tokenized_and_verified(project, capsys):
+    words = ("data.dataset=fruit", "data.blend=fruit 0.7, stone 0.3")
+    open_phase = opened(project, *words)
+    data.show_source(open_phase)
+    assert "share of the samples" in capsys.readouterr().out
+    data.fetch(open_phase)
+    data.tokenize(open_phase)
+    data.verify(open_phase)
+    for name, word in (("fruit", " apple"), ("stone", "basalt")):
+        prefix = open_phase.folder / "data" / f"{name}_text_document"
+        assert read_manifest(prefix).documents == 40
+        first_pieces = "".join(document.pieces[0] for document in sample_documents(prefix, 1))
+        assert word.strip() in first_pieces or name == "stone"
+    assert open_phase.session.results["documents"] == 80
+    mark = run_files.read_mark(open_phase.folder, data.STEP)
+    assert len(mark.outputs) == 6
+    capsys.readouterr()
+    data.tokenize(opened(project, *words))
+    assert "done, verified" in capsys.readouterr().out
+    train = opened(project, *words, phase="04-training")
+    assert job_rules.data_check(train).verdict == "pass"
+    assert [source.weight for source in train.phase_plan.data.train] == [0.7, 0.3]
+    assert ("data", "70.0% fruit, 30.0% stone") in [
+        (row["what"], row["value"]) for row in phases.summary_rows(train)
+    ]
+
+
+def made_elsewhere(project: Path, *names: str) -> None:
+    (project / "ready").mkdir(exist_ok=True)
+    for name in names:
+        prepare(
+            [project / "fruit" / "one.jsonl"], project / "ready" / name, TokenizeOptions(workers=1)
+        )
+
+
+def test_ready_token_files_are_put_where_the_plan_reads_them_and_blend_with_text(project, capsys):
+    made_elsewhere(project, "old")
+    words = ("data.dataset=fruit", "data.blend=fruit 1, ready 1")
+    open_phase = opened(project, *words)
+    data.show_source(open_phase)
+    data.tokenize(open_phase)
+    assert "1 pairs of token files were made elsewhere" in capsys.readouterr().out
+    data.verify(open_phase)
+    link = open_phase.folder / "data" / "ready_text_document.bin"
+    assert (
+        link.is_symlink()
+        and link.read_bytes()
+        == (open_phase.folder / "data" / "fruit_text_document.bin").read_bytes()
+    )
+    assert job_rules.data_check(opened(project, *words, phase="04-training")).verdict == "pass"
+
+
+def test_sources_are_chosen_by_keys_of_the_run_and_a_wrong_name_is_warned_of(project, capsys):
+    sources = ["web", "book", "web"]
+    lines = [
+        json.dumps({"text": f"some text {number}", "kind": source})
+        for number, source in enumerate(sources)
+    ]
+    (project / "fruit" / "one.jsonl").write_text("\n".join(lines) + "\n")
+    words = ("data.dataset=fruit", "data.source_key=kind", "data.drop_sources=book, boks")
+    open_phase = opened(project, *words)
+    data.tokenize(open_phase)
+    verdicts = data.verify(open_phase)
+    warned = [check for check in verdicts.checks if check.verdict == "warn"]
+    assert [(check.name, check.value) for check in warned] == [
+        ("sources", "no record is of source boks; the records' sources: book, web")
+    ]
+    manifest = read_manifest(open_phase.folder / "data" / "fruit_text_document")
+    assert (manifest.documents, manifest.dropped_sources) == (2, {"book": 1})
+    facts = {row["what"]: row["value"] for row in data.show_what_it_is(open_phase)[0].rows}
+    assert facts["left out by choice"] == "1 documents: 1 of book"
+    other = params.load("local", set_words=[*TOY, *words[:2]], project=project)
+    arguments = (open_phase.plan, open_phase.folder, "02-data")
+    assert phases.phase_fingerprint(other, *arguments) != open_phase.fingerprint
+
+
+def test_ready_token_files_that_the_plan_does_not_know_are_refused_with_what_to_do(project):
+    made_elsewhere(project, "old", "new")
+    open_phase = opened(project, "data.dataset=ready")
+    with pytest.raises(
+        DataError,
+        match=r"ready has 2 pairs of token files .* and the plan reads 1 .*: list the \.bin",
+    ):
+        data.tokenize(open_phase)
+
+
+def test_mock_data_needs_no_token_files(project):
+    train = opened(project, "data.dataset=mock", phase="04-training")
+    assert job_rules.data_check(train).verdict == "pass"
+
+
+YOUNGER = (
+    "data.blend",
+    "data.keep_sources",
+    "data.drop_sources",
+    "data.source_key",
+    "data.fix_text",
+)
+"""Keys that came after there were fingerprints."""
+
+
+def test_what_is_not_asked_for_leaves_the_fingerprint_of_the_data_as_it_was(project):
+    open_phase = opened(project, "data.dataset=fruit")
+    dataset = open_phase.settings.dataset.model_dump(mode="json")
+    assert dataset.pop("parts_order") == "listed"
+    assert not (dataset["files"] or dataset["groups"] or dataset["parts"])
+    inputs = {
+        "data": {
+            key: value
+            for key, value in open_phase.settings.subset(["data"]).items()
+            if key not in YOUNGER
+        },
+        "dataset": dataset,
+        "vocabulary": open_phase.settings.model.vocabulary,
+        "text": text_identity(open_phase.settings, open_phase.folder),
+    }
+    digest = phases.phase_fingerprint(
+        open_phase.settings, open_phase.plan, open_phase.folder, "02-data"
+    )
+    assert digest == run_files.fingerprint(phases.VERSIONS["02-data"], inputs)

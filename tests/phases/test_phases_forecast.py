@@ -1,0 +1,127 @@
+"""`runbook plan --predict` and `--search`: what a terminal and a program read."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from runbook.cli.plan import plan
+from runbook.core.errors import ParamsError
+from runbook.params.project import project_root
+from runbook.phases.plan_service import search_run
+from runbook.tools.speed.predictions import predict_file, predictions_text
+
+ROOT = project_root(Path(__file__))
+PUBLISHED = ROOT / "runbook" / "results" / "published" / "published_results.csv"
+
+
+def call(*words: str) -> Result:
+    return CliRunner().invoke(plan, list(words), standalone_mode=False)
+
+
+def write(path: Path, *rows: dict[str, str]) -> Path:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def test_every_row_of_the_published_table_gets_its_answer_in_order() -> None:
+    rows = json.loads(call("--predict", str(PUBLISHED), "--json").output)
+    with PUBLISHED.open(encoding="utf-8", newline="") as file:
+        models = [row["model"] for row in csv.DictReader(file)]
+    assert [row["model"] for row in rows] == models
+    assert [row["row"] for row in rows] == list(range(1, len(models) + 1))
+    for row in rows:
+        assert (
+            (row["tokens_s_per_accel"] is None)
+            == (row["tflops_per_accel"] is None)
+            == (row["reason"] is not None)
+        )
+
+
+def test_a_table_needs_only_two_columns(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "t.csv",
+        {"model": "GPT-3 13B", "accelerator": "H100"},
+        {"model": "GPT-3 13B", "accelerator": "Cerebras"},
+    )
+    first, second = predict_file(path)
+    assert (first.tokens_s_per_accel or 0) > 1000
+    assert second.reason == "the accelerator 'Cerebras' is not in our table, and no peak is guessed"
+    text = predictions_text([first, second])
+    assert "GPT-3 13B on H100: " in text
+    assert "GPT-3 13B on Cerebras: unknown: the accelerator 'Cerebras'" in text
+
+
+def test_a_byte_order_mark_and_rows_of_any_length_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(
+        "\ufeffmodel,accelerator,n_accel\nGPT 7.5B,A100\nGPT 7.5B,A100,8,9,10\n".encode()
+    )
+    assert len([row for row in predict_file(path) if row.tokens_s_per_accel]) == 2
+    path.write_text("model,accelerator\n")
+    assert predict_file(path) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (
+            b"a;b\n1;2\n",
+            "the table has no column model and no column accelerator (its first line: a;b)",
+        ),
+        (b"", "(its first line: nothing)"),
+        (
+            b"model,accelerator\n\xff\xfe\n",
+            "is not UTF-8 text (byte 18). Save the table as CSV in UTF-8.",
+        ),
+        (
+            b'model,accelerator\n"' + b"x" * 200_000 + b'"\n',
+            ": field larger than field limit (131072). Save the table as CSV with commas.",
+        ),
+    ],
+)
+def test_a_file_that_is_no_table_ends_with_2(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(content)
+    with pytest.raises(ParamsError) as caught:
+        predict_file(path)
+    assert words in str(caught.value)
+    assert caught.value.exit_code == 2
+    with pytest.raises(ParamsError, match=r"Give the path of a CSV file\.$"):
+        predict_file(tmp_path / "none.csv")
+
+
+def test_a_run_or_a_table_not_both_and_not_neither() -> None:
+    for words in ((), ("local", "--predict", str(PUBLISHED))):
+        result = call(*words)
+        assert result.exception is not None
+        assert "give either RUN or --predict FILE.csv" in str(result.exception)
+
+
+def test_the_search_of_a_shipped_run_ranks_and_grows() -> None:
+    search = search_run("azure-175b", ["jobs.training.nodes=16"])
+    found: Any = search.as_dict()
+    assert found["reason"] is None
+    assert found["layouts"][0]["seconds_per_step"] <= found["layouts"][-1]["seconds_per_step"]
+    assert [row["devices"] for row in found["growth"]][:3] == [128, 256, 512]
+    text = search.as_text()
+    assert "Best layouts" in text
+    assert "nodes in multiples of" in text
+    assert json.loads(call("azure-175b", "--search", "--json").output)["device"] == "H100-SXM"
+
+
+def test_a_machine_without_accelerators_is_told_why_nothing_is_searched() -> None:
+    assert (
+        search_run("local", [])
+        .as_text()
+        .endswith("No layout: a CPU has no links between devices to lay a model out over.")
+    )

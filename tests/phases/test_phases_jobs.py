@@ -1,0 +1,600 @@
+"""A long job is submitted once, found again, resumed where it stopped, and never mixed with another."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from toy_run import events, make_ready, open_run, write_gate, write_metrics
+
+from runbook.core.errors import HeldError, JobError, RecordError
+from runbook.core.locks import HOLDER_VARIABLE, hold
+from runbook.jobs.job_folder import JobState
+from runbook.phases.job_control import job_rules
+from runbook.phases.job_control import training_jobs as jobs
+from runbook.phases.open_phase import phase_fingerprint
+from runbook.phases.p03_smoke_test import phase as smoke_test
+from runbook.phases.p04_training import phase as training
+from runbook.results.history import Event
+from runbook.runs import run_files
+from runbook.runs.status import refuse_while_a_job_runs
+
+PHASE = "04-training"
+
+
+@pytest.fixture
+def open_phase(runs, queue):
+    return open_run(PHASE, runs=runs)
+
+
+def job_names(open_phase) -> list[str]:
+    return sorted(path.name for path in (open_phase.folder / "jobs").glob("*"))
+
+
+def test_a_job_is_submitted_with_its_script_and_an_event(open_phase, queue, capsys):
+    jobs.launch(open_phase)
+    assert queue.calls == ["submit 04-training"]
+    assert events(open_phase) == ["begun", "submitted"]
+    assert (open_phase.folder / "jobs/04-training/job.sh").read_text().startswith("#!")
+    assert (
+        "Not done yet: submitted jobs/04-training as fake-04-training." in capsys.readouterr().out
+    )
+
+
+def test_launching_again_finds_the_running_job(open_phase, queue, capsys):
+    jobs.launch(open_phase)
+    jobs.launch(open_run(PHASE, runs=open_phase.folder.parent))
+    assert queue.calls == ["submit 04-training"]
+    assert "of 04-training is running; it is watched, not started again." in capsys.readouterr().out
+
+
+def test_a_job_that_finished_while_nobody_watched_is_not_started_again(open_phase, queue, capsys):
+    jobs.launch(open_phase)
+    write_metrics(open_phase, 6)
+    queue.states["04-training"] = JobState.DONE
+    jobs.launch(open_phase)
+    jobs.watch(open_phase)
+    assert queue.calls == ["submit 04-training"]
+    assert not jobs.what_is_missing(open_phase)
+    assert "finished while nobody watched; nothing is started again" in capsys.readouterr().out
+    jobs.launch(open_phase)
+    jobs.watch(open_phase)
+    assert capsys.readouterr().out.count("done, verified") == 2
+
+
+@pytest.mark.parametrize(
+    "state", [JobState.FAILED, JobState.CANCELLED, JobState.STOPPED, JobState.LOST]
+)
+def test_a_job_that_ended_early_is_followed_by_another_over_the_same_files(
+    open_phase, queue, state
+):
+    jobs.launch(open_phase)
+    metrics = write_metrics(open_phase, 3)
+    queue.states["04-training"] = state
+    jobs.launch(open_phase)
+    assert queue.calls == ["submit 04-training", "submit 04-training-2"]
+    assert events(open_phase) == ["begun", "submitted", "submitted"]
+    assert metrics.exists()
+
+
+def test_a_job_that_runs_with_other_values_is_neither_watched_nor_moved_from_under(
+    open_phase, queue
+):
+    """Its outputs would be taken for those of the new values."""
+    jobs.launch(open_phase)
+    metrics = write_metrics(open_phase, 3)
+    (open_phase.folder / "run.yaml").unlink()
+    other = open_run(PHASE, "training.iterations=9", runs=open_phase.folder.parent)
+    told = r"jobs/04-training is running \(told so\) with other parameters or data than these\. .*runbook cancel local"
+    with pytest.raises(JobError, match=told):
+        jobs.launch(other)
+    assert metrics.exists()
+    assert queue.calls == ["submit 04-training"]
+    with pytest.raises(
+        JobError,
+        match=r"what it works on is not moved away\. Wait until it has ended, or end it: run",
+    ):
+        refuse_while_a_job_runs(open_phase.folder, queue)
+    queue.states["04-training"] = JobState.CANCELLED
+    refuse_while_a_job_runs(open_phase.folder, queue)
+
+
+def test_outputs_of_other_values_are_set_aside_and_nothing_is_lost(open_phase, queue, capsys):
+    jobs.launch(open_phase)
+    metrics = write_metrics(open_phase, 6)
+    written = metrics.read_bytes()
+    (open_phase.folder / "checkpoints" / "iter_0000006").mkdir(parents=True)
+    queue.states["04-training"] = JobState.DONE
+    (open_phase.folder / "run.yaml").unlink()
+    jobs.launch(open_run(PHASE, "training.seed=9", runs=open_phase.folder.parent))
+    (history,) = (open_phase.folder / "history").iterdir()
+    assert (history / "metrics.jsonl").read_bytes() == written
+    assert (history / "checkpoints" / "iter_0000006").is_dir()
+    assert not metrics.exists()
+    assert f"were moved to history/{history.name}." in capsys.readouterr().out
+    assert events(open_phase) == ["begun", "submitted", "begun", "submitted"]
+
+
+def saved_at(open_phase, iteration: int) -> None:
+    (open_phase.folder / "checkpoints" / f"iter_{iteration:07d}").mkdir(parents=True)
+
+
+def replanned(open_phase, queue, *words: str):
+    """Launch what somebody changed after the first jobs, and give the run's history folders."""
+    queue.states["04-training"] = JobState.STOPPED
+    (open_phase.folder / "run.yaml").unlink()
+    jobs.launch(open_run(PHASE, *words, runs=open_phase.folder.parent))
+    return list((open_phase.folder / "history").glob("*"))
+
+
+def test_a_longer_training_goes_on_from_its_checkpoint_and_says_what_becomes_of_the_rate(
+    open_phase, queue, capsys
+):
+    jobs.launch(open_phase)
+    metrics = write_metrics(open_phase, 6)
+    saved_at(open_phase, 6)
+    assert (
+        replanned(open_phase, queue, "training.iterations=12", "training.warmup_iterations=2") == []
+    )
+    assert metrics.exists()
+    assert events(open_phase) == ["begun", "submitted", "replanned", "submitted"]
+    told = capsys.readouterr().out
+    assert (
+        "The training goes on from its checkpoint of iteration 6: iterations 6 -> 12. The learning rate"
+        in told
+    )
+    assert "0.000825 in the next step, where the old plan had 0.00015." in told
+    assert (
+        "training.decay_samples=48 would keep the old rate. To begin anew instead: runbook run with --redo"
+        in told
+    )
+    jobs.launch(open_run(PHASE, "training.iterations=12", runs=open_phase.folder.parent))
+    assert len(queue.calls) == 2
+
+
+def test_a_rate_that_does_not_depend_on_the_length_is_said_to_be_undisturbed(runs, queue, capsys):
+    words = ("training.decay_iterations=6",)
+    open_phase = open_run(PHASE, *words, runs=runs)
+    jobs.launch(open_phase)
+    saved_at(open_phase, 4)
+    assert replanned(open_phase, queue, *words, "training.iterations=12") == []
+    assert (
+        "does not depend on the length: the losses are those of one undisturbed training."
+        in capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("parallel.tensor=2", "of iteration 4: tensor 1 -> 2, data 2 -> 1."),
+        ("parallel.pipeline=2", "of iteration 4: pipeline 1 -> 2, data 2 -> 1."),
+        ("training.micro_batch=2", "of iteration 4: micro-batch 4 -> 2."),
+        ("training.engine=deepspeed", "the weights are taken up, and Adam begins anew."),
+    ],
+)
+def test_another_cut_goes_on_too(open_phase, queue, capsys, word, told):
+    jobs.launch(open_phase)
+    saved_at(open_phase, 4)
+    assert replanned(open_phase, queue, word) == []
+    assert told in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "training.learning_rate=1e-3",
+        "training.iterations=4",  # nothing is left to train
+        "training.warmup_iterations=3",
+        "training.global_batch=16",
+        "data.split=900,50,50",
+    ],
+)
+def test_another_training_or_a_shorter_one_begins_anew_with_the_old_kept(open_phase, queue, word):
+    jobs.launch(open_phase)
+    saved_at(open_phase, 4)
+    (history,) = replanned(open_phase, queue, word)
+    assert (history / "checkpoints" / "iter_0000004").is_dir()
+    assert events(open_phase)[-2:] == ["begun", "submitted"]
+
+
+def test_a_training_that_an_older_program_began_can_be_prolonged_once_it_was_resumed(
+    open_phase, queue
+):
+    jobs.launch(open_phase)
+    saved_at(open_phase, 4)
+    started = job_rules.started_path(open_phase.folder, PHASE)
+    started.write_text(started.read_text().partition("\n")[0])  # as it was written then
+    queue.states["04-training"] = JobState.STOPPED
+    jobs.launch(open_phase)
+    queue.states["04-training-2"] = JobState.STOPPED
+    assert replanned(open_phase, queue, "training.iterations=12") == []
+
+
+def test_a_smoke_test_is_never_prolonged(runs, queue):
+    smoke = open_run("03-smoke-test", runs=runs)
+    jobs.launch(smoke)
+    (smoke.folder / "smoke" / "checkpoints" / "iter_0000012").mkdir(parents=True)
+    queue.states["03-smoke-test"] = JobState.STOPPED
+    (smoke.folder / "run.yaml").unlink()
+    jobs.launch(open_run("03-smoke-test", "training.smoke.iterations=20", runs=runs))
+    assert len(list((smoke.folder / "history").iterdir())) == 1
+
+
+def test_what_is_set_aside_twice_in_a_second_lies_in_two_places(tmp_path, monkeypatch):
+    monkeypatch.setattr("time.strftime", lambda *_: "20251121T060000Z")
+    for number in (1, 2, 3):
+        (tmp_path / "smoke").mkdir(exist_ok=True)
+        (tmp_path / "smoke" / "metrics.jsonl").write_text(str(number))
+        moved = jobs.move_to_history(
+            tmp_path, "03-smoke-test", [tmp_path / "smoke" / "metrics.jsonl", tmp_path / "none"]
+        )
+        assert moved is not None
+        assert (moved / "smoke--metrics.jsonl").read_text() == str(number)
+    assert len(list((tmp_path / "history").iterdir())) == 3
+    assert jobs.move_to_history(tmp_path, "03-smoke-test", [tmp_path / "none"]) is None
+
+
+def test_a_stopped_job_is_resumed_as_long_as_each_job_makes_a_step(
+    open_phase, queue, capsys, monkeypatch
+):
+    """Six jobs of one step each come to the end; the same number without a step does not."""
+    queue.after_submit = JobState.STOPPED
+    done = iter(range(1, 7))
+
+    def follow(open_phase, enough=None):
+        rows = next(done, 6)
+        write_metrics(open_phase, rows)
+        name = job_names(open_phase)[-1]
+        return replace(
+            queue.state(jobs.JobFolder(open_phase.folder / "jobs" / name)),
+            state=JobState.DONE if rows == 6 else JobState.STOPPED,
+        )
+
+    monkeypatch.setattr(jobs, "follow", follow)
+    jobs.launch(open_phase)
+    jobs.watch(open_phase)
+    assert len(queue.calls) == 6
+    assert not jobs.what_is_missing(open_phase)
+    assert (
+        capsys.readouterr().out.count(
+            "The job ended as stopped (told so); it goes on as jobs/04-training-"
+        )
+        == 5
+    )
+
+
+def test_a_job_that_stops_again_and_again_without_a_step_is_not_resumed_for_ever(open_phase, queue):
+    queue.after_submit = JobState.LOST
+    jobs.launch(open_phase)
+    with pytest.raises(JobError, match=r"04-training ended as lost \(told so\)"):
+        jobs.watch(open_phase)
+    assert len(queue.calls) == 1 + open_phase.settings.job(PHASE).restarts
+
+
+def test_a_failed_job_is_told_in_its_own_last_words(open_phase, queue):
+    queue.after_submit = JobState.FAILED
+    jobs.launch(open_phase)
+    folder = open_phase.folder / "jobs" / "04-training"
+    (folder / "err").write_text(
+        "".join(f"line {n}\n" for n in range(100)) + "RuntimeError: no such thing\n"
+    )
+    (folder / "out").write_text("said\n")
+    with pytest.raises(JobError) as error:
+        jobs.watch(open_phase)
+    text = str(error.value)
+    assert text.startswith("04-training ended as failed (told so). Its last words:\n")
+    assert "  RuntimeError: no such thing\n  said\n" in text
+    assert f"The whole log: {folder / 'err'} and {folder / 'out'}." in text
+    assert "line 1\n" not in text
+    assert len(queue.calls) == 1
+
+
+def test_nothing_is_submitted_where_the_check_above_failed_or_was_left_out(runs, queue, capsys):
+    """In JupyterLab the next cell runs after one that failed."""
+    open_phase = open_run(PHASE, runs=runs, ready=False)
+    with pytest.raises(RecordError, match="2 of 2 checks failed"):
+        training.check_ready(open_phase)
+    told = r"04-training: nothing was submitted\. smoke test: not done .*; token files: not made \(rule: 02-data made"
+    with pytest.raises(JobError, match=told):
+        training.launch(open_phase)
+    assert (queue.calls, job_names(open_phase), events(open_phase)) == ([], [], [])
+    make_ready(open_phase)
+    training.launch(open_phase)
+    assert queue.calls == ["submit 04-training"]
+
+
+def test_a_smoke_test_is_not_submitted_without_token_files(runs, queue):
+    open_phase = open_run("03-smoke-test", runs=runs, ready=False)
+    with pytest.raises(
+        JobError, match=r"03-smoke-test: nothing was submitted\. token files: not made"
+    ):
+        smoke_test.launch(open_phase)
+    assert queue.calls == []
+
+
+def test_a_person_who_gives_their_name_may_submit_without_a_smoke_test(runs, queue):
+    open_phase = open_run(PHASE, "training.smoke.waived_by=A. Person", runs=runs)
+    write_gate(open_phase, "fail")
+    training.launch(open_phase)
+    assert queue.calls == ["submit 04-training"]
+    assert events(open_phase) == ["gate_waived", "begun", "submitted"]
+
+
+def test_a_job_is_not_resumed_where_the_smoke_test_failed_meanwhile(open_phase, queue):
+    jobs.launch(open_phase)
+    queue.states["04-training"] = JobState.STOPPED
+    write_gate(open_phase, "fail")
+    with pytest.raises(JobError, match=r"nothing was submitted\. smoke test: fail"):
+        training.watch(open_phase)
+    assert queue.calls == ["submit 04-training"]
+
+
+def test_token_files_that_passed_are_not_read_again_for_the_launch(open_phase, queue, monkeypatch):
+    """They may be terabytes; one that lost bytes since is noticed all the same."""
+    training.check_ready(open_phase)
+    monkeypatch.setattr(run_files, "sha256_of", lambda path: pytest.fail(f"{path} is read"))
+    training.launch(open_phase)
+    queue.states["04-training"] = JobState.STOPPED
+    (open_phase.folder / "data" / "tokens").write_text("cut")
+    with pytest.raises(JobError, match="data/tokens has 3 bytes instead of 4"):
+        training.launch(open_phase)
+
+
+def test_a_phase_is_not_finished_while_its_job_runs_nor_before_its_training_is_done(
+    open_phase, queue
+):
+    with pytest.raises(
+        RecordError,
+        match=r"04-training is not finished, because its training is not \(not done yet\)\. Run",
+    ):
+        training.finish(open_phase)
+    jobs.launch(open_phase)
+    told = r"04-training is not finished: jobs/04-training is running \(told so\)\. Run the cell that watches it"
+    with pytest.raises(JobError, match=told):
+        training.finish(open_phase)
+    assert not run_files.mark_path(open_phase.folder, PHASE).exists()
+    queue.states["04-training"] = JobState.DONE
+    write_metrics(open_phase, 6)
+    jobs.watch(open_phase)
+    training.finish(open_phase)
+    assert run_files.mark_path(open_phase.folder, PHASE).exists()
+
+
+def test_watching_before_launching_says_what_to_do(open_phase):
+    with pytest.raises(
+        JobError, match="04-training has no job: run the cell that launches it first"
+    ):
+        jobs.watch(open_phase)
+
+
+def test_a_job_that_ended_by_itself_before_it_was_asked_to_stop_is_no_error(
+    open_phase, queue, monkeypatch
+):
+    jobs.launch(open_phase)
+
+    def too_late(folder):
+        queue.states["04-training"] = JobState.DONE
+        raise JobError("only a running job can be stopped")
+
+    monkeypatch.setattr(queue, "request_stop", too_late)
+    assert jobs.stop_gently(open_phase).state is JobState.DONE
+
+
+def test_a_signal_that_cannot_be_sent_to_a_running_job_is_an_error(open_phase, queue, monkeypatch):
+    jobs.launch(open_phase)
+
+    def elsewhere(folder):
+        raise JobError("runs on another host")
+
+    monkeypatch.setattr(queue, "request_stop", elsewhere)
+    with pytest.raises(JobError, match="another host"):
+        jobs.stop_gently(open_phase)
+
+
+def test_the_rehearsed_stop_happens_once(runs, queue, capsys):
+    open_phase = open_run(PHASE, "training.rehearse_stop=3", runs=runs)
+    jobs.launch(open_phase)
+    write_metrics(open_phase, 3)
+    queue.after_submit = JobState.DONE
+    training.rehearse_stop(open_phase)
+    assert queue.calls == ["submit 04-training", "SIGTERM 04-training", "submit 04-training-2"]
+    assert (
+        "Stopped before the first step, exit code 75; goes on as jobs/04-training-2."
+        in capsys.readouterr().out
+    )
+    rows = [
+        json.loads(line) for line in (open_phase.folder / "events.jsonl").read_text().splitlines()
+    ]
+    assert [
+        (row["job"], row["why"], row["planned"]) for row in rows if row["event"] == "ended"
+    ] == [("04-training", "the stop that training.rehearse_stop=3 plans", True)]
+    open_phase.append_event("stopped", iteration=3, signal="SIGTERM")
+    training.rehearse_stop(open_phase)
+    assert len(queue.calls) == 3
+    assert "already stopped and resumed; it is not done twice" in capsys.readouterr().out
+
+
+def test_no_stop_is_rehearsed_where_none_was_asked_for(open_phase, queue, capsys):
+    training.rehearse_stop(open_phase)
+    assert queue.calls == []
+    assert "training.rehearse_stop is 0: no stop is rehearsed." in capsys.readouterr().out
+
+
+def test_a_job_that_was_faster_than_the_rehearsal_is_left_done(runs, queue, capsys):
+    open_phase = open_run(PHASE, "training.rehearse_stop=3", runs=runs)
+    jobs.launch(open_phase)
+    write_metrics(open_phase, 6)
+    queue.states["04-training"] = JobState.DONE
+    training.rehearse_stop(open_phase)
+    assert queue.calls == ["submit 04-training"]
+    assert "The job finished before it could be stopped at iteration 3." in capsys.readouterr().out
+
+
+def test_a_resume_from_the_checkpoint_of_another_training_does_not_pass(open_phase):
+    own = Event("resumed", folder="checkpoints/iter_0000003", same_fingerprint=True)
+    assert training.own_checkpoints(open_phase, [Event("started")]) == []
+    assert [check.verdict for check in training.own_checkpoints(open_phase, [own])] == ["pass"]
+    (check,) = training.own_checkpoints(open_phase, [own, replace(own, same_fingerprint=False)])
+    assert (check.verdict, check.value) == ("fail", "checkpoints/iter_0000003: of another training")
+    assert check.rule.endswith("if not: runbook run local --redo training begins anew")
+
+
+def test_while_somebody_else_works_on_the_run_nothing_is_submitted(open_phase, queue, monkeypatch):
+    with hold(open_phase.folder, "runbook run local"):
+        with pytest.raises(HeldError, match="runbook run local, since"):
+            jobs.launch(open_phase)
+        assert queue.calls == []
+        monkeypatch.setenv(HOLDER_VARIABLE, str(open_phase.folder))
+        jobs.launch(open_phase)
+    assert queue.calls == ["submit 04-training"]
+
+
+def test_a_phase_is_not_opened_by_hand_while_runbook_run_works_on_it(open_phase, runs, monkeypatch):
+    """Its record would be set aside under the notebook that writes it."""
+    record = open_phase.folder / "records" / "04-training.json"
+    before = record.read_bytes()
+    with hold(open_phase.folder, "runbook run local"):
+        with pytest.raises(
+            HeldError, match=r"runbook run local, since .* Wait until it has ended, or end it"
+        ):
+            open_run(PHASE, runs=runs)
+        assert record.read_bytes() == before
+        monkeypatch.setenv(HOLDER_VARIABLE, str(open_phase.folder))
+        open_run(PHASE, runs=runs)
+
+
+def test_the_outputs_of_a_training_are_its_metrics_and_its_newest_checkpoint(open_phase):
+    write_metrics(open_phase, 2)
+    for name in ("iter_0000010", "iter_0000020", "iter_0000030.part", "iter_0000010.old.part"):
+        folder = open_phase.folder / "checkpoints" / name
+        (folder / "deep").mkdir(parents=True)
+        (folder / "deep" / "weights").write_text("w")
+    names = [
+        path.relative_to(open_phase.folder).as_posix() for path in jobs.training_outputs(open_phase)
+    ]
+    assert names == ["metrics.jsonl", "checkpoints/iter_0000020/deep/weights"]
+
+
+def finish_training(open_phase, queue) -> Path:
+    """A finished, watched training; its newest checkpoint."""
+    jobs.launch(open_phase)
+    write_metrics(open_phase, 6)
+    (open_phase.folder / "samples.jsonl").write_text('{"iteration": 6, "text": "a"}\n')
+    weights = open_phase.folder / "checkpoints" / "iter_0000006" / "weights"
+    weights.parent.mkdir(parents=True)
+    weights.write_text("right")
+    queue.states["04-training"] = JobState.DONE
+    jobs.watch(open_phase)
+    return weights
+
+
+def forge(path: Path) -> None:
+    """Change a file, and keep its size."""
+    text = path.read_text()
+    path.write_text(text[:-3] + "0" + text[-2:])
+
+
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "samples.jsonl", "checkpoints/iter_0000006/weights"]
+)
+@pytest.mark.parametrize("act", [jobs.launch, jobs.watch])
+def test_a_changed_output_of_a_finished_training_never_becomes_its_record(
+    act, name, open_phase, queue
+):
+    finish_training(open_phase, queue)
+    mark = run_files.mark_path(open_phase.folder, "04-training--train")
+    before = mark.read_bytes()
+    forge(open_phase.folder / name)
+    with pytest.raises(run_files.ChangedOutputError) as error:
+        act(open_phase)
+    assert error.value.status == run_files.StepStatus(run_files.StepState.OUTPUT_CHANGED, name)
+    assert f"{name} was changed after it was made" in str(error.value)
+    assert "runbook run local --redo 04-training" in str(error.value)
+    assert mark.read_bytes() == before
+    assert queue.calls == ["submit 04-training"]
+
+
+def test_deleted_weights_of_a_finished_training_are_named_and_not_left_out_of_its_record(
+    open_phase, queue
+):
+    weights = finish_training(open_phase, queue)
+    weights.unlink()
+    with pytest.raises(run_files.ChangedOutputError) as error:
+        jobs.launch(open_phase)
+    assert error.value.status.state is run_files.StepState.OUTPUT_MISSING
+
+
+@pytest.mark.parametrize("phase", ["04-training", "05-analysis", "06-evaluation"])
+def test_no_phase_is_opened_over_changed_results_and_its_record_stays(
+    phase, open_phase, queue, runs
+):
+    finish_training(open_phase, queue)
+    record = open_phase.folder / "records" / f"{phase}.json"
+    record.write_text(record.read_text() if record.exists() else "{}")
+    before = record.read_bytes()
+    forge(open_phase.folder / "metrics.jsonl")
+    with pytest.raises(run_files.ChangedOutputError):
+        open_run(phase, runs=runs, ready=False)
+    assert record.read_bytes() == before
+
+
+def test_a_training_is_not_prolonged_from_changed_weights(open_phase, queue, runs):
+    weights = finish_training(open_phase, queue)
+    longer = "training.iterations=9"
+    (open_phase.folder / "run.yaml").unlink()
+    forge(weights)
+    prolonged = open_run(PHASE, longer, runs=runs)
+    with pytest.raises(run_files.ChangedOutputError):
+        jobs.launch(prolonged)
+    weights.write_text("right")
+    jobs.launch(prolonged)
+    assert queue.calls == ["submit 04-training", "submit 04-training-2"]
+
+
+def test_a_gate_that_was_changed_after_the_smoke_test_opens_nothing(open_phase):
+    gate = write_gate(open_phase, "fail")
+    run_files.write_mark(open_phase.folder, "03-smoke-test", 1, "abc", [gate])
+    write_gate(open_phase, "pass")
+    assert job_rules.gate_check(open_phase).verdict == "fail"
+
+
+def test_training_waits_for_the_smoke_test_and_the_token_files_of_these_values(runs):
+    open_phase = open_run(PHASE, runs=runs, ready=False)
+    assert job_rules.gate_check(open_phase).verdict == "fail"
+    assert job_rules.gate_check(open_phase).rule.endswith("run 03-smoke-test.ipynb first")
+    assert job_rules.data_check(open_phase).value == "not made"
+    gate = open_phase.folder / "smoke" / "gate.json"
+    gate.parent.mkdir(exist_ok=True)
+    gate.write_text(json.dumps({"verdict": "pass", "fingerprint": "of other values"}))
+    assert job_rules.gate_check(open_phase).value == "done with other parameters"
+    digest = phase_fingerprint(
+        open_phase.settings, open_phase.plan, open_phase.folder, "03-smoke-test"
+    )
+    for verdict in ("pass", "fail"):
+        gate.write_text(json.dumps({"verdict": verdict, "fingerprint": digest}))
+        assert job_rules.gate_check(open_phase).verdict == verdict
+    run_files.write_mark(open_phase.folder, "02-data--tokenize", 1, "abc", [gate])
+    assert (job_rules.data_check(open_phase).verdict, job_rules.data_check(open_phase).value) == (
+        "pass",
+        "1 files",
+    )
+    gate.write_text("changed")
+    assert job_rules.data_check(open_phase).verdict == "fail"
+    assert job_rules.data_check(open_phase).value.startswith(
+        "smoke/gate.json has 7 bytes instead of "
+    )
+
+
+def test_a_training_whose_metrics_are_gone_fails_for_that_and_is_not_said_to_learn_nothing(
+    open_phase,
+):
+    path = write_metrics(open_phase, 48)
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[40:]))
+    with pytest.raises(
+        RecordError, match=r"1 of \d checks failed: no step is missing: missing: steps 1 to 40 \("
+    ):
+        training.judge(open_phase)

@@ -1,0 +1,190 @@
+"""What was given to a run by hand once is not asked for again, and never mixed with another run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy_run import PROJECT, TOY
+
+import runbook
+from runbook import params
+from runbook.core.errors import ParamsError
+from runbook.params import PARAMETERS
+from runbook.params.project import PROJECT_VARIABLE
+from runbook.phases import open_phase as phases
+from runbook.phases import runner as run
+from runbook.phases.runner import RunRequest
+from runbook.records.engine.execute import Outcome
+from runbook.runs.status import run_folder
+
+GIVEN = {
+    "model": "tiny",
+    "training": {"iterations": 30},
+    "jobs": {"training": {"walltime": "00:20:00"}},
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path, runs: Path, monkeypatch) -> Path:
+    """A project of one's own, whose files may be changed."""
+    root = tmp_path / "project"
+    for name in ("params", "notebooks"):
+        shutil.copytree(PROJECT / name, root / name)
+    monkeypatch.chdir(root / "notebooks")
+    return root
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch) -> Path:
+    """A working folder outside of any project, as that of a kernel which papermill started there."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv(PROJECT_VARIABLE, "")
+    monkeypatch.delenv(PROJECT_VARIABLE)
+    return folder
+
+
+def bind(phase: str, **given: Any) -> phases.OpenPhase:
+    return phases.bind_phase(phase, {**PARAMETERS, **given})
+
+
+def test_a_kernel_in_another_folder_opens_the_run_that_it_bound(project, elsewhere):
+    open_phase = bind("00-plan", run=str(project / "params" / "local.yaml"))
+    assert not open_phase.folder.is_relative_to(project)
+    opened = runbook.open(open_phase.folder).plan
+    assert opened.settings.project == project
+    assert opened.plan.model == open_phase.plan.model
+    assert os.environ[PROJECT_VARIABLE] == str(project), "processes that it starts find it too"
+
+
+def test_a_kernel_inside_the_project_needs_no_variable(project, elsewhere, monkeypatch):
+    monkeypatch.chdir(project / "notebooks")
+    bind("00-plan")
+    assert PROJECT_VARIABLE not in os.environ
+
+
+def test_a_kernel_in_another_project_reads_the_models_of_its_own(project, elsewhere):
+    shutil.copytree(project / "params", elsewhere / "params")
+    bind("00-plan", run=str(project / "params" / "local.yaml"))
+    assert params.project_root() == project
+
+
+def test_a_run_file_named_by_its_path_leads_to_its_runs_from_anywhere(
+    project, elsewhere, monkeypatch
+):
+    monkeypatch.delenv(phases.RUNS_VARIABLE)
+    file = str(project / "params" / "local.yaml")
+    folder = bind("00-plan", run=file).folder
+    monkeypatch.delenv(PROJECT_VARIABLE)
+    assert run_folder(file) == folder == project / "runs" / "local"
+    assert runbook.open(file).folder == folder
+
+
+def test_a_folder_that_is_no_runs_is_not_taken_for_a_run_file(project, elsewhere):
+    os.environ[PROJECT_VARIABLE] = str(project)
+    with pytest.raises(ParamsError) as refused:
+        runbook.open(elsewhere)
+    assert "is not a run's folder" in str(refused.value)
+    assert "is not a file" not in str(refused.value)
+
+
+def test_the_next_notebook_goes_on_with_what_the_first_one_was_given(project, capsys):
+    first = bind("00-plan", **GIVEN)
+    written = (first.folder / "run.yaml").read_bytes()
+    assert (first.folder / "overrides.yaml").read_text() == (
+        "# Given by hand, over the run file of local; who opens this run again has it from here.\n"
+        'model: tiny\ntraining:\n  iterations: 30\njobs:\n  training:\n    walltime: "00:20:00"\n'
+    )
+    capsys.readouterr()
+    second = bind("01-environment")
+    assert second.settings.run == first.settings.run
+    assert (first.folder / "run.yaml").read_bytes() == written
+    origin = str(second.settings.origins["training.iterations"][-1])
+    assert origin.endswith("overrides.yaml:4 (given before)")
+    assert (
+        "Given to local before, and taken over (overrides.yaml): model=tiny, training.iterations=30, "
+        "jobs.training.walltime=00:20:00.\n"
+    ) in capsys.readouterr().out
+    assert bind("02-data", training={"iterations": 30}).settings.run == first.settings.run, (
+        "given again in part"
+    )
+
+
+def test_another_value_in_a_cell_is_refused_with_its_place_and_what_to_do(project):
+    folder = bind("00-plan", model="tiny").folder
+    with pytest.raises(ParamsError) as error:
+        bind("01-environment", training={"iterations": 30})
+    assert str(error.value).startswith(
+        f"{folder} was made with other values:\n"
+        '  training.iterations: 100 there, 30 now (cell "parameters", training)\n'
+        "To go on with this run as it is, put the parameters cell back to its defaults.\nTo keep both: runbook run"
+    )
+
+
+def test_a_run_file_that_changed_meanwhile_is_not_passed_over(project):
+    bind("00-plan", model="tiny")
+    path = project / "params" / "local.yaml"
+    path.write_text(path.read_text().replace("iterations: 100", "iterations: 90"))
+    with pytest.raises(
+        ParamsError, match=r"training\.iterations: 100 there, 90 now \(params/local\.yaml:\d+\)"
+    ):
+        bind("01-environment")
+
+
+def test_a_name_given_for_one_decision_is_not_kept_for_the_next(project):
+    folder = bind("04-training", training={"smoke": {"waived_by": "A. Person"}}).folder
+    assert not (folder / "overrides.yaml").exists()
+    assert bind("04-training").settings.run.training.smoke.waived_by == ""
+
+
+def test_a_site_given_by_hand_rehearses_again_as_it_did(project):
+    first = bind("00-plan", run="lumi-13b", site="local", model="tiny")
+    assert bind("01-environment", run="lumi-13b").settings.run == first.settings.run
+
+
+@pytest.fixture
+def executed(monkeypatch) -> list[tuple[str, Any]]:
+    """The phases that `runbook run` would execute, each with its settings; no notebook is."""
+    seen: list[tuple[str, Any]] = []
+
+    def run_phase(request, settings, plan, folder, phase, say):
+        seen.append((phase, settings))
+        return Outcome("done", 0, "", None)
+
+    monkeypatch.setattr(run, "run_phase", run_phase)
+    return seen
+
+
+def test_the_command_line_takes_over_too_and_begins_anew_where_it_is_told_to(project, executed):
+    said: list[str] = []
+    words = tuple(word for word in TOY if not word.startswith("training.smoke"))
+    _, folder = run.run_phases(RunRequest("local", words, to_phase="0"), said.append)
+    run.run_phases(RunRequest("local", from_phase="1", to_phase="1"), said.append)
+    assert executed[0][1].run == executed[1][1].run
+    assert said == [
+        "Given to local before, and taken over (overrides.yaml): model=tiny, training.iterations=6, "
+        "training.warmup_iterations=2, training.rehearse_stop=0."
+    ]
+    run.run_phases(RunRequest("local", redo="0", to_phase="0"), said.append)
+    assert executed[2][1].run == params.load("local").run
+    assert not (folder / "overrides.yaml").exists()
+    (history,) = (folder / "history").glob("run-*")
+    assert (history / "overrides.yaml").exists()
+
+
+def test_a_hand_edit_in_a_master_is_refused_before_anything_is_written(project, runs, executed):
+    path = project / "notebooks" / "02-data.ipynb"
+    path.write_text(
+        path.read_text().replace("training: dict = {}", 'training: dict = {\\"iterations\\": 30}')
+    )
+    with pytest.raises(
+        ParamsError,
+        match=r"^notebooks/02-data\.ipynb, cell .parameters.: training = \{'iterations': 30",
+    ):
+        run.run_phases(RunRequest("local"), print)
+    assert (executed, runs.exists()) == ([], False)

@@ -1,0 +1,161 @@
+"""When `runbook run` takes a phase for done, and what status says of runs in every state."""
+
+from __future__ import annotations
+
+import pytest
+from toy_run import FakeScheduler, open_run
+
+from runbook.core.checks import Check
+from runbook.core.errors import JobError, ParamsError, RecordError
+from runbook.jobs.job_folder import JobState
+from runbook.params.schema.run_file import PHASES
+from runbook.phases import report
+from runbook.phases.job_control import training_jobs as jobs
+from runbook.phases.report import card, write_report
+from runbook.phases.runner import why_not_done
+from runbook.records.pages.notebook_page import write_html
+from runbook.runs import status
+
+PHASE = "01-environment"
+
+
+@pytest.fixture
+def finished(runs):
+    """A phase finished in this process, with the files that its execution as a notebook would add."""
+    open_phase = open_run(PHASE, runs=runs)
+    open_phase.session.check(Check("cores", "pass", "2 cores", "one for each process"))
+    report.finish(open_phase)
+    return open_phase
+
+
+def missing(open_phase) -> str:
+    return why_not_done(open_phase.settings, open_phase.plan, open_phase.folder, open_phase.phase)
+
+
+def add_forms(open_phase) -> None:
+    records = open_phase.folder / "records"
+    (records / f"{PHASE}.ipynb").write_text(
+        '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
+    )
+    write_html(open_phase.folder, PHASE)
+
+
+def test_a_phase_is_done_with_its_mark_and_its_whole_record(finished):
+    assert missing(finished) == "its executed notebook is not among the records"
+    add_forms(finished)
+    assert missing(finished) == ""
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda path: path.unlink(), "its record is missing"),
+        (lambda path: path.write_text("{"), "its record cannot be read"),
+        (
+            lambda path: path.write_text(path.read_text().replace('"done"', '"interrupted"')),
+            "its newest record says interrupted",
+        ),
+    ],
+)
+def test_a_phase_whose_record_was_lost_or_never_ended_is_executed_again(finished, damage, told):
+    add_forms(finished)
+    damage(finished.folder / "records" / f"{PHASE}.json")
+    assert missing(finished) == told
+
+
+def test_a_phase_opened_anew_by_hand_and_left_is_not_done(finished, runs):
+    add_forms(finished)
+    open_run(PHASE, runs=runs).session.close()
+    assert missing(finished) == "its newest record says interrupted"
+
+
+def test_a_failed_check_stops_the_phase_and_leaves_no_mark(runs):
+    open_phase = open_run(PHASE, runs=runs)
+    open_phase.session.check(Check("disk", "fail", "1 GiB free", "at least 2 GiB"))
+    with pytest.raises(RecordError, match="01-environment did not pass; its checks above say why"):
+        report.finish(open_phase)
+    assert missing(open_phase) == "not done yet"
+
+
+def test_status_shows_every_run_also_one_whose_record_is_broken(
+    finished, runs, queue: FakeScheduler
+):
+    assert "local  01-environment  1 of 7 done  unknown" in status.status_of_all(runs)
+    text = status.status_of_one("local", runs)
+    assert "01-environment  done     pass" in text
+    assert "04-training     not run" in text
+    (finished.folder / "records" / f"{PHASE}.json").write_text("{")
+    assert "unreadable" in status.status_of_all(runs)
+    assert "unreadable" in status.status_of_one("local", runs)
+    assert "is not the twin of a notebook" in status.status_of_one("local", runs)
+    assert "01-environment  unreadable" in card(finished.folder)
+
+
+def test_status_of_nothing_says_how_to_begin(runs):
+    assert status.status_of_all(runs) == "No runs yet: runbook run local makes the first one."
+    with pytest.raises(
+        ParamsError,
+        match=r"runs/local is not a run's folder; there are no runs yet\. runbook run local",
+    ):
+        status.run_folder("local", runs)
+
+
+def test_the_nearest_run_is_named(finished, runs):
+    with pytest.raises(ParamsError, match=r"runs/locale is not a run's folder; there are local\. "):
+        status.run_folder("locale", runs)
+    assert status.run_folder("local", runs) == finished.folder
+    assert status.run_folder("params/local.yaml", runs) == finished.folder
+    assert status.run_folder(str(finished.folder), None) == finished.folder
+
+
+def test_jobs_are_listed_in_their_order_and_found_by_their_id(runs, queue: FakeScheduler):
+    open_phase = open_run("04-training", runs=runs)
+    for _ in range(11):
+        queue.after_submit = JobState.STOPPED
+        jobs.launch(open_phase)
+    names = [job.path.name for job in status.job_folders(open_phase.folder)]
+    assert names == ["04-training", *(f"04-training-{n}" for n in range(2, 12))]
+    assert (
+        status.find_job("fake-04-training-10", runs)
+        == f"local: {open_phase.folder}/jobs/04-training-10"
+    )
+    with pytest.raises(
+        JobError, match="No run here submitted a job 12345; runbook status lists the runs"
+    ):
+        status.find_job("12345", runs)
+
+
+def test_the_card_of_a_run_to_a_phase_has_the_verdict_of_those_phases(
+    finished, runs, queue: FakeScheduler
+):
+    failed = open_run("05-analysis", runs=runs)
+    failed.session.check(Check("figures", "fail", "none", "every figure is drawn"))
+    with pytest.raises(RecordError):
+        report.finish(failed)
+    assert card(finished.folder).startswith("\n\nlocal: fail\n")
+    early = card(finished.folder, [PHASE])
+    assert early.startswith("\n\nlocal: pass, 01-environment\n")
+    assert "05-analysis     done     fail" in early
+    assert card(finished.folder, ["01-environment", "02-data"]).startswith(
+        "\n\nlocal: unknown, 01-environment to 02-data\n"
+    )
+    assert card(finished.folder, PHASES).startswith("\n\nlocal: fail\n")
+
+
+def test_cancel_ends_the_jobs_that_run_and_no_other(runs, queue: FakeScheduler):
+    open_phase = open_run("04-training", runs=runs)
+    jobs.launch(open_phase)
+    queue.states["04-training"] = JobState.STOPPED
+    jobs.launch(open_phase)
+    assert status.cancel_jobs(open_phase.folder, queue) == "04-training-2: cancelled (cancelled)"
+    assert queue.calls[-1] == "cancel 04-training-2"
+    assert (
+        status.cancel_jobs(open_phase.folder, queue)
+        == "No job of this run is running; nothing was cancelled."
+    )
+
+
+def test_a_report_of_a_run_that_has_only_a_plan_can_be_written(runs):
+    open_phase = open_run("00-plan", runs=runs)
+    assert write_report(open_phase.folder) == open_phase.folder / "index.html"
+    assert "04-training     not run" in card(open_phase.folder)

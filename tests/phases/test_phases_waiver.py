@@ -1,0 +1,68 @@
+"""A training without a passed smoke test needs a name, and the name is recorded."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from toy_run import open_run
+
+from runbook.core.errors import RecordError
+from runbook.phases.open_phase import phase_fingerprint
+from runbook.phases.p04_training import phase as training
+from runbook.runs import run_files
+
+PHASE = "04-training"
+NAME = "training.smoke.waived_by=A. Person"
+
+
+def ready(open_phase):
+    mark = open_phase.folder / "tokens"
+    mark.write_text("made")
+    run_files.write_mark(open_phase.folder, "02-data--tokenize", 1, "abc", [mark])
+    return open_phase
+
+
+def waivers(open_phase):
+    path = open_phase.folder / "events.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [line for line in lines if line["event"] == "gate_waived"]
+
+
+def test_an_absent_gate_stops_and_says_what_to_set(runs, queue):
+    open_phase = ready(open_run(PHASE, runs=runs, ready=False))
+    with pytest.raises(
+        RecordError, match=r"--set training\.smoke\.waived_by=NAME, which is recorded"
+    ):
+        training.check_ready(open_phase)
+    assert waivers(open_phase) == []
+
+
+def test_a_name_lets_it_go_on_and_is_recorded_once(runs, queue):
+    ready(open_run(PHASE, runs=runs, ready=False))
+    open_phase = open_run(PHASE, NAME, runs=runs, ready=False)
+    training.check_ready(open_phase)
+    training.check_ready(open_phase)
+    (event,) = waivers(open_phase)
+    assert (event["by"], event["phase"], event["gate"]) == ("A. Person", PHASE, "not done")
+    assert open_phase.session.results["smoke_test_waived_by"] == "A. Person"
+    (gate,) = [check for check in open_phase.session.finish().checks if check.name == "smoke test"]
+    assert (gate.verdict, gate.value) == (
+        "warn",
+        f"not done; waived by A. Person (account {event['account']})",
+    )
+
+
+def test_a_failed_gate_can_be_waived_and_a_passed_one_needs_no_name(runs, queue):
+    open_phase = ready(open_run(PHASE, NAME, runs=runs, ready=False))
+    path = open_phase.folder / "smoke" / "gate.json"
+    path.parent.mkdir(exist_ok=True)
+    digest = phase_fingerprint(
+        open_phase.settings, open_phase.plan, open_phase.folder, "03-smoke-test"
+    )
+    path.write_text(json.dumps({"verdict": "pass", "fingerprint": digest}))
+    training.check_ready(open_phase)
+    assert waivers(open_phase) == []
+    path.write_text(json.dumps({"verdict": "fail", "fingerprint": digest}))
+    training.check_ready(open_phase)
+    assert [event["gate"] for event in waivers(open_phase)] == ["fail"]

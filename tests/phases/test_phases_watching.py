@@ -1,0 +1,203 @@
+"""The facts of a running job's picture, a person's wish that it stops, and values chosen by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+from types import SimpleNamespace
+
+import pytest
+from toy_run import FakeScheduler, open_run
+
+from runbook import params
+from runbook.core.errors import ParamsError
+from runbook.jobs.job_folder import JobState, JobStatus
+from runbook.params.editing import without_sums
+from runbook.phases.job_control import live_view
+from runbook.phases.job_control import training_jobs as jobs
+from runbook.phases.p00_plan import phase as plan
+from runbook.runs import status
+
+ROW = {
+    "iteration": 2,
+    "loss": 9.5,
+    "seconds": 0.5,
+    "tokens_per_second": 8191.6,
+    "tflops_per_device": 0.05,
+}
+
+
+def write_rows(open_phase, *rows) -> None:
+    path = open_phase.folder / open_phase.phase_plan.log.metrics
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_the_picture_of_a_running_job_says_all_that_its_files_know(runs, queue):
+    open_phase = open_run("04-training", runs=runs)
+    picture = live_view.LiveView(open_phase)
+    waiting = picture.facts(JobStatus(JobState.PENDING, "77", None, "Priority, 3rd of 12"))
+    assert (waiting["state"], waiting["queue"]) == ("pending", "Priority, 3rd of 12")
+    write_rows(open_phase, {**ROW, "iteration": 1, "loss": 10.5}, {**ROW, "memory_bytes": 2**30})
+    facts = picture.facts(JobStatus(JobState.RUNNING, "77", None, ""))
+    assert (facts["done"], facts["loss"], facts["tokens/s"], facts["memory"]) == (
+        2,
+        9.5,
+        8192,
+        "1.00 GiB",
+    )
+    assert (facts["losses"], facts["left"], facts["queue"]) == ("█▁", "2.00 s", None)
+    assert "MFU" not in facts, "no peak of a CPU is guessed, and a line says nothing about it"
+    ended = picture.facts(JobStatus(JobState.DONE, "77", 0, "", started=100.0, ended=160.0))
+    assert (ended["left"], ended["in use"], ended["ran"]) == (None, None, "1 min")
+    assert picture.curve() == ("loss", [(1, 10.5), (2, 9.5)])
+
+
+def test_mfu_names_its_peak_and_is_left_out_where_none_is_known():
+    spec = SimpleNamespace(duration=SimpleNamespace(iterations=4))
+    assert live_view.training_facts([ROW], spec, 0.2, True)["MFU"] == "25.0% of 0.2 TFLOP/s"
+    assert "MFU" not in live_view.training_facts([ROW], spec, None, True)
+
+
+def test_gpus_are_asked_where_the_job_runs_here(monkeypatch, tmp_path):
+    """A made-up nvidia-smi, for there is no GPU here."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho '98, 40536'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert live_view.gpus_in_use(live_view.ask_gpus) == ["GPU 0 98 %, 40536 MiB"]
+
+
+def test_a_job_on_the_cpu_is_shown_beside_no_gpu_of_the_machine(runs, queue, monkeypatch):
+    monkeypatch.setattr(live_view, "ask_gpus", lambda: "98, 40536")
+    open_phase = open_run("04-training", runs=runs)
+    picture = live_view.LiveView(open_phase)
+    assert "GPU" not in str(picture.facts(JobStatus(JobState.RUNNING, "77", None, ""))["in use"])
+
+
+def test_a_gentle_stop_asks_every_living_job_once_and_nothing_resumes_it(
+    runs, queue: FakeScheduler
+):
+    open_phase = open_run("04-training", runs=runs)
+    assert (
+        status.stop_jobs(open_phase.folder, queue)
+        == "No job of this run is running; none was stopped."
+    )
+    jobs.launch(open_phase)
+    folder = jobs._latest(open_phase)
+    assert not folder.stop_requested.exists()
+    said = status.stop_jobs(open_phase.folder, queue)
+    assert (
+        said == "04-training: asked to save and stop; it ends with exit code 75 when it has saved"
+    )
+    assert queue.calls[-1] == "SIGTERM 04-training"
+    assert folder.stop_requested.exists()
+    before = len(queue.calls)
+    with pytest.raises(Exception, match="ended as stopped"):
+        jobs.watch(open_phase)
+    assert [call for call in queue.calls[before:] if call.startswith("submit")] == []
+    jobs.launch(open_phase)
+    assert queue.calls[-1] == "submit 04-training-2", "launching again is a person's wish to go on"
+
+
+KEYS = ("model", "training.micro_batch", "training.global_batch", "parallel.tensor")
+
+
+def test_a_choice_that_breaks_a_rule_is_told_at_the_field_that_was_changed():
+    assert plan.consider_changes("local", {}, KEYS).errors == {}
+    wrong = plan.consider_changes("local", {"training.micro_batch": "3"}, KEYS)
+    assert list(wrong.errors) == ["training.micro_batch"]
+    assert (
+        "the global batch divides by micro-batch x data copies"
+        in wrong.errors["training.micro_batch"]
+    )
+    both = plan.consider_changes(
+        "local", {"training.micro_batch": "x", "model": "nope"}, KEYS
+    ).errors
+    assert set(both) == {"training.micro_batch", "model"}
+    elsewhere = plan.consider_changes("local", {"training.seed": "x"}, KEYS).errors
+    assert list(elsewhere) == [""]
+    assert elsewhere[""].startswith("training.seed: ")
+
+
+def test_every_key_of_the_schema_is_a_field_with_its_help():
+    found = plan.form_fields(params.load("local"))
+    names = [field.key for group in found.values() for field in group]
+    assert sorted([*names, "run"]) == sorted(params.all_keys())
+    assert [field.key for field in found[""]][:3] == ["site", "model", "data.dataset"]
+    assert all(field.help for group in found.values() for field in group)
+
+
+@pytest.mark.parametrize("run", ["local", "lumi-13b", "azure-175b"])
+def test_a_written_run_file_means_the_same_as_the_run_with_its_changes(run, tmp_path):
+    settings = params.load(run, set_words=["training.seed=7"])
+    path = tmp_path / "chosen.yaml"
+    path.write_text(plan.file_text(settings, "chosen"))
+    again = params.load(str(path), project=settings.project, portable=True)
+    assert again.value("training.seed") == 7
+    left_out = {"run"}
+    assert {k: v for k, v in again.values().items() if k not in left_out} == {
+        k: v for k, v in settings.values().items() if k not in left_out
+    }
+
+
+def by_hand() -> params.Settings:
+    """A run as its parameters cell may have made it."""
+    given = {
+        "training": {"iterations": 30, "micro_batch": 2},
+        "jobs": {"training": {"walltime": "00:20:00"}},
+    }
+    return params.load("local", overrides=given)
+
+
+def test_the_form_begins_with_what_the_parameters_cell_says_and_keeps_it():
+    settings = by_hand()
+    run = str(plan.run_file_of(settings))
+    given = plan.values_over_file(run, settings)
+    assert given == {
+        "training": {"iterations": 30, "micro_batch": 2},
+        "jobs": {"training": {"walltime": "00:20:00"}},
+    }
+    keys = (
+        "training.iterations",
+        "training.micro_batch",
+        "training.seed",
+        "jobs.training.walltime",
+    )
+    answer = plan.consider_changes(run, {"training.seed": "7"}, keys, given)
+    assert dict(answer.values) == dict(zip(keys, ("30", "2", "7", "00:20:00"), strict=True))
+    tokens = plan.consider_changes(run, {"training.tokens": "1000000"}, keys, given)
+    assert (tokens.errors, tokens.values["training.iterations"]) == ({}, "0"), (
+        "another length instead"
+    )
+    shown = {
+        field.key: field.value for group in plan.form_fields(settings).values() for field in group
+    }
+    assert (shown["training.micro_batch"], shown["jobs.training.walltime"]) == ("2", "00:20:00")
+    assert shown["jobs.smoke.walltime"] == "00:30:00", "as it stands in the run file"
+
+
+def test_a_written_run_file_keeps_the_comments_of_the_runs_own():
+    settings = by_hand()
+    own = without_sums(plan.run_file_of(settings).read_text(), "local.yaml").splitlines()
+    head, *text = plan.file_text(settings, "chosen").splitlines()
+    assert head.startswith(plan.MADE_BY)
+    assert len(own) == len(text)
+    differing = [new.strip() for old, new in zip(own, text, strict=True) if old != new]
+    assert [line.partition("  #")[0] for line in differing] == [
+        "run: chosen",
+        "iterations: 30",
+        "micro_batch: 2",
+        'walltime: "00:20:00"',
+    ]
+    comments = [line.partition("#")[2] for line in own if "#" in line]
+    assert [line.partition("#")[2] for line in text if "#" in line] == comments
+
+
+def test_a_name_that_is_none_and_a_file_of_another_person_are_refused():
+    with pytest.raises(ParamsError, match="cannot be a run's name"):
+        plan.write_run_file("local", "a/b", {})
+    with pytest.raises(
+        ParamsError, match=r"local\.yaml exists already and was not written by this form"
+    ):
+        plan.write_run_file("local", "local", {})

@@ -1,0 +1,85 @@
+"""A tokenizer that does not fit the models is found when the run is planned, and again in 02-data."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from toy_run import PROJECT
+
+from runbook import params
+from runbook.core.errors import PlanError
+from runbook.phases.p02_data import phase as data
+from runbook.planning import Plan
+from runbook.runs.machine import make_plan_here
+
+
+def settings_with(tokenizer: Path) -> params.Settings:
+    return params.load("local", set_words=[f"data.tokenizer={tokenizer}"], project=PROJECT)
+
+
+def write_tokenizer(folder: Path, size: int) -> Path:
+    path = folder / "tokenizer.json"
+    vocabulary = {f"t{number}": number for number in range(size)}
+    path.write_text(json.dumps({"model": {"type": "BPE", "vocab": vocabulary, "merges": []}}))
+    return path
+
+
+def verdicts(plan: Plan) -> dict[str, str]:
+    return {check.name: check.verdict for check in plan.checks if "vocabulary" in check.name}
+
+
+def test_more_tokens_than_rows_stop_the_plan_and_name_both_models(tmp_path):
+    with pytest.raises(PlanError) as refused:
+        make_plan_here(settings_with(write_tokenizer(tmp_path, 60_000)))
+    told = str(refused.value)
+    assert (
+        "tokenizer.json has 60,000 tokens; vocabulary: 50,257 of model small, 50,257 of smoke"
+        in told
+    )
+    assert "a vocabulary of at least 60000" in told
+
+
+def test_a_smoke_model_alone_that_is_too_small_stops_the_plan(tmp_path):
+    settings = settings_with(write_tokenizer(tmp_path, 60_000))
+    wide = settings.model.model_copy(update={"vocabulary": 60_000})
+    with pytest.raises(PlanError) as refused:
+        make_plan_here(replace(settings, model=wide))
+    assert "50,257 of smoke model" in str(refused.value)
+    assert "of model small" not in str(refused.value)
+
+
+def test_rows_that_no_token_uses_are_a_warning(tmp_path):
+    plan = make_plan_here(settings_with(write_tokenizer(tmp_path, 32_000)))
+    assert verdicts(plan)["vocabulary of the tokenizer"] == "pass"
+    (check,) = (check for check in plan.checks if check.name == "unused vocabulary")
+    assert check.verdict == "warn"
+    assert "18,257 unused rows" in check.value
+
+
+def test_padding_and_room_for_special_tokens_are_no_warning(tmp_path):
+    plan = make_plan_here(settings_with(write_tokenizer(tmp_path, 49_300)))
+    assert "unused vocabulary" not in verdicts(plan)
+
+
+def test_a_tokenizer_that_is_only_on_the_cluster_is_not_known_here(tmp_path):
+    plan = make_plan_here(settings_with(tmp_path / "there" / "tokenizer.json"))
+    assert verdicts(plan)["vocabulary of the tokenizer"] == "unknown"
+
+
+def test_a_file_that_is_no_tokenizer_stops_the_plan(tmp_path):
+    (tmp_path / "x.model").write_bytes(b"not a model")
+    with pytest.raises(PlanError, match=r"x\.model is not a SentencePiece model"):
+        make_plan_here(settings_with(tmp_path / "x.model"))
+
+
+def test_the_data_phase_compares_the_tokenizers_of_its_token_files(monkeypatch):
+    manifest = SimpleNamespace(tokenizer={"name": "big.json", "vocabulary": 60_000})
+    monkeypatch.setattr(data, "_read_manifests", lambda open_phase: [manifest, manifest])
+    settings = params.load("local", project=PROJECT)
+    (check,) = data.vocabulary_checks(SimpleNamespace(settings=settings))
+    assert check.verdict == "fail"
+    assert "the tokenizer big.json has 60,000 tokens" in check.value

@@ -1,0 +1,171 @@
+"""Export and import of a run's weights around the trainer: new folders only, tokenizer files, the model card."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from toy_run import PROJECT, TOY
+
+from runbook import params
+from runbook.cli import cli
+from runbook.core.errors import DataError, ParamsError
+from runbook.phases import trained_model as weights
+from runbook.planning.plan import make_plan
+from runbook.runs.run_files import write_plan_file
+from runbook.tokens.tokenizer import load_tokenizer, tokenizer_files
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A run's folder with a plan and two steps, as after training."""
+    settings = params.load("local", set_words=list(TOY), project=PROJECT)
+    write_plan_file(settings, make_plan(settings), tmp_path / "run")
+    lines = [
+        {"iteration": step, "seconds": 1.0, "loss": 11.0 - step, "segment": 0} for step in (1, 2, 3)
+    ]
+    (tmp_path / "run" / "metrics.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in lines)
+    )
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def trainer(monkeypatch):
+    """A trainer that answers without weights; what it was asked for."""
+    asked = []
+
+    def answer(command, folder, phase, request):
+        asked.append((command, request))
+        if command == "export":
+            Path(request["out"]).mkdir()
+        if command == "sample":
+            return {"iteration": 2, "ids": [ids[:1] for ids in request["prompts"]]}
+        return {
+            "iteration": 2,
+            "architecture": "GPT2LMHeadModel",
+            "files": 1,
+            "bytes": 9,
+            "folder": "f",
+        }
+
+    monkeypatch.setattr(weights, "ask_trainer", answer)
+    return asked
+
+
+def test_an_exported_folder_has_tokenizer_and_model_card_and_is_not_written_over(
+    folder, trainer, tmp_path
+):
+    out = tmp_path / "hf"
+    assert weights.export_weights(folder, out).iteration == 2
+    assert trainer == [("export", {"out": f"{out}.part", "iteration": 0, "shard_bytes": 5 * 10**9})]
+    names = ["README.md", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
+    assert (
+        sorted(path.name for path in out.iterdir()) == names and not (tmp_path / "hf.part").exists()
+    )
+    assert load_tokenizer(str(out)).encode("Hello world") == [15496, 995]
+    assert json.loads((out / "tokenizer_config.json").read_text())["eos_token"] == "<|endoftext|>"
+    assert json.loads((out / "generation_config.json").read_text())["eos_token_id"] == 50256
+    card = (out / "README.md").read_text()
+    assert "| Training loss (nat/token) | 10.0000 at first, 9.0000 at step 2 |" in card
+    assert (
+        "| Commit | not recorded |" in card
+        and "licence: public domain" in card
+        and "license: other\n" in card
+    )
+    with pytest.raises(
+        ParamsError,
+        match=r"hf exists already: nothing is written over\. Remove it, or give another",
+    ):
+        weights.export_weights(folder, out)
+    assert (out / "README.md").read_text() == card and len(trainer) == 1
+
+
+def test_a_failed_export_leaves_nothing_and_another_ones_leftover_alone(
+    folder, trainer, tmp_path, monkeypatch
+):
+    (tmp_path / "hf.part").mkdir()
+    with pytest.raises(
+        ParamsError,
+        match=r"hf\.part exists already: an export that was ended left it, or one is run",
+    ):
+        weights.export_weights(folder, tmp_path / "hf")
+    assert (tmp_path / "hf.part").exists() and not trainer
+    monkeypatch.setattr(weights, "_model_card", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        weights.export_weights(folder, tmp_path / "other")
+    assert not list(tmp_path.glob("other*"))
+
+
+def test_a_folder_with_another_tokenizer_is_not_imported(folder, trainer, tmp_path):
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    with pytest.raises(
+        DataError,
+        match=r"has no config\.json, as a Hugging Face .* none of latest_checkpointed_iterat",
+    ):
+        weights.import_weights(folder, theirs)
+    (theirs / "config.json").write_text("{}")
+    tokenizer = json.loads(tokenizer_files("gpt2")["tokenizer.json"])
+    (theirs / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert weights.import_weights(folder, theirs) == "f"
+    tokenizer["model"]["merges"] = tokenizer["model"]["merges"][:1000]
+    (theirs / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(
+        ParamsError,
+        match=r"tokenizer\.json encodes 'Hello world' as \[39, .*, and data\.tokenizer gpt2",
+    ):
+        weights.import_weights(folder, theirs)
+    assert [command for command, _ in trainer] == ["import"]
+
+
+@pytest.mark.parametrize(
+    "file", ["latest_checkpointed_iteration.txt", "common.pt", "mp_rank_00_001/model_optim_rng.pt"]
+)
+def test_a_megatron_checkpoint_is_imported_with_a_word_about_its_tokenizer(
+    file, folder, trainer, tmp_path
+):
+    (tmp_path / "theirs" / file).parent.mkdir(parents=True)
+    (tmp_path / "theirs" / file).write_text("")
+    words = [
+        "import",
+        folder.name,
+        "--runs",
+        str(folder.parent),
+        "--from",
+        str(tmp_path / "theirs"),
+    ]
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 0, done.output
+    assert done.output == (
+        "f: the training of run begins from it\n"
+        "The checkpoint has no tokenizer: make sure that data.tokenizer is the one it was trained with.\n"
+    )
+    assert trainer == [("import", {"source": str(tmp_path / "theirs")})]
+
+
+def test_prompts_of_options_and_a_file_are_continued_together(folder, trainer, tmp_path):
+    file = tmp_path / "prompts.txt"
+    words = ["sample", folder.name, "--runs", str(folder.parent)]
+    file.write_text("Hello world\n\n Hello\n")
+    done = CliRunner().invoke(
+        cli, [*words, "--prompt", "Once", "--prompts", str(file), "--top-p", "0.9", "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    lines = [json.loads(line) for line in done.output.splitlines()]
+    assert [(line["prompt"], line["continuation"]) for line in lines] == [
+        ("Once", "Once"),
+        ("Hello world", "Hello"),
+        (" Hello", " Hello"),
+    ]
+    ((command, request),) = trainer
+    assert (
+        command == "sample"
+        and request["prompts"] == [[7454], [15496, 995], [18435]]
+        and request["top_p"] == 0.9
+    )
+    for content, says in ((b"\n", "it has no line with a prompt"), (b"\xff\n", "it is not UTF-8")):
+        file.write_bytes(content)
+        done = CliRunner().invoke(cli, [*words, "--prompts", str(file)])
+        assert done.exit_code == 2 and says in done.output
+    assert len(trainer) == 1
