@@ -25,13 +25,15 @@ PACKAGES = (
     "params",
     "planning",
     "frameworks",
-    "adopt",
     "jobs",
     "tokens",
     "results",
     "records",
     "display",
-    "workflow",
+    "runs",
+    "phases",
+    "log_readers",
+    "tools",
     "training",
 )
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#|mailto:)([^)\s]+)\)")

@@ -42,7 +42,7 @@ FOLDERS = (
     "slurm",
     "browser",
     "jobs",
-    "workflow",
+    "phases",
     "drills",
     "fuzz",
 )

@@ -114,10 +114,8 @@ def test_every_parameters_line_is_one_that_papermill_can_read(notebook):
 def phase_of(notebook: nbformat.NotebookNode) -> ModuleType:
     """The module that a notebook calls `phase`."""
     bind = code_of(notebook)[1].source
-    (module,) = re.findall(
-        r"^from runbook\.(workflow(?:\.trainings)? import \w+) as phase$", bind, re.MULTILINE
-    )
-    return importlib.import_module(f"runbook.{module.replace(' import ', '.')}")
+    (package,) = re.findall(r"^from (runbook\.phases\.\w+) import phase$", bind, re.MULTILINE)
+    return importlib.import_module(f"{package}.phase")
 
 
 def test_the_parameters_cell_is_the_same_in_all():

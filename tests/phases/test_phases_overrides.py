@@ -19,6 +19,7 @@ from runbook.phases import open_phase as phases
 from runbook.phases import runner as run
 from runbook.phases.runner import RunRequest
 from runbook.records.engine.execute import Outcome
+from runbook.runs.run_folder import RUNS_VARIABLE
 from runbook.runs.status import run_folder
 
 GIVEN = {
@@ -77,7 +78,7 @@ def test_a_kernel_in_another_project_reads_the_models_of_its_own(project, elsewh
 def test_a_run_file_named_by_its_path_leads_to_its_runs_from_anywhere(
     project, elsewhere, monkeypatch
 ):
-    monkeypatch.delenv(phases.RUNS_VARIABLE)
+    monkeypatch.delenv(RUNS_VARIABLE)
     file = str(project / "params" / "local.yaml")
     folder = bind("00-plan", run=file).folder
     monkeypatch.delenv(PROJECT_VARIABLE)

@@ -14,9 +14,8 @@ import pytest
 from made_run import TWIN, announced, data, notebook, write_run
 
 from runbook.core.errors import RecordError
-from runbook.phases import report
-from runbook.phases import report as redacting
 from runbook.records.pages.run_pages import FrontPage
+from runbook.tools.redact import redacted_copy
 from runbook.tools.redact.redacted_copy import private_words, write_redacted
 from runbook.tools.redact.redaction import Redactor
 
@@ -147,7 +146,7 @@ def run(tmp_path: Path, monkeypatch) -> Path:
         "remark": TEXT,
     }
     outcome = FrontPage((TEXT, "after"), [row], [(TEXT, TEXT, TEXT)])
-    monkeypatch.setattr(report, "read_front_page", lambda folder: outcome)
+    monkeypatch.setattr(redacted_copy, "read_front_page", lambda folder: outcome)
     return folder
 
 
@@ -207,7 +206,7 @@ def test_the_run_itself_is_not_changed_and_another_folder_is_not_overwritten(run
 
 
 def test_words_are_found_in_every_file_and_ordinary_ones_are_left(run, monkeypatch):
-    monkeypatch.setattr(redacting.getpass, "getuser", lambda: "jdoe77")
+    monkeypatch.setattr(redacted_copy.getpass, "getuser", lambda: "jdoe77")
     words = private_words(run)
     assert words[USER] == "user"
     assert words["jdoe77"] == "user"
@@ -281,7 +280,7 @@ def test_markup_is_read_as_markup_and_keeps_its_drawing():
 
 
 def test_short_names_homes_and_spaced_paths_are_in_no_file_of_the_copy(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(redacting.getpass, "getuser", lambda: "jd")
+    monkeypatch.setattr(redacted_copy.getpass, "getuser", lambda: "jd")
     monkeypatch.setenv("HOME", "/home/Max Mustermann")
     text = f"jd@q7: /home/Max Mustermann/x is full, so is {SPACED}; q8 waits"
     job = run / "jobs" / "04-training"

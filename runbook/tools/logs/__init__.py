@@ -1,1 +1,1 @@
-"""The tool logs."""
+"""Exports of training logs: `runbook logs --to`."""

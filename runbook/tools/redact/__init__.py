@@ -1,1 +1,1 @@
-"""The tool redact."""
+"""The copy of a run without names and places: `runbook report --redact`."""

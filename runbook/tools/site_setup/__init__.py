@@ -1,1 +1,1 @@
-"""The tool site_setup."""
+"""Draft a site file and a first run file from what a cluster's scheduler says: `runbook init --site`."""

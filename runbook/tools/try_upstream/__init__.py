@@ -1,1 +1,1 @@
-"""The tool try_upstream."""
+"""Start the documents' own programs, made small, on CPUs: `runbook rehearse --upstream`."""
