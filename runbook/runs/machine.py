@@ -19,8 +19,8 @@ from runbook.planning.cost.speed import calibrate, read_calibration
 from runbook.planning.layout import smoke_choice
 from runbook.planning.token_files import check_vocabulary
 from runbook.results.history import History
-from runbook.tokens.vocabulary_size import read_vocabulary_size
 from runbook.runs.run_files import read_plan_file
+from runbook.tokens.vocabulary_size import read_vocabulary_size
 
 CALIBRATION_FILE = "smoke/calibration.json"
 CPU_FACTS = Path("/proc/cpuinfo")

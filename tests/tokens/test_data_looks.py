@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.workflow.toy_run import open_run
 
 from runbook.phases.p02_data import phase as data
 from runbook.phases.p02_data import phase as phase
@@ -15,6 +14,7 @@ from runbook.results.figures.plan_figures import length_figure, source_figure
 from runbook.runs.run_folder import RUNS_VARIABLE
 from runbook.tokens.pipeline.options import TokenizeOptions
 from runbook.tokens.pipeline.tokenize import prepare
+from tests.phases.toy_run import open_run
 
 from .reference import EDGE_TEXTS, json_lines
 

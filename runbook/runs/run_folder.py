@@ -1,0 +1,29 @@
+"""Where the folders of runs are, and how a process holds one."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from runbook.core.locks import HOLDER_VARIABLE, hold
+from runbook.display import show_text
+
+RUNS_VARIABLE = "RUNBOOK_RUNS"
+"""Where run folders are, if not in runs/ next to params/ (`runbook run --runs DIR`)."""
+
+
+def runs_folder(project: Path) -> Path:
+    """Where run folders are: $RUNBOOK_RUNS, else runs/ next to params/."""
+    return Path(os.environ.get(RUNS_VARIABLE) or project / "runs").absolute()
+
+
+@contextmanager
+def hold_run(folder: Path, what: str) -> Iterator[None]:
+    """Hold a run; nothing where `runbook run` holds it for this very notebook. A lock taken over is told."""
+    if os.environ.get(HOLDER_VARIABLE) == str(folder):
+        yield
+        return
+    with hold(folder, what) as taken_over:
+        if taken_over:
+            show_text(taken_over)
+        yield
