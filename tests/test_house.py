@@ -294,6 +294,10 @@ def test_every_path_a_document_names_exists(name):
     assert named or name != "README.md"
 
 
+def test_the_readme_is_read_in_three_minutes():
+    assert len((REPOSITORY / "README.md").read_text().split()) <= 900
+
+
 def _is_alternative(word: str) -> bool:
     """`.bin/.idx`, `plan/predict`: words set side by side, not a path."""
     first = word.partition("/")[0]

@@ -39,7 +39,10 @@ PACKAGES = (
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#|mailto:)([^)\s]+)\)")
 NAMED = {
     "concepts.md",
+    "how-to.md",
+    "what-was-run.md",
     "extending.md",
+    "architecture.md",
     "your-own-cluster.md",
     "when-it-fails.md",
     "errors-in-the-documents.md",

@@ -102,7 +102,8 @@ def test_the_documents_name_the_errors_with_the_rows_they_are_of(
     judged: dict[str, list[float]],
 ) -> None:
     """All tables; what a fit prints is not computed again here."""
-    readme, page = ((ROOT / name).read_text() for name in ("README.md", "docs/plan.md"))
+    names = ("docs/measurements/overview.md", "docs/plan.md")
+    summary, page = ((ROOT / name).read_text() for name in names)
 
     def shown(*figures: float) -> list[str]:
         return [f"{figure:.1%}".replace("%", " %") for figure in figures]
@@ -111,7 +112,7 @@ def test_the_documents_name_the_errors_with_the_rows_they_are_of(
         line = f"| {name} | {len(wrong)} | {' | '.join(shown(*benchmark.spread(wrong), benchmark.mean_of_times(wrong)))} |"
         assert line in page, line
     median, ninth = shown(*benchmark.spread(judged["published_results.csv"]))
-    assert f"120 published results: median {median}, 90th percentile {ninth};" in readme, (
+    assert f"120 published results: median {median}, 90th percentile {ninth};" in summary, (
         median,
         ninth,
     )
