@@ -3,7 +3,8 @@
 import difflib
 import importlib
 import sys
-from typing import NoReturn
+from enum import StrEnum
+from typing import NamedTuple, NoReturn
 
 import click
 
@@ -11,99 +12,170 @@ from runbook import __version__
 from runbook.core.errors import RunbookError
 from runbook.core.visible_text import protected_terminal
 
+
+class Group(StrEnum):
+    """Section of `runbook --help` that lists a command."""
+
+    RUN = "Run"
+    LOOK = "Look"
+    CHANGE = "Change"
+    TOOLS = "Tools"
+
+
+class CommandRow(NamedTuple):
+    """One command of `runbook`, known before its code is imported."""
+
+    group: Group
+    place: str
+    """Where the command is, as module:attribute."""
+    help_text: str
+    """Its line in `runbook --help`."""
+
+    def load(self) -> click.Command:
+        """Import the module of the command and return the command."""
+        module_name, _, attribute = self.place.partition(":")
+        module = importlib.import_module(module_name)
+        command: click.Command = getattr(module, attribute)
+        return command
+
+
 COMMANDS = {
-    "check": (
+    "check": CommandRow(
+        Group.RUN,
         "runbook.cli.plan:check",
         "Say everything that is wrong with a run file, or that nothing is.",
     ),
-    "plan": (
+    "plan": CommandRow(
+        Group.RUN,
         "runbook.cli.plan:plan",
         "Compute sizes, layout, memory and time; nothing is submitted.",
     ),
-    "rehearse": (
+    "rehearse": CommandRow(
+        Group.RUN,
         "runbook.cli.plan:rehearse",
         "Train one step of a run at full size on fake tensors; no GPU.",
     ),
-    "why": (
+    "why": CommandRow(
+        Group.LOOK,
         "runbook.cli.plan:why",
         "Where one value comes from, and what it is called in the documents.",
     ),
-    "render": ("runbook.cli.plan:render", "Write the job scripts of a run; needs no cluster."),
-    "run": (
+    "render": CommandRow(
+        Group.RUN,
+        "runbook.cli.plan:render",
+        "Write the job scripts of a run; needs no cluster.",
+    ),
+    "run": CommandRow(
+        Group.RUN,
         "runbook.cli.run:run",
         "Run the phases as notebooks, each recorded; finished ones are not repeated.",
     ),
-    "lab": (
+    "lab": CommandRow(
+        Group.RUN,
         "runbook.cli.plan:lab",
         "Step through the notebooks of a run in JupyterLab, in copies of one's own.",
     ),
-    "status": ("runbook.cli.run:status", "Every run, or one: phases, jobs, key numbers."),
-    "cancel": (
+    "status": CommandRow(
+        Group.LOOK,
+        "runbook.cli.run:status",
+        "Every run, or one: phases, jobs, key numbers.",
+    ),
+    "cancel": CommandRow(
+        Group.CHANGE,
         "runbook.cli.run:cancel",
         "End the running jobs of a run, with all their processes.",
     ),
-    "logs": (
+    "logs": CommandRow(
+        Group.LOOK,
         "runbook.cli.report:logs",
         "Show the log of a run's job, or read any training log into records.",
     ),
-    "explain": (
+    "explain": CommandRow(
+        Group.TOOLS,
         "runbook.cli.report:explain",
         "Say why a training is slower than expected, from its log.",
     ),
-    "report": (
+    "report": CommandRow(
+        Group.LOOK,
         "runbook.cli.report:report",
         "Write the HTML report of a run again and say where it is.",
     ),
-    "note": (
+    "note": CommandRow(
+        Group.CHANGE,
         "runbook.cli.report:note",
         "Write a note into the logbook of a run, or show the logbook.",
     ),
-    "verify": (
+    "verify": CommandRow(
+        Group.LOOK,
         "runbook.cli.report:verify",
         "Find every file of a run that was changed after it was recorded.",
     ),
-    "compare": ("runbook.cli.report:compare", "Set runs side by side, and fail on a regression."),
-    "sample": ("runbook.cli.run:sample", "Let a trained model continue a text."),
-    "evaluate": (
+    "compare": CommandRow(
+        Group.LOOK,
+        "runbook.cli.report:compare",
+        "Set runs side by side, and fail on a regression.",
+    ),
+    "sample": CommandRow(
+        Group.RUN,
+        "runbook.cli.run:sample",
+        "Let a trained model continue a text.",
+    ),
+    "evaluate": CommandRow(
+        Group.TOOLS,
         "runbook.tools.evaluate.command:evaluate",
         "Score a run's weights: minimal pairs, held-out text, tasks.",
     ),
-    "export": (
+    "export": CommandRow(
+        Group.CHANGE,
         "runbook.cli.run:export",
         "Write a run's weights as a Hugging Face folder (safetensors).",
     ),
-    "import": (
+    "import": CommandRow(
+        Group.CHANGE,
         "runbook.cli.run:import_",
         "Begin a run with weights of Hugging Face or Megatron-LM.",
     ),
-    "adopt": (
+    "adopt": CommandRow(
+        Group.TOOLS,
         "runbook.cli.plan:adopt",
         "Turn someone's job script into a run file; tell what it has of known errors.",
     ),
-    "data": (
+    "data": CommandRow(
+        Group.TOOLS,
         "runbook.cli.data:data",
         "Tokenize, verify and show training data without a notebook.",
     ),
-    "drill": (
+    "drill": CommandRow(
+        Group.TOOLS,
         "runbook.cli.plan:drill",
         "Break a small training on purpose, in twenty ways, and judge its end.",
     ),
-    "init": (
+    "init": CommandRow(
+        Group.CHANGE,
         "runbook.cli.plan:init",
         "Make a folder a project: the notebooks, and every parameter file.",
     ),
-    "doctor": ("runbook.cli.plan:doctor", "Check what this machine has and lacks."),
+    "doctor": CommandRow(
+        Group.LOOK,
+        "runbook.cli.plan:doctor",
+        "Check what this machine has and lacks.",
+    ),
 }
+"""Every command by its name, in the order of work."""
+
 EXTRAS = {
-    "jupyter": "IPython ipykernel jupyter_client jupyter_core jupyterlab latex2mathml matplotlib nbclient nbconvert "
-    "nbformat pandas papermill",
+    "jupyter": "IPython ipykernel jupyter_client jupyter_core jupyterlab latex2mathml matplotlib "
+    "nbclient nbconvert nbformat pandas papermill",
     "data": "backports fastokens msgspec numpy pyarrow requests sentencepiece tokenizers",
     "train": "tensorboard",
     "mlflow": "mlflow",
     "trackio": "trackio",
     "evaluation": "lm_eval",
 }
-"""What is imported where it is needed, by the extra that installs it; no command imports torch."""
+"""Packages that are imported only where they are needed, by the extra that installs them.
+
+No command imports torch.
+"""
 
 ALL = ("jupyter", "data", "train")
 """What the extra `all` installs: everything that `runbook run` needs."""
@@ -113,32 +185,37 @@ class LazyGroup(click.Group):
     """A group whose commands are imported on use, so that `runbook --help` is quick."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order of work."""
+        """Return the names of all commands in the order of work."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command itself, imported now; `resolve_command` has let no other name through."""
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
-        return command
+        """Import a command. `resolve_command` has rejected names that do not exist."""
+        return COMMANDS[cmd_name].load()
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command meant; an unknown one is rejected, with the closest valid names."""
+        """Resolve the command that was typed. Reject an unknown one with the closest valid names."""
         if args and args[0] not in COMMANDS:
-            near = difflib.get_close_matches(args[0], COMMANDS, 2)
-            if near:
-                meant = f"Did you mean {' or '.join(near)}?"
+            close_names = difflib.get_close_matches(args[0], COMMANDS, 2)
+            if close_names:
+                hint = f"Did you mean {' or '.join(close_names)}?"
             else:
-                meant = f"There are {', '.join(COMMANDS)}."
-            ctx.fail(f"There is no command {args[0]!r}. {meant}")
+                hint = f"There are {', '.join(COMMANDS)}."
+            ctx.fail(f"There is no command {args[0]!r}. {hint}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list under --help, from the table above, without importing a command."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, help_text) for name, (_, help_text) in COMMANDS.items()])
+        """Write the sections of --help from `COMMANDS`, without importing a command."""
+        name_width = max(len(name) for name in COMMANDS)
+        for group in Group:
+            rows = [
+                (name.ljust(name_width), row.help_text)
+                for name, row in COMMANDS.items()
+                if row.group is group
+            ]
+            with formatter.section(group.value):
+                formatter.write_dl(rows)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -151,21 +228,37 @@ def cli() -> None:
 
 
 def which_extra(error: ModuleNotFoundError) -> str:
-    """The remedy for a package that only an extra installs; what no extra brings is our own bug and raised again."""
+    """Return the remedy for a missing package that an extra installs.
+
+    A package that no extra installs is a bug of ours: `error` is raised again.
+    """
     package = (error.name or "").partition(".")[0]
-    extra = next((extra for extra, packages in EXTRAS.items() if package in packages.split()), "")
+    extra = _extra_of(package)
     if not extra:
         raise error
-    remedy = f"install the {extra} extra: pip install 'gpt3-runbook[{extra}]'"
     if extra in ALL:
-        remedy = f"pip install 'gpt3-runbook[all]' brings all that a run needs, 'gpt3-runbook[{extra}]' this one"
+        remedy = (
+            "pip install 'gpt3-runbook[all]' brings all that a run needs, "
+            f"'gpt3-runbook[{extra}]' this one"
+        )
+    else:
+        remedy = f"install the {extra} extra: pip install 'gpt3-runbook[{extra}]'"
     return f"the package {package} is missing; {remedy}"
 
 
-def main() -> None:
-    """Entry point: a RunbookError is shown as its text alone, with its own exit code.
+def _extra_of(package: str) -> str:
+    """Return the extra that installs a package, or '' if none does."""
+    for extra, packages in EXTRAS.items():
+        if package in packages.split():
+            return extra
+    return ""
 
-    What other people wrote (scripts, notes, logs) is shown without characters that steer the terminal.
+
+def main() -> None:
+    """Run the command line. Show a RunbookError as its text alone, with its own exit code.
+
+    Text that other people wrote (scripts, notes, logs) is shown without the characters that control a
+    terminal.
     """
     with protected_terminal():
         _run_command()
@@ -173,7 +266,7 @@ def main() -> None:
 
 def _run_command() -> NoReturn:
     try:
-        # named here, as click would name it `python -m runbook`, or `python -m pytest` where a test calls it
+        # Without a name, click would say `python -m runbook`, or `python -m pytest` in a test.
         sys.exit(cli.main(prog_name="runbook", standalone_mode=False) or 0)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
@@ -189,12 +282,10 @@ def _run_command() -> NoReturn:
         sys.exit(141)
     except ModuleNotFoundError as error:
         _end(f"Error: {which_extra(error)}", 1)
-    except OSError as error:  # a full disk, a folder that may not be written
+    except OSError as error:  # for example a full disk, or a folder without write permission
         where = f"{error.filename}: " if error.filename else ""
-        _end(
-            f"Error: {where}{error.strerror or error}. Free space or rights there, then do it again.",
-            1,
-        )
+        reason = error.strerror or error
+        _end(f"Error: {where}{reason}. Free space or rights there, then do it again.", 1)
 
 
 def _end(text: str, code: int) -> NoReturn:

@@ -1,10 +1,7 @@
 """`runbook logs`, `explain`, `report`, `note`, `verify`, `compare`: what runs left behind, and logs of any program."""
 
 import json
-import statistics
 import sys
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -14,8 +11,6 @@ from runbook.core.errors import DataError
 from runbook.log_readers.read import parse_files
 from runbook.log_readers.record import ParsedLog
 from runbook.plan_file.schema import PhasePlan
-from runbook.results.failures.finder import Failure
-from runbook.results.metrics import find_alarms
 from runbook.runs.command_options import (
     EXISTING_FILE,
     FILE,
@@ -27,6 +22,7 @@ from runbook.runs.command_options import (
     phase_option,
 )
 from runbook.tools.logs.exports import export, write_csv, write_json, write_mllog
+from runbook.tools.logs.summary import summary
 
 
 @click.command()
@@ -58,43 +54,54 @@ def logs(
     """
     if as_json + as_csv + bool(to) > 1:
         raise click.UsageError("--json, --csv and --to exclude each other.")
-    a_run = len(targets) == 1 and not (Path(targets[0]).exists() or set("/.") & set(targets[0]))
-    if follow or (a_run and not (as_json or as_csv or to)):
+    is_run = len(targets) == 1 and _names_run(targets[0])
+    reads_records = bool(as_json or as_csv or to)
+    if follow or (is_run and not reads_records):
         from runbook.runs.status import show_log
 
         show_log(targets[0], runs, follow=follow, say=click.echo)
         return
-    if to.startswith("mllog:") and a_run:
-        click.echo(write_mllog(_training(targets[0], phase, runs), Path(to.removeprefix("mllog:"))))
+    if to.startswith("mllog:") and is_run:
+        place = Path(to.removeprefix("mllog:"))
+        click.echo(write_mllog(_training(targets[0], phase, runs), place))
         return
-    if a_run:
+    if is_run:
         files = _metrics(_training(targets[0], phase, runs))
     else:
         files = [Path(target) for target in targets]
-    if to:
-        click.echo(export(parse_files(files), to, name=Path(targets[0]).name))
-        return
     log = parse_files(files)
+    if to:
+        click.echo(export(log, to, name=Path(targets[0]).name))
+        return
     if as_json:
         write_json(log, sys.stdout)
     elif as_csv:
         write_csv(log, sys.stdout)
     else:
         click.echo(summary(log))
-    if not (log.records or log.validation or (log.facts and any(vars(log.facts).values()))):
-        raise DataError(
-            f"No record was found in {', '.join(targets)}: "
-            + (
-                "; ".join(log.notes)
-                if log.notes
-                else f"{log.unread_lines} lines, none of a program this version knows"
-            )
-            + ". Give the log of the last rank, where Megatron prints its lines, as it was written."
-        )
+    _require_records(log, targets)
+
+
+def _names_run(target: str) -> bool:
+    """Return whether a word names a run: no such file exists, and it has no dot and no slash."""
+    return not Path(target).exists() and not set("/.") & set(target)
+
+
+def _require_records(log: ParsedLog, targets: tuple[str, ...]) -> None:
+    """Raise `DataError` if a log has no record, no evaluation and no MLPerf fact."""
+    has_facts = log.facts is not None and any(vars(log.facts).values())
+    if log.records or log.validation or has_facts:
+        return
+    unread = f"{log.unread_lines} lines, none of a program this version knows"
+    reason = "; ".join(log.notes) or unread
+    raise DataError(
+        f"No record was found in {', '.join(targets)}: {reason}. "
+        "Give the log of the last rank, where Megatron prints its lines, as it was written."
+    )
 
 
 def _training(run: str, phase: str, runs: Path | None) -> PhasePlan:
-    """What was planned for a run's training; its paths start from the run's folder."""
+    """Return the plan of a run's training phase, with its paths below the run's folder."""
     from runbook.runs.run_files import read_plan_file
     from runbook.runs.status import run_folder
 
@@ -108,80 +115,11 @@ def _training(run: str, phase: str, runs: Path | None) -> PhasePlan:
 
 
 def _metrics(spec: PhasePlan) -> list[Path]:
-    """The files that the trainer wrote."""
-    files = [spec.path(spec.log.metrics), spec.path(spec.log.validation)]
-    return [file for file in files if file.exists()] or files[:1]
-
-
-def summary(log: ParsedLog) -> str:
-    """A log in a few lines for people: what it is, where it begins and ends, what is special, what failed."""
-    segments = f"{log.segments} segment{'s' * (log.segments != 1)}"
-    lines = [
-        f"{log.format}: {len(log.records)} records in {segments}, {log.unread_lines} lines not read"
-    ]
-    if log.records:
-        lines.append(f"  iterations {log.records[0].iteration} to {log.records[-1].iteration}")
-        if losses := [record for record in log.records if record.loss is not None]:
-            ends = [
-                f"{record.loss:.4g} ({log.source(record)})" for record in (losses[0], losses[-1])
-            ]
-            lines.append(f"  loss {' to '.join(ends)}")
-        if seconds := [
-            record.seconds
-            for record in log.records
-            if record.seconds and "all_skipped" not in record.states
-        ]:
-            lines.append(
-                f"  step time {statistics.median(seconds):.4g} s (median of {len(seconds)}, warm-up included)"
-            )
-        if rates := [
-            (record.tflops, record.tflops_convention)
-            for record in log.records
-            if record.tflops is not None
-        ]:
-            middle = statistics.median(tflops for tflops, _ in rates)
-            lines.append(f"  {middle:.4g} TFLOP/s/device (median; convention {rates[-1][1]})")
-        for state, count in Counter(
-            state for record in log.records for state in record.states
-        ).most_common():
-            lines.append(f"  {count} x {state}")
-    if log.validation:
-        one = log.validation[-1]
-        lines.append(
-            f"  {len(log.validation)} evaluations, last {one.loss:.4g} ({log.source(one)})"
-        )
-    if log.facts:
-        lines.append(
-            "  MLPerf: "
-            + ", ".join(
-                f"{name} {fact}" for name, fact in vars(log.facts).items() if fact is not None
-            )
-        )
-    lines += [
-        f"  ALARM {one.kind}, iteration {one.since}: {one.evidence}"
-        for one in find_alarms(log.records)
-    ]
-    lines += [f"  note: {note}" for note in log.notes]
-    for failure in log.failures:
-        lines += failure_lines(failure, is_cause=failure is log.cause)
-    return "\n".join(lines)
-
-
-def failure_lines(failure: Failure, *, is_cause: bool) -> Iterator[str]:
-    """Yield a failure for people: what it is, the line that shows it, what to do."""
-    label = "CAUSE" if is_cause else failure.level.upper()
-    if failure.overcome:
-        label = "OVERCOME"
-    who = "" if failure.rank is None else f", rank {failure.rank}"
-    where = f" on {failure.host}" if failure.host else ""
-    place = f"{failure.count} x, first at line {failure.line}{who}{where}"
-    yield f"  {label} {failure.name} ({place}): {failure.evidence}"
-    if is_cause or not failure.overcome:
-        yield f"    {failure.remedy}"
-    if is_cause:
-        yield f"    Then: {failure.decision.advice}"
-    if failure.also:
-        yield f"    Or {failure.also}: {failure.check}"
+    """Return the metrics files that the trainer wrote, or the first one's path if there is none."""
+    metrics = spec.path(spec.log.metrics)
+    validation = spec.path(spec.log.validation)
+    written = [file for file in (metrics, validation) if file.exists()]
+    return written or [metrics]
 
 
 @click.command()
@@ -206,9 +144,10 @@ def explain(log: Path, run: str, as_json: bool, set_words: tuple[str, ...]) -> i
     from runbook.tools.speed.gap import explain_log
 
     explanation = explain_log(log, params.load(run) if run else None, set_words)
-    click.echo(
-        json.dumps(explanation.as_dict(), indent=1) if as_json else explanation.as_table().as_text()
-    )
+    if as_json:
+        click.echo(json.dumps(explanation.as_dict(), indent=1))
+    else:
+        click.echo(explanation.as_table().as_text())
     return 0 if explanation.parts else 1
 
 
@@ -253,8 +192,9 @@ def report(
         click.echo(file_notebook(notebook, folder))
     page = write_redacted(folder, out) if redact else write_report(folder)
     click.echo(page)
-    for path in write_tables(folder, tables) if tables else ():
-        click.echo(path)
+    if tables:
+        for path in write_tables(folder, tables):
+            click.echo(path)
 
 
 @click.command()
@@ -268,9 +208,8 @@ def note(folder: Path, words: tuple[str, ...]) -> None:
     from runbook.records import logbook
 
     if words:
-        click.echo(
-            logbook.add_note(folder, sys.stdin.read() if words == ("-",) else " ".join(words))
-        )
+        text = sys.stdin.read() if words == ("-",) else " ".join(words)
+        click.echo(logbook.add_note(folder, text))
     elif logbook.write_logbook(folder):
         click.echo((folder / logbook.LOGBOOK).read_text(encoding="utf-8"), nl=False)
     else:
@@ -368,23 +307,24 @@ def compare(
         from runbook.results.figures.run_figures import comparison_figure
 
         save(comparison_figure({fact.name: fact.history for fact in facts}), figure)
-    verdict, code = ("pass", 0) if result.passed else ("fail", 1)
+    verdict = "pass" if result.passed else "fail"
     tables = {
         "parameters": result.parameters,
         "metrics": result.metrics,
         "environment": result.environment,
     }
     if as_json:
-        checks = [asdict(check) for check in result.checks]
-        content = {"verdict": verdict, "tolerance": asdict(tolerance), "checks": checks}
-        click.echo(
-            json.dumps(
-                content | {name: list(table.rows) for name, table in tables.items()}, indent=1
-            )
-        )
-        return code
-    for table in tables.values():
-        click.echo(table.as_text() + "\n")
-    click.echo(CheckTable(result.checks).as_text())
-    click.echo(f"Verdict: {verdict} (each compared with {facts[0].name})")
-    return code
+        content: dict[str, object] = {
+            "verdict": verdict,
+            "tolerance": asdict(tolerance),
+            "checks": [asdict(check) for check in result.checks],
+        }
+        for name, table in tables.items():
+            content[name] = list(table.rows)
+        click.echo(json.dumps(content, indent=1))
+    else:
+        for table in tables.values():
+            click.echo(table.as_text() + "\n")
+        click.echo(CheckTable(result.checks).as_text())
+        click.echo(f"Verdict: {verdict} (each compared with {facts[0].name})")
+    return 0 if result.passed else 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import subprocess
@@ -13,7 +12,7 @@ import click
 import pytest
 
 from runbook import __version__
-from runbook.cli import COMMANDS
+from runbook.cli import COMMANDS, Group
 
 REPOSITORY = Path(__file__).parents[2]
 PROGRAM = Path(sys.executable).parent / "runbook"
@@ -52,13 +51,30 @@ def test_help_imports_nothing_heavy(words):
 
 def test_every_command_of_the_table_exists_and_tells_the_same(runbook):
     listed = runbook("--help").out
-    for name, (place, text) in COMMANDS.items():
-        module, _, attribute = place.partition(":")
-        command = getattr(importlib.import_module(module), attribute)
+    for name, row in COMMANDS.items():
+        command = row.load()
         assert isinstance(command, click.Command), name
         assert command.name == name
         assert re.search(rf"^  {name} +\S", listed, re.MULTILINE), name
-        assert " ".join(text.split()[:3]) in " ".join(listed.split())
+        assert " ".join(row.help_text.split()[:3]) in " ".join(listed.split())
+
+
+def test_help_lists_every_command_once_in_the_section_of_its_group(runbook):
+    title = ""
+    listed = []
+    for line in runbook("--help").out.splitlines():
+        if heading := re.fullmatch(r"(\w+):", line):
+            title = heading[1]
+        elif entry := re.match(r"  ([a-z]+) +\S", line):
+            listed.append((title, entry[1]))
+    expected = [
+        (group.value, name)
+        for group in Group
+        for name, row in COMMANDS.items()
+        if row.group is group
+    ]
+    assert [(title, name) for title, name in listed if title in list(Group)] == expected
+    assert [group.value for group in Group] == ["Run", "Look", "Change", "Tools"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -66,8 +82,7 @@ def test_every_command_has_help_for_itself_and_each_option(runbook, name):
     said = runbook(name, "--help")
     assert said.code == 0
     assert said.out.startswith(f"Usage: runbook {name} ")
-    module, _, attribute = COMMANDS[name][0].partition(":")
-    command = getattr(importlib.import_module(module), attribute)
+    command = COMMANDS[name].load()
     commands = [command, *(command.commands.values() if isinstance(command, click.Group) else [])]
     for one in commands:
         assert one.help, one.name

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 from log_lines import parse_lines
 
-from runbook.cli.report import summary
 from runbook.plan_file.alarms import GrowthWatch, MetricWatch
 from runbook.results.metrics import find_alarms, find_spikes
+from runbook.tools.logs.summary import summary
 
 
 def steps(values, name="loss", **others):

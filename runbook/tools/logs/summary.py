@@ -1,0 +1,77 @@
+"""Summary of a log for a terminal: what it is, where it begins and ends, alarms and failures."""
+
+import statistics
+from collections import Counter
+from collections.abc import Iterator
+
+from runbook.log_readers.record import ParsedLog
+from runbook.results.failures.finder import Failure
+from runbook.results.metrics import find_alarms
+
+
+def summary(log: ParsedLog) -> str:
+    """Describe a log in a few lines: format, range, losses, step time, alarms, notes and failures."""
+    segments = f"{log.segments} segment{'s' * (log.segments != 1)}"
+    lines = [
+        f"{log.format}: {len(log.records)} records in {segments}, {log.unread_lines} lines not read"
+    ]
+    if log.records:
+        lines += _record_lines(log)
+    if log.validation:
+        count = len(log.validation)
+        last = log.validation[-1]
+        lines.append(f"  {count} evaluations, last {last.loss:.4g} ({log.source(last)})")
+    if log.facts:
+        facts = [f"{name} {fact}" for name, fact in vars(log.facts).items() if fact is not None]
+        lines.append("  MLPerf: " + ", ".join(facts))
+    for alarm in find_alarms(log.records):
+        lines.append(f"  ALARM {alarm.kind}, iteration {alarm.since}: {alarm.evidence}")
+    lines += [f"  note: {note}" for note in log.notes]
+    for failure in log.failures:
+        lines += failure_lines(failure, is_cause=failure is log.cause)
+    return "\n".join(lines)
+
+
+def _record_lines(log: ParsedLog) -> Iterator[str]:
+    """Yield the lines about the iterations of a log that has at least one."""
+    yield f"  iterations {log.records[0].iteration} to {log.records[-1].iteration}"
+    with_loss = [record for record in log.records if record.loss is not None]
+    if with_loss:
+        ends = [
+            f"{record.loss:.4g} ({log.source(record)})" for record in (with_loss[0], with_loss[-1])
+        ]
+        yield f"  loss {' to '.join(ends)}"
+    timed = [record for record in log.records if "all_skipped" not in record.states]
+    seconds = [record.seconds for record in timed if record.seconds]
+    if seconds:
+        median = statistics.median(seconds)
+        yield f"  step time {median:.4g} s (median of {len(seconds)}, warm-up included)"
+    with_rate = [record for record in log.records if record.tflops is not None]
+    if with_rate:
+        median = statistics.median(
+            record.tflops for record in with_rate if record.tflops is not None
+        )
+        convention = with_rate[-1].tflops_convention
+        yield f"  {median:.4g} TFLOP/s/device (median; convention {convention})"
+    states: Counter[str] = Counter()
+    for record in log.records:
+        states.update(record.states)
+    for state, count in states.most_common():
+        yield f"  {count} x {state}"
+
+
+def failure_lines(failure: Failure, *, is_cause: bool) -> Iterator[str]:
+    """Yield a failure for people: what it is, the line that shows it, what to do."""
+    label = "CAUSE" if is_cause else failure.level.upper()
+    if failure.overcome:
+        label = "OVERCOME"
+    rank = "" if failure.rank is None else f", rank {failure.rank}"
+    host = f" on {failure.host}" if failure.host else ""
+    place = f"{failure.count} x, first at line {failure.line}{rank}{host}"
+    yield f"  {label} {failure.name} ({place}): {failure.evidence}"
+    if is_cause or not failure.overcome:
+        yield f"    {failure.remedy}"
+    if is_cause:
+        yield f"    Then: {failure.decision.advice}"
+    if failure.also:
+        yield f"    Or {failure.also}: {failure.check}"
