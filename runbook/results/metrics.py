@@ -1,24 +1,34 @@
-"""Metrics of a run: step time and its parts, throughput, loss spikes, slow ranks, slow steps, steps one by one."""
+"""Metrics of a run: step time and its parts, throughput, loss spikes, slow ranks, slow steps."""
 
 import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
-from runbook.core.table import Table, pandas
+from runbook.core.table import Row, Table, pandas
 from runbook.core.units import show_duration
 from runbook.plan_file.alarms import Alarm, LossWatch, MetricWatch
-from runbook.results.history import Event, History, Step, ValidationLoss, by_segment, events_named
+from runbook.results.history import (
+    Event,
+    History,
+    RankTimes,
+    Step,
+    ValidationLoss,
+    by_segment,
+    events_named,
+)
 
-WARM_UP_RULE = "skipped iterations and the first tenth of each segment (at least 1, at most 10 iterations) are left out"
+WARM_UP_RULE = (
+    "skipped iterations and the first tenth of each segment (at least 1, at most 10 iterations) "
+    "are left out"
+)
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The numbers of one phase; None where the run does not tell."""
+    """Numbers of one phase; None where the run does not tell."""
 
     iterations: int
     first_iteration: int
@@ -38,10 +48,10 @@ class Summary:
     """90th percentile."""
     samples_per_second: float | None
     tokens_per_second: float | None
-    """Of all devices together: global batch x sequence length / median seconds."""
+    """All devices together: global batch x sequence length / median seconds."""
     tokens_per_second_per_device: float | None
     tflops_per_device: float | None
-    """As the trainer computed it, median."""
+    """Median of what the trainer computed."""
     tflops_convention: str
     data_wait_share: float | None
     """Part of the measured step time spent waiting for data."""
@@ -56,84 +66,130 @@ class Summary:
     largest_grad_norm: float | None
     consumed_tokens: int
     validation_loss: float | None
-    """The last evaluation's."""
+    """Loss of the last evaluation."""
 
 
 def measured(history: History) -> list[Step]:
-    """The steps behind the medians: warm-up and skipped steps left out; all steps where nothing would remain."""
-    kept = [
-        step
-        for steps in by_segment(history.steps)
-        for step in steps[min(10, max(1, len(steps) // 10)) :]
-        if not step.skipped and step.seconds > 0
-    ]
-    return kept or [step for step in history.steps if step.seconds > 0]
+    """Return the steps behind the medians, without warm-up and skipped steps.
+
+    Where nothing would remain, return every step that was timed.
+    """
+    steady_steps = []
+    for segment_steps in by_segment(history.steps):
+        num_warm_up = min(10, max(1, len(segment_steps) // 10))
+        for step in segment_steps[num_warm_up:]:
+            if step.seconds > 0 and not step.skipped:
+                steady_steps.append(step)
+    return steady_steps or [step for step in history.steps if step.seconds > 0]
+
+
+@dataclass(frozen=True)
+class _Timing:
+    """Step time and throughput over the measured steps; None without a measured step."""
+
+    seconds_median: float | None
+    seconds_low: float | None
+    seconds_high: float | None
+    samples_per_second: float | None
+    tokens_per_second: float | None
+    data_wait_share: float | None
 
 
 def summarize(
     history: History, *, sequence_length: int, validation: Sequence[ValidationLoss] = ()
 ) -> Summary:
-    """All numbers of a history that need nothing but itself and the length of a sequence."""
+    """Compute all numbers that need only the history and the length of a sequence."""
     steps = history.steps
-    used = measured(history)
-    seconds = [step.seconds for step in used]
-    middle = statistics.median(seconds) if seconds else None
-    # quantiles needs two values, and one value twice has itself as every quantile
-    if used:
-        tenths = statistics.quantiles(
-            seconds * 2 if len(seconds) == 1 else seconds, n=10, method="inclusive"
-        )
-    else:
-        tenths = []
-    batch, world = (used[-1].global_batch, used[-1].world_size) if used else (0, 0)
-    samples = batch / middle if middle and batch else None
-    tokens = samples * sequence_length if samples else None
-    tflops = [step.tflops_per_device for step in used if step.tflops_per_device is not None]
+    measured_steps = measured(history)
+    global_batch = measured_steps[-1].global_batch if measured_steps else 0
+    world_size = measured_steps[-1].world_size if measured_steps else 0
+    timing = _summarize_timing(measured_steps, global_batch, sequence_length)
     losses = [loss for _, loss in history.losses]
-    norms = [
-        step.grad_norm
-        for step in steps
-        if step.grad_norm is not None and math.isfinite(step.grad_norm)
-    ]
+    iterations = [step.iteration for step in steps] or [0]
     return Summary(
         iterations=len(steps),
-        first_iteration=steps[0].iteration if steps else 0,
-        last_iteration=steps[-1].iteration if steps else 0,
-        measured_iterations=len(used),
+        first_iteration=iterations[0],
+        last_iteration=iterations[-1],
+        measured_iterations=len(measured_steps),
         segments=history.num_segments,
         repeated_iterations=len(history.repeated),
-        world_size=world,
-        global_batch=batch,
+        world_size=world_size,
+        global_batch=global_batch,
         sequence_length=sequence_length,
-        seconds_per_iteration=middle,
-        seconds_low=tenths[0] if tenths else None,
-        seconds_high=tenths[-1] if tenths else None,
-        samples_per_second=samples,
-        tokens_per_second=tokens,
-        tokens_per_second_per_device=tokens / world if tokens and world else None,
-        tflops_per_device=statistics.median(tflops) if tflops else None,
-        tflops_convention=next((step.tflops_convention for step in reversed(used)), ""),
-        data_wait_share=sum(step.data_wait_seconds for step in used) / sum(seconds)
-        if seconds
-        else None,
+        seconds_per_iteration=timing.seconds_median,
+        seconds_low=timing.seconds_low,
+        seconds_high=timing.seconds_high,
+        samples_per_second=timing.samples_per_second,
+        tokens_per_second=timing.tokens_per_second,
+        tokens_per_second_per_device=_per_device(timing.tokens_per_second, world_size),
+        tflops_per_device=_median_tflops(measured_steps),
+        tflops_convention=measured_steps[-1].tflops_convention if measured_steps else "",
+        data_wait_share=timing.data_wait_share,
         memory_bytes=max((step.memory_bytes for step in steps), default=0),
         first_loss=losses[0] if losses else None,
         last_loss=losses[-1] if losses else None,
-        relative_fall=1 - losses[-1] / losses[0] if losses and losses[0] else None,
+        relative_fall=_relative_fall(losses),
         lowest_loss=min(losses, default=None),
         spikes=find_spikes(history.losses, history.grad_norms),
         skipped=sum(step.skipped for step in steps),
         nan=sum(step.nan for step in steps),
-        largest_grad_norm=max(norms, default=None),
+        largest_grad_norm=max(history.grad_norms.values(), default=None),
         consumed_tokens=steps[-1].consumed_tokens if steps else 0,
         validation_loss=validation[-1].loss if validation else None,
     )
 
 
+def _summarize_timing(
+    measured_steps: Sequence[Step], global_batch: int, sequence_length: int
+) -> _Timing:
+    """Compute step time, its spread, throughput and the wait for data."""
+    if not measured_steps:
+        return _Timing(None, None, None, None, None, None)
+    seconds = [step.seconds for step in measured_steps]
+    median = statistics.median(seconds)
+    # quantiles needs two values, and one value twice has itself as every quantile
+    values = seconds * 2 if len(seconds) == 1 else seconds
+    deciles = statistics.quantiles(values, n=10, method="inclusive")
+    samples_per_second = global_batch / median if median and global_batch else None
+    tokens_per_second = None
+    if samples_per_second:
+        tokens_per_second = samples_per_second * sequence_length
+    data_wait_seconds = sum(step.data_wait_seconds for step in measured_steps)
+    return _Timing(
+        seconds_median=median,
+        seconds_low=deciles[0],
+        seconds_high=deciles[-1],
+        samples_per_second=samples_per_second,
+        tokens_per_second=tokens_per_second,
+        data_wait_share=data_wait_seconds / sum(seconds),
+    )
+
+
+def _per_device(tokens_per_second: float | None, world_size: int) -> float | None:
+    if not tokens_per_second or not world_size:
+        return None
+    return tokens_per_second / world_size
+
+
+def _median_tflops(steps: Sequence[Step]) -> float | None:
+    """Return the median of what the trainer computed; None where it computed nothing."""
+    tflops = [step.tflops_per_device for step in steps if step.tflops_per_device is not None]
+    return statistics.median(tflops) if tflops else None
+
+
+def _relative_fall(losses: Sequence[float]) -> float | None:
+    """Return how much lower the last loss is, as a share of the first."""
+    if not losses or not losses[0]:
+        return None
+    return 1 - losses[-1] / losses[0]
+
+
 def find_spikes(
     losses: Sequence[tuple[int, float]], grad_norms: Mapping[int, float] = {}
 ) -> tuple[Alarm, ...]:
-    """The spikes of a loss curve, each once; gradient norms by iteration tell a jump from a batch of odd text.
+    """Return the spikes of a loss curve, each once.
+
+    The gradient norms, by iteration, tell a jump from a batch of odd text.
 
     >>> curve = [(n, 3.0 + 0.01 * (n % 3)) for n in range(1, 60)]
     >>> curve[40] = (41, 7.5)
@@ -141,61 +197,82 @@ def find_spikes(
     [(41, 7.5, 3.01)]
     """
     watch = LossWatch()
-    alarms = (
-        alarm
-        for iteration, loss in losses
-        for alarm in watch.look(iteration, loss, grad_norms.get(iteration, math.nan))
-    )
-    return tuple(alarm for alarm in alarms if alarm.kind == "spike")
+    spikes = []
+    for iteration, loss in losses:
+        grad_norm = grad_norms.get(iteration, math.nan)
+        for alarm in watch.look(iteration, loss, grad_norm):
+            if alarm.kind == "spike":
+                spikes.append(alarm)
+    return tuple(spikes)
 
 
 def recovery(spike: Alarm, losses: Sequence[tuple[int, float]]) -> int | None:
-    """First iteration at which the curve was back within 2 % of where it was; None where it did not come back."""
-    return next(
-        (at for at, loss in losses if at > spike.since and loss <= 1.02 * spike.usual), None
-    )
+    """Return the first iteration after a spike with a loss within 2 % of the usual one.
+
+    None where the loss did not come back.
+    """
+    highest = 1.02 * spike.usual
+    for iteration, loss in losses:
+        if iteration > spike.since and loss <= highest:
+            return iteration
+    return None
 
 
 def find_alarms(steps: Iterable[object]) -> list[Alarm]:
-    """What went wrong, by the rules that the trainer applies while it runs; steps as any log tells them."""
+    """Return what went wrong, by the rules that the trainer applies while it runs.
+
+    `steps` are steps of our own runs or records of any log.
+    """
     watch = MetricWatch()
-    return [alarm for step in steps for alarm in watch.look(step)]
+    alarms = []
+    for step in steps:
+        alarms.extend(watch.look(step))
+    return alarms
 
 
 PARTS = ("waiting for data", "computing", "communication", "optimizer", "other")
 
 
 def parts_of(step: Step) -> dict[str, float]:
-    """Seconds of a step by part; they add up to its time. What the trainer did not tell is `other`.
+    """Return the seconds of a step by part. They add up to the step's time.
 
-    `communication` is what the engine measures apart; where it does not, it is inside computing.
+    What the trainer did not measure is `other`. `communication` is what the engine measures
+    apart; where it does not, it is inside `computing`.
     """
-    wait = min(step.data_wait_seconds, step.seconds)
-    whole = max(0.0, step.forward_backward_seconds - wait)  # waiting for a batch happens inside it
-    apart = min(step.communication_seconds, whole)
-    rest = max(0.0, step.seconds - wait - whole)
-    optimizer = min(step.optimizer_seconds, rest)
-    return dict(zip(PARTS, (wait, whole - apart, apart, optimizer, rest - optimizer), strict=True))
+    data_wait = min(step.data_wait_seconds, step.seconds)
+    # the trainer's forward-backward time includes the wait for a batch
+    forward_backward = max(0.0, step.forward_backward_seconds - data_wait)
+    communication = min(step.communication_seconds, forward_backward)
+    after_backward = max(0.0, step.seconds - data_wait - forward_backward)
+    optimizer = min(step.optimizer_seconds, after_backward)
+    return {
+        "waiting for data": data_wait,
+        "computing": forward_backward - communication,
+        "communication": communication,
+        "optimizer": optimizer,
+        "other": after_backward - optimizer,
+    }
 
 
 def step_parts_table(history: History) -> Table:
-    """Median and spread of each part over the measured steps, and its share of the step time."""
+    """Return median and maximum of each part over the measured steps, and its share."""
     title = "What a step is made of"
     steps = measured(history)
     if not steps:
         return Table((), title, ("no step was timed",), source=history.source)
-    split = [parts_of(step) for step in steps]
-    total = sum(step.seconds for step in steps)
-    seconds_of = {name: [parts[name] for parts in split] for name in PARTS}
-    rows = [
-        {
-            "part": name,
-            "median (s/iteration)": statistics.median(seconds),
-            "longest (s/iteration)": max(seconds),
-            "share of step time (%)": 100 * sum(seconds) / total if total else None,
-        }
-        for name, seconds in seconds_of.items()
-    ]
+    parts_by_step = [parts_of(step) for step in steps]
+    total_seconds = sum(step.seconds for step in steps)
+    rows = []
+    for name in PARTS:
+        seconds = [parts[name] for parts in parts_by_step]
+        rows.append(
+            {
+                "part": name,
+                "median (s/iteration)": statistics.median(seconds),
+                "longest (s/iteration)": max(seconds),
+                "share of step time (%)": 100 * sum(seconds) / total_seconds,
+            }
+        )
     note = "this trainer told no parts but the waiting for data: the rest is other"
     if any(step.forward_backward_seconds for step in steps):
         note = "communication that the engine does not measure apart is in computing"
@@ -207,48 +284,66 @@ STRAGGLER_RULE = "a rank is a straggler when its median is more than 10 % above 
 
 
 def straggler_table(history: History, *, count: int = 8) -> Table:
-    """The slowest ranks first; no row where there is nothing to compare, and a note that says why.
+    """Return the ranks, slowest first.
 
-    Steps of the last world size only: after a restart on fewer devices a rank's number means another device.
+    Without rows where there is nothing to compare; a note says why.
+    Only steps of the last world size count: after a restart on fewer devices, the same rank
+    number is another device.
     """
-    warm = {(step.segment, step.iteration) for step in measured(history)}
-    times = [
-        one
-        for one in history.rank_times
-        if len(one.seconds) > 1 and (one.segment, one.iteration) in warm
-    ]
+    times = _comparable_rank_times(history)
     if not times:
-        return Table(
-            (), "Ranks", ("one rank, or no time of each rank was written",), source=history.source
-        )
-    last = [one for one in times if len(one.seconds) == len(times[-1].seconds)]
-    medians = [
-        statistics.median(seconds) for seconds in zip(*(one.seconds for one in last), strict=True)
-    ]
-    middle = statistics.median(medians)
-    slowest = Counter[int]()
-    for one in last:
-        slowest[one.seconds.index(max(one.seconds))] += one.steps
-    num_steps = slowest.total()
+        note = "one rank, or no time of each rank was written"
+        return Table((), "Ranks", (note,), source=history.source)
+    seconds_by_rank = zip(*(rank_times.seconds for rank_times in times), strict=True)
+    rank_medians = [statistics.median(seconds) for seconds in seconds_by_rank]
+    usual_seconds = statistics.median(rank_medians)
+    times_slowest = _count_slowest(times)
+    num_steps = times_slowest.total()
+    slowest_first = sorted(enumerate(rank_medians), key=lambda item: -item[1])
     rows = []
-    for rank, seconds in sorted(enumerate(medians), key=lambda one: -one[1]):
-        relative = seconds / middle if middle else 1.0
+    for rank, seconds in slowest_first:
+        relative = seconds / usual_seconds if usual_seconds else 1.0
         rows.append(
             {
                 "rank": rank,
                 "own time (s/iteration)": seconds,
                 "over the median rank's (%)": 100 * (relative - 1),
-                "slowest of all (% of steps)": 100 * slowest[rank] / num_steps,
+                "slowest of all (% of steps)": 100 * times_slowest[rank] / num_steps,
                 "straggler": "yes" if relative > 1 + SLOWER else "no",
             }
         )
-    found = sum(row["straggler"] == "yes" for row in rows)
-    shown = rows[:count]
+    num_stragglers = sum(row["straggler"] == "yes" for row in rows)
+    slowest_rows = rows[:count]
     notes = (
         STRAGGLER_RULE,
-        f"{found} of {len(rows)} ranks are stragglers; the {len(shown)} slowest are shown",
+        f"{num_stragglers} of {len(rows)} ranks are stragglers; "
+        f"the {len(slowest_rows)} slowest are shown",
     )
-    return Table(shown, "Ranks", notes, source=history.source)
+    return Table(slowest_rows, "Ranks", notes, source=history.source)
+
+
+def _comparable_rank_times(history: History) -> list[RankTimes]:
+    """Return the rank times of measured steps that have the last world size."""
+    measured_keys = {(step.segment, step.iteration) for step in measured(history)}
+    times = [
+        rank_times
+        for rank_times in history.rank_times
+        if len(rank_times.seconds) > 1
+        and (rank_times.segment, rank_times.iteration) in measured_keys
+    ]
+    if not times:
+        return []
+    world_size = len(times[-1].seconds)
+    return [rank_times for rank_times in times if len(rank_times.seconds) == world_size]
+
+
+def _count_slowest(times: Sequence[RankTimes]) -> Counter[int]:
+    """Count, by rank, the steps in which this rank was the slowest."""
+    times_slowest = Counter[int]()
+    for rank_times in times:
+        slowest_rank = rank_times.seconds.index(max(rank_times.seconds))
+        times_slowest[slowest_rank] += rank_times.steps
+    return times_slowest
 
 
 GIB = 2**30
@@ -275,25 +370,47 @@ COLUMNS = {
 }
 """Columns of the history by the field of a step that they hold."""
 REASON_RULE = (
-    "a step took from the end of the step before to its own end; its reason is the longest stall that was recorded, "
-    "where the recorded ones are at least half of the time over the median step"
+    "a step took from the end of the step before to its own end; its reason is the longest stall "
+    "that was recorded, where the recorded ones are at least half of the time over the median step"
 )
 
 
 def history_frame(history: History) -> Any:
-    """One row a step over all restarts, as a pandas DataFrame with the iteration as its index.
+    """Return a pandas DataFrame with one row per step over all restarts, indexed by iteration.
 
-    Where two jobs made the same step, the later one counts. A value that the trainer did not have is NaN.
+    Where two jobs made the same step, the later one counts. A value that the trainer did not
+    have is NaN.
     """
-    frame = pandas().DataFrame(
-        {name: [getattr(step, field) for step in history.steps] for field, name in COLUMNS.items()},
-        index=pandas().Index([step.iteration for step in history.steps], name="iteration"),
-    )
-    numbers = [COLUMNS[field] for field in ("loss", "grad_norm", "tflops_per_device")]
-    frame[numbers] = frame[numbers].astype(float)
+    columns = {}
+    for field, column in COLUMNS.items():
+        columns[column] = [getattr(step, field) for step in history.steps]
+    iterations = [step.iteration for step in history.steps]
+    frame = pandas().DataFrame(columns, index=pandas().Index(iterations, name="iteration"))
+    # None becomes NaN, so that the columns are numbers
+    optional_columns = [COLUMNS[field] for field in ("loss", "grad_norm", "tflops_per_device")]
+    frame[optional_columns] = frame[optional_columns].astype(float)
     frame["memory (GiB)"] /= GIB
     frame["ended (UTC)"] = pandas().to_datetime(frame["ended (UTC)"], unit="s", utc=True)
     return frame
+
+
+@dataclass(frozen=True)
+class _Stall:
+    """A recorded reason for a long step."""
+
+    reason: str
+    seconds: float
+    """Seconds over the usual step."""
+    evidence: str
+
+
+@dataclass(frozen=True)
+class _TimedStep:
+    """A step, the step before it (None for the first), and the time between their ends."""
+
+    step: Step
+    before: Step | None
+    elapsed_seconds: float
 
 
 def slow_steps_table(
@@ -303,93 +420,145 @@ def slow_steps_table(
     *,
     count: int = 10,
 ) -> Table:
-    """The steps that took longest with what came before them, each with its reason and the evidence for it.
+    """Return the steps that took longest, each with its reason and the evidence for it.
 
-    A reason is start, restart, save, evaluation, data wait, slow rank, or unknown where the records do not explain it.
+    A reason is start, restart, save, evaluation, data wait, slow rank, or unknown where the
+    records do not explain it.
     """
-    usual = measured(history)
-    median = statistics.median(step.seconds for step in usual) if usual else 0.0
-    usual_wait = statistics.median(step.data_wait_seconds for step in usual) if usual else 0.0
-    ranks = {
-        (one.segment, one.iteration - n): one
-        for one in history.rank_times
-        for n in range(one.steps)
-    }
-    usual_lag = statistics.median([_lag(one.seconds) for one in history.rank_times] or [0.0])
-    every = sorted(
+    measured_steps = measured(history)
+    usual_seconds = _median_or_zero([step.seconds for step in measured_steps])
+    usual_wait = _median_or_zero([step.data_wait_seconds for step in measured_steps])
+    usual_lag = _median_or_zero([_lag(times.seconds) for times in history.rank_times])
+    rank_times_by_step = _rank_times_by_step(history)
+    timed_steps = _time_steps(history)
+    slowest_first = sorted(timed_steps, key=lambda timed: -timed.elapsed_seconds)
+    rows = []
+    for timed in slowest_first[:count]:
+        step = timed.step
+        if timed.before is None:
+            stalls = [_start_stall(step, usual_seconds)]
+        else:
+            stalls = _stalls_before(step, timed.before, validation, events)
+        stalls.append(_data_stall(step, usual_wait))
+        rank_times = rank_times_by_step.get((step.segment, step.iteration))
+        if rank_times is not None:
+            stalls.append(_rank_stall(rank_times, usual_lag))
+        rows.append(_slow_step_row(timed, stalls, usual_seconds))
+    notes = (f"median step: {usual_seconds:.4g} s", REASON_RULE)
+    title = f"The {len(rows)} slowest of {len(timed_steps)} steps"
+    source = "metrics.jsonl, rank_times.jsonl, validation.jsonl, events.jsonl"
+    return Table(rows, title, notes, source=source)
+
+
+def _median_or_zero(values: Sequence[float]) -> float:
+    return statistics.median(values) if values else 0.0
+
+
+def _time_steps(history: History) -> list[_TimedStep]:
+    """Return all steps in the order they were made, those done twice included."""
+    steps = sorted(
         (*history.steps, *history.repeated), key=lambda step: (step.segment, step.iteration)
     )
-    timed = [
-        (_took(step, before), step, before) for before, step in pairwise((None, *every)) if step
-    ]
-    rows = []
-    for took, step, before in sorted(timed, key=lambda one: -one[0])[:count]:
-        causes = _stalls_before(step, before, validation, events) if before else {}
-        if before is None:
-            causes["start"] = (
-                step.seconds - median,
-                "first step of the run: memory is reserved, kernels are loaded",
-            )
-        causes["data wait"] = (
-            step.data_wait_seconds - usual_wait,
-            f"{step.data_wait_seconds:.3g} s without data",
-        )
-        if times := ranks.get((step.segment, step.iteration)):
-            slowest = max(times.seconds)
-            words = f"rank {times.seconds.index(slowest)} computed {slowest:.3g} s, {_lag(times.seconds):.3g} s longer"
-            causes["slow rank"] = (_lag(times.seconds) - usual_lag, f"{words} than the median rank")
-        over = took - median
-        seconds, reason = max((seconds, name) for name, (seconds, _) in causes.items())
-        explained = sum(max(seconds, 0.0) for seconds, _ in causes.values())
-        evidence = [words for seconds, words in causes.values() if seconds > max(0.1 * over, 0.0)]
-        rows.append(
-            {
-                "iteration": step.iteration,
-                "took (s)": took,
-                "step time (s)": step.seconds,
-                "over the median (s)": over,
-                "reason": reason if seconds > 0 and explained >= over / 2 else "unknown",
-                "evidence": "; ".join(evidence) or "nothing that was recorded explains it",
-            }
-        )
-    notes = (f"median step: {median:.4g} s", REASON_RULE)
-    source = "metrics.jsonl, rank_times.jsonl, validation.jsonl, events.jsonl"
-    return Table(rows, f"The {len(rows)} slowest of {len(every)} steps", notes, source=source)
+    timed_steps = []
+    before: Step | None = None
+    for step in steps:
+        timed_steps.append(_TimedStep(step, before, _elapsed_seconds(step, before)))
+        before = step
+    return timed_steps
 
 
-def _took(step: Step, before: Step | None) -> float:
-    """Seconds since the step before ended; at least the step's own, as clocks of two machines may differ."""
-    return max(step.seconds, step.time - before.time) if before and before.time else step.seconds
+def _rank_times_by_step(history: History) -> dict[tuple[int, int], RankTimes]:
+    """Index rank times by segment and iteration; a record covers its iteration and those before."""
+    by_step = {}
+    for rank_times in history.rank_times:
+        for steps_back in range(rank_times.steps):
+            by_step[rank_times.segment, rank_times.iteration - steps_back] = rank_times
+    return by_step
+
+
+def _slow_step_row(timed: _TimedStep, stalls: Sequence[_Stall], usual_seconds: float) -> Row:
+    """Return the row of one step, with the longest stall as the reason."""
+    over_seconds = timed.elapsed_seconds - usual_seconds
+    longest = max(stalls, key=lambda stall: (stall.seconds, stall.reason))
+    explained_seconds = sum(max(stall.seconds, 0.0) for stall in stalls)
+    is_explained = longest.seconds > 0 and explained_seconds >= over_seconds / 2
+    worth_telling = max(0.1 * over_seconds, 0.0)
+    evidence = [stall.evidence for stall in stalls if stall.seconds > worth_telling]
+    return {
+        "iteration": timed.step.iteration,
+        "took (s)": timed.elapsed_seconds,
+        "step time (s)": timed.step.seconds,
+        "over the median (s)": over_seconds,
+        "reason": longest.reason if is_explained else "unknown",
+        "evidence": "; ".join(evidence) or "nothing that was recorded explains it",
+    }
+
+
+def _elapsed_seconds(step: Step, before: Step | None) -> float:
+    """Return the seconds since the step before ended.
+
+    They are at least the step's own seconds, as the clocks of two machines may differ.
+    """
+    if before is None or not before.time:
+        return step.seconds
+    return max(step.seconds, step.time - before.time)
 
 
 def _lag(seconds: Sequence[float]) -> float:
-    """Seconds of the slowest rank over the median rank, of two over the other."""
+    """Return the seconds of the slowest rank over the median rank; of two ranks, over the other."""
     return max(seconds) - statistics.median_low(seconds)
+
+
+def _start_stall(step: Step, usual_seconds: float) -> _Stall:
+    evidence = "first step of the run: memory is reserved, kernels are loaded"
+    return _Stall("start", step.seconds - usual_seconds, evidence)
+
+
+def _data_stall(step: Step, usual_wait: float) -> _Stall:
+    evidence = f"{step.data_wait_seconds:.3g} s without data"
+    return _Stall("data wait", step.data_wait_seconds - usual_wait, evidence)
+
+
+def _rank_stall(rank_times: RankTimes, usual_lag: float) -> _Stall:
+    """Return the stall by the slowest rank, over the usual lag that the median step has too."""
+    slowest_seconds = max(rank_times.seconds)
+    slowest_rank = rank_times.seconds.index(slowest_seconds)
+    lag = _lag(rank_times.seconds)
+    evidence = (
+        f"rank {slowest_rank} computed {slowest_seconds:.3g} s, "
+        f"{lag:.3g} s longer than the median rank"
+    )
+    return _Stall("slow rank", lag - usual_lag, evidence)
 
 
 def _stalls_before(
     step: Step, before: Step, validation: Sequence[ValidationLoss], events: Sequence[Event]
-) -> dict[str, tuple[float, str]]:
-    """Seconds and words by cause, of what was recorded between the step before and this one."""
-    since = [event for event in events if before.time <= event.time <= step.time]
+) -> list[_Stall]:
+    """Return what was recorded between the end of the step before and the end of this one."""
+    events_between = [event for event in events if before.time <= event.time <= step.time]
     if before.segment != step.segment:
-        resumed = [event for event in since if event.name in ("resumed", "rolled_back")]
-        where = f" from {resumed[-1].folder}" if resumed and resumed[-1].folder else ""
-        gap = step.time - step.seconds - before.time
-        return {
-            "restart": (
-                gap,
-                f"went on{where} {show_duration(max(gap, 0.0))} after iteration {before.iteration}",
-            )
-        }
-    causes = {}
-    if saved := events_named(since, "saved"):
-        seconds = sum(event.stalled_seconds for event in saved)
-        causes["save"] = (seconds, f"{seconds:.3g} s to save iteration {saved[-1].iteration}")
-    if evaluated := [one for one in validation if before.time <= one.time <= step.time]:
-        seconds = sum(one.seconds for one in evaluated)
-        causes["evaluation"] = (
-            seconds,
-            f"{seconds:.3g} s to evaluate iteration {evaluated[-1].iteration}",
-        )
-    return causes
+        return [_restart_stall(step, before, events_between)]
+    stalls = []
+    saves = events_named(events_between, "saved")
+    if saves:
+        seconds = sum(event.stalled_seconds for event in saves)
+        evidence = f"{seconds:.3g} s to save iteration {saves[-1].iteration}"
+        stalls.append(_Stall("save", seconds, evidence))
+    evaluations = [
+        evaluation for evaluation in validation if before.time <= evaluation.time <= step.time
+    ]
+    if evaluations:
+        seconds = sum(evaluation.seconds for evaluation in evaluations)
+        evidence = f"{seconds:.3g} s to evaluate iteration {evaluations[-1].iteration}"
+        stalls.append(_Stall("evaluation", seconds, evidence))
+    return stalls
+
+
+def _restart_stall(step: Step, before: Step, events_between: Sequence[Event]) -> _Stall:
+    """Return the gap between two jobs, with the checkpoint folder where it was recorded."""
+    loads = [event for event in events_between if event.name in ("resumed", "rolled_back")]
+    where = f" from {loads[-1].folder}" if loads and loads[-1].folder else ""
+    gap_seconds = step.time - step.seconds - before.time
+    duration = show_duration(max(gap_seconds, 0.0))
+    evidence = f"went on{where} {duration} after iteration {before.iteration}"
+    return _Stall("restart", gap_seconds, evidence)
