@@ -224,7 +224,7 @@ def find_alarms(steps: Iterable[object]) -> list[Alarm]:
     `steps` are steps of our own runs or records of any log.
     """
     watch = MetricWatch()
-    alarms = []
+    alarms: list[Alarm] = []
     for step in steps:
         alarms.extend(watch.look(step))
     return alarms

@@ -12,21 +12,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from runbook.core.table import Table
+from runbook.core.table import Row, Table
 from runbook.results.history import Event, History, Step, ValidationLoss, by_segment, events_named
 from runbook.results.metrics import Summary
 
 ENDINGS = ("saved", "stopped", "failed", "finished")
-"""Events that a job still writes after its last step."""
+"""Events that a job may still write after its last step."""
 
 
 @dataclass(frozen=True)
 class Interruption:
-    """The end of one job before the training's end, and what came of it."""
+    """End of one job before the training's end, and what it cost."""
 
     job: str
     step: int
-    """The last step it had done."""
+    """Last iteration of the job."""
     cause: str
     detection_seconds: float
     restart_seconds: float
@@ -35,7 +35,7 @@ class Interruption:
 
 @dataclass(frozen=True)
 class WallTime:
-    """Where the wall time of a logical run went; the parts add up to it."""
+    """Account of the wall time of a logical run; the parts add up to it."""
 
     wall_seconds: float
     parts: Mapping[str, float]
@@ -46,81 +46,82 @@ class WallTime:
     missing_steps: int
     interruptions: tuple[Interruption, ...]
     waiting_seconds: float = 0.0
-    """From a job's submission until it began, of start-up and restarts: no device was held in it."""
+    """From a job's submission until it began, in start-up and restarts: no device was held."""
 
     @property
     def goodput(self) -> float | None:
-        """Productive step time / wall time."""
-        return self.parts["productive"] / self.wall_seconds if self.wall_seconds > 0 else None
+        """Return productive step time / wall time; None for a run without wall time."""
+        if self.wall_seconds <= 0:
+            return None
+        return self.parts["productive"] / self.wall_seconds
 
 
 def account_wall_time(
     history: History, validation: Sequence[ValidationLoss] = (), events: Sequence[Event] = ()
 ) -> WallTime | None:
-    """The account of a run; None where no step was made."""
+    """Return the account of a run; None where no step was made."""
     steps = sorted(
         (*history.steps, *history.repeated), key=lambda step: (step.segment, step.iteration)
     )
     if not steps:
         return None
-    first = steps[0].time - steps[0].seconds
+    first_step_begin = steps[0].time - steps[0].seconds
     submitted = [event.time for event in events_named(events, "submitted")]
     started = [event.time for event in events_named(events, "started")]
-    begin = min([first, *submitted, *started])
+    begin = min([first_step_begin, *submitted, *started])
     end = max([step.time for step in steps] + [event.time for event in events])
+    wall_seconds = end - begin
     interruptions = _interruptions(steps, events)
-    wait = sum(step.data_wait_seconds for step in history.steps)
+    data_wait = sum(step.data_wait_seconds for step in history.steps)
+    saves = events_named(events, "saved")
     parts = {
-        "start-up": max(0.0, first - begin),
-        "detection": sum(one.detection_seconds for one in interruptions),
-        "restart": sum(one.restart_seconds for one in interruptions),
+        "start-up": max(0.0, first_step_begin - begin),
+        "detection": sum(interruption.detection_seconds for interruption in interruptions),
+        "restart": sum(interruption.restart_seconds for interruption in interruptions),
         "lost work": sum(step.seconds for step in history.repeated),
-        "save stall": sum(event.stalled_seconds for event in events_named(events, "saved")),
-        "evaluation": sum(one.seconds for one in validation),
-        "waiting for data": wait,
+        "save stall": sum(save.stalled_seconds for save in saves),
+        "evaluation": sum(evaluation.seconds for evaluation in validation),
+        "waiting for data": data_wait,
     }
-    productive = sum(step.seconds for step in history.steps) - wait
-    other = max(0.0, end - begin - productive - sum(parts.values()))
+    productive = sum(step.seconds for step in history.steps) - data_wait
+    parts["other"] = max(0.0, wall_seconds - productive - sum(parts.values()))
+    parts["productive"] = productive
+    missing = history.absent_up_to(history.steps[-1].iteration, history.steps[0].iteration)
+    queue_seconds = [_queue_seconds(moment, submitted, started) for moment in submitted]
     return WallTime(
-        wall_seconds=end - begin,
-        parts={**parts, "other": other, "productive": productive},
+        wall_seconds=wall_seconds,
+        parts=parts,
         jobs=max(len(submitted), history.num_segments),
         steps=len(history.steps),
         lost_steps=len(history.repeated),
-        missing_steps=len(
-            history.absent_up_to(history.steps[-1].iteration, history.steps[0].iteration)
-        ),
+        missing_steps=len(missing),
         interruptions=interruptions,
-        waiting_seconds=sum(_queue_seconds(at, submitted, started) for at in submitted),
+        waiting_seconds=sum(queue_seconds),
     )
 
 
 def wall_time_table(account: WallTime, title: str = "Where the time went") -> Table:
-    """Seconds and share of every part of the wall time."""
-    wall = account.wall_seconds
-    rows = [
-        {
-            "part": name,
-            "seconds (s)": round(seconds, 2),
-            "share (%)": 100 * seconds / wall if wall else None,
-        }
-        for name, seconds in [("wall time", wall), *account.parts.items()]
-    ]
+    """Return seconds and share of every part of the wall time."""
+    wall_seconds = account.wall_seconds
+    rows = []
+    for name, seconds in [("wall time", wall_seconds), *account.parts.items()]:
+        share = 100 * seconds / wall_seconds if wall_seconds else None
+        rows.append({"part": name, "seconds (s)": round(seconds, 2), "share (%)": share})
     return Table(rows, title, source="metrics.jsonl, validation.jsonl, events.jsonl")
 
 
 def interruptions_table(account: WallTime, title: str = "Interruptions") -> Table:
-    """One row per interruption: where, why, what it cost."""
+    """Return one row per interruption: where, why, what it cost."""
     rows = [
         {
-            "job": one.job,
-            "after step": one.step,
-            "cause": one.cause,
-            "detected after s": round(one.detection_seconds, 2),
-            "restarted after s": round(one.restart_seconds, 2),
-            "steps lost": one.lost_steps,
+            "job": interruption.job,
+            "after step": interruption.step,
+            "cause": interruption.cause,
+            "detected after s": round(interruption.detection_seconds, 2),
+            "restarted after s": round(interruption.restart_seconds, 2),
+            "steps lost": interruption.lost_steps,
         }
-        for one in account.interruptions
+        for interruption in account.interruptions
     ]
     return Table(rows, title, source="events.jsonl, metrics.jsonl")
 
@@ -128,71 +129,94 @@ def interruptions_table(account: WallTime, title: str = "Interruptions") -> Tabl
 def stalls_table(
     validation: Sequence[ValidationLoss], events: Sequence[Event], *, wall_seconds: float
 ) -> Table:
-    """How often and how long no step was made because a checkpoint was written or an evaluation ran."""
-    saves = [
-        event.stalled_seconds
-        for event in events_named(events, "saved")
-        if event.seconds is not None
-    ]
+    """Return how often and how long training stood still for checkpoints and evaluations."""
+    saves = [event for event in events_named(events, "saved") if event.seconds is not None]
+    save_seconds = [event.stalled_seconds for event in saves]
+    evaluation_seconds = [evaluation.seconds for evaluation in validation]
     rows = [
-        {
-            "stall": name,
-            "count": len(seconds),
-            "median (s)": statistics.median(seconds) if seconds else None,
-            "longest (s)": max(seconds, default=None),
-            "all (s)": sum(seconds),
-            "share of wall time (%)": 100 * sum(seconds) / wall_seconds if wall_seconds else None,
-        }
-        for name, seconds in (
-            ("checkpoint", saves),
-            ("evaluation", [one.seconds for one in validation]),
-        )
+        _stall_row("checkpoint", save_seconds, wall_seconds),
+        _stall_row("evaluation", evaluation_seconds, wall_seconds),
     ]
     return Table(rows, "Stalls", source="events.jsonl, validation.jsonl")
 
 
+def _stall_row(name: str, seconds: Sequence[float], wall_seconds: float) -> Row:
+    total_seconds = sum(seconds)
+    return {
+        "stall": name,
+        "count": len(seconds),
+        "median (s)": statistics.median(seconds) if seconds else None,
+        "longest (s)": max(seconds, default=None),
+        "all (s)": total_seconds,
+        "share of wall time (%)": 100 * total_seconds / wall_seconds if wall_seconds else None,
+    }
+
+
 def _interruptions(steps: Sequence[Step], events: Sequence[Event]) -> tuple[Interruption, ...]:
-    """One for each pair of jobs between which steps were made."""
-    ends = sorted(events_named(events, "ended"), key=_ended_at)
-    interruptions = []
-    for (*_, last), (following, *_) in pairwise(by_segment(steps)):
-        resumed_at = following.time - following.seconds
-        between = [
-            event
-            for event in events
-            if event.name in ENDINGS and last.time <= event.time <= resumed_at
-        ]
-        last_sign = max([last.time, *(event.time for event in between)])
-        end = next((one for one in ends if last.time - 1 <= _ended_at(one) <= resumed_at), None)
-        noticed = last_sign if end is None else min(max(last_sign, _ended_at(end)), resumed_at)
-        jobs = [event.job for event in events_named(events, "submitted") if event.time <= last.time]
-        interruptions.append(
-            Interruption(
-                job=jobs[-1] if jobs else "",
-                step=last.iteration,
-                cause=end.failure or end.why or end.state if end else _last_words(between),
-                detection_seconds=noticed - last_sign,
-                restart_seconds=max(0.0, resumed_at - noticed),
-                lost_steps=max(0, last.iteration - following.iteration + 1),
-            )
-        )
-    return tuple(interruptions)
+    """Return one interruption for each pair of jobs between which steps were made."""
+    segments = by_segment(steps)
+    return tuple(
+        _interruption(before[-1], after[0], events) for before, after in pairwise(segments)
+    )
 
 
-def _queue_seconds(at: float, submitted: Sequence[float], started: Sequence[float]) -> float:
-    """From a job's submission to its start; 0 where the next was submitted before it started."""
-    following = min((other for other in submitted if other > at), default=float("inf"))
-    first = min((moment for moment in started if at <= moment <= following), default=at)
-    return first - at
+def _interruption(last: Step, following: Step, events: Sequence[Event]) -> Interruption:
+    """Describe what happened between the last step of a job and the first step of the next."""
+    resumed_at = following.time - following.seconds
+    trainer_events = [
+        event for event in events if event.name in ENDINGS and last.time <= event.time <= resumed_at
+    ]
+    last_sign = max([last.time, *(event.time for event in trainer_events)])
+    end = _find_end(events, last.time, resumed_at)
+    if end is None:
+        noticed_at = last_sign
+        cause = _trainer_reason(trainer_events)
+    else:
+        noticed_at = min(max(last_sign, _ended_at(end)), resumed_at)
+        cause = end.failure or end.why or end.state
+    submitted = events_named(events, "submitted")
+    jobs = [event.job for event in submitted if event.time <= last.time]
+    return Interruption(
+        job=jobs[-1] if jobs else "",
+        step=last.iteration,
+        cause=cause,
+        detection_seconds=noticed_at - last_sign,
+        restart_seconds=max(0.0, resumed_at - noticed_at),
+        lost_steps=max(0, last.iteration - following.iteration + 1),
+    )
 
 
-def _last_words(events: Sequence[Event]) -> str:
-    """The trainer's own reason for its end, where nobody watched it."""
+def _find_end(events: Sequence[Event], last_step_at: float, resumed_at: float) -> Event | None:
+    """Return the event of the job's end between two steps; None where nobody noticed it."""
+    for event in sorted(events_named(events, "ended"), key=_ended_at):
+        if last_step_at - 1 <= _ended_at(event) <= resumed_at:
+            return event
+    return None
+
+
+def _queue_seconds(
+    submitted_at: float, submitted: Sequence[float], started: Sequence[float]
+) -> float:
+    """Return the seconds from a job's submission to its start.
+
+    0 where the next job was submitted before this one started.
+    """
+    later = (moment for moment in submitted if moment > submitted_at)
+    next_submitted_at = min(later, default=float("inf"))
+    starts = (moment for moment in started if submitted_at <= moment <= next_submitted_at)
+    return min(starts, default=submitted_at) - submitted_at
+
+
+def _trainer_reason(events: Sequence[Event]) -> str:
+    """Return the trainer's own reason for its end, where nobody watched it."""
     ends = events_named(events, "stopped") or events_named(events, "failed")
     if not ends:
         return "not noted"
-    why = ends[0].signal or ends[0].reason
-    return f"{ends[0].name} ({why}), seen by nobody" if why else f"{ends[0].name}, seen by nobody"
+    end = ends[0]
+    reason = end.signal or end.reason
+    if reason:
+        return f"{end.name} ({reason}), seen by nobody"
+    return f"{end.name}, seen by nobody"
 
 
 def _ended_at(event: Event) -> float:
@@ -201,34 +225,29 @@ def _ended_at(event: Event) -> float:
 
 @dataclass(frozen=True)
 class Rates:
-    """What a device costs; None where nobody said."""
+    """Cost of a device; None where it is not stated."""
 
     price_per_device_hour: float | None = None
     currency: str = ""
     watts_per_device: float | None = None
-    """Measured or of the data sheet; `watts_source` says which."""
+    """Measured, or from the data sheet; `watts_source` says which."""
     watts_source: str = ""
 
 
 def cost_table(summary: Summary, account: WallTime, rates: Rates) -> Table:
-    """Device-hours, energy and money of the run so far, by its wall time without waiting for a job to begin."""
+    """Return device-hours, energy and money of the run so far.
+
+    They count the wall time without waiting for a job to begin.
+    """
     devices = summary.world_size
-    hours = (account.wall_seconds - account.waiting_seconds) * devices / 3600
-    useful = account.parts["productive"] * devices / 3600
+    held_hours = (account.wall_seconds - account.waiting_seconds) * devices / 3600
+    productive_hours = account.parts["productive"] * devices / 3600
+    held_rule = f"wall time, jobs not yet begun left out, x {devices} devices"
+    productive_rule = "without restarts, saving, evaluation, waiting"
     rows = [
-        _cost_row(
-            "device-hours",
-            hours,
-            "h",
-            f"wall time, jobs not yet begun left out, x {devices} devices",
-        ),
-        _cost_row(
-            "device-hours in steps that count",
-            useful,
-            "h",
-            "without restarts, saving, evaluation, waiting",
-        ),
-        *_energy_and_money(hours, rates),
+        _cost_row("device-hours", held_hours, "h", held_rule),
+        _cost_row("device-hours in steps that count", productive_hours, "h", productive_rule),
+        *_energy_and_money(held_hours, rates),
     ]
     return Table(rows, "What it cost", source="metrics.jsonl, events.jsonl")
 
@@ -236,41 +255,46 @@ def cost_table(summary: Summary, account: WallTime, rates: Rates) -> Table:
 def projection_table(
     summary: Summary, *, target_tokens: int, goodput: float | None, rates: Rates
 ) -> Table:
-    """What it takes to train on a number of tokens at this speed; without a `goodput` it is the best case."""
-    speed = summary.tokens_per_second
+    """Return what it takes to train on a number of tokens at this speed.
+
+    Without a `goodput` it is the best case.
+    """
+    tokens_per_second = summary.tokens_per_second
     days = None
-    hours = None
-    if speed:
-        days = target_tokens / speed / (goodput or 1.0) / 86400
-        hours = days * 24 * summary.world_size
+    device_hours = None
+    if tokens_per_second:
+        days = target_tokens / tokens_per_second / (goodput or 1.0) / 86400
+        device_hours = days * 24 * summary.world_size
     rows = [
         _cost_row("tokens", target_tokens, "tokens", ""),
-        _cost_row("speed", speed, "tokens/s", "median after warm-up"),
+        _cost_row("speed", tokens_per_second, "tokens/s", "median after warm-up"),
         _cost_row("time", days, "days", ""),
-        _cost_row("device-hours", hours, "h", f"{summary.world_size} devices"),
-        *_energy_and_money(hours, rates),
+        _cost_row("device-hours", device_hours, "h", f"{summary.world_size} devices"),
+        *_energy_and_money(device_hours, rates),
     ]
-    best = "without evaluation, checkpoints and restarts: the best case"
-    note = f"with a goodput of {goodput:.1%}" if goodput else best
+    if goodput:
+        note = f"with a goodput of {goodput:.1%}"
+    else:
+        note = "without evaluation, checkpoints and restarts: the best case"
     return Table(rows, "To train on a number of tokens", (note,), source="metrics.jsonl")
 
 
-def _energy_and_money(hours: float | None, rates: Rates) -> list[dict[str, object]]:
-    energy = None
-    how = "not measured"
-    if hours is not None and rates.watts_per_device:
-        energy = hours * rates.watts_per_device / 1000
-        how = f"{rates.watts_per_device:g} W a device, {rates.watts_source}"
+def _energy_and_money(device_hours: float | None, rates: Rates) -> list[Row]:
+    energy_kwh = None
+    energy_rule = "not measured"
+    if device_hours is not None and rates.watts_per_device:
+        energy_kwh = device_hours * rates.watts_per_device / 1000
+        energy_rule = f"{rates.watts_per_device:g} W a device, {rates.watts_source}"
     money = None
-    price = "no price is known: set jobs.price_per_device_hour"
-    if hours is not None and rates.price_per_device_hour:
-        money = hours * rates.price_per_device_hour
-        price = f"{rates.price_per_device_hour:g} a device-hour"
+    price_rule = "no price is known: set jobs.price_per_device_hour"
+    if device_hours is not None and rates.price_per_device_hour:
+        money = device_hours * rates.price_per_device_hour
+        price_rule = f"{rates.price_per_device_hour:g} a device-hour"
     return [
-        _cost_row("energy", energy, "kWh", how),
-        _cost_row("cost", money, rates.currency or "currency", price),
+        _cost_row("energy", energy_kwh, "kWh", energy_rule),
+        _cost_row("cost", money, rates.currency or "currency", price_rule),
     ]
 
 
-def _cost_row(what: str, value: float | None, unit: str, how: str) -> dict[str, object]:
-    return {"what": what, "value": value, "unit": unit, "how": how}
+def _cost_row(name: str, value: float | None, unit: str, how: str) -> Row:
+    return {"what": name, "value": value, "unit": unit, "how": how}
