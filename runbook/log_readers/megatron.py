@@ -10,7 +10,8 @@ from runbook.log_readers.record import OVERFLOW, Assembly, LineReader, Record, n
 
 _STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d) \d\d:\d\d:\d\d(\.\d+)?\]")
 _CAUSAL_SINCE = "2025-03-06"
-"""Date of the commit (8873b55d6a) since which Megatron-LM counts only the causal half of the attention scores."""
+"""Date of the commit (8873b55d6a) since which Megatron-LM counts only the causal half of the
+attention scores."""
 _BY_DATE = {False: "megatron-full", True: "megatron-full-or-causal"}
 _NUMBERS = {
     name: name
@@ -27,14 +28,14 @@ WHOLE = {
     "milliseconds": re.compile(r"\.\d$"),
     "seconds": re.compile(r"\.\d\d$"),
 }
-"""How a whole value ends; one that ends otherwise at the end of a line without a bar was cut off."""
+"""End of a whole value. A value that ends otherwise, in a line without a last bar, was cut off."""
 
 
 def canonical(key: str) -> str:
-    """A key without its dress, so that wrapped, underlined and spaced forms are one.
+    """Return a key without spaces, underscores and dashes, so that its spellings are one.
 
-    >>> canonical(" elapsed_time_per_iteration_ms"), canonical(" lm-loss"), canonical(" tokens per gpu per second(tgs)")
-    ('elapsedtimeperiterationms', 'lmloss', 'tokenspergpupersecond(tgs)')
+    >>> canonical(" elapsed_time_per_iteration_ms"), canonical(" lm-loss")
+    ('elapsedtimeperiterationms', 'lmloss')
     """
     return re.sub(r"[\s_-]+", "", key).lower()
 
@@ -80,18 +81,20 @@ FAMILY = {
     "tflops": "megatron-deepspeed",
     "modeltflop/s/gpu": "megatron-bridge",
 }
-"""Keys that only one of Megatron's descendants prints."""
+"""Descendant of Megatron, by a key that only it prints."""
 NVIDIA = "throughputpergpu(tflop/s/gpu)"
-"""A key of Megatron-LM's own; a log with it is no Megatron-DeepSpeed's, whatever a fork added to the line."""
+"""Key of Megatron-LM itself. A log with it is not Megatron-DeepSpeed's, whatever a fork added."""
 
 
 def meaning(key: str) -> str:
-    """Which of our fields a key stands for; empty for one that is not ours.
+    """Return the field of ours that a key stands for; empty where there is none.
 
-    >>> meaning(" throughput per GPU (TFLOP/s/GPU)"), meaning(" tokens per GPU (tokens/s/GPU)"), meaning(" num zeros")
-    ('tflops', 'tokens_per_second', '')
-    >>> meaning(" tokens/sec/gpu"), meaning(" tokens/sec"), meaning(" tokens per gpu per second(tgs)")
-    ('tokens_per_second', 'all_tokens_per_second', 'tokens_per_second')
+    >>> meaning(" throughput per GPU (TFLOP/s/GPU)"), meaning(" num zeros")
+    ('tflops', '')
+    >>> meaning(" tokens per GPU (tokens/s/GPU)"), meaning(" tokens per gpu per second(tgs)")
+    ('tokens_per_second', 'tokens_per_second')
+    >>> meaning(" tokens/sec/gpu"), meaning(" tokens/sec")
+    ('tokens_per_second', 'all_tokens_per_second')
     """
     plain = canonical(key)
     if plain in _MEANING:
@@ -108,9 +111,10 @@ def meaning(key: str) -> str:
 def layout_of(
     text: str, meaning_of: Callable[[str], str], *, rate_first: bool
 ) -> re.Pattern[str] | None:
-    """An expression that matches records with exactly these keys in this order, each ended by a bar.
+    """Return an expression that matches records with exactly these keys in this order.
 
-    Its groups are our fields. `rate_first`: gpt-neox's samples/sec stand before the iteration.
+    Each record ends with a bar. The groups of the expression are our fields. None where a piece
+    has no value. `rate_first`: gpt-neox's samples/sec stand before the iteration.
     """
     pattern = r"(?P<prefix>[^|]*?\s|)iteration\s*=?\s*(?P<iteration>\d+)\s*/\s*\d+\s*\|"
     if rate_first:
@@ -120,13 +124,13 @@ def layout_of(
         )
     for piece in text.split("|")[:-1]:
         key, sign, _ = piece.partition(":" if ":" in piece else "=")
-        meant = meaning_of(key)
+        name = meaning_of(key)
         if not sign:
             return None
         value = r"[^|]*\|"
-        if meant and f"(?P<{meant}>" not in pattern:
-            unit = "(?:[KMGTP]FLOPS)?" if meant == "tflops" else ""
-            value = rf"\s*(?P<{meant}>[-+.\deE]+{unit}) \|"
+        if name and f"(?P<{name}>" not in pattern:
+            unit = "(?:[KMGTP]FLOPS)?" if name == "tflops" else ""
+            value = rf"\s*(?P<{name}>[-+.\deE]+{unit}) \|"
         pattern += re.escape(key) + sign + value
     return re.compile(pattern + r"\s*$")
 
@@ -134,29 +138,40 @@ def layout_of(
 def convention(
     family: str, arguments: Mapping[str, str], values: Mapping[str, str], prefix: str
 ) -> str:
-    """The name of the formula behind a record's TFLOP/s, as far as the log tells.
+    """Return the name of the formula behind a record's TFLOP/s, as far as the log tells.
 
-    Megatron-LM changed its formula without changing its line: a log older than the change is `megatron-full`; one with
-    microseconds in its time stamp and Megatron-LM's own list of arguments is newer; any other may be either, as our own
-    trainer prints the same line in the full convention. Megatron-DeepSpeed's factor is in its arguments.
+    Megatron-LM changed its formula without changing its line: a log older than the change is
+    `megatron-full`; one with microseconds in its time stamp and Megatron-LM's own list of arguments
+    is newer; any other may be either, as our own trainer prints the same line in the full
+    convention. Megatron-DeepSpeed's factor is in its arguments.
     """
     if family in ("gpt-neox", "megatron-bridge"):
         return family
     if "tflops_lm" in values:
         return "megatron-full"
     if family == "megatron-deepspeed":
-        recompute = arguments.get("recompute_granularity", "None") != "None"
-        checkpoint = arguments.get("checkpoint_activations")
-        if checkpoint is None and "recompute_granularity" not in arguments:
-            return "megatron-deepspeed"
-        if recompute or checkpoint == "True":
-            return "megatron-deepspeed-f4"
-        return "megatron-deepspeed-f3"
+        return _deepspeed_convention(arguments)
     stamp = _STAMP.search(prefix)
     if stamp is not None:
-        return "megatron-causal" if stamp[2] and arguments else _BY_DATE[stamp[1] >= _CAUSAL_SINCE]
-    old = re.fullmatch(r"\s*\d\.\d{3}E[-+]\d+\s*", values.get("learning_rate", ""))
-    return _BY_DATE[not (old and family == "megatron-lm")]
+        date = stamp[1]
+        microseconds = stamp[2]
+        if microseconds and arguments:
+            return "megatron-causal"
+        return _BY_DATE[date >= _CAUSAL_SINCE]
+    old_number = re.fullmatch(r"\s*\d\.\d{3}E[-+]\d+\s*", values.get("learning_rate", ""))
+    is_old = old_number is not None and family == "megatron-lm"
+    return _BY_DATE[not is_old]
+
+
+def _deepspeed_convention(arguments: Mapping[str, str]) -> str:
+    """Return Megatron-DeepSpeed's formula: the factor is 4 with recomputation and 3 without."""
+    granularity = arguments.get("recompute_granularity")
+    checkpoint = arguments.get("checkpoint_activations")
+    if granularity is None and checkpoint is None:
+        return "megatron-deepspeed"
+    if granularity not in (None, "None") or checkpoint == "True":
+        return "megatron-deepspeed-f4"
+    return "megatron-deepspeed-f3"
 
 
 _FLOPS = re.compile(r"\s*([-+\d.eE]+)\s*([KMGTPE])FLOPS", re.IGNORECASE)
@@ -164,16 +179,19 @@ _POWERS = {"K": -9, "M": -6, "G": -3, "T": 0, "P": 3, "E": 6}
 
 
 def tera(text: str) -> float | None:
-    """TFLOP/s, by the unit that stands behind the number where there is one (gpt-neox prints what fits).
+    """Return TFLOP/s, by the unit behind the number where there is one (gpt-neox prints what fits).
 
     >>> tera(" 941.2GFLOPS "), tera(" 112.9TFLOPS "), tera(" 455.4/456.1 "), tera("1.2PFLOPS")
     (0.9412, 112.9, 455.4, 1200.0)
     """
-    found = _FLOPS.match(text)
-    if found is None:
+    match = _FLOPS.match(text)
+    if match is None:
         return number(text)
-    value = number(found[1])
-    return None if value is None else round(value * 10.0 ** _POWERS[found[2].upper()], 12)
+    value = number(match[1])
+    if value is None:
+        return None
+    power = _POWERS[match[2].upper()]
+    return round(value * 10.0**power, 12)
 
 
 _HEADER = re.compile(r"\biteration\s*=?\s*(\d+)\s*/\s*(?:\d+|infinity)\s*\|")
@@ -193,12 +211,12 @@ _STARTS = (
 )
 _REST_OF_NUMBER = re.compile(r"\s*[\d.eE+-]+\s*(?:\||$)")
 _same_float = lru_cache(maxsize=1000)(float)
-"""A number that stays the same over many records is kept once."""
+"""Like float, but a number that stays the same over many records is kept once."""
 
 
 @dataclass
 class _Pending:
-    """A record whose end is not certain before the next line was seen."""
+    """Record whose end is not certain before the next line was seen."""
 
     text: str
     iteration: int
@@ -214,7 +232,7 @@ class _Pending:
 
 @dataclass
 class Megatron(LineReader):
-    """Reads lines with `iteration N/ M |` and fields between bars."""
+    """Reader of lines with `iteration N/ M |` and fields between bars."""
 
     name: str = "megatron-lm"
     pending: _Pending | None = None
@@ -229,7 +247,7 @@ class Megatron(LineReader):
     """Losses in this log are written with an exponent."""
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Take the line where it is ours; a record is handed on when the line after it was seen."""
+        """Take the line where it is ours; hand a record on once the line after it was seen."""
         if "iteration" in line:
             starts = [header.start() for header in _HEADER.finditer(line)]
             if starts:
@@ -239,65 +257,76 @@ class Megatron(LineReader):
         return self._other(line, out)
 
     def quick(self, line: str, out: Assembly) -> bool:
-        """Take a line laid out like the last whole record and remarkable in nothing; all else goes the long way.
+        """Take a line laid out like the last whole record, unless it is remarkable in anything.
 
-        A million lines pass here, so this is one expression match and plain assignments.
+        A million lines pass here, so this is one expression match and plain assignments. Lines that
+        are refused go the long way.
         """
         assert self.layout is not None, "asked only once a layout is known"
-        found = self.layout.match(line)
-        if found is None or self._overflows:
+        match = self.layout.match(line)
+        if match is None or self._overflows:
             return False
-        texts = found.groupdict()
-        norm = texts.get("grad_norm")
-        if (
-            texts["skipped"] != "0"
-            or texts["nan"] != "0"
-            or (norm is not None and norm == self._printed_norm)
-        ):
+        values = match.groupdict()
+        norm = values.get("grad_norm")
+        if values["skipped"] != "0" or values["nan"] != "0":
             return False
-        record = Record(int(texts["iteration"]), float(texts["loss"]), line=out.line)
-        record.seconds = float(
-            texts["milliseconds"] + "e-3" if "milliseconds" in texts else texts["seconds"]
-        )
-        if "learning_rate" in texts:
-            record.learning_rate = _same_float(texts["learning_rate"])
-        if "loss_scale" in texts:
-            record.loss_scale = _same_float(texts["loss_scale"])
-        if norm is not None:
-            record.grad_norm = float(norm)
+        if norm is not None and norm == self._printed_norm:
+            return False
+        record = self._quick_record(values, out.line)
         if record.loss_scale == 0 or record.grad_norm == 0:
             return False
-        record.skipped = record.nan = 0
-        self._rates(record, texts, texts["prefix"])
+        self._rates(record, values, values["prefix"])
         if record.states:
             record.states = self._shared.setdefault(record.states, record.states)
         if self.pending is not None:
             self.flush(out)
         self._printed_norm = norm
-        out.add(record, texts["prefix"])
+        out.add(record, values["prefix"])
         return True
 
+    @staticmethod
+    def _quick_record(values: Mapping[str, str], line: int) -> Record:
+        """Return the record of a whole line in which no step was skipped."""
+        record = Record(int(values["iteration"]), float(values["loss"]), line=line)
+        if "milliseconds" in values:
+            # an exponent instead of a division keeps the printed digits
+            record.seconds = float(values["milliseconds"] + "e-3")
+        else:
+            record.seconds = float(values["seconds"])
+        if "learning_rate" in values:
+            record.learning_rate = _same_float(values["learning_rate"])
+        if "loss_scale" in values:
+            record.loss_scale = _same_float(values["loss_scale"])
+        if "grad_norm" in values:
+            record.grad_norm = float(values["grad_norm"])
+        record.skipped = 0
+        record.nan = 0
+        return record
+
     def extend(self, line: str, out: Assembly) -> bool:
-        """Join the line to the pending record where it is its rest; else hand the record on."""
+        """Join the line to the pending record where it continues it; otherwise hand the record on."""
         pending = self.pending
         assert pending is not None, "extend is called only while a record is pending"
-        meant = pending.open or (
-            "iteration" not in line
-            and "|" in line
-            and self._meaning_of(line.partition(":")[0].partition("|")[0])
-        )
-        if meant and _HEADER.search(line) is None:
+        if self._may_be_rest(line, pending) and _HEADER.search(line) is None:
             joined = pending.text + line
             values = self._values(joined)
-            if len(values) > len(pending.values) or (pending.open and _REST_OF_NUMBER.match(line)):
-                pending.text, pending.values, pending.open = (
-                    joined,
-                    values,
-                    _is_open(joined, values),
-                )
+            has_more_fields = len(values) > len(pending.values)
+            if has_more_fields or (pending.open and _REST_OF_NUMBER.match(line)):
+                pending.text = joined
+                pending.values = values
+                pending.open = _is_open(joined, values)
                 return True
         self.flush(out)
         return False
+
+    def _may_be_rest(self, line: str, pending: _Pending) -> bool:
+        """Return whether the line may belong to a wrapped record."""
+        if pending.open:
+            return True
+        if "iteration" in line or "|" not in line:
+            return False
+        key = line.partition(":")[0].partition("|")[0]
+        return bool(self._meaning_of(key))
 
     def flush(self, out: Assembly) -> None:
         """Hand on the pending record."""
@@ -310,102 +339,104 @@ class Megatron(LineReader):
         if not values:
             out.counts["lines that begin as a record but hold no field of one"] += 1
             return
-        if pending.open and (cut := self._cut_off(pending)) is not None:
-            record.mark("cut_line")
-            values.pop(cut, None)
+        if pending.open:
+            cut_field = self._cut_off(pending)
+            if cut_field is not None:
+                record.mark("cut_line")
+                values.pop(cut_field, None)
         self._numbers(record, values)
         self._counters(record, pending, out.previous())
         self._rates(record, values, pending.prefix)
         out.add(record, pending.prefix)
-        timed = "milliseconds" in values or "seconds" in values
-        if (
-            not pending.open
-            and self.layout is None
-            and timed
-            and "skipped" in values
-            and "loss" in values
-        ):
+        if self.layout is None and not pending.open and _is_whole(values):
             self.layout = layout_of(pending.text, self._meaning_of, rate_first=pending.rate_first)
 
     def _start_all(self, line: str, starts: list[int], out: Assembly) -> bool:
-        """One record, or several that were glued into one line."""
+        """Start a record, or several that were joined into one line."""
         for begin, end in pairwise([0, *starts[1:], len(line)]):
             self.flush(out)
             piece = line[begin:end]
             header = _HEADER.search(piece)
-            taken = header is not None and self._start(piece, header, out)
-        return taken
+            is_taken = header is not None and self._start(piece, header, out)
+        return is_taken
 
     def _start(self, line: str, header: re.Match[str], out: Assembly) -> bool:
-        prefix = line[: header.start()]
-        if "Training epoch" in prefix or "Validation epoch" in prefix:
+        """Make the record that begins with this header the pending one."""
+        before = line[: header.start()]
+        if "Training epoch" in before or "Validation epoch" in before:
             return False
         text = line[header.end() :]
         values = self._values(text)
-        if "samples/sec:" in prefix and (rate := _NEOX.search(prefix)):
+        prefix = before
+        rate_first = "samples/sec:" in before
+        rate = _NEOX.search(before) if rate_first else None
+        if rate is not None:
             self.name = "gpt-neox"
             values["samples_per_second"] = rate[1]
-            prefix = prefix[: rate.start()]
-        is_open = _is_open(text, values)
-        rate_first = "samples/sec:" in line[: header.start()]
-        overflows = self._overflows
-        self._overflows = 0
+            prefix = before[: rate.start()]
         self.pending = _Pending(
-            text, int(header[1]), prefix, values, is_open, out.line, overflows, rate_first
+            text=text,
+            iteration=int(header[1]),
+            prefix=prefix,
+            values=values,
+            open=_is_open(text, values),
+            line=out.line,
+            overflows=self._overflows,
+            rate_first=rate_first,
         )
+        self._overflows = 0
         return True
 
     def _values(self, text: str) -> dict[str, str]:
+        """Return the text of each of our fields; the first counts where one is printed twice."""
         values: dict[str, str] = {}
-        keys = self._keys
         for piece in text.split("|"):
-            key, colon, value = piece.partition(":")
-            if not colon:
-                key, colon, value = piece.partition("=")
-                if not colon:  # version 1: `lm loss 9.4E+00`; some write `300.0 MODEL_TFLOP/s/GPU`
-                    key, _, value = piece.rstrip().rpartition(" ")
-                    if value.endswith("TFLOP/s/GPU"):
-                        key, value = value, key
-            meant = keys.get(key)
-            if meant is None:
-                meant = self._meaning_of(key)
-            if meant and value and not value.isspace() and meant not in values:
-                values[meant] = value
+            key, value = _split_field(piece)
+            name = self._meaning_of(key)
+            if name and value and not value.isspace() and name not in values:
+                values[name] = value
         return values
 
     def _meaning_of(self, key: str) -> str:
-        meant = self._keys.get(key)
-        if meant is None:
-            meant = self._keys[key] = meaning(key) if len(key) < 80 else ""
-            self._learn_family(canonical(key) if meant else "")
-        return meant
+        """Return our field for a key; a new key also tells which program this is."""
+        name = self._keys.get(key)
+        if name is None:
+            name = meaning(key) if len(key) < 80 else ""
+            self._keys[key] = name
+            self._learn_family(canonical(key) if name else "")
+        return name
 
     def _learn_family(self, key: str) -> None:
-        family = FAMILY.get(key)
         if key == NVIDIA:
             self._nvidia = True
             if self.name == "megatron-deepspeed":
                 self.name = "megatron-lm"
-        elif (
-            family
-            and self.name not in ("gpt-neox", "primus")
-            and not (self._nvidia and "deepspeed" in family)
-        ):
-            self.name = family
+            return
+        family = FAMILY.get(key)
+        if not family or self.name in ("gpt-neox", "primus"):
+            return
+        if self._nvidia and "deepspeed" in family:
+            return
+        self.name = family
 
     def _cut_off(self, pending: _Pending) -> str | None:
-        """The field whose value the end of the line may have cut; "" where only the rest is missing; None: whole."""
+        """Return the field whose value the end of the line may have cut.
+
+        "" where only the fields after it are missing; None where nothing is.
+        """
         last = pending.text.rpartition("|")[2]
         if not last.strip():
             return None
         key, _, value = last.partition(":") if ":" in last else last.partition("=")
-        meant = self._meaning_of(key)
-        if not meant:
+        name = self._meaning_of(key)
+        if not name:
             return "" if "nan" not in pending.values else None
-        form = WHOLE.get(meant)
-        if form is None or form.search(value.rstrip()):
+        whole_end = WHOLE.get(name)
+        if whole_end is None or whole_end.search(value.rstrip()):
             return None
-        return meant if meant not in ("loss", "learning_rate") or self._exponents else None
+        if name in ("loss", "learning_rate") and not self._exponents:
+            return None
+        return name
 
     def _numbers(self, record: Record, values: dict[str, str]) -> None:
         if "elapsed" in values and "milliseconds" not in values and "seconds" not in values:
@@ -420,45 +451,47 @@ class Megatron(LineReader):
             record.mark("no_grad_norm")
 
     def _counters(self, record: Record, pending: _Pending, before: Record | None) -> None:
-        values = pending.values
-        record.skipped, record.nan = whole(values.get("skipped")), whole(values.get("nan"))
+        """Set skipped and NaN iterations and what follows from them."""
+        record.skipped = whole(pending.values.get("skipped"))
+        record.nan = whole(pending.values.get("nan"))
         if pending.overflows:
-            record.mark("skipped_by_deepspeed")
-            steps = pending.iteration - (before.iteration if before is not None else 0)
-            told = min(
-                pending.overflows, max(1, steps)
-            )  # newer versions tell one overflow by two lines
-            record.skipped = max(record.skipped or 0, told)
+            self._add_overflows(record, pending, before)
         if record.nan:
             record.mark("nan_iterations")
-        if record.loss is None and not any(
-            state == "cut_line" or state.endswith("_loss") for state in record.states
-        ):
+        if record.loss is None and not _tells_lost_loss(record):
             record.mark("missing_loss")
+            interval = record.skipped or 0
             if before is not None:
                 interval = pending.iteration - before.iteration
-            else:
-                interval = record.skipped or 0
             if record.skipped and record.skipped >= interval:
                 record.mark("all_skipped")
-        norm = values.get("grad_norm")
-        printed = self._printed_norm
+        self._drop_stale_norm(record, pending, before)
+
+    @staticmethod
+    def _add_overflows(record: Record, pending: _Pending, before: Record | None) -> None:
+        """Count the steps that DeepSpeed skipped; newer versions tell one overflow by two lines."""
+        record.mark("skipped_by_deepspeed")
+        last_iteration = before.iteration if before is not None else 0
+        num_steps = max(1, pending.iteration - last_iteration)
+        overflows = min(pending.overflows, num_steps)
+        record.skipped = max(record.skipped or 0, overflows)
+
+    def _drop_stale_norm(self, record: Record, pending: _Pending, before: Record | None) -> None:
+        """Drop a gradient norm that a skipped step repeats from the record before."""
+        norm = pending.values.get("grad_norm")
+        printed_before = self._printed_norm
         self._printed_norm = norm
-        if (
-            before is None or pending.iteration <= before.iteration
-        ):  # the first, or a copy by another rank
+        if before is None or pending.iteration <= before.iteration:
+            return  # the first record, or a copy by another rank
+        if norm is None or norm != printed_before or record.grad_norm is None:
             return
-        fell = (record.loss_scale or 0) < (before.loss_scale or 0)
-        if (
-            norm is not None
-            and norm == printed
-            and record.grad_norm is not None
-            and (fell or record.skipped)
-        ):
+        scale_fell = (record.loss_scale or 0) < (before.loss_scale or 0)
+        if scale_fell or record.skipped:
             record.grad_norm = None
             record.mark("stale_grad_norm")
 
     def _rates(self, record: Record, values: dict[str, str], prefix: str) -> None:
+        """Set throughput and TFLOP/s, as far as the record has them."""
         record.read(values, _TOKEN_RATES)
         if "tflops" in values:
             record.tflops = tera(values["tflops"])
@@ -470,13 +503,11 @@ class Megatron(LineReader):
         if "samples_per_second" in values:
             self._samples(record, values)
         if "all_skipped" in record.states:
-            record.samples_per_second = record.tokens_per_second = record.tflops = (
-                record.tflops_convention
-            ) = None
+            record.drop_rates()
         self._use_bridge(record)
 
     def _samples(self, record: Record, values: dict[str, str]) -> None:
-        """Samples per second, where batch size and seconds do not contradict them."""
+        """Set samples per second, unless batch size and seconds contradict them."""
         record.samples_per_second = number(values["samples_per_second"])
         batch = number(values.get("batch"))
         if record.samples_per_second is None or not batch or not record.seconds:
@@ -487,7 +518,10 @@ class Megatron(LineReader):
             record.mark("wrong_samples_per_second")
 
     def _use_bridge(self, record: Record) -> None:
-        """Give a record without a speed the one that Bridge printed in a line of its own, for a step of that time."""
+        """Give a record without TFLOP/s the ones that Bridge printed in a line of its own.
+
+        The step time in both lines says whether they belong together.
+        """
         if self._bridge is None or record.tflops is not None:
             return
         seconds, tflops = self._bridge
@@ -497,44 +531,86 @@ class Megatron(LineReader):
             self._bridge = None
 
     def _evaluate(self, line: str, out: Assembly) -> bool:
-        found = _EVALUATION.search(line)
-        if found is None:
+        match = _EVALUATION.search(line)
+        if match is None:
             return False
-        iteration = int(found["iteration"]) if found["iteration"] else out.last_iteration()
-        name = found["name"] + (f"-{found['set']}" if found["set"] else "")
-        name = "test" if "test" in (found["end"] or "") else name
-        out.evaluate(iteration, number(found["loss"]), number(found["perplexity"]), name)
+        iteration = int(match["iteration"]) if match["iteration"] else out.last_iteration()
+        name = match["name"]
+        if match["set"]:
+            name = f"{name}-{match['set']}"
+        if "test" in (match["end"] or ""):
+            name = "test"
+        out.evaluate(iteration, number(match["loss"]), number(match["perplexity"]), name)
         return True
 
     def _other(self, line: str, out: Assembly) -> bool:
-        """Lines beside the records: arguments, starts, overflows, Bridge's step time, ends."""
-        if " ..." in line and (argument := _ARGUMENT.search(line)):
+        """Take a line between the records: arguments, starts, overflows, Bridge's step time, ends."""
+        argument = _ARGUMENT.search(line) if " ..." in line else None
+        if argument is not None:
             self.arguments[argument[1]] = argument[2]
             return True
         if "OVERFLOW!" in line:
-            if (overflow := OVERFLOW.search(line)) and overflow[1] == "0":
+            overflow = OVERFLOW.search(line)
+            if overflow is not None and overflow[1] == "0":
                 self._overflows += 1
             return False  # DeepSpeed's reader wants it as well
-        if "Step Time" in line and (step := _BRIDGE.search(line)):
-            self._bridge = (float(step[1]), float(step[2]))
-            self.name = "megatron-bridge"
-            if (before := out.previous()) is not None:
-                self._use_bridge(before)
+        bridge = _BRIDGE.search(line) if "Step Time" in line else None
+        if bridge is not None:
+            self._take_bridge(bridge, out)
             return True
         if any(start in line for start in _STARTS):
             out.restart()
             return True
-        if "exiting program" in line:
-            end = line[line.index("exiting program") :].strip(" ]")[:100]
-        elif "exits with return code" in line:
-            end = f"a process {line[line.index('exits with return code') :].strip()[:40]}"
-        elif "sigkill_handler" in line:
-            end = "the launcher killed a process (sigkill_handler)"
-        else:
+        ending = _ending(line)
+        if ending is None:
             return "time (ms)" in line or "memory (MB)" in line
-        out.counts[f"after iteration {out.last_iteration()}: {end}"] += 1
+        out.counts[f"after iteration {out.last_iteration()}: {ending}"] += 1
         return True
 
+    def _take_bridge(self, match: re.Match[str], out: Assembly) -> None:
+        """Keep Bridge's step time and TFLOP/s for the record before or after its line."""
+        self._bridge = (float(match[1]), float(match[2]))
+        self.name = "megatron-bridge"
+        before = out.previous()
+        if before is not None:
+            self._use_bridge(before)
 
-def _is_open(text: str, values: dict[str, str]) -> bool:
+
+def _is_open(text: str, values: Mapping[str, str]) -> bool:
+    """Return whether the end of a record is still missing: no NaN counter, or no bar at its end."""
     return "nan" not in values or not text.rstrip().endswith("|")
+
+
+def _is_whole(values: Mapping[str, str]) -> bool:
+    """Return whether a record has all that the quick way needs."""
+    has_time = "milliseconds" in values or "seconds" in values
+    return has_time and "skipped" in values and "loss" in values
+
+
+def _split_field(piece: str) -> tuple[str, str]:
+    """Split the text between two bars into key and value."""
+    for sign in (":", "="):
+        if sign in piece:
+            key, _, value = piece.partition(sign)
+            return key, value
+    # version 1 writes `lm loss 9.4E+00`
+    key, _, value = piece.rstrip().rpartition(" ")
+    if value.endswith("TFLOP/s/GPU"):  # some write `300.0 MODEL_TFLOP/s/GPU`
+        return value, key
+    return key, value
+
+
+def _tells_lost_loss(record: Record) -> bool:
+    """Return whether a state says already why the record has no loss."""
+    return any(state == "cut_line" or state.endswith("_loss") for state in record.states)
+
+
+def _ending(line: str) -> str | None:
+    """Return how the training ended, in the program's words; None where the line does not say."""
+    if "exiting program" in line:
+        return line[line.index("exiting program") :].strip(" ]")[:100]
+    if "exits with return code" in line:
+        return f"a process {line[line.index('exits with return code') :].strip()[:40]}"
+    if "sigkill_handler" in line:
+        return "the launcher killed a process (sigkill_handler)"
+    return None

@@ -13,7 +13,7 @@ from runbook.results.failures.finder import Failure
 
 @dataclass(slots=True)
 class Record:
-    """One iteration as the log tells it; None where the log does not say."""
+    """One iteration in a log; None where the log does not say."""
 
     iteration: int
     loss: float | None = None
@@ -33,22 +33,25 @@ class Record:
     file: int = 0
 
     def take(self, name: str, value: str | float | None) -> None:
-        """Set a field; NaN and infinity leave it None and become a state (`nan_loss`, `infinite_loss`)."""
+        """Set a field; NaN and infinity leave it None and become a state (`nan_loss`)."""
         value = number(value) if isinstance(value, str) else value
         if value is not None and not math.isfinite(value):
-            self.mark(f"{'nan' if math.isnan(value) else 'infinite'}_{name}")
+            kind = "nan" if math.isnan(value) else "infinite"
+            self.mark(f"{kind}_{name}")
             value = None
         setattr(self, name, value)
 
     def read(
         self, values: Mapping[str, str | float | None], names: Mapping[str, str] | None = None
     ) -> None:
-        """Take what a log says; `names` has our field for each of its words, and a number that is there stays.
+        """Set fields from the values of a log; a number that is there already stays.
 
-        `milliseconds` become seconds; `tokens_per_second_per_device` are a state as well.
+        `names` has our field for each key of the log; without it the keys are our fields.
+        `milliseconds` become seconds; `tokens_per_second_per_device` become a state as well.
         """
-        for word, name in (names or {word: word for word in values}).items():
-            value = values.get(word)
+        field_by_key = names or {key: key for key in values}
+        for key, name in field_by_key.items():
+            value = values.get(key)
             if value is None:
                 continue
             if name == "milliseconds":
@@ -66,6 +69,13 @@ class Record:
         """Add a state."""
         self.states += (state,)
 
+    def drop_rates(self) -> None:
+        """Forget throughput and TFLOP/s: all steps of the record were skipped."""
+        self.samples_per_second = None
+        self.tokens_per_second = None
+        self.tflops = None
+        self.tflops_convention = None
+
 
 KEYS = tuple(field.name for field in fields(Record) if field.name not in ("line", "file"))
 """Keys of a record in JSON and CSV, in order; `source` (file and line) follows."""
@@ -73,20 +83,20 @@ KEYS = tuple(field.name for field in fields(Record) if field.name not in ("line"
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """One evaluation as the log tells it."""
+    """One evaluation in a log."""
 
     iteration: int | None
     loss: float
     perplexity: float | None
     name: str
-    """Which set: validation, test, or the name the log gives."""
+    """Set of texts: validation, test, or the name in the log."""
     line: int
     file: int
 
 
 @dataclass
 class Facts:
-    """What the MLPerf lines of a log say of the run as a whole; None where they do not."""
+    """Facts about the whole run from the MLPerf lines of a log; None where they do not say."""
 
     benchmark: str | None = None
     global_batch_size: int | None = None
@@ -99,7 +109,7 @@ class Facts:
 
 @dataclass
 class ParsedLog:
-    """A log, or several files of one run, understood."""
+    """Content of a log, or of several log files of one run."""
 
     format: str = "unknown"
     records: list[Record] = field(default_factory=list)
@@ -108,22 +118,24 @@ class ParsedLog:
     unread_lines: int = 0
     files: list[str] = field(default_factory=list)
     arguments: dict[str, str] = field(default_factory=dict)
-    """What the program printed of its own arguments."""
+    """Arguments that the program printed, by name."""
     failures: list[Failure] = field(default_factory=list)
-    """Known failures that the lines between the records name."""
+    """Known failures in the lines between the records."""
     cause: Failure | None = None
-    """The failure that explains the end of the training. None: no failure is known, or it went on afterwards."""
+    """Failure that explains the end of the training.
+
+    None where no failure is known, or the training went on after it."""
     facts: Facts | None = None
-    """None where the log has no line of MLPerf's."""
+    """None where the log has no MLPerf line."""
 
     @property
     def segments(self) -> int:
-        """How often training was started in this log."""
+        """Return how often training was started in this log."""
         return 1 + max((record.segment for record in self.records), default=-1)
 
-    def source(self, one: Record | Validation) -> str:
-        """File and line a record or evaluation was read from."""
-        return f"{self.files[one.file]}:{one.line}" if self.files else str(one.line)
+    def source(self, entry: Record | Validation) -> str:
+        """Return file and line that a record or evaluation was read from."""
+        return f"{self.files[entry.file]}:{entry.line}" if self.files else str(entry.line)
 
 
 _LEADING = re.compile(
@@ -132,12 +144,12 @@ _LEADING = re.compile(
 
 
 def number(text: str | None) -> float | None:
-    """The number a value begins with, as logs write it; None where it begins with none.
+    """Return the number a value begins with, as logs write it; None where it begins with none.
 
-    >>> number(" 1.5E-04 "), number("10,050"), number("1467.8/1466.1"), number("112.9TFLOPS"), number("abc")
-    (0.00015, 10050.0, 1467.8, 112.9, None)
-    >>> number("nan.0")
-    nan
+    >>> number(" 1.5E-04 "), number("10,050"), number("1467.8/1466.1"), number("112.9TFLOPS")
+    (0.00015, 10050.0, 1467.8, 112.9)
+    >>> number("nan.0"), number("abc")
+    (nan, None)
     """
     try:
         return float(text or "")
@@ -147,49 +159,58 @@ def number(text: str | None) -> float | None:
 
 
 def whole(value: object) -> int | None:
-    """The whole number of a value; None where it is another, or none at all.
+    """Return the whole number of a value; None where it is another, or none at all.
 
     >>> whole(" 12 "), whole(8.0), whole("0.5"), whole("nan"), whole(None)
     (12, 8, None, None, None)
     """
-    found = number(str(value))
-    return int(found) if found is not None and found.is_integer() else None
+    parsed = number(str(value))
+    if parsed is None or not parsed.is_integer():
+        return None
+    return int(parsed)
 
 
 def milliseconds(text: str | None) -> float | None:
-    """Seconds; the exponent is written rather than divided by, so that 150471.3 ms is 150.4713 s and no digit more.
+    """Return the seconds that a text in milliseconds means; None where it begins with no number.
 
-    >>> milliseconds(" 150471.3 "), milliseconds(" 1467.8/1466.1 "), milliseconds("9371.81ms"), milliseconds("nanms")
-    (150.4713, 1.4678, 9.37181, nan)
+    The exponent is written rather than divided by, so that 150471.3 ms is 150.4713 s and no digit
+    more.
+
+    >>> milliseconds(" 150471.3 "), milliseconds(" 1467.8/1466.1 ")
+    (150.4713, 1.4678)
+    >>> milliseconds("9371.81ms"), milliseconds("nanms")
+    (9.37181, nan)
     """
     match = _LEADING.match(text or "")
     if match is None:
         return None
-    digits = match[1].replace(",", "")
-    if "e" in digits.lower() or "n" in digits.lower():
+    digits = match[1].replace(",", "").lower()
+    if "e" in digits or "n" in digits:  # an exponent of its own, nan, inf
         return float(digits) / 1000
     return float(digits + "e-3")
 
 
 NEAR = 3
-"""How many records late a copy by another rank may come; a restart goes back further or shows other numbers."""
+"""Records by which a copy by another rank may be late. A restart goes back further, or shows
+other numbers."""
 _RANK = re.compile(
-    r"\[?(?:rank|default)[\s-]*(\d+)\]?|\bpid=(\d+)|^\s*(\d+):\s|^\s*\[?([A-Za-z][\w.-]*\d[\w.-]*(?::\d+)?)\]?:\s?"
+    r"\[?(?:rank|default)[\s-]*(\d+)\]?|\bpid=(\d+)|^\s*(\d+):\s"
+    r"|^\s*\[?([A-Za-z][\w.-]*\d[\w.-]*(?::\d+)?)\]?:\s?"
     r"|^\s*[\w.-]+/(\d+)\s"
 )
 OVERFLOW = re.compile(r"OVERFLOW! Rank (\d+) Skipping step")
 CLOSE_LINES = 64
-"""A record that repeats the last one within so many lines was printed by another rank, even where its clock differs."""
+"""Lines within which a repeat of the last record is another rank's, whatever its clock says."""
 
 
 class Assembly:
-    """What one parser found in a run, iteration by iteration."""
+    """Records that one reader found in a run, iteration by iteration."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.validation: list[Validation] = []
         self.counts: Counter[str] = Counter()
-        """Things worth a note, by text."""
+        """How often each thing worth a note was seen, by its text."""
         self.file = 0
         self.line = 0
         self._last = -1
@@ -205,74 +226,91 @@ class Assembly:
         values: Mapping[str, str | float | None],
         names: Mapping[str, str] | None = None,
     ) -> Record:
-        """The record of this line with its values, as `Record.read` takes them; `add` keeps it."""
+        """Return the record of this line with its values, as `Record.read` takes them.
+
+        `add` keeps it.
+        """
         record = Record(int(iteration), line=self.line)
         record.read(values, names)
         return record
 
     def restart(self) -> None:
-        """The log says that training starts; what follows the next record belongs to a new segment."""
+        """Note that training starts: the next record begins a new segment."""
         if len(self.records) > self._start:
             self._restarting = True
 
     def next_file(self, index: int) -> None:
-        """What comes now is from another file of the same run."""
+        """Note that the lines from here on are from another file of the same run."""
         self.file = index
         self._new_file = len(self.records) > self._start
 
     def last_iteration(self) -> int | None:
-        """Of the newest record."""
+        """Return the iteration of the newest record; None before the first."""
         return self.records[-1].iteration if self.records else None
 
     def previous(self) -> Record | None:
-        """The newest record of this segment."""
+        """Return the newest record of this segment; None where the segment has none."""
         if len(self.records) > self._start and not self._restarting:
             return self.records[-1]
         return None
 
     def add(self, record: Record, prefix: str = "", *, rounded: bool = False) -> None:
-        """Keep the record, unless it is a copy of one that is kept.
+        """Keep the record, unless it is a copy of one that was kept.
 
         `rounded`: the log rounds its counter, so that the same number may be a later step.
         """
         record.file = self.file
-        later = record.iteration > self._last or (rounded and record.iteration == self._last)
-        if later and not self._restarting:
+        is_later = record.iteration > self._last or (rounded and record.iteration == self._last)
+        if is_later and not self._restarting:
             self._new_file = False
         elif self._is_copy(record, prefix):
             self.counts["records printed by several ranks, counted once"] += 1
             return
         elif self.records:
-            self._segment += 1
-            self._start = len(self.records)
-            self._restarting = self._new_file = False
+            self._begin_segment()
         self._last = record.iteration
         self._prefix = prefix
         record.segment = self._segment
         self.records.append(record)
 
+    def _begin_segment(self) -> None:
+        self._segment += 1
+        self._start = len(self.records)
+        self._restarting = False
+        self._new_file = False
+
     def _is_copy(self, record: Record, prefix: str) -> bool:
-        # iterations rise within a segment
-        place = bisect_left(
-            self.records, record.iteration, lo=self._start, key=lambda kept: kept.iteration
-        )
-        if place == len(self.records) or self.records[place].iteration != record.iteration:
+        """Return whether another rank or another file of the job had this record before."""
+        place = self._place_of(record.iteration)
+        if place is None:
             return False
-        twin = self.records[place]
-        alike = all(
-            getattr(twin, name) == getattr(record, name)
-            for name in ("loss", "grad_norm", "learning_rate")
-        )
-        same = alike and _close(twin.seconds, record.seconds)
+        earlier = self.records[place]
+        has_same_values = _have_same_values(earlier, record)
+        has_same_clock = _close(earlier.seconds, record.seconds)
         if self._new_file:
-            return same
+            return has_same_values and has_same_clock
         if self._restarting:
             return False
-        other = _other_rank(self._prefix, prefix)
-        last = twin is self.records[-1] and 0 <= record.line - twin.line <= CLOSE_LINES
-        if alike and record.loss is not None and (last or other):
+        is_other_rank = _other_rank(self._prefix, prefix)
+        lines_apart = record.line - earlier.line
+        follows_closely = earlier is self.records[-1] and 0 <= lines_apart <= CLOSE_LINES
+        has_loss = record.loss is not None
+        if has_same_values and has_loss and (follows_closely or is_other_rank):
             return True
-        return len(self.records) - 1 - place <= NEAR and (same or other)
+        records_late = len(self.records) - 1 - place
+        if records_late > NEAR:
+            return False
+        return is_other_rank or (has_same_values and has_same_clock)
+
+    def _place_of(self, iteration: int) -> int | None:
+        """Return the place of this segment's record of an iteration; None where there is none."""
+        # iterations rise within a segment
+        place = bisect_left(
+            self.records, iteration, lo=self._start, key=lambda record: record.iteration
+        )
+        if place == len(self.records) or self.records[place].iteration != iteration:
+            return None
+        return place
 
     def evaluate(
         self,
@@ -281,32 +319,47 @@ class Assembly:
         perplexity: float | None = None,
         name: str = "validation",
     ) -> None:
-        """Keep an evaluation whose loss is a number; a repeat (another rank, another refresh of a bar) is dropped."""
+        """Keep an evaluation whose loss is a number.
+
+        A repeat (by another rank, or when a progress bar is drawn again) is dropped.
+        """
         if loss is None or math.isnan(loss):
             return
-        before = [(other.iteration, other.loss, other.name) for other in self.validation[-4:]]
-        if (iteration, loss, name) not in before:
-            self.validation.append(
-                Validation(iteration, loss, perplexity, name, self.line, self.file)
-            )
+        recent = [
+            (evaluation.iteration, evaluation.loss, evaluation.name)
+            for evaluation in self.validation[-4:]
+        ]
+        if (iteration, loss, name) in recent:
+            return
+        evaluation = Validation(iteration, loss, perplexity, name, self.line, self.file)
+        self.validation.append(evaluation)
 
 
-def _close(one: float | None, other: float | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return abs(one - other) <= 0.02 * max(abs(one), abs(other))
+def _have_same_values(first: Record, second: Record) -> bool:
+    return (
+        first.loss == second.loss
+        and first.grad_norm == second.grad_norm
+        and first.learning_rate == second.learning_rate
+    )
 
 
-def _other_rank(one: str, other: str) -> bool:
-    """Whether two prefixes name two ranks.
+def _close(first: float | None, second: float | None) -> bool:
+    """Return whether two step times differ by at most 2 %, or both are not known."""
+    if first is None or second is None:
+        return first is second
+    return abs(first - second) <= 0.02 * max(abs(first), abs(second))
+
+
+def _other_rank(first_prefix: str, second_prefix: str) -> bool:
+    """Return whether two prefixes name two ranks.
 
     >>> _other_rank("[rank0]:", "[rank1]:"), _other_rank("0: ", "0: "), _other_rank("", "3: ")
     (True, False, False)
     >>> _other_rank("[lrdn3321:3]: ", "[lrdn3321:2]: "), _other_rank("trainer/0 ", "trainer/7 ")
     (True, True)
     """
-    first = _RANK.search(one)
-    second = _RANK.search(other)
+    first = _RANK.search(first_prefix)
+    second = _RANK.search(second_prefix)
     return bool(first and second and first.groups() != second.groups())
 
 
@@ -316,19 +369,19 @@ class LineReader(ABC):
 
     name: str
     arguments: dict[str, str] = field(default_factory=dict)
-    """What the program printed of its own arguments."""
+    """Arguments that the program printed, by name."""
     evaluated: str = ""
-    """The last evaluation, as it was printed."""
+    """Text of the last evaluation."""
 
     @abstractmethod
     def feed(self, line: str, out: Assembly) -> bool:
-        """Take the line; True where it was understood."""
+        """Take the line; return whether it was understood."""
 
     def flush(self, out: Assembly) -> None:  # noqa: B027 - most readers hold nothing back
         """Hand on what was held back: the log ended."""
 
     def evaluate_once(self, iteration: int, text: str | None, out: Assembly) -> None:
-        """Keep an evaluation that the program prints again in every line until the next one."""
+        """Keep an evaluation that the program repeats in every line until the next one."""
         if text and text != self.evaluated:
             self.evaluated = text
             out.evaluate(iteration, number(text))
