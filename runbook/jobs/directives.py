@@ -1,4 +1,7 @@
-"""Requests to a queue as a script writes them: its #SBATCH and #PBS lines, and the options of sbatch and qsub."""
+"""Requests to a queue as a script writes them.
+
+Its #SBATCH and #PBS lines, and the options of sbatch and qsub.
+"""
 
 import re
 import shlex

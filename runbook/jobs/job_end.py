@@ -1,6 +1,7 @@
 """How a job ended, as numbers and names: what decisions about the next job read.
 
-Sentences for people are made from it elsewhere. Nothing here, and nothing that decides, reads a sentence.
+Sentences for people are made from it elsewhere. Nothing here, and nothing that decides, reads a
+sentence.
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ class JobEnd:
 
     @property
     def was_killed(self) -> bool:
-        """Whether somebody or something outside the training ended it: SIGKILL, a reboot, a lost node."""
+        """Whether somebody or something outside the training ended it.
+
+        SIGKILL, a reboot, a lost node.
+        """
         return self.state is JobState.LOST or self.signal == signals.SIGKILL
 
 

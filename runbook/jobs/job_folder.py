@@ -1,4 +1,7 @@
-"""A job's folder: the names of its files, its states, what its own files say, and what every scheduler does with it."""
+"""A job's folder.
+
+The names of its files, its states, what its own files say, and what every scheduler does with it.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from runbook.core.errors import JobError
 from runbook.core.files import read_json_record, write_text
 from runbook.core.locks import hold_file
 from runbook.core.processes import Identity, boot_id, uptime_seconds
+from runbook.plan_file.errors import STOPPED
 
 
 class _File:
@@ -125,7 +129,10 @@ class JobStatus:
 
 
 def next_job_folder(run_folder: Path, phase: str) -> JobFolder:
-    """The folder for the phase's next job (jobs/<phase>, then -2, -3 ...), not made; one never submitted is reused."""
+    """The folder for the phase's next job (jobs/<phase>, then -2, -3 ...), not made.
+
+    One never submitted is reused.
+    """
     number = 1
     while (folder := _job_folder(run_folder, phase, number)).was_submitted():
         number += 1
@@ -157,7 +164,10 @@ FUTURE_SECONDS = 60.0
 """A heartbeat from another machine may lie this far in our future: clocks differ."""
 
 FRESH_SECONDS = 120.0
-"""Sign of life younger than this: the job runs, whatever its queue says. Network file systems are up to 60 s late."""
+"""Sign of life younger than this: the job runs, whatever its queue says.
+
+Network file systems are up to 60 s late.
+"""
 
 
 @dataclass(frozen=True)
@@ -184,7 +194,10 @@ def read_started(folder: JobFolder) -> Started | None:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRecord:
-    """job.json, written by whoever submits: once before the submission, and again with what only that tells."""
+    """job.json, written by whoever submits.
+
+    Once before the submission, and again with what only that tells.
+    """
 
     __pydantic_config__ = ConfigDict(allow_inf_nan=False)
     job_id: str
@@ -208,7 +221,10 @@ class JobRecord:
 
 
 def read_record(folder: JobFolder) -> JobRecord | None:
-    """Content of job.json; None if there is none, or an empty file that a crash of the machine left."""
+    """Content of job.json.
+
+    None if there is none, or an empty file that a crash of the machine left.
+    """
     if not read_text(folder.record):
         return None
     remedy = "It was changed by hand or the disk is damaged."
@@ -230,7 +246,10 @@ def heartbeat_age(folder: JobFolder) -> float | None:
 
 
 def last_seen(folder: JobFolder) -> float | None:
-    """When the job last said that it lives, by its own machine's clock; its start where it said nothing since."""
+    """When the job last said that it lives, by its own machine's clock.
+
+    Its start where it said nothing since.
+    """
     began = read_started(folder)
     try:
         seen = float(read_text(folder.heartbeat).split()[0])
@@ -249,7 +268,7 @@ def read_end(folder: JobFolder, job_id: str) -> JobStatus | None:
     elif folder.timed_out.exists():
         state = JobState.TIMEOUT
     else:
-        state = {0: JobState.DONE, 75: JobState.STOPPED}.get(code, JobState.FAILED)
+        state = {0: JobState.DONE, STOPPED: JobState.STOPPED}.get(code, JobState.FAILED)
     if code == 0:  # it was faster than the request to stop it
         state = JobState.DONE
     status = status_by_files(
@@ -269,7 +288,10 @@ def signal_of_code(code: int | None) -> int | None:
 
 
 def _read_signal(folder: JobFolder, code: int) -> int | None:
-    """Return the signal that ended a rank. Jobs of older versions wrote no such file: their codes say it."""
+    """Return the signal that ended a rank.
+
+    Jobs of older versions wrote no such file: their codes say it.
+    """
     if folder.signal.exists():
         return _whole_number(read_text(folder.signal))
     rank_0_code = _whole_number(read_text(folder.rank_0))
@@ -307,10 +329,12 @@ def read_text(path: Path) -> str:
 
 
 class Scheduler(ABC):
-    """This machine or a queue. Every question is asked of a job's folder, so that any process can ask it at any time.
+    """This machine or a queue.
 
-    A job's own files are read first; a queue is asked only for what they cannot say, and where it does not answer the
-    state is UNKNOWN.
+    Every question is asked of a job's folder, so that any process can ask it at any time.
+
+    A job's own files are read first; a queue is asked only for what they cannot say, and where it
+    does not answer the state is UNKNOWN.
     """
 
     kind: str
@@ -318,10 +342,12 @@ class Scheduler(ABC):
     """A submission takes no longer."""
 
     def submit(self, folder: JobFolder, *, after: Sequence[JobFolder] = ()) -> str:
-        """Submit job.sh of the folder and return the job's id; an active job of that folder is found, not doubled.
+        """Submit job.sh of the folder and return the job's id.
 
-        A folder whose job has ended is refused: its files are evidence. With `after`, which only a queue knows, the job
-        starts when those of these folders, whole arrays too, have ended well.
+        An active job of that folder is found, not doubled.
+
+        A folder whose job has ended is refused: its files are evidence. With `after`, which only a
+        queue knows, the job starts when those of these folders, whole arrays too, have ended well.
         """
         if not folder.script.is_file():
             raise JobError(
@@ -336,8 +362,9 @@ class Scheduler(ABC):
                 if status.state in ACTIVE:
                     return status.job_id
                 raise JobError(
-                    f"{folder.path} holds a job that is {status.state} ({status.reason}); its files are kept as they "
-                    "are. Submit the next one from the folder that `next_job_folder` names."
+                    f"{folder.path} holds a job that is {status.state} ({status.reason}); its "
+                    "files are kept as they are. Submit the next one from the folder that "
+                    "`next_job_folder` names."
                 )
             phase = re.sub(r"-\d+$", "", folder.path.name)
             others = [
@@ -349,8 +376,8 @@ class Scheduler(ABC):
             for other, status in earlier:
                 if not status.final:
                     raise JobError(
-                        f"{other.path} is {status.state} ({status.reason}), and two jobs would write to the same "
-                        "files. Wait for it, or end it with `runbook cancel`."
+                        f"{other.path} is {status.state} ({status.reason}), and two jobs would "
+                        "write to the same files. Wait for it, or end it with `runbook cancel`."
                     )
             return self._start(folder, [status for _, status in earlier], after)
 
@@ -359,7 +386,8 @@ class Scheduler(ABC):
         status = self.state(folder)
         if status.state not in ACTIVE:
             raise JobError(
-                f"{folder.path} is {status.state} ({status.reason}); only a running job can be stopped."
+                f"{folder.path} is {status.state} ({status.reason}); only a running job can be "
+                "stopped."
             )
         self._request_stop(folder, status)
 
@@ -369,7 +397,10 @@ class Scheduler(ABC):
 
     @abstractmethod
     def cancel(self, folder: JobFolder, *, grace_seconds: float = 20) -> JobStatus:
-        """End the job with everything it started, first gently; what had ended before keeps its state."""
+        """End the job with everything it started, first gently.
+
+        What had ended before keeps its state.
+        """
 
     @abstractmethod
     def _existing_job(self, folder: JobFolder) -> JobStatus | None:

@@ -12,7 +12,10 @@ from runbook.jobs.job_folder import WORST_FIRST, JobFolder, JobState, JobStatus
 
 @dataclass(frozen=True)
 class JobRequest:
-    """The part of a job's directives that queues limit; 0 and empty where the script does not say."""
+    """The part of a job's directives that queues limit.
+
+    0 and empty where the script does not say.
+    """
 
     partition: str = ""
     account: str = ""
@@ -39,7 +42,10 @@ class QueueLimits:
 
     name: str
     state: str = "UP"
-    """In Slurm's words: DOWN takes jobs and starts none, DRAIN starts those it has, INACTIVE neither."""
+    """In Slurm's words.
+
+    DOWN takes jobs and starts none, DRAIN starts those it has, INACTIVE neither.
+    """
     default: bool = False
     max_seconds: int = 0
     max_nodes: int = 0
@@ -51,26 +57,34 @@ class QueueLimits:
     words: str = ""
     """The queue's own line about it."""
     kinds: tuple[tuple[NodeKind, int], ...] = ()
-    """Each kind of node in it, and how many; empty where that was not asked, or the scheduler does not say."""
+    """Each kind of node in it, and how many.
+
+    Empty where that was not asked, or the scheduler does not say.
+    """
 
 
 def parse_job_request(script: str) -> JobRequest:
-    r"""What the lines #SBATCH and #PBS of a script ask for.
+    r"""Return what the lines #SBATCH and #PBS of a script ask for.
 
-    >>> parse_job_request("#!/bin/bash\n#SBATCH --partition=short\n#SBATCH --time=01:00:00\n").seconds
+    >>> parse_job_request("#!/bin/bash\n#SBATCH --time=01:00:00\n").seconds
     3600
-    >>> parse_job_request("#PBS -q prod\n#PBS -l select=8:system=polaris\n#PBS -l walltime=00:30:00\n").nodes
+    >>> parse_job_request("#PBS -q prod\n#PBS -l select=8:system=polaris\n").nodes
     8
     """
+    # A queue reads directives only above the first command.
     head = itertools.takewhile(lambda line: line[:1] in ("", "#"), script.splitlines())
     directives = {entry.name: entry.value for entry in directives_of("\n".join(head))}
-    nodes = directives.get("nodes") or directives.get("select", "").partition(":")[0]
+
+    def value(slurm_name: str, pbs_name: str) -> str:
+        return directives.get(slurm_name) or directives.get(pbs_name, "")
+
+    num_nodes = directives.get("nodes") or directives.get("select", "").partition(":")[0]
     return JobRequest(
-        partition=directives.get("partition") or directives.get("q", ""),
-        account=directives.get("account") or directives.get("A", ""),
-        nodes=int(nodes) if nodes.isdigit() else 0,
-        seconds=clock_seconds(directives.get("time") or directives.get("walltime", "")),
-        array=directives.get("array") or directives.get("J", ""),
+        partition=value("partition", "q"),
+        account=value("account", "A"),
+        nodes=int(num_nodes) if num_nodes.isdigit() else 0,
+        seconds=clock_seconds(value("time", "walltime")),
+        array=value("array", "J"),
     )
 
 
@@ -92,31 +106,46 @@ def whole_number(text: str) -> int:
 def request_problems(
     asked: JobRequest, queues: Sequence[QueueLimits], queue_word: str = "partition"
 ) -> list[str]:
-    """Return why a queue would refuse a job or let it wait for ever: what is asked and what is allowed.
+    """Return why a queue would refuse a job or let it wait for ever.
 
-    `queue_word` is what the scheduler calls a partition. The queue's own words are repeated as they are.
+    What is asked and what is allowed.
+
+    `queue_word` is what the scheduler calls a partition. The queue's own words are repeated as they
+    are. A job that names several partitions needs one that takes it.
     """
     by_name = {queue.name: queue for queue in queues}
     names = [name for name in asked.partition.split(",") if name]
     unknown = [name for name in names if name not in by_name]
     if unknown:
-        known = ", ".join(by_name) or "none"
-        return [f"there is no {queue_word} {', '.join(unknown)}; there are {known}"]
-    chosen = [by_name[name] for name in names] or [queue for queue in queues if queue.default]
-    problems = [_problems_with(asked, queue, queue_word) for queue in chosen]
-    return list(itertools.chain(*problems)) if all(problems) else []
+        existing = ", ".join(by_name) or "none"
+        return [f"there is no {queue_word} {', '.join(unknown)}; there are {existing}"]
+    if names:
+        chosen = [by_name[name] for name in names]
+    else:
+        chosen = [queue for queue in queues if queue.default]
+    problems_by_queue = [_problems_with(asked, queue, queue_word) for queue in chosen]
+    if not all(problems_by_queue):
+        return []
+    return list(itertools.chain(*problems_by_queue))
 
 
 def _problems_with(asked: JobRequest, queue: QueueLimits, queue_word: str) -> list[str]:
-    account = f"account {asked.account} is" if asked.account else "no account is given, which is"
     partition = f"{queue_word} {queue.name}"
+    problems = []
     if queue.state in ("INACTIVE", "DRAIN"):
-        problems = [f"{partition} is {queue.state} and takes no jobs"]
-    else:
-        problems = []
+        problems.append(f"{partition} is {queue.state} and takes no jobs")
     if queue.max_seconds and asked.seconds > queue.max_seconds:
         limit = f"the limit of {partition}, {show_duration(queue.max_seconds)}"
         problems.append(f"a walltime of {show_duration(asked.seconds)} is over {limit}")
+    problems += _node_problems(asked, queue, partition)
+    problems += _account_problems(asked, queue, partition)
+    if not queue.words:
+        return problems
+    return [f"{problem} (the queue says: {queue.words})" for problem in problems]
+
+
+def _node_problems(asked: JobRequest, queue: QueueLimits, partition: str) -> list[str]:
+    problems = []
     if queue.max_nodes and asked.nodes > queue.max_nodes:
         problems.append(
             f"{asked.nodes} nodes are more than {partition} gives a job, {queue.max_nodes}"
@@ -125,14 +154,17 @@ def _problems_with(asked: JobRequest, queue: QueueLimits, queue_word: str) -> li
         problems.append(f"{asked.nodes} nodes are more than {partition} has, {queue.total_nodes}")
     if queue.min_nodes and 0 < asked.nodes < queue.min_nodes:
         problems.append(f"{asked.nodes} nodes are fewer than {partition} takes, {queue.min_nodes}")
+    return problems
+
+
+def _account_problems(asked: JobRequest, queue: QueueLimits, partition: str) -> list[str]:
+    account = f"account {asked.account} is" if asked.account else "no account is given, which is"
+    problems = []
     if queue.accounts and asked.account not in queue.accounts:
         problems.append(f"{account} none that {partition} allows: {', '.join(queue.accounts)}")
     if asked.account and asked.account in queue.denied_accounts:
         problems.append(f"account {asked.account} is denied by {partition}")
-    return [
-        f"{problem} (the queue says: {queue.words})" if queue.words else problem
-        for problem in problems
-    ]
+    return problems
 
 
 def element_folders(folder: JobFolder) -> list[JobFolder]:
@@ -156,20 +188,28 @@ def array_indices(text: str) -> list[int]:
 
 
 def array_end(folder: JobFolder, job_id: str) -> JobStatus | None:
-    """The status of a job whose every part has written its exit code, or None."""
+    """Return the status of a job whose every part has written its exit code.
+
+    None while one has not.
+    """
     parts = element_folders(folder)
     if not parts:
         return job_folder.read_end(folder, job_id)
-    ends = [(part, end) for part in parts if (end := job_folder.read_end(part, job_id))]
-    if len(ends) < len(parts):
-        return None
-    part, worst = min(ends, key=lambda end: WORST_FIRST.index(end[1].state))
+    ends: list[tuple[JobFolder, JobStatus]] = []
+    for part in parts:
+        end = job_folder.read_end(part, job_id)
+        if end is None:
+            return None
+        ends.append((part, end))
+    worst_part, worst = min(ends, key=lambda part_end: WORST_FIRST.index(part_end[1].state))
     if worst.state is JobState.DONE:
         return worst
+    starts = [end.started for _, end in ends if end.started is not None]
+    end_times = [end.ended for _, end in ends if end.ended is not None]
     return replace(
         worst,
         state=JobState.CANCELLED if folder.cancelled.exists() else worst.state,
-        reason=f"{part.path.name}: {worst.reason}",
-        started=min((end.started for _, end in ends if end.started is not None), default=None),
-        ended=max((end.ended for _, end in ends if end.ended is not None), default=None),
+        reason=f"{worst_part.path.name}: {worst.reason}",
+        started=min(starts, default=None),
+        ended=max(end_times, default=None),
     )

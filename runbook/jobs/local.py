@@ -21,13 +21,19 @@ START_SECONDS = 10.0
 
 
 class LocalScheduler(Scheduler):
-    """Submits by starting `bash job.sh`, detached: it survives the kernel, the terminal and the connection."""
+    """Submits by starting `bash job.sh`, detached.
+
+    It survives the kernel, the terminal and the connection.
+    """
 
     kind = "local"
     submit_seconds = START_SECONDS
 
     def state(self, folder: JobFolder) -> JobStatus:
-        """Where the job stands: by its exit code, else by its process, else (another host) by its sign of life."""
+        """Where the job stands.
+
+        By its exit code, else by its process, else (another host) by its sign of life.
+        """
         job_id = _job_id(folder)
         if end := job_folder.read_end(folder, job_id):
             return end
@@ -36,11 +42,15 @@ class LocalScheduler(Scheduler):
             _by_process(folder, job_id, identity) if identity else _half_submitted(folder, job_id)
         )
         status = job_folder.status_by_files(folder, job_id, state, reason)
-        # It may have ended while we looked: the exit code is written before the process goes, so it is there by now.
+        # It may have ended while we looked: the exit code is written before the process goes, so it
+        # is there by now.
         return job_folder.read_end(folder, job_id) or status
 
     def cancel(self, folder: JobFolder, *, grace_seconds: float = 20) -> JobStatus:
-        """End the job and all it started: it is asked to save, and after `grace_seconds` killed. No process is left."""
+        """End the job and all it started: it is asked to save, and after `grace_seconds` killed.
+
+        No process is left.
+        """
         status = self.state(folder)
         identity = _identity(folder)
         if status.final:
@@ -77,8 +87,8 @@ class LocalScheduler(Scheduler):
         processes.wait_until(has_ranks, START_SECONDS)
         if not processes.send(ranks, signal.SIGTERM):
             raise JobError(
-                f"{folder.path} has no training process that could be asked to stop: its set-up has not ended, or the "
-                f"job has. See {folder.err}."
+                f"{folder.path} has no training process that could be asked to stop: its set-up "
+                f"has not ended, or the job has. See {folder.err}."
             )
 
     def _existing_job(self, folder: JobFolder) -> JobStatus | None:
@@ -160,7 +170,10 @@ def _by_process(folder: JobFolder, job_id: str, identity: Identity) -> tuple[Job
 
 
 def _half_submitted(folder: JobFolder, job_id: str) -> tuple[JobState, str]:
-    """The record names no process: whoever submitted is just about to start it, or died at that moment."""
+    """The record names no process.
+
+    Whoever submitted is just about to start it, or died at that moment.
+    """
     record = job_folder.read_record(folder)
     if record is None:
         reason = (
@@ -205,6 +218,7 @@ def _kill(job_id: str, spare: int = 0) -> None:
     left = processes.kill_until_none(lambda: processes.process_tree(job_id))
     if left:
         raise JobError(
-            f"These processes of {job_id} could not be killed: {', '.join(str(process.pid) for process in left)}. "
-            "They wait for a device or a file system that does not answer, or belong to another user."
+            f"These processes of {job_id} could not be killed: "
+            f"{', '.join(str(process.pid) for process in left)}. They wait for a device or a file "
+            "system that does not answer, or belong to another user."
         )

@@ -3,6 +3,7 @@
 import os
 import pwd
 import re
+import signal
 from collections.abc import Sequence
 
 from runbook.core.locks import HOLDER_VARIABLE
@@ -10,9 +11,13 @@ from runbook.core.units import clock_seconds
 from runbook.jobs.job_folder import JobFolder, JobState
 from runbook.jobs.job_request import QueueLimits, whole_number
 from runbook.jobs.queue import Queue, QueueJob
+from runbook.plan_file.errors import STOPPED
 
 TOKEN_VARIABLE = "RUNBOOK_TOKEN"
-"""Environment variable that marks a job: PBS lists a job's variables, and has no comment of the user's."""
+"""Environment variable that marks a job.
+
+PBS lists a job's variables, and has no comment of the user's.
+"""
 
 _STATES = {JobState.PENDING: "QHWTM", JobState.RUNNING: "RBESU", JobState.DONE: "FX"}
 _STATE_OF = {letter: state for state, letters in _STATES.items() for letter in letters}
@@ -22,11 +27,17 @@ _SIGNALLED = 256
 
 _DELETED = "91"
 _FAILED = "93"
-"""Substates of a finished job, whose Exit_status may be 0: a shell that outlives TERM, an array's last element."""
+"""Substates of a finished job, whose Exit_status may be 0.
+
+A shell that outlives TERM, an array's last element.
+"""
 
 
 def parse_entries(text: str, head: str) -> list[tuple[str, dict[str, str]]]:
-    """Name and attributes of each entry of a full listing, which begins with `head`; wrapped values are joined."""
+    """Name and attributes of each entry of a full listing, which begins with `head`.
+
+    Wrapped values are joined.
+    """
     entries: list[tuple[str, dict[str, str]]] = []
     for line in re.sub(r"\n\t", "", text).splitlines():
         if line.startswith(f"{head}: "):
@@ -48,11 +59,7 @@ def _limits(name: str, values: dict[str, str]) -> QueueLimits:
     )
     return QueueLimits(
         name=name,
-        state="INACTIVE"
-        if values.get("enabled") != "True"
-        else "UP"
-        if values.get("started") == "True"
-        else "DOWN",
+        state=_queue_state(values),
         max_seconds=clock_seconds(values.get("resources_max.walltime", "")),
         max_nodes=whole_number(values.get("resources_max.nodect", "")),
         min_nodes=whole_number(values.get("resources_min.nodect", "")),
@@ -60,29 +67,48 @@ def _limits(name: str, values: dict[str, str]) -> QueueLimits:
     )
 
 
+def _queue_state(values: dict[str, str]) -> str:
+    """Return a queue's state in Slurm's words.
+
+    An enabled queue takes jobs, a started one runs them.
+    """
+    if values.get("enabled") != "True":
+        return "INACTIVE"
+    if values.get("started") != "True":
+        return "DOWN"
+    return "UP"
+
+
 def queue_rows(text: str) -> list[dict[str, str]]:
-    """The queues of `qstat -Q -f` for people."""
-    return [
-        {
+    """Return the queues of `qstat -Q -f` as rows for people."""
+    rows = []
+    for name, values in parse_entries(text, "Queue"):
+        num_jobs = values.get("state_count", values.get("total_jobs", ""))
+        row = {
             "queue": name,
-            "state": "open" if _limits(name, values).state == "UP" else "closed",
+            "state": "open" if _queue_state(values) == "UP" else "closed",
             "time limit": values.get("resources_max.walltime", ""),
             "nodes": values.get("resources_max.nodect", ""),
-            "jobs": values.get("state_count", values.get("total_jobs", "")).strip(),
+            "jobs": num_jobs.strip(),
         }
-        for name, values in parse_entries(text, "Queue")
-    ]
+        rows.append(row)
+    return rows
 
 
 def state_of(
     letter: str, exit_status: int | None, substate: str = ""
 ) -> tuple[JobState, int | None]:
-    """Our state and a shell's exit code of PBS's letter, exit status and substate; any other letter is UNKNOWN.
+    """Our state and a shell's exit code of PBS's letter, exit status and substate.
 
-    A finished job without an exit status never ran: it was deleted, by a person or because of what it depended on.
+    Any other letter is UNKNOWN.
 
-    >>> [str(state_of(*pair)[0]) for pair in (("Q", None), ("R", None), ("F", 0), ("F", 1), ("F", 271), ("F", -29))]
-    ['pending', 'running', 'done', 'failed', 'cancelled', 'timeout']
+    A finished job without an exit status never ran: it was deleted, by a person or because of what
+    it depended on.
+
+    >>> [str(state_of(*pair)[0]) for pair in (("Q", None), ("R", None), ("F", 0))]
+    ['pending', 'running', 'done']
+    >>> [str(state_of("F", exit_status)[0]) for exit_status in (1, 271, -29)]
+    ['failed', 'cancelled', 'timeout']
     >>> [str(state_of("F", *pair)[0]) for pair in ((0, "91"), (0, "93"), (None, "92"))]
     ['cancelled', 'failed', 'cancelled']
     """
@@ -97,38 +123,61 @@ def state_of(
         return JobState.LOST, None
     if exit_status > _SIGNALLED:
         number = exit_status - _SIGNALLED
-        return (JobState.CANCELLED if number in (9, 15) else JobState.FAILED), 128 + number
+        is_cancelled = number in (signal.SIGKILL, signal.SIGTERM)
+        state = JobState.CANCELLED if is_cancelled else JobState.FAILED
+        return state, 128 + number
     if exit_status == 0 and substate == _FAILED:
         return JobState.FAILED, None
-    return {0: JobState.DONE, 75: JobState.STOPPED}.get(exit_status, JobState.FAILED), exit_status
+    if exit_status == 0:
+        return JobState.DONE, 0
+    if exit_status == STOPPED:
+        return JobState.STOPPED, exit_status
+    return JobState.FAILED, exit_status
 
 
 def _job(name: str, values: dict[str, str]) -> QueueJob:
-    status = values.get("Exit_status", "")
+    exit_text = values.get("Exit_status", "")
     letter = values.get("job_state", "")
-    comment = values.get("comment", "")
-    code = int(status) if re.fullmatch(r"-?\d+", status) else None
-    state, exit_code = state_of(letter, code, values.get("substate", ""))
-    mark = re.search(rf"(?:^|,){TOKEN_VARIABLE}=([\w-]+)", values.get("Variable_List", ""))
-    hosts = dict.fromkeys(
-        part.partition("/")[0] for part in values.get("exec_host", "").split("+") if part
-    )
+    exit_status = int(exit_text) if re.fullmatch(r"-?\d+", exit_text) else None
+    state, exit_code = state_of(letter, exit_status, values.get("substate", ""))
+    reason = values.get("comment", "")
+    if not reason and state is JobState.CANCELLED and not exit_text:
+        reason = "deleted before it ran"
+    token = re.search(rf"(?:^|,){TOKEN_VARIABLE}=([\w-]+)", values.get("Variable_List", ""))
     return QueueJob(
         job=name,
         state=state,
-        word=f"{letter} (Exit_status {status})" if status else letter,
-        reason=comment
-        or ("deleted before it ran" if state is JobState.CANCELLED and not status else ""),
+        word=f"{letter} (Exit_status {exit_text})" if exit_text else letter,
+        reason=reason,
         exit_code=exit_code,
         partition=values.get("queue", ""),
-        nodes=",".join(hosts),
-        token=mark[1] if mark else "",
+        nodes=_hosts(values.get("exec_host", "")),
+        token=token[1] if token else "",
     )
+
+
+def _hosts(exec_host: str) -> str:
+    """Return the hosts of PBS's `exec_host`, each once.
+
+    >>> _hosts("x3006/0*64+x3006/1*64+x3007/0*64")
+    'x3006,x3007'
+    """
+    chunks = exec_host.split("+")
+    hosts = dict.fromkeys(chunk.partition("/")[0] for chunk in chunks if chunk)
+    return ",".join(hosts)
 
 
 MOST_JOBS = 500
 """So many of the newest jobs of a user are looked through for one whose submission was cut off."""
 _QUEUE_OR_HISTORY = ((), ("-x",))
+
+
+def _sequence_number(job: str) -> int:
+    """Return the number in a job's id: 1701 for 1701.polaris-pbs-01.
+
+    The newest job has the highest.
+    """
+    return int(re.sub(r"\D.*", "", job) or 0)
 
 
 class Pbs(Queue):
@@ -152,30 +201,31 @@ class Pbs(Queue):
     def submission(
         self, token: str, after: Sequence[str]
     ) -> tuple[list[str], dict[str, str | None]]:
-        """`qsub`, with the mark in the job's environment."""
-        dependencies = ["-W", f"depend=afterok:{':'.join(after)}"] if after else []
-        return ["qsub", "-v", f"{TOKEN_VARIABLE}={token}", *dependencies], {HOLDER_VARIABLE: None}
+        """Return the `qsub` command, with the mark in the job's environment."""
+        argv = ["qsub", "-v", f"{TOKEN_VARIABLE}={token}"]
+        if after:
+            argv += ["-W", f"depend=afterok:{':'.join(after)}"]
+        return argv, {HOLDER_VARIABLE: None}
 
     def find(self, folder: JobFolder, token: str) -> str | None:
-        """By the variable it was submitted with, among this user's jobs in the queue and in the server's history."""
+        """Find a job by its mark among this user's jobs, in the queue and in the server's history."""
         user = pwd.getpwuid(os.getuid()).pw_name
-        numbers = {
-            job
-            for options in _QUEUE_OR_HISTORY
-            for job in self.answer("qselect", *options, "-u", user).split()
-        }
-        newest = sorted(numbers, key=lambda name: int(re.sub(r"\D.*", "", name) or 0))[-MOST_JOBS:]
-        return next((job.job for job in self._jobs(newest) if token and job.token == token), None)
+        numbers: set[str] = set()
+        for options in _QUEUE_OR_HISTORY:
+            numbers.update(self.answer("qselect", *options, "-u", user).split())
+        newest = sorted(numbers, key=_sequence_number)[-MOST_JOBS:]
+        marked = (job.job for job in self._jobs(newest) if token and job.token == token)
+        return next(marked, None)
 
     def ask(self, job: str) -> QueueJob | None:
-        """By `qstat` while the job is in the queue, and `qstat -x` as long as the server keeps its history.
+        """Ask `qstat` while the job is queued, and `qstat -x` while the server keeps its history.
 
         Without history, PBS's default, it forgets a job as it ends: the job's own files say how.
         """
         return next(iter(self._jobs([job])), None)
 
     def _jobs(self, names: Sequence[str]) -> list[QueueJob]:
-        """What the queue says of some jobs, or else its history; those that neither knows are left out."""
+        """Return the jobs that the queue, or else its history, knows."""
         jobs: dict[str, QueueJob] = {}
         for options in _QUEUE_OR_HISTORY:
             if len(jobs) < len(names):
@@ -188,5 +238,8 @@ class Pbs(Queue):
         return queue_rows(self.answer(*self.limits_question, *names))
 
     def ending(self, exit_code: int) -> str:
-        """Not a shell's words: PBS's programs end with the lowest 8 bits of its error number, such as 153 or 187."""
+        """Not a shell's words.
+
+        PBS's programs end with the lowest 8 bits of its error number, such as 153 or 187.
+        """
         return f"exit code {exit_code}"

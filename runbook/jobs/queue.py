@@ -15,12 +15,16 @@ from runbook.core.units import show_duration
 from runbook.jobs import job_folder, job_request
 from runbook.jobs.job_folder import ACTIVE, JobFolder, JobRecord, JobState, JobStatus, Scheduler
 from runbook.jobs.job_request import QueueLimits
+from runbook.plan_file.errors import STOPPED
 
 SUBMIT_SECONDS = 60.0
 """A submission takes no longer."""
 
 ANSWER_SECONDS = 30.0
-"""A queue that takes longer does not answer. Slurm's clients give up sooner by themselves (MessageTimeout, 10 s)."""
+"""A queue that takes longer does not answer.
+
+Slurm's clients give up sooner by themselves (MessageTimeout, 10 s).
+"""
 
 
 class QueueSilentError(JobError):
@@ -28,12 +32,12 @@ class QueueSilentError(JobError):
 
 
 class LostAnswerError(JobError):
-    """A submission whose answer did not come: the job may be in the queue or not."""
+    """A submission without an answer: the job may be in the queue or not."""
 
 
 @dataclass(frozen=True)
 class QueueJob:
-    """What a queue says of one job."""
+    """One job as its queue describes it."""
 
     job: str
     state: JobState
@@ -48,7 +52,10 @@ class QueueJob:
 
 
 class Queue(ABC):
-    """The programs of one kind of queue; each question raises `QueueSilentError` where the queue does not answer."""
+    """The programs of one kind of queue.
+
+    Each question raises `QueueSilentError` where the queue does not answer.
+    """
 
     kind: str
     name: str
@@ -65,17 +72,24 @@ class Queue(ABC):
     unknown_job: tuple[str, ...]
     """Words of a program that was asked for a job that is not in the queue."""
     broken_off: tuple[str, ...]
-    """Words of a submission after which the job may be in the queue; a failed connection is none of them."""
+    """Words of a submission after which the job may be in the queue.
+
+    A failed connection is none of them.
+    """
 
     def refuse(self, script: str) -> None:
-        """Raise `JobError` where a script asks for what the queue, as it describes itself now, cannot give."""
+        """Raise `JobError` where a script asks for more than the queue can give now."""
         missing = [name for name in self.programs if shutil.which(name) is None]
         if missing:
             raise JobError(
-                f"{', '.join(missing)}: on no folder of PATH, so this is not a login node with {self.name}. Go to one, "
-                f"or load the module that brings {self.name}. Nothing was submitted."
+                f"{', '.join(missing)}: on no folder of PATH, so this is not a login node with "
+                f"{self.name}. Go to one, or load the module that brings {self.name}. Nothing was "
+                "submitted."
             )
-        problem = f"{self.speaker} does not say which {self.queue_word}s there are, so nothing was submitted."
+        problem = (
+            f"{self.speaker} does not say which {self.queue_word}s there are, so nothing was "
+            "submitted."
+        )
         limits = self.parse_limits(
             self.answer(*self.limits_question, problem=problem, error=JobError)
         )
@@ -86,9 +100,10 @@ class Queue(ABC):
             raise JobError(f"Nothing was submitted: {text}. Change jobs.<phase> in the run file.")
 
     def submit(self, folder: JobFolder, token: str, after: Sequence[str]) -> str:
-        """Submit job.sh, marked with the token, to start when the jobs `after` are done; returns the queue's id.
+        """Submit job.sh, marked with the token, and return the queue's id.
 
-        `LostAnswerError` where it is not known whether it was taken, `JobError` where it was refused.
+        The job starts when the jobs `after` are done. Raise `LostAnswerError` where it is not known
+        whether the queue took the job, `JobError` where it refused it.
         """
         argv, env = self.submission(token, after)
         try:
@@ -99,17 +114,23 @@ class Queue(ABC):
         number = self.parse_job_id(answer.out)
         if number and not answer.exit_code:
             return number
-        words = self._last_words(answer)
-        if not answer.exit_code or any(sign in answer.err for sign in self.broken_off):
-            raise LostAnswerError(f"{argv[0]} did not say whether it submitted the job. {words}")
+        last_words = self._last_words(answer)
+        is_broken_off = any(sign in answer.err for sign in self.broken_off)
+        if not answer.exit_code or is_broken_off:
+            raise LostAnswerError(
+                f"{argv[0]} did not say whether it submitted the job. {last_words}"
+            )
         raise JobError(
-            f"{self.name} refused the job of {folder.path}; nothing was submitted. {words}"
+            f"{self.name} refused the job of {folder.path}; nothing was submitted. {last_words}"
         )
 
     def parse_job_id(self, text: str) -> str:
-        """The id that the queue gave a job, of the words of its submission; empty where there is none."""
-        matches = (self.job_id_line.fullmatch(line.strip()) for line in reversed(text.splitlines()))
-        return next((match[1] for match in matches if match), "")
+        """Return the id that the queue printed at a submission; empty where there is none."""
+        for line in reversed(text.splitlines()):
+            match = self.job_id_line.fullmatch(line.strip())
+            if match:
+                return match[1]
+        return ""
 
     def answer(
         self,
@@ -118,19 +139,25 @@ class Queue(ABC):
         problem: str = "",
         error: type[JobError] = QueueSilentError,
     ) -> str:
-        """What a program of the queue says; the error where it fails without one of the words `accept`."""
+        """Return the output of one of the queue's programs.
+
+        Raise `error` where the program fails and its stderr has none of the texts `accept`.
+        """
         try:
             answer = shell.run(argv, timeout=ANSWER_SECONDS, check=False)
         except ProgramError as silent:
             raise QueueSilentError(str(silent)) from silent
-        if answer.exit_code and not any(sign in answer.err for sign in accept):
-            raise error(
-                f"{problem or f'{self.speaker} does not answer.'} {self._last_words(answer)}"
-            )
+        is_accepted = any(sign in answer.err for sign in accept)
+        if answer.exit_code and not is_accepted:
+            summary = problem or f"{self.speaker} does not answer."
+            raise error(f"{summary} {self._last_words(answer)}")
         return answer.out
 
     def end(self, job: str) -> None:
-        """Take a job out of the queue, or end it with all its processes: TERM, and KILL after the queue's own delay."""
+        """Take a job out of the queue, or end it with all its processes.
+
+        The queue sends TERM, and KILL after its own delay.
+        """
         problem = f"{self.name} did not {self.end_word} job {job}."
         self.answer(
             self.programs[-1], job, accept=self.unknown_job, problem=problem, error=JobError
@@ -138,7 +165,8 @@ class Queue(ABC):
 
     def _last_words(self, answer: shell.Finished) -> str:
         text = shell.last_lines(answer.err or answer.out, 6)
-        return f"{answer.argv[0]} ended with {self.ending(answer.exit_code)} and said: {text or 'nothing'}"
+        ending = self.ending(answer.exit_code)
+        return f"{answer.argv[0]} ended with {ending} and said: {text or 'nothing'}"
 
     def ending(self, exit_code: int) -> str:
         """A program's exit code in words."""
@@ -168,32 +196,82 @@ class Queue(ABC):
 
 
 ALIVE_SECONDS = 20.0
-"""A job whose sign of life is younger runs, without a question to the queue; it gives one every five seconds."""
+"""A job whose sign of life is younger runs, without a question to the queue.
+
+It gives one every five seconds.
+"""
 
 ASK_SECONDS = 5.0
 """A queue is asked about the same job no more often: it serves everybody."""
 
 COMPLETING_SECONDS = 600.0
-"""A queue has cleaned up after a job by then; a node that hangs in it does not keep the job from having ended."""
+"""A queue has cleaned up after a job by then.
+
+A node that hangs in its cleanup does not keep the job from having ended.
+"""
 
 CLEANUP_SECONDS = 300.0
-"""After rank 0 has ended, its starter has ended by then: pyxis first removes the unpacked image from each node."""
+"""After rank 0 has ended, its starter has ended by then.
+
+Pyxis first removes the unpacked image from each node.
+"""
 
 REQUEUED_SECONDS = 3600.0
 """For so long after its end a job that did not finish may be started again by its queue."""
 
 
+@dataclass(frozen=True)
+class _SignOfLife:
+    """When a job, or the liveliest element of an array, last showed that it runs."""
+
+    start: job_folder.Started | None
+    """What the job wrote at its start; None where it has not begun."""
+    age_seconds: float | None
+    """None where there is no heartbeat, or none that could be dated."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the heartbeat is so young that the queue need not be asked."""
+        return self.age_seconds is not None and self.age_seconds < ALIVE_SECONDS
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the job may still run, whatever the queue says."""
+        return self.age_seconds is not None and self.age_seconds < job_folder.FRESH_SECONDS
+
+    @property
+    def text(self) -> str:
+        """The age of the heartbeat in words."""
+        if self.age_seconds is None:
+            return "no sign of life that could be dated"
+        return f"seen {show_duration(self.age_seconds)} ago"
+
+
+def _read_sign_of_life(folder: JobFolder) -> _SignOfLife:
+    parts = job_request.element_folders(folder) or [folder]
+    heartbeat_ages = map(job_folder.heartbeat_age, parts)
+    known_ages = [age for age in heartbeat_ages if age is not None]
+    return _SignOfLife(job_folder.read_started(folder), min(known_ages, default=None))
+
+
 class QueueScheduler(Scheduler):
-    """Jobs of a queue, each known by its folder, so that any process on any machine can ask after it."""
+    """Jobs of a queue, each known by its folder.
+
+    Any process on any machine can ask for its state.
+    """
 
     submit_seconds = SUBMIT_SECONDS
 
     def __init__(self, queue: Queue) -> None:
-        self.queue, self.kind = queue, queue.kind
+        self.queue = queue
+        self.kind = queue.kind
         self._answers: dict[str, tuple[float, QueueJob | None]] = {}
 
     def state(self, folder: JobFolder) -> JobStatus:
-        """Where the job stands: by its own files, then by the queue, then by the queue's history; never a guess."""
+        """Return where the job stands: by its own files, then by the queue, then by its history.
+
+        Raise `JobError` where no job was submitted. A state that nobody knows is UNKNOWN.
+        """
         if not folder.was_submitted():
             raise JobError(
                 f"No job was submitted from {folder.path}: it has no {folder.record.name}."
@@ -203,21 +281,30 @@ class QueueScheduler(Scheduler):
         except QueueSilentError as silent:
             return self._status(folder, "", JobState.UNKNOWN, str(silent))
         if not number:
-            record = job_folder.read_record(folder)
-            if record and time.time() - record.submitted < SUBMIT_SECONDS:
-                return self._status(folder, "", JobState.PENDING, "being submitted")
-            reason = (
-                "its submission was cut off, and the queue has no job with its mark: it never began"
-            )
-            return self._status(folder, "", JobState.LOST, reason)
-        if end := job_request.array_end(folder, self._id(number)):
+            return self._status_without_id(folder)
+        end = job_request.array_end(folder, self._id(number))
+        if end:
             return self._unless_requeued(folder, number, end)
         status = self._status_by_queue(folder, number)
-        # It may have ended while we asked: its own word counts more.
-        return (job_request.array_end(folder, self._id(number)) if status.final else None) or status
+        if not status.final:
+            return status
+        # It may have ended while we asked: its own exit code counts more.
+        return job_request.array_end(folder, self._id(number)) or status
+
+    def _status_without_id(self, folder: JobFolder) -> JobStatus:
+        record = job_folder.read_record(folder)
+        if record and time.time() - record.submitted < SUBMIT_SECONDS:
+            return self._status(folder, "", JobState.PENDING, "being submitted")
+        reason = (
+            "its submission was cut off, and the queue has no job with its mark: it never began"
+        )
+        return self._status(folder, "", JobState.LOST, reason)
 
     def cancel(self, folder: JobFolder, *, grace_seconds: float = 20) -> JobStatus:
-        """End the job: a running one is asked to save first, and after `grace_seconds` the queue ends it."""
+        """End the job and return its status.
+
+        A running job is asked to save first; after `grace_seconds` the queue ends it.
+        """
         status = self.state(folder)
         if status.final:
             return status
@@ -243,9 +330,8 @@ class QueueScheduler(Scheduler):
             processes.wait_until(
                 lambda: ended() or folder.rank_0.exists(), grace_seconds, interval=0.5
             )
-            if (
-                folder.rank_0.exists()
-            ):  # what there is to save is saved: the queue would only cut the cleaning up short
+            if folder.rank_0.exists():
+                # Everything that can be saved is saved: the queue would only cut the cleanup short.
                 processes.wait_until(ended, CLEANUP_SECONDS, interval=0.5)
         if is_pending or not ended():
             self.queue.end(number)
@@ -261,13 +347,9 @@ class QueueScheduler(Scheduler):
     ) -> str:
         self.queue.refuse(folder.script.read_text(encoding="utf-8"))
         dependencies = [self._number(other) for other in after]
-        if (
-            after
-        ):  # the job itself asks them too: what a queue holds to be a good end of an array differs
-            parts = [
-                part for other in after for part in job_request.element_folders(other) or [other]
-            ]
-            write_text(folder.after, "".join(f"{part.path}\n" for part in parts), error=JobError)
+        if after:
+            # The job itself checks them too: queues differ in what is a good end of an array.
+            _write_dependencies(folder, after)
         token = f"runbook-{secrets.token_hex(8)}"
         record = JobRecord(
             job_id="",
@@ -280,24 +362,32 @@ class QueueScheduler(Scheduler):
         try:
             number = self.queue.submit(folder, token, dependencies)
         except LostAnswerError as lost:
-            try:
-                found = self.queue.find(folder, token)
-            except QueueSilentError as silent:
-                raise JobError(
-                    f"{lost} Whether the job is in the queue is not known: {silent} Submit again later: a job that is "
-                    "there is found by its mark, and none is submitted twice."
-                ) from lost
-            if found is None:
-                raise JobError(
-                    f"{lost} The queue has no job with the mark {token} yet. Submit again: one that came late is found."
-                ) from lost
-            number = found
+            number = self._find_lost_job(folder, token, lost)
         except JobError:
             folder.record.unlink()
             raise
         job_id = self._id(number)
         replace(record, job_id=job_id, queue_id=number).write(folder)
         return job_id
+
+    def _find_lost_job(self, folder: JobFolder, token: str, lost: LostAnswerError) -> str:
+        """Return the queue's id of a job whose submission got no answer.
+
+        Raise `JobError` where the queue does not answer, or does not have the job (yet).
+        """
+        try:
+            number = self.queue.find(folder, token)
+        except QueueSilentError as silent:
+            raise JobError(
+                f"{lost} Whether the job is in the queue is not known: {silent} Submit again "
+                "later: a job that is there is found by its mark, and none is submitted twice."
+            ) from lost
+        if number is None:
+            raise JobError(
+                f"{lost} The queue has no job with the mark {token} yet. Submit again: one that "
+                "came late is found."
+            ) from lost
+        return number
 
     def _existing_job(self, folder: JobFolder) -> JobStatus | None:
         record = job_folder.read_record(folder)
@@ -317,22 +407,26 @@ class QueueScheduler(Scheduler):
         return status
 
     def _number(self, folder: JobFolder) -> str:
-        """The queue's id of the folder's job; empty where the queue does not have it."""
+        """Return the queue's id of the folder's job; empty where the queue does not have it."""
         record = job_folder.read_record(folder)
         if record and record.queue_id:
             return record.queue_id
-        if began := job_folder.read_started(folder):
-            return began.job_id.partition("-")[2]
-        return (self.queue.find(folder, record.token) or "") if record else ""
+        start = job_folder.read_started(folder)
+        if start:
+            return start.job_id.partition("-")[2]
+        if record is None:
+            return ""
+        return self.queue.find(folder, record.token) or ""
 
     def _id(self, number: str) -> str:
         return f"{self.kind}-{number.partition('.')[0].removesuffix('[]')}"
 
     def _unless_requeued(self, folder: JobFolder, number: str, end: JobStatus) -> JobStatus:
-        """A job that ended badly may be on its way back into its queue (a node was lost): the queue has to agree.
+        """Return the job's end, unless its queue restarts it or still may (a node was lost).
 
-        While it says that the job is completing, that is not known yet; two jobs would train in one folder. A queue
-        that does not answer changes nothing: it takes no second job either.
+        While the queue says that the job is completing, a restart is possible; two jobs would train
+        in one folder. Where the queue does not answer, the end stands: such a queue takes no second
+        job either.
         """
         age = time.time() - (end.ended or 0.0)
         if end.state in (JobState.DONE, JobState.CANCELLED) or age > REQUEUED_SECONDS:
@@ -341,68 +435,60 @@ class QueueScheduler(Scheduler):
             job = self._ask(number)
         except JobError:
             return end
-        if job is not None and job.state is JobState.PENDING:
+        if job is None:
+            return end
+        if job.state is JobState.PENDING:
             return self._status(
                 folder, number, JobState.PENDING, f"queued again after: {end.reason}"
             )
-        if job is not None and job.state is JobState.RUNNING and age < COMPLETING_SECONDS:
+        if job.state is JobState.RUNNING and age < COMPLETING_SECONDS:
             reason = f"{end.reason}; the queue says {job.word}, so it may be queued again"
             return self._status(folder, number, JobState.RUNNING, reason)
         return end
 
     def _status_by_queue(self, folder: JobFolder, number: str) -> JobStatus:
-        began = job_folder.read_started(folder)
-        elements = job_request.element_folders(folder)
-        ages = [
-            age
-            for part in elements or [folder]
-            if (age := job_folder.heartbeat_age(part)) is not None
-        ]
-        age = min(ages, default=None)
-        if age is not None:
-            seen = f"seen {show_duration(age)} ago"
-        else:
-            seen = "no sign of life that could be dated"
-        if began and age is not None and age < ALIVE_SECONDS:
-            return self._status(
-                folder, number, JobState.RUNNING, f"on {began.identity.host}, {seen}"
-            )
-        is_fresh = age is not None and age < job_folder.FRESH_SECONDS
+        """Return the status of a job without an exit code.
+
+        By its sign of life, else by the queue.
+        """
+        life = _read_sign_of_life(folder)
+        if life.start and life.is_alive:
+            reason = f"on {life.start.identity.host}, {life.text}"
+            return self._status(folder, number, JobState.RUNNING, reason)
         try:
             job = self._ask(number)
         except QueueSilentError as silent:
-            return self._status(
-                folder, number, JobState.UNKNOWN, f"{seen if began else 'not begun'}; {silent}"
-            )
-        if job is None and is_fresh:
-            return self._status(
-                folder, number, JobState.UNKNOWN, f"the queue does not know it, but it was {seen}"
-            )
+            course = life.text if life.start else "not begun"
+            return self._status(folder, number, JobState.UNKNOWN, f"{course}; {silent}")
+        if job is None and life.is_fresh:
+            reason = f"the queue does not know it, but it was {life.text}"
+            return self._status(folder, number, JobState.UNKNOWN, reason)
         if job is None:
             return self._status(folder, number, *_forgotten(folder))
-        if job.state is JobState.DONE and is_fresh:
-            # Files of another machine come late; its own word about its end does too.
-            return self._status(
-                folder,
-                number,
-                JobState.RUNNING,
-                f"the queue says {job.word}; its files are awaited",
-            )
-        unfinished = (part.path.name for part in elements if job_folder.read_end(part, "") is None)
-        if job.state is JobState.DONE and (names := ", ".join(unfinished)):
-            # PBS gives an array its last element's exit status: what each element says of itself counts.
-            reason = f"the queue says {job.word}, but {names} left no exit code"
+        if job.state is JobState.DONE and life.is_fresh:
+            # Files of another machine come late; the exit code that the job writes does too.
+            reason = f"the queue says {job.word}; its files are awaited"
+            return self._status(folder, number, JobState.RUNNING, reason)
+        unfinished = _unfinished_elements(folder) if job.state is JobState.DONE else []
+        if unfinished:
+            # PBS gives an array its last element's exit status: what each element says counts.
+            reason = f"the queue says {job.word}, but {', '.join(unfinished)} left no exit code"
             return self._status(folder, number, JobState.LOST, reason)
-        place = (job.partition and f"partition {job.partition}", job.nodes and f"on {job.nodes}")
-        parts = (
-            job.word,
-            job.reason,
-            *place,
-            seen if job.state is JobState.RUNNING and began else "",
-        )
-        stopped = job.state is JobState.FAILED and job.exit_code == 75
-        state = JobState.STOPPED if stopped else job.state
-        status = self._status(folder, number, state, ", ".join(part for part in parts if part))
+        return self._status_in_words_of_queue(folder, number, job, life)
+
+    def _status_in_words_of_queue(
+        self, folder: JobFolder, number: str, job: QueueJob, life: _SignOfLife
+    ) -> JobStatus:
+        reasons = [job.word, job.reason]
+        if job.partition:
+            reasons.append(f"partition {job.partition}")
+        if job.nodes:
+            reasons.append(f"on {job.nodes}")
+        if job.state is JobState.RUNNING and life.start:
+            reasons.append(life.text)
+        is_stopped = job.state is JobState.FAILED and job.exit_code == STOPPED
+        state = JobState.STOPPED if is_stopped else job.state
+        status = self._status(folder, number, state, ", ".join(filter(None, reasons)))
         signal = job_folder.signal_of_code(job.exit_code) if state is JobState.FAILED else None
         return replace(status, exit_code=job.exit_code, signal=signal)
 
@@ -418,16 +504,34 @@ class QueueScheduler(Scheduler):
         return job_folder.status_by_files(folder, self._id(number) if number else "", state, reason)
 
 
+def _unfinished_elements(folder: JobFolder) -> list[str]:
+    """Return the names of an array's elements that have written no exit code."""
+    elements = job_request.element_folders(folder)
+    return [element.path.name for element in elements if job_folder.read_end(element, "") is None]
+
+
+def _write_dependencies(folder: JobFolder, after: Sequence[JobFolder]) -> None:
+    """Write the folders whose jobs must be done before this job begins, one a line.
+
+    Each element of an array is a folder of its own.
+    """
+    lines = []
+    for other in after:
+        parts = job_request.element_folders(other) or [other]
+        lines += [f"{part.path}\n" for part in parts]
+    write_text(folder.after, "".join(lines), error=JobError)
+
+
 def _forgotten(folder: JobFolder) -> tuple[JobState, str]:
-    """State and reason of a job that its queue does not know any more, and that left no exit code."""
+    """Return state and reason of a job that its queue forgot and that left no exit code."""
     if folder.cancelled.exists():
         return JobState.CANCELLED, "cancelled; the queue does not know it any more"
-    began = job_folder.read_started(folder)
-    seen = job_folder.last_seen(folder)
+    start = job_folder.read_started(folder)
+    last_seen = job_folder.last_seen(folder)
     # The moment of its last sign of life: an age would grow for ever.
-    if seen is None:
-        at = "never seen"
+    if last_seen is None:
+        sighting = "never seen"
     else:
-        at = time.strftime("last seen %Y-%m-%d %H:%M:%S UTC", time.gmtime(seen))
-    course = f"began on {began.identity.host}, {at}" if began else "never began"
+        sighting = time.strftime("last seen %Y-%m-%d %H:%M:%S UTC", time.gmtime(last_seen))
+    course = f"began on {start.identity.host}, {sighting}" if start else "never began"
     return JobState.LOST, f"the queue does not know it any more; it {course} and left no exit code"

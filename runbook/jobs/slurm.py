@@ -24,7 +24,9 @@ _SACCT = (
 _NOTHING = ("None", "(null)", "None assigned")
 
 _STATES = {
-    JobState.PENDING: "PENDING CONFIGURING REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT",
+    JobState.PENDING: (
+        "PENDING CONFIGURING REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT"
+    ),
     JobState.RUNNING: "RUNNING COMPLETING SUSPENDED STOPPED SIGNALING STAGE_OUT RESIZING",
     JobState.DONE: "COMPLETED",
     JobState.FAILED: "FAILED OUT_OF_MEMORY",
@@ -61,12 +63,15 @@ NEVER = frozenset(
 
 
 def state_of(word: str) -> JobState:
-    """Our state of Slurm's word; a word that is none of Slurm's is UNKNOWN.
+    """Return our state of Slurm's word; a word that is none of Slurm's is UNKNOWN.
 
-    >>> print(state_of("RUNNING"), state_of("CANCELLED by 1000"), state_of("NODE_FAIL"), state_of("FROZEN"))
-    running cancelled lost unknown
+    >>> print(state_of("RUNNING"), state_of("CANCELLED by 1000"), state_of("NODE_FAIL"))
+    running cancelled lost
+    >>> print(state_of("FROZEN"))
+    unknown
     """
-    return _STATE_OF.get(word.split()[0].rstrip("+") if word.split() else "", JobState.UNKNOWN)
+    first_word = word.strip().partition(" ")[0]
+    return _STATE_OF.get(first_word.rstrip("+"), JobState.UNKNOWN)
 
 
 def never_starts(reason: str) -> bool:
@@ -80,16 +85,15 @@ def never_starts(reason: str) -> bool:
 
 
 def parse_jobs(text: str, columns: Sequence[str]) -> list[QueueJob]:
-    """One entry a line of squeue or sacct; lines of another shape are left out."""
+    """Return one entry for each line of squeue or sacct; lines of another shape are left out."""
     jobs = []
     for line in text.splitlines():
         fields = line.split("|", len(columns) - 1)
         if len(fields) != len(columns) or not re.match(r"\d+", fields[0]):
             continue
-        values = {
-            name: "" if field in _NOTHING else field
-            for name, field in zip(columns, fields, strict=True)
-        }
+        values = {}
+        for name, field in zip(columns, fields, strict=True):
+            values[name] = "" if field in _NOTHING else field
         values["token"] = values["token"].strip()
         exit_code = parse_exit_code(values.pop("code", ""))
         jobs.append(QueueJob(**values, state=state_of(values["word"]), exit_code=exit_code))
@@ -97,26 +101,30 @@ def parse_jobs(text: str, columns: Sequence[str]) -> list[QueueJob]:
 
 
 def parse_exit_code(text: str) -> int | None:
-    """The code a shell would show for Slurm's CODE:SIGNAL, also where it stands among the words of `scontrol show job`.
+    """Return the code that a shell would show for Slurm's CODE:SIGNAL.
 
-    >>> parse_exit_code("1:0"), parse_exit_code("0:15"), parse_exit_code("strange"), parse_exit_code("A=1 ExitCode=3:0")
-    (1, 143, None, 3)
+    `text` is that pair, or the output of `scontrol show job` with it. None where it has no such
+    pair.
+
+    >>> parse_exit_code("1:0"), parse_exit_code("0:15"), parse_exit_code("strange")
+    (1, 143, None)
+    >>> parse_exit_code("A=1 ExitCode=3:0")
+    3
     """
     match = re.search(r"(?:^|(?:^| )ExitCode=)(\d+):(\d+)(?: |$)", text.strip())
-    return int(match[1]) or (128 + int(match[2]) if int(match[2]) else 0) if match else None
+    if match is None:
+        return None
+    exit_code = int(match[1])
+    signal = int(match[2])
+    if exit_code == 0 and signal:
+        return 128 + signal
+    return exit_code
 
 
-def _partition(line: str, values: dict[str, str]) -> QueueLimits:
-    shown = [
-        "PartitionName",
-        "AllowAccounts",
-        "DenyAccounts",
-        "MaxNodes",
-        "MaxTime",
-        "MinNodes",
-        "State",
-        "TotalNodes",
-    ]
+def _partition(line: str) -> QueueLimits:
+    words = line.split()
+    values = dict(word.partition("=")[::2] for word in words)
+    shown = [word for word in words if word.partition("=")[0] in _SHOWN_LIMITS]
     return QueueLimits(
         name=values["PartitionName"],
         state=values.get("State", "UP"),
@@ -127,8 +135,21 @@ def _partition(line: str, values: dict[str, str]) -> QueueLimits:
         total_nodes=whole_number(values.get("TotalNodes", "")),
         accounts=_names(values.get("AllowAccounts", "ALL")),
         denied_accounts=_names(values.get("DenyAccounts", "ALL")),
-        words=" ".join(word for word in line.split() if word.partition("=")[0] in shown),
+        words=" ".join(shown),
     )
+
+
+_SHOWN_LIMITS = (
+    "PartitionName",
+    "AllowAccounts",
+    "DenyAccounts",
+    "MaxNodes",
+    "MaxTime",
+    "MinNodes",
+    "State",
+    "TotalNodes",
+)
+"""The limits of a partition that an error quotes from `scontrol show partition`."""
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -136,7 +157,10 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def together(jobs: Sequence[QueueJob]) -> QueueJob | None:
-    """One entry for all elements of an array: it runs while one does, and its end is the worst of theirs."""
+    """One entry for all elements of an array.
+
+    It runs while one does, and its end is the worst of theirs.
+    """
     order = (JobState.RUNNING, JobState.PENDING, JobState.UNKNOWN, *WORST_FIRST)
     return min(jobs, key=lambda job: order.index(job.state), default=None)
 
@@ -165,32 +189,32 @@ class Slurm(Queue):
     no_history = ("accounting storage is disabled",)
 
     def parse_limits(self, text: str) -> list[QueueLimits]:
-        """The partitions of `scontrol --oneliner --all show partition`."""
-        lines = [line for line in text.splitlines() if line.startswith("PartitionName=")]
-        return [
-            _partition(line, dict(word.partition("=")[::2] for word in line.split()))
-            for line in lines
-        ]
+        """Return the partitions of `scontrol --oneliner --all show partition`."""
+        lines = text.splitlines()
+        return [_partition(line) for line in lines if line.startswith("PartitionName=")]
 
     def submission(
         self, token: str, after: Sequence[str]
     ) -> tuple[list[str], dict[str, str | None]]:
-        """`sbatch`; what an allocation around us says of itself would be taken for the new job's own."""
+        """Return the `sbatch` command, and the variables it must not inherit.
+
+        sbatch would take what an allocation around us says of itself (SLURM_*) for the new job's
+        own options.
+        """
+        argv = ["sbatch", "--parsable", f"--comment={token}"]
         if after:
-            dependencies = [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"]
-        else:
-            dependencies = []
-        inherited = (
-            name for name in os.environ if name.startswith("SLURM_") and name != "SLURM_CONF"
-        )
-        return ["sbatch", "--parsable", f"--comment={token}", *dependencies], dict.fromkeys(
-            (HOLDER_VARIABLE, *inherited)
-        )
+            argv += [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"]
+        slurm_variables = (name for name in os.environ if name.startswith("SLURM_"))
+        removed = [HOLDER_VARIABLE, *slurm_variables]
+        return argv, {name: None for name in removed if name != "SLURM_CONF"}
 
     def submit(self, folder: JobFolder, token: str, after: Sequence[str]) -> str:
-        """`sbatch job.sh` from the job's folder; a job that could never start is taken out again at once.
+        """`sbatch job.sh` from the job's folder.
 
-        A partition's limits on time, nodes and accounts do not stop sbatch: the job would wait for ever.
+        A job that could never start is taken out again at once.
+
+        A partition's limits on time, nodes and accounts do not stop sbatch: the job would wait for
+        ever.
         """
         number = super().submit(folder, token, after)
         try:
@@ -201,36 +225,37 @@ class Slurm(Queue):
             return number
         self.end(number)
         raise JobError(
-            f"The job of {folder.path} would never start and was taken out of the queue again (it was {number}). "
-            f"Slurm says: {job.reason} (partition {job.partition}). Change jobs.<phase> in the run file."
+            f"The job of {folder.path} would never start and was taken out of the queue again (it "
+            f"was {number}). Slurm says: {job.reason} (partition {job.partition}). Change "
+            "jobs.<phase> in the run file."
         )
 
     def find(self, folder: JobFolder, token: str) -> str | None:
-        """By the comment it was submitted with, in the queue and, where there is one, in the accounts."""
+        """Find a job by its comment, in the queue and in the accounting database (if any)."""
         jobs = parse_jobs(self.answer(*_SQUEUE, f"--user={os.getuid()}"), SQUEUE_COLUMNS)
         with contextlib.suppress(QueueSilentError):
             jobs += parse_jobs(self.answer(*_SACCT, "--starttime=now-7days"), SACCT_COLUMNS)
-        return next((_whole(job.job) for job in jobs if token and job.token == token), None)
+        marked = (_whole(job.job) for job in jobs if token and job.token == token)
+        return next(marked, None)
 
     def ask(self, job: str) -> QueueJob | None:
-        """By squeue while the controller remembers the job (scontrol for its exit code), by sacct afterwards."""
+        """Ask squeue while the controller remembers the job, sacct afterwards.
+
+        squeue has no exit code: scontrol gives that.
+        """
         queued = self.answer(*_SQUEUE, "--array", f"--jobs={job}", accept=self.unknown_job)
-        found = together(
-            [entry for entry in parse_jobs(queued, SQUEUE_COLUMNS) if _whole(entry.job) == job]
-        )
-        if found is not None and found.state in (JobState.FAILED, JobState.DONE):
-            shown = self.answer("scontrol", "--oneliner", "show", "job", found.job, accept=("",))
-            return replace(found, exit_code=parse_exit_code(shown))
-        if found is not None:
-            return found
+        entry = together(_elements(job, parse_jobs(queued, SQUEUE_COLUMNS)))
+        if entry is not None and entry.state in (JobState.FAILED, JobState.DONE):
+            details = self.answer("scontrol", "--oneliner", "show", "job", entry.job, accept=("",))
+            return replace(entry, exit_code=parse_exit_code(details))
+        if entry is not None:
+            return entry
         problem = "The controller has forgotten the job, and sacct does not answer."
         ended = self.answer(*_SACCT, f"--jobs={job}", accept=self.no_history, problem=problem)
-        return together(
-            [entry for entry in parse_jobs(ended, SACCT_COLUMNS) if _whole(entry.job) == job]
-        )
+        return together(_elements(job, parse_jobs(ended, SACCT_COLUMNS)))
 
     def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
-        """`sinfo`: how many nodes of each partition are in which state."""
+        """Return how many nodes of each partition are in which state, by `sinfo`."""
         text = self.answer(
             "sinfo", "--noheader", f"--partition={','.join(names)}", "--format=%R|%a|%l|%D|%T|%N"
         )
@@ -238,5 +263,11 @@ class Slurm(Queue):
         return [dict(zip(columns, line.split("|"), strict=True)) for line in text.splitlines()]
 
 
+def _elements(job: str, entries: Sequence[QueueJob]) -> list[QueueJob]:
+    """Return the entries of one job: itself, or the elements of an array."""
+    return [entry for entry in entries if _whole(entry.job) == job]
+
+
 def _whole(job: str) -> str:
+    """Return the id of the whole job: 12 for element 12_3 of an array."""
     return job.partition("_")[0]

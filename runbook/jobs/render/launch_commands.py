@@ -1,4 +1,7 @@
-"""What a job asks of its queue, and the commands that start its processes: step program, container, process starter."""
+"""What a job asks of its queue, and the commands that start its processes.
+
+Step program, container, process starter.
+"""
 
 import re
 from collections.abc import Sequence
@@ -19,15 +22,18 @@ _LINE_END = " \\\n  "
 def training_command(
     settings: Settings, job: Job, variables: Sequence[str], mounts: Sequence[str]
 ) -> str:
-    """Everything between the job's script and rank.sh, on all its nodes; a line for each option with its value."""
+    """Everything between the job's script and rank.sh, on all its nodes.
+
+    A line for each option with its value.
+    """
     site = settings.site
     inner = [*_inside(settings, mounts), *_starter(settings, job), RANK_SCRIPT]
     if site.launcher == "mpiexec":
         return _LINE_END.join([*_mpiexec(settings, job, job.devices_per_node), *inner])
     if site.scheduler == "pbs":
         raise JobError(
-            f"site {site.site}: launcher {site.launcher} needs srun on every node, which PBS does not have. "
-            "Set the site's launcher to mpiexec."
+            f"site {site.site}: launcher {site.launcher} needs srun on every node, which PBS does "
+            "not have. Set the site's launcher to mpiexec."
         )
     return _LINE_END.join(
         [*_srun(settings, job, job.tasks_per_node), *_pyxis(settings, variables, mounts), *inner]
@@ -109,7 +115,9 @@ def _inside(settings: Settings, mounts: Sequence[str]) -> list[str]:
 
 
 def _starter(settings: Settings, job: Job) -> list[str]:
-    """Words that start a node's ranks: of torchrun or deepspeed, by the interpreter that has the trainer.
+    """Words that start a node's ranks.
+
+    Of torchrun or deepspeed, by the interpreter that has the trainer.
 
     The bare names `torchrun` and `deepspeed` are another installation's where PATH has one.
     """
@@ -127,8 +135,9 @@ def _starter(settings: Settings, job: Job) -> list[str]:
     if settings.site.launcher == "deepspeed":
         if job.nodes > 1:
             raise JobError(
-                f"jobs asks for {job.nodes} nodes, but the deepspeed launcher reaches other nodes by ssh without a "
-                "password, which queues do not give. Set the site's launcher to torchrun, or nodes to 1."
+                f"jobs asks for {job.nodes} nodes, but the deepspeed launcher reaches other nodes "
+                "by ssh without a password, which queues do not give. Set the site's launcher to "
+                "torchrun, or nodes to 1."
             )
         return [
             f"{python} -m deepspeed.launcher.runner",
@@ -147,21 +156,24 @@ def _image(settings: Settings) -> str:
     if container.variable:
         return f'"${{{container.variable}}}"'
     raise ParamsError(
-        f"site {settings.site.site} runs jobs in a container, and no image is named. Set jobs.image to a file or a "
-        "registry reference."
+        f"site {settings.site.site} runs jobs in a container, and no image is named. Set "
+        "jobs.image to a file or a registry reference."
     )
 
 
 def image_on_nodes(settings: Settings) -> str:
-    """The image as the nodes open it: their own copy where jobs.image_copy names a folder for it."""
+    """The image as the nodes open it.
+
+    Their own copy where jobs.image_copy names a folder for it.
+    """
     image = settings.site.container.image
     folder = settings.run.jobs.image_copy.rstrip("/")
     if not folder or not image:
         return image
     if not image.startswith("/"):
         raise ParamsError(
-            f"jobs.image_copy={folder}: {image} is no file that could be copied to the nodes. Leave jobs.image_copy "
-            "empty, or set jobs.image to a .sqsh or .sif file."
+            f"jobs.image_copy={folder}: {image} is no file that could be copied to the nodes. "
+            "Leave jobs.image_copy empty, or set jobs.image to a .sqsh or .sif file."
         )
     return f"{folder}/{PurePosixPath(image).name}"
 
@@ -171,8 +183,8 @@ def _mount(mount: str) -> str:
     text = f"{outside}:{inside or outside}"
     if text.count(":") > 1 or "," in text:
         raise ParamsError(
-            f"{mount!r} cannot be mounted: ',' and ':' separate mounts. Rename the folder, or link to it under "
-            "another name."
+            f"{mount!r} cannot be mounted: ',' and ':' separate mounts. Rename the folder, or "
+            "link to it under another name."
         )
     if not PurePosixPath(outside).is_absolute():
         raise ParamsError(
@@ -182,11 +194,17 @@ def _mount(mount: str) -> str:
 
 
 WARNING_SECONDS = 300
-"""A job hears of its time limit this long before it ends, so that it can save; a 2.4 TB checkpoint takes minutes."""
+"""A job hears of its time limit this long before it ends, so that it can save.
+
+A 2.4 TB checkpoint takes minutes.
+"""
 
 
 def warn_after(job: Job) -> int:
-    """Seconds after which a job asks itself to stop, where its queue gives no warning; 0: it is too short for that."""
+    """Seconds after which a job asks itself to stop, where its queue gives no warning; 0.
+
+    It is too short for that.
+    """
     return job.walltime - WARNING_SECONDS if job.walltime > 2 * WARNING_SECONDS else 0
 
 
@@ -239,20 +257,24 @@ def slurm_directives(
 
 
 def pbs_directives(settings: Settings, phase: str, job: Job, *, devices: bool = True) -> list[str]:
-    """Lines of #PBS: resources by -l, the rest by letters, where a site's own words of one letter (k, W) go too.
+    """Lines of #PBS.
 
-    `-k doe` writes out and err in their place while the job runs; by default PBS copies them there at its end.
+    Resources by -l, the rest by letters, where a site's own words of one letter (k, W) go too.
+
+    `-k doe` writes out and err in their place while the job runs; by default PBS copies them there
+    at its end.
     """
     site = settings.site
     if job.qos:
         raise ParamsError(
-            f"jobs.<phase>.qos={job.qos}: PBS has no quality of service. Leave it empty, and name the queue in "
-            "jobs.<phase>.partition."
+            f"jobs.<phase>.qos={job.qos}: PBS has no quality of service. Leave it empty, and name "
+            "the queue in jobs.<phase>.partition."
         )
     if job.reservation:
         raise ParamsError(
-            f"jobs.<phase>.reservation={job.reservation}: in PBS a reservation is a queue (pbs_rstat shows its name). "
-            "Leave this empty, and set jobs.<phase>.partition to that queue."
+            f"jobs.<phase>.reservation={job.reservation}: in PBS a reservation is a queue "
+            "(pbs_rstat shows its name). Leave this empty, and set jobs.<phase>.partition to "
+            "that queue."
         )
     given = {
         "k": "doe",
@@ -290,7 +312,9 @@ def pbs_directives(settings: Settings, phase: str, job: Job, *, devices: bool = 
 
 
 def _chunk(site: Site, job: Job, devices: bool, asked: bool) -> str:
-    """What each node gives, after `select=<nodes>`; the site's own `select` wins over what is computed.
+    """What each node gives, after `select=<nodes>`.
+
+    The site's own `select` wins over what is computed.
 
     `asked`: the run file itself says how many cores, which wins over the site.
     """
@@ -319,8 +343,9 @@ def _pbs_memory(text: str) -> str:
     match = re.fullmatch(r"([1-9]\d*)([KMGT]?)B?", text.upper())
     if match is None:
         raise ParamsError(
-            f"jobs.<phase>.memory: {text!r} is not a size that PBS knows. Write a number with K, M, G or T, such as "
-            "480G; leave it empty for what the queue gives (PBS has no word for all of a node's memory)."
+            f"jobs.<phase>.memory: {text!r} is not a size that PBS knows. Write a number with K, "
+            "M, G or T, such as 480G; leave it empty for what the queue gives (PBS has no word "
+            "for all of a node's memory)."
         )
     return f"{match[1]}{match[2].lower() or 'm'}b"
 
@@ -329,7 +354,7 @@ def _plain(name: str, value: object) -> str:
     text = str(value)
     if not re.fullmatch(r"[A-Za-z0-9_.,:/@%+=*\[\]-]+", text):
         raise ParamsError(
-            f"{name}: {text!r} cannot stand in a line for the queue, which has no quotes: use letters, digits and "
-            "_ . , : / @ % + = * [ ] - only."
+            f"{name}: {text!r} cannot stand in a line for the queue, which has no quotes: use "
+            "letters, digits and _ . , : / @ % + = * [ ] - only."
         )
     return text

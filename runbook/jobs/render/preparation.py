@@ -1,4 +1,7 @@
-"""Set-up before the first job: steps, their script, the image's recipe and the files to deploy a cluster with."""
+"""Set-up before the first job.
+
+Steps, their script, the image's recipe and the files to deploy a cluster with.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -71,7 +74,10 @@ def _prepared(settings: Settings, step: Preparation) -> SetupStep:
 
 
 def _put(text: str, values: Mapping[str, str]) -> str:
-    """A site's text with the run's values in it, all at once: a value that holds another's name stays as it is."""
+    """A site's text with the run's values in it, all at once.
+
+    A value that holds another's name stays as it is.
+    """
     return re.sub("|".join(map(re.escape, values)), lambda found: values[found[0]], text)
 
 
@@ -96,7 +102,10 @@ FLEET = "fleet.sh"
 
 
 def render_preparation(settings: Settings, package: Path) -> str:
-    """All steps as one script for a person, no job: a job fetches no code. 01-environment runs them one by one."""
+    """All steps as one script for a person, no job.
+
+    A job fetches no code. 01-environment runs them one by one.
+    """
     return step_script(settings, setup_steps(settings, package))
 
 
@@ -107,7 +116,10 @@ def step_script(settings: Settings, steps: Sequence[SetupStep]) -> str:
 
 
 def preparation_files(settings: Settings) -> Mapping[str, str]:
-    """Files next to their script: the image's Dockerfile, a rented cluster's machines, what a cluster is made of."""
+    """Files next to their script.
+
+    The image's Dockerfile, a rented cluster's machines, what a cluster is made of.
+    """
     site = settings.site
     files = {}
     if recipe := site.container.recipe:

@@ -1,4 +1,7 @@
-"""The job of a phase that trains nothing, for a queue: one program on a node, on each node, or as an array."""
+"""The job of a phase that trains nothing, for a queue.
+
+One program on a node, on each node, or as an array.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +26,16 @@ class Task:
     on_each_node: bool = False
     """Once on each of the job's nodes, not only on the first."""
     is_array: bool = False
-    """As many jobs as `jobs.<phase>.array` says; each finds its number in RUNBOOK_ELEMENT. Each job starts
-    `tasks_per_node` tasks on each of `nodes` nodes; RUNBOOK_TASKS says how many, srun or mpiexec which one."""
+    """As many jobs as `jobs.<phase>.array` says; each finds its number in RUNBOOK_ELEMENT.
+
+    Each job starts `tasks_per_node` tasks on each of `nodes` nodes; RUNBOOK_TASKS says how many,
+    srun or mpiexec which one.
+    """
     in_container: bool = False
-    """With the trainer's own Python, modules and image instead of the Python that submits; one core is enough."""
+    """With the trainer's own Python, modules and image instead of the Python that submits.
+
+    One core is enough.
+    """
     part: str = ""
     """Ends the job folder's name, where a phase has several jobs."""
 
@@ -57,7 +66,10 @@ def num_shares(job: Job) -> int:
 
 
 def data_tasks(settings: Settings, python: str) -> list[Task]:
-    """Return the jobs that tokenize: one with a share for each task, then one that joins; or one job for all."""
+    """Return the jobs that tokenize: one with a share for each task, then one that joins.
+
+    Or one job for all.
+    """
     argv = (python, "-m", "runbook.phases.p02_data.tokenize_share", str(settings.project))
     if num_shares(settings.run.jobs.data) < 2:
         return [Task("tokenize", argv)]
@@ -109,7 +121,8 @@ def render_task(settings: Settings, phase: str, task: Task, package: Path) -> Re
 def _cores(settings: Settings, phase: str, task: Task, tasks_per_node: int) -> int:
     """Return the cores asked for each task; 0 asks for none by number.
 
-    Slurm's data jobs take what their partition gives, because its nodes may be of another kind than those that train.
+    Slurm's data jobs take what their partition gives, because its nodes may be of another kind than
+    those that train.
     """
     asked: Job = getattr(settings.run.jobs, JOB_SECTIONS[phase])
     if asked.cpus_per_task:
@@ -137,6 +150,7 @@ def _starter(scheduler: str, job: Job) -> list[str]:
         # Since Slurm 22.05 srun takes no cpus-per-task over from sbatch.
         words.append(f"--cpus-per-task={job.cpus_per_task}")
     elif not job.cpus_per_task:
-        # Without a number of cores Slurm binds each task to one; the tasks divide the node among themselves.
+        # Without a number of cores Slurm binds each task to one; the tasks divide the node among
+        # themselves.
         words.append("--cpu-bind=none")
     return words

@@ -15,7 +15,10 @@ from runbook.params.settings import STAGE
 
 
 def fill(template: str, **values: object) -> str:
-    """The text of a template in `templates/` with values put in; a value that is missing there is our own bug."""
+    """The text of a template in `templates/` with values put in.
+
+    A value that is missing there is our own bug.
+    """
     return _templates().get_template(template).render(**values)
 
 
@@ -28,7 +31,8 @@ def quote(value: object) -> str:
     text = str(value)
     if "\0" in text:
         raise ParamsError(
-            f"{text!r} holds a NUL character, which no program can be given. Remove it from the value."
+            f"{text!r} holds a NUL character, which no program can be given. Remove it from the "
+            "value."
         )
     try:
         text.encode("utf-8")
@@ -88,7 +92,10 @@ KNOWN = {"user": '"$user"', "job": '"$job_number"'}
 
 
 def expand(value: str, settings: Settings) -> str:
-    """One word of the shell: the run's shared folder is put in now, {user} and {job} when the job runs."""
+    """One word of the shell.
+
+    The run's shared folder is put in now, {user} and {job} when the job runs.
+    """
     if settings.run.jobs.stage:
         text = value.replace(STAGE, settings.run.jobs.stage.rstrip("/"))
     else:
@@ -101,7 +108,10 @@ def expand(value: str, settings: Settings) -> str:
 
 
 def environment_groups(settings: Settings) -> dict[str, dict[str, str | None]]:
-    """The site's groups of variables that are switched on, as words of the shell; None unsets a variable."""
+    """The site's groups of variables that are switched on, as words of the shell.
+
+    None unsets a variable.
+    """
     return {
         name: {
             key: None if value is None else expand(value, settings)

@@ -24,7 +24,10 @@ from runbook.plan_file.schema import PhasePlan
 from runbook.planning.plan import Plan
 
 QUEUE_GRACE_SECONDS = 240
-"""Time to save between being asked to stop and being killed; less than the queue's warning before its limit."""
+"""Time to save between being asked to stop and being killed.
+
+Less than the queue's warning before its limit.
+"""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,10 @@ class RenderedJob:
 
 
 class _QueueJob:
-    """One training as a job of Slurm or PBS: what is submitted, what every rank and node runs, what they read."""
+    """One training as a job of Slurm or PBS.
+
+    What is submitted, what every rank and node runs, what they read.
+    """
 
     def __init__(self, settings: Settings, spec: PhasePlan, package: Path) -> None:
         self.settings = settings
@@ -58,7 +64,8 @@ class _QueueJob:
         """The script that is submitted, rank.sh that every process runs, and what else the job reads."""
         arguments = training_arguments(self.settings, self.spec)
         files = {"rank.sh": self._rank_script(arguments)}
-        # What every node does before the training: its own copy of the image, and the site's commands.
+        # What every node does before the training: its own copy of the image, and the site's
+        # commands.
         once_a_node = site_commands(self.site.node_setup, self.settings)
         if self.settings.run.jobs.image_copy:
             image = self.site.container.image
@@ -124,8 +131,8 @@ class _QueueJob:
         for name, entries in (("cpu_masks", binding.cpu_masks), ("cpu_lists", binding.cpu_lists)):
             if entries and len(entries) < num_ranks:
                 raise ParamsError(
-                    f"site {site.site}: binding.{name} has {len(entries)} entries, and a node has {num_ranks} ranks. "
-                    "Give one for each."
+                    f"site {site.site}: binding.{name} has {len(entries)} entries, and a node has "
+                    f"{num_ranks} ranks. Give one for each."
                 )
         cores = [f"0x{mask}" for mask in binding.cpu_masks] or binding.cpu_lists
         return fill(
@@ -166,7 +173,10 @@ TRAINING_PHASES = ("03-smoke-test", "04-training")
 """The phases whose work is a training job."""
 
 LOCAL_GRACE_SECONDS = 120
-"""Time to save between being asked to stop and being killed; a save on a slow disk takes half a minute and more."""
+"""Time to save between being asked to stop and being killed.
+
+A save on a slow disk takes half a minute and more.
+"""
 
 PACKAGE = Path(__file__).parents[3]
 """The folder that holds the package `runbook`: the clone, as jobs in a queue see it."""
@@ -174,11 +184,15 @@ PACKAGE = Path(__file__).parents[3]
 PEERS_SECONDS = 3
 """Time for the other ranks to notice by themselves, with their own words, that one has failed.
 
-Where they still wait for each other to come they cannot, and the job's end is known that much later.
+Where they still wait for each other to come they cannot, and the job's end is known that much
+later.
 """
 
 KILLED_PEERS_SECONDS = 1
-"""The same where one was killed by a signal: who trains with it sees its connection closed at once, who waits never."""
+"""The same where one was killed by a signal.
+
+Who trains with it sees its connection closed at once, who waits never.
+"""
 
 
 def render_job(
@@ -186,9 +200,10 @@ def render_job(
 ) -> RenderedJob:
     """The job of a training phase, for the site's scheduler.
 
-    `plan` is the content of plan.json, which the job reads from the run's folder. `python` is the interpreter that has
-    the trainer on a local site; `package` the folder that holds our package, which a job in a queue imports the trainer
-    from. The script finds the run's folder from its own place, or from where it was submitted: that folder may move.
+    `plan` is the content of plan.json, which the job reads from the run's folder. `python` is the
+    interpreter that has the trainer on a local site; `package` the folder that holds our package,
+    which a job in a queue imports the trainer from. The script finds the run's folder from its own
+    place, or from where it was submitted: that folder may move.
     """
     if phase not in TRAINING_PHASES:
         raise JobError(
@@ -206,7 +221,10 @@ def render_job(
 
 
 def write_job(folder: JobFolder, rendered: RenderedJob) -> None:
-    """Put a job's files into its folder; job.sh is written last, so that a folder with one is complete."""
+    """Put a job's files into its folder.
+
+    Job.sh is written last, so that a folder with one is complete.
+    """
     for name, text in rendered.files.items():
         write_text(folder.path / name, text, error=JobError)
     write_text(
@@ -223,8 +241,8 @@ def render_local(settings: Settings, spec: PhasePlan, program: Sequence[str]) ->
     job = settings.job(spec.phase)
     if job.nodes != 1:
         raise JobError(
-            f"{spec.phase} asks for {job.nodes} nodes, but site {site.site} is this one machine. Set "
-            "jobs.<phase>.nodes to 1, or choose a site with a queue."
+            f"{spec.phase} asks for {job.nodes} nodes, but site {site.site} is this one machine. "
+            "Set jobs.<phase>.nodes to 1, or choose a site with a queue."
         )
     world_size = int(spec.parallel.world_size)
     cores = site.hardware.cores_per_node
