@@ -22,9 +22,9 @@ _LINE_END = " \\\n  "
 def training_command(
     settings: Settings, job: Job, variables: Sequence[str], mounts: Sequence[str]
 ) -> str:
-    """Everything between the job's script and rank.sh, on all its nodes.
+    """Return everything between the job's script and rank.sh, on all its nodes.
 
-    A line for each option with its value.
+    Each option has a line of its own, with its value.
     """
     site = settings.site
     inner = [*_inside(settings, mounts), *_starter(settings, job), RANK_SCRIPT]
@@ -35,16 +35,17 @@ def training_command(
             f"site {site.site}: launcher {site.launcher} needs srun on every node, which PBS does "
             "not have. Set the site's launcher to mpiexec."
         )
-    return _LINE_END.join(
-        [*_srun(settings, job, job.tasks_per_node), *_pyxis(settings, variables, mounts), *inner]
-    )
+    step = _srun(settings, job, job.tasks_per_node)
+    container = _pyxis(settings, variables, mounts)
+    return _LINE_END.join([*step, *container, *inner])
 
 
 def single_command(settings: Settings, argv: Sequence[str], mounts: Sequence[str]) -> str:
-    """One process of a job on one node, in the container that the training runs in."""
+    """Return the command of one process of a job on one node, in the container of the training."""
     step = ["srun --nodes=1 --ntasks=1"] if settings.site.container.kind == "pyxis" else []
     pyxis = _pyxis(settings, ["PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERED"], mounts)
-    return _LINE_END.join([*step, *pyxis, *_inside(settings, mounts), " ".join(map(quote, argv))])
+    program = " ".join(map(quote, argv))
+    return _LINE_END.join([*step, *pyxis, *_inside(settings, mounts), program])
 
 
 def node_command(settings: Settings, job: Job) -> str:
@@ -201,9 +202,9 @@ A 2.4 TB checkpoint takes minutes.
 
 
 def warn_after(job: Job) -> int:
-    """Seconds after which a job asks itself to stop, where its queue gives no warning; 0.
+    """Return the seconds after which a job asks itself to stop, where its queue gives no warning.
 
-    It is too short for that.
+    0 where the job is too short for a warning.
     """
     return job.walltime - WARNING_SECONDS if job.walltime > 2 * WARNING_SECONDS else 0
 
@@ -225,7 +226,11 @@ def queue_values(
 def slurm_directives(
     settings: Settings, phase: str, job: Job, *, devices: bool = True
 ) -> list[str]:
-    """Lines of #SBATCH. Output goes to the job's folder, where the job is submitted from."""
+    """Return the lines of #SBATCH, sorted.
+
+    Output goes to the job's folder, where the job is submitted from. A site's directive stands
+    unless we set the same.
+    """
     site = settings.site
     values: dict[str, object] = {
         "job-name": f"{settings.name}-{phase}",
@@ -242,29 +247,46 @@ def slurm_directives(
         "error": "err",
         "open-mode": "append",
         "requeue": True,
-        "array": f"0-{job.array - 1}" if job.array > 1 else "",
+        "array": _array_range(job),
         "signal": f"B:USR1@{WARNING_SECONDS}" if warn_after(job) else "",
     }
     if devices and site.hardware.device != "cpu" and site.devices_directive:
         prefix = "gpu:" if site.devices_directive == "gres" else ""
         values[site.devices_directive] = f"{prefix}{job.devices_per_node}"
-    values = {**site.directives, **{name: value for name, value in values.items() if value}}
-    return [
-        f"#SBATCH --{_plain(name, name)}"
-        + ("" if value is True or value == "" else f"={_plain(name, value)}")
-        for name, value in sorted(values.items())
-    ]
+    ours = {name: value for name, value in values.items() if value}
+    directives = {**site.directives, **ours}
+    return [_slurm_line(name, value) for name, value in sorted(directives.items())]
+
+
+def _slurm_line(name: str, value: object) -> str:
+    is_flag = value is True or value == ""
+    option = f"#SBATCH --{_plain(name, name)}"
+    return option if is_flag else f"{option}={_plain(name, value)}"
+
+
+def _array_range(job: Job) -> str:
+    """Return the numbers of an array's elements; empty for a job that is no array."""
+    return f"0-{job.array - 1}" if job.array > 1 else ""
 
 
 def pbs_directives(settings: Settings, phase: str, job: Job, *, devices: bool = True) -> list[str]:
-    """Lines of #PBS.
+    """Return the lines of #PBS: letters first, then resources by -l, each sorted.
 
-    Resources by -l, the rest by letters, where a site's own words of one letter (k, W) go too.
-
-    `-k doe` writes out and err in their place while the job runs; by default PBS copies them there
-    at its end.
+    A site's directives of one letter (k, W) are letters, its others are resources.
     """
-    site = settings.site
+    _refuse_what_pbs_lacks(job)
+    letters = _pbs_letters(settings, phase, job)
+    resources = _pbs_resources(settings, phase, job, devices)
+    letter_lines = [_pbs_letter_line(letter, value) for letter, value in sorted(letters.items())]
+    resource_lines = [
+        f"#PBS -l {_plain(name, name)}={_plain(name, value)}"
+        for name, value in sorted(resources.items())
+        if value
+    ]
+    return letter_lines + resource_lines
+
+
+def _refuse_what_pbs_lacks(job: Job) -> None:
     if job.qos:
         raise ParamsError(
             f"jobs.<phase>.qos={job.qos}: PBS has no quality of service. Leave it empty, and name "
@@ -276,57 +298,63 @@ def pbs_directives(settings: Settings, phase: str, job: Job, *, devices: bool = 
             "(pbs_rstat shows its name). Leave this empty, and set jobs.<phase>.partition to "
             "that queue."
         )
-    given = {
-        "k": "doe",
-        "r": "y",
-        **{name: value for name, value in site.directives.items() if len(name) == 1},
-    }
-    ours = {
+
+
+def _pbs_letters(settings: Settings, phase: str, job: Job) -> dict[str, str]:
+    """Return the options of one letter.
+
+    A site may change `-k` and `-r`, but not what the job itself says.
+
+    `-k doe` writes out and err in their place while the job runs; by default PBS copies them there
+    at its end.
+    """
+    defaults = {"k": "doe", "r": "y"}
+    from_site = {name: value for name, value in settings.site.directives.items() if len(name) == 1}
+    from_job = {
         "N": f"{settings.name}-{phase}",
         "A": job.account,
         "q": job.partition,
         "o": "out",
         "e": "err",
-        "J": f"0-{job.array - 1}" if job.array > 1 else "",
+        "J": _array_range(job),
     }
-    letters = {**given, **{letter: value for letter, value in ours.items() if value}}
+    from_job = {letter: value for letter, value in from_job.items() if value}
+    return {**defaults, **from_site, **from_job}
+
+
+def _pbs_letter_line(letter: str, value: str) -> str:
+    return f"#PBS -{letter} {_plain(letter, value)}" if value else f"#PBS -{letter}"
+
+
+def _pbs_resources(settings: Settings, phase: str, job: Job, devices: bool) -> dict[str, str]:
+    site = settings.site
     resources = {name: value for name, value in site.directives.items() if len(name) > 1}
     if job.nodes > 1:
-        resources.setdefault(
-            "place", "scatter"
-        )  # by default PBS puts two nodes' work on one that has the cores
+        # By default PBS puts two nodes' work on one that has the cores.
+        resources.setdefault("place", "scatter")
     section = next(section for name, section in JOB_SECTIONS.items() if phase.startswith(name))
-    asked = bool(getattr(settings.run.jobs, section).cpus_per_task)
-    resources["select"] = f"{job.nodes}{_chunk(settings.site, job, devices, asked)}"
-    resources["walltime"] = (
-        show_clock(job.walltime) if job.walltime else resources.get("walltime", "")
-    )
-    return [
-        f"#PBS -{letter}" + (f" {_plain(letter, value)}" if value else "")
-        for letter, value in sorted(letters.items())
-    ] + [
-        f"#PBS -l {_plain(name, name)}={_plain(name, value)}"
-        for name, value in sorted(resources.items())
-        if value
-    ]
+    run_file_sets_cores = bool(getattr(settings.run.jobs, section).cpus_per_task)
+    resources["select"] = f"{job.nodes}{_chunk(site, job, devices, run_file_sets_cores)}"
+    if job.walltime:
+        resources["walltime"] = show_clock(job.walltime)
+    return resources
 
 
-def _chunk(site: Site, job: Job, devices: bool, asked: bool) -> str:
-    """What each node gives, after `select=<nodes>`.
+def _chunk(site: Site, job: Job, devices: bool, run_file_sets_cores: bool) -> str:
+    """Return what each node gives, after `select=<nodes>`.
 
-    The site's own `select` wins over what is computed.
-
-    `asked`: the run file itself says how many cores, which wins over the site.
+    The site's own `select` wins over what is computed; a number of cores in the run file wins over
+    the site.
     """
-    chunk = {
-        part.partition("=")[0]: part
-        for part in site.directives.get("select", "").split(":")
-        if part
-    }
-    if (site.cores_directive or asked) and job.cpus_per_task:
+    parts = site.directives.get("select", "").split(":")
+    chunk = {part.partition("=")[0]: part for part in parts if part}
+    if job.cpus_per_task and (site.cores_directive or run_file_sets_cores):
         name = site.cores_directive or "ncpus"
-        if asked or name not in chunk:
-            chunk[name] = f"{name}={job.cpus_per_task * job.tasks_per_node}"
+        cores = f"{name}={job.cpus_per_task * job.tasks_per_node}"
+        if run_file_sets_cores:
+            chunk[name] = cores
+        else:
+            chunk.setdefault(name, cores)
     if devices and site.hardware.device != "cpu" and site.devices_directive == "ngpus":
         chunk.setdefault("ngpus", f"ngpus={job.devices_per_node}")
     if job.memory:

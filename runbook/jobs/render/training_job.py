@@ -1,7 +1,7 @@
 """The job of a training phase as text: scripts for this machine, Slurm and PBS."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -51,55 +51,60 @@ class _QueueJob:
         self.settings = settings
         self.spec = spec
         self.package = package
-        self.site, self.framework = settings.site, settings.run.training.framework
+        self.site = settings.site
+        self.framework = settings.run.training.framework
         self.job = settings.job(spec.phase).model_copy(update={"array": 0})  # a training is one job
         self.groups = environment_groups(settings)
+        self.deepspeed = ""
+        """The file that Megatron-DeepSpeed reads, from the run's folder.
+
+        Empty for other frameworks.
+        """
         if self.framework == "megatron-deepspeed":
             self.deepspeed = deepspeed_name(settings, spec)
-        else:
-            self.deepspeed = ""
-        """The file that Megatron-DeepSpeed reads, from the run's folder."""
 
     def render(self) -> RenderedJob:
-        """The script that is submitted, rank.sh that every process runs, and what else the job reads."""
+        """Return the script that is submitted, rank.sh that every process runs, and the job's other files."""
         arguments = training_arguments(self.settings, self.spec)
         files = {"rank.sh": self._rank_script(arguments)}
-        # What every node does before the training: its own copy of the image, and the site's
-        # commands.
-        once_a_node = site_commands(self.site.node_setup, self.settings)
-        if self.settings.run.jobs.image_copy:
-            image = self.site.container.image
-            copy = image_on_nodes(self.settings)
-            once_a_node = [
-                *fill("image_copy.sh.j2", image=image, copy=copy).splitlines(),
-                *once_a_node,
-            ]
-        if once_a_node:
-            files["node.sh"] = fill("node.sh.j2", commands=once_a_node)
+        node_commands = self._node_commands()
+        if node_commands:
+            files["node.sh"] = fill("node.sh.j2", commands=node_commands)
         if self.deepspeed:
             files[PurePosixPath(self.deepspeed).name] = deepspeed_file(self.settings, self.spec)
         elif self.spec.deepspeed:  # for people: the trainer has the same from plan.json
             files[OWN_DEEPSPEED] = deepspeed_file(self.settings, self.spec)
-        return RenderedJob(self._job_script(bool(once_a_node)), arguments, files)
+        return RenderedJob(self._job_script(bool(node_commands)), arguments, files)
+
+    def _node_commands(self) -> list[str]:
+        """Return what every node does before the training.
+
+        Copy the image, then the site's commands.
+        """
+        commands = site_commands(self.site.node_setup, self.settings)
+        if not self.settings.run.jobs.image_copy:
+            return commands
+        image = self.site.container.image
+        copy = image_on_nodes(self.settings)
+        copy_lines = fill("image_copy.sh.j2", image=image, copy=copy).splitlines()
+        return [*copy_lines, *commands]
 
     def _job_script(self, has_node_script: bool) -> str:
         settings = self.settings
         site = self.site
         job = self.job
         spec = self.spec
-        own = self.framework == "runbook"
-        mounts = [*site.container.mounts, *([str(self.package)] if own else [])]
+        # Upstream's trainers are in the container; ours is imported from the clone.
+        package = str(self.package) if self.framework == "runbook" else ""
+        mounts = [*site.container.mounts]
+        if package:
+            mounts.append(package)
         folders = [spec.checkpoint.folder, spec.log.tensorboard, spec.data.cache]
-        deepspeed = PurePosixPath(self.deepspeed)
-        variables = {
-            name
-            for group in self.groups.values()
-            for name, value in group.items()
-            if value is not None
-        }
-        variables |= {"MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "PYTHONUNBUFFERED"}
-        variables |= {"RUNBOOK_JOB", "RUNBOOK_JOB_FOLDER", *(["PYTHONPATH"] if own else [])}
-        variables |= {"RUNBOOK_SECONDS_LEFT"} if job.walltime else set()
+        copies = []
+        if self.deepspeed:
+            deepspeed = PurePosixPath(self.deepspeed)
+            folders.append(str(deepspeed.parent))
+            copies.append((self.deepspeed, deepspeed.name))
         return fill(
             "queue.sh.j2",
             **queue_values(settings, spec.phase, job),
@@ -109,48 +114,73 @@ class _QueueJob:
             threads=job.cpus_per_task * job.tasks_per_node // job.devices_per_node,
             modules=site.modules,
             setup=site_commands(site.setup, settings),
-            package=str(self.package) if own else "",
-            folders=_words([*folders, *([str(deepspeed.parent)] if self.deepspeed else [])]),
-            copies=[(self.deepspeed, deepspeed.name)] if self.deepspeed else [],
+            package=package,
+            folders=_words(folders),
+            copies=copies,
             node_command=node_command(settings, job) if has_node_script else "",
-            command=training_command(settings, job, sorted(variables), mounts),
+            command=training_command(settings, job, self._variables(), mounts),
             grace_seconds=QUEUE_GRACE_SECONDS,
         )
 
+    def _variables(self) -> list[str]:
+        """Return the names of the environment variables that the job sets for its ranks, sorted."""
+        names = {
+            "MASTER_ADDR",
+            "MASTER_PORT",
+            "OMP_NUM_THREADS",
+            "PYTHONUNBUFFERED",
+            "RUNBOOK_JOB",
+            "RUNBOOK_JOB_FOLDER",
+        }
+        if self.framework == "runbook":
+            names.add("PYTHONPATH")
+        if self.job.walltime:
+            names.add("RUNBOOK_SECONDS_LEFT")
+        for group in self.groups.values():
+            names.update(name for name, value in group.items() if value is not None)
+        return sorted(names)
+
+    def _unset_variables(self) -> list[str]:
+        names: list[str] = []
+        for group in self.groups.values():
+            names += [name for name, value in group.items() if value is None]
+        return sorted(names)
+
     def _rank_script(self, arguments: list[str]) -> str:
         site = self.site
-        binding = self.site.binding
+        binding = site.binding
         num_ranks = self.job.devices_per_node
-        python = site.python or "python3"
-        if self.framework == "runbook":
-            program = [python, "-m", "runbook.training"]
-        else:
-            checkout = site.frameworks[self.framework]
-            program = [python, "-u", f"{checkout.folder.rstrip('/')}/{checkout.script}"]
-        starter_binds = site.launcher in ("torchrun", "deepspeed")
-        for name, entries in (("cpu_masks", binding.cpu_masks), ("cpu_lists", binding.cpu_lists)):
-            if entries and len(entries) < num_ranks:
-                raise ParamsError(
-                    f"site {site.site}: binding.{name} has {len(entries)} entries, and a node has "
-                    f"{num_ranks} ranks. Give one for each."
-                )
+        self._check_binding("cpu_masks", binding.cpu_masks)
+        self._check_binding("cpu_lists", binding.cpu_lists)
         cores = [f"0x{mask}" for mask in binding.cpu_masks] or binding.cpu_lists
+        # srun and mpiexec bind the ranks themselves; these start one process for each node.
+        rank_binds_itself = site.launcher in ("torchrun", "deepspeed")
         return fill(
             "rank.sh.j2",
             launcher=site.launcher,
             world_size=self.spec.parallel.world_size,
             devices=num_ranks,
-            unset=sorted(
-                name
-                for group in self.groups.values()
-                for name, value in group.items()
-                if value is None
-            ),
-            cpu_masks=_words(cores[:num_ranks]) if starter_binds else "",
+            unset=self._unset_variables(),
+            cpu_masks=_words(cores[:num_ranks]) if rank_binds_itself else "",
             cpu_lists=not binding.cpu_masks,
-            program=_words(program),
+            program=_words(self._program()),
             argument_lines=[f"  {_words(line)}" for line in lines(arguments)],
         )
+
+    def _program(self) -> list[str]:
+        python = self.site.python or "python3"
+        if self.framework == "runbook":
+            return [python, "-m", "runbook.training"]
+        checkout = self.site.frameworks[self.framework]
+        return [python, "-u", f"{checkout.folder.rstrip('/')}/{checkout.script}"]
+
+    def _check_binding(self, name: str, entries: Sequence[str]) -> None:
+        num_ranks = self.job.devices_per_node
+        if entries and len(entries) < num_ranks:
+            raise ParamsError(
+                f"site {self.site.site}: binding.{name} has {len(entries)} entries, and a node "
+                f"has {num_ranks} ranks. Give one for each."
+            )
 
 
 def lines(arguments: Sequence[str]) -> list[list[str]]:
@@ -198,26 +228,25 @@ Who trains with it sees its connection closed at once, who waits never.
 def render_job(
     settings: Settings, plan: Plan, phase: str, *, python: str = "python3", package: Path = PACKAGE
 ) -> RenderedJob:
-    """The job of a training phase, for the site's scheduler.
+    """Return the job of a training phase, for the site's scheduler.
 
     `plan` is the content of plan.json, which the job reads from the run's folder. `python` is the
     interpreter that has the trainer on a local site; `package` the folder that holds our package,
-    which a job in a queue imports the trainer from. The script finds the run's folder from its own
-    place, or from where it was submitted: that folder may move.
+    which a job in a queue imports the trainer from. The script finds the run's folder from where
+    the script is, or from where it was submitted: that folder may move.
     """
     if phase not in TRAINING_PHASES:
         raise JobError(
             f"{phase} has no training job; these phases have one: {', '.join(TRAINING_PHASES)}."
         )
     require_values(settings)
-    if settings.site.scheduler != "local":
-        return _QueueJob(settings, plan.phases[phase], package).render()
     spec = plan.phases[phase]
+    if settings.site.scheduler != "local":
+        return _QueueJob(settings, spec, package).render()
     arguments = training_arguments(settings, spec)
     script = render_local(settings, spec, [python, "-m", "runbook.training", *arguments])
-    return RenderedJob(
-        script, arguments, {OWN_DEEPSPEED: deepspeed_file(settings, spec)} if spec.deepspeed else {}
-    )
+    files = {OWN_DEEPSPEED: deepspeed_file(settings, spec)} if spec.deepspeed else {}
+    return RenderedJob(script, arguments, files)
 
 
 def write_job(folder: JobFolder, rendered: RenderedJob) -> None:
@@ -236,7 +265,7 @@ def write_job(folder: JobFolder, rendered: RenderedJob) -> None:
 
 
 def render_local(settings: Settings, spec: PhasePlan, program: Sequence[str]) -> str:
-    """The script that starts a program on this machine, once for each rank of a phase."""
+    """Return the script that starts a program on this machine, once for each rank of a phase."""
     site = settings.site
     job = settings.job(spec.phase)
     if job.nodes != 1:
@@ -259,15 +288,17 @@ def render_local(settings: Settings, spec: PhasePlan, program: Sequence[str]) ->
         killed_peers_seconds=KILLED_PEERS_SECONDS,
         stragglers_seconds=int(spec.limits.process_group_timeout_seconds),
         environment={
-            group: {
-                name: None if value is None else quote(value) for name, value in variables.items()
-            }
-            for group, variables in site.environment.items()
+            group: _quoted_values(variables) for group, variables in site.environment.items()
         },
         modules=site.modules,
         setup=site.setup,
         command=_words(program),
     )
+
+
+def _quoted_values(variables: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Return variables with their values quoted for a shell; None, which unsets one, stays."""
+    return {name: None if value is None else quote(value) for name, value in variables.items()}
 
 
 def _words(values: Sequence[str]) -> str:
