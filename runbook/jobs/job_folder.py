@@ -1,7 +1,4 @@
-"""A job's folder.
-
-The names of its files, its states, what its own files say, and what every scheduler does with it.
-"""
+"""The folder of one job: its files, its states, and what every scheduler does with it."""
 
 from __future__ import annotations
 
@@ -232,17 +229,23 @@ def read_record(folder: JobFolder) -> JobRecord | None:
 
 
 def heartbeat_age(folder: JobFolder) -> float | None:
-    """Seconds since the job's last sign of life, or None if there is none or its clock does not fit ours.
+    """Return the seconds since the job's last sign of life.
 
-    Within one start of a machine its own uptime is compared, which no change of the clock moves; between machines only
-    the clocks are left.
+    None if there is none, or if its clock does not fit ours. On the machine that wrote it, since
+    the same boot, uptimes are compared, which no change of the clock moves; between machines only
+    the clocks can be.
     """
     try:
-        unix, uptime, where = read_text(folder.heartbeat).split()
-        age = uptime_seconds() - float(uptime) if where == boot_id() else time.time() - float(unix)
+        unix_time, uptime, writer_boot_id = read_text(folder.heartbeat).split()
+        if writer_boot_id == boot_id():
+            age = uptime_seconds() - float(uptime)
+        else:
+            age = time.time() - float(unix_time)
     except ValueError:
         return None
-    return max(0.0, age) if math.isfinite(age) and age > -FUTURE_SECONDS else None
+    if not math.isfinite(age) or age <= -FUTURE_SECONDS:
+        return None
+    return max(0.0, age)
 
 
 def last_seen(folder: JobFolder) -> float | None:
@@ -250,32 +253,36 @@ def last_seen(folder: JobFolder) -> float | None:
 
     Its start where it said nothing since.
     """
-    began = read_started(folder)
+    start = read_started(folder)
     try:
-        seen = float(read_text(folder.heartbeat).split()[0])
+        beat_time = float(read_text(folder.heartbeat).split()[0])
     except (ValueError, IndexError):
-        return began.time if began else None
-    return seen if math.isfinite(seen) else None
+        return start.time if start else None
+    return beat_time if math.isfinite(beat_time) else None
 
 
 def read_end(folder: JobFolder, job_id: str) -> JobStatus | None:
-    """The status of a job that has written its exit code, or None."""
+    """Return the status of a job that has written its exit code; None before that."""
     code = _whole_number(read_text(folder.exit_code))
     if code is None:
         return None
-    if folder.cancelled.exists():
-        state = JobState.CANCELLED
-    elif folder.timed_out.exists():
-        state = JobState.TIMEOUT
-    else:
-        state = {0: JobState.DONE, STOPPED: JobState.STOPPED}.get(code, JobState.FAILED)
-    if code == 0:  # it was faster than the request to stop it
-        state = JobState.DONE
-    status = status_by_files(
-        folder, job_id, state, read_text(folder.reason).strip() or f"exit code {code}"
-    )
+    state = _end_state(folder, code)
+    reason = read_text(folder.reason).strip() or f"exit code {code}"
+    status = status_by_files(folder, job_id, state, reason)
     signal = _read_signal(folder, code) if state is JobState.FAILED else None
     return replace(status, exit_code=code, ended=folder.exit_code.stat().st_mtime, signal=signal)
+
+
+def _end_state(folder: JobFolder, code: int) -> JobState:
+    if code == 0:  # also where it was faster than the request to stop it
+        return JobState.DONE
+    if folder.cancelled.exists():
+        return JobState.CANCELLED
+    if folder.timed_out.exists():
+        return JobState.TIMEOUT
+    if code == STOPPED:
+        return JobState.STOPPED
+    return JobState.FAILED
 
 
 def signal_of_code(code: int | None) -> int | None:
@@ -331,10 +338,9 @@ def read_text(path: Path) -> str:
 class Scheduler(ABC):
     """This machine or a queue.
 
-    Every question is asked of a job's folder, so that any process can ask it at any time.
-
-    A job's own files are read first; a queue is asked only for what they cannot say, and where it
-    does not answer the state is UNKNOWN.
+    Every question is asked of a job's folder, so that any process can ask it at any time. A job's
+    own files are read first; a queue is asked only for what they cannot say, and where it does not
+    answer the state is UNKNOWN.
     """
 
     kind: str
@@ -344,10 +350,9 @@ class Scheduler(ABC):
     def submit(self, folder: JobFolder, *, after: Sequence[JobFolder] = ()) -> str:
         """Submit job.sh of the folder and return the job's id.
 
-        An active job of that folder is found, not doubled.
-
-        A folder whose job has ended is refused: its files are evidence. With `after`, which only a
-        queue knows, the job starts when those of these folders, whole arrays too, have ended well.
+        An active job of that folder is found, not doubled. A folder whose job has ended is refused:
+        its files are evidence. With `after`, which only a queue knows, the job starts when those of
+        these folders, whole arrays too, have ended well.
         """
         if not folder.script.is_file():
             raise JobError(
@@ -358,28 +363,33 @@ class Scheduler(ABC):
             f"submitting {folder.path}",
             wait_seconds=2 * self.submit_seconds,
         ):
-            if folder.was_submitted() and (status := self._existing_job(folder)):
-                if status.state in ACTIVE:
-                    return status.job_id
+            existing_job = self._existing_job(folder) if folder.was_submitted() else None
+            if existing_job and existing_job.state in ACTIVE:
+                return existing_job.job_id
+            if existing_job:
                 raise JobError(
-                    f"{folder.path} holds a job that is {status.state} ({status.reason}); its "
-                    "files are kept as they are. Submit the next one from the folder that "
-                    "`next_job_folder` names."
+                    f"{folder.path} holds a job that is {existing_job.state} "
+                    f"({existing_job.reason}); its files are kept as they are. Submit the next one "
+                    "from the folder that `next_job_folder` names."
                 )
-            phase = re.sub(r"-\d+$", "", folder.path.name)
-            others = [
-                other
-                for other in submitted_job_folders(folder.run_folder, phase)
-                if other.path != folder.path
-            ]
-            earlier = [(other, self.state(other)) for other in others]
-            for other, status in earlier:
-                if not status.final:
-                    raise JobError(
-                        f"{other.path} is {status.state} ({status.reason}), and two jobs would "
-                        "write to the same files. Wait for it, or end it with `runbook cancel`."
-                    )
-            return self._start(folder, [status for _, status in earlier], after)
+            return self._start(folder, self._ended_jobs(folder), after)
+
+    def _ended_jobs(self, folder: JobFolder) -> list[JobStatus]:
+        """Return how the other jobs of the folder's phase ended.
+
+        Raise `JobError` if one has not.
+        """
+        phase = re.sub(r"-\d+$", "", folder.path.name)
+        folders = submitted_job_folders(folder.run_folder, phase)
+        others = [other for other in folders if other.path != folder.path]
+        statuses = [self.state(other) for other in others]
+        for other, status in zip(others, statuses, strict=True):
+            if not status.final:
+                raise JobError(
+                    f"{other.path} is {status.state} ({status.reason}), and two jobs would "
+                    "write to the same files. Wait for it, or end it with `runbook cancel`."
+                )
+        return statuses
 
     def request_stop(self, folder: JobFolder) -> None:
         """Ask the training processes, not the script around them, to save and stop."""

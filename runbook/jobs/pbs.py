@@ -29,7 +29,7 @@ _DELETED = "91"
 _FAILED = "93"
 """Substates of a finished job, whose Exit_status may be 0.
 
-A shell that outlives TERM, an array's last element.
+A shell that outlives TERM ends with 0, and an array has the exit status of its last element.
 """
 
 

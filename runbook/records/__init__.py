@@ -1,6 +1,6 @@
-"""Records of executed notebooks: the notebook, its report, its machine-readable twin, and their checksums.
+"""Records of executed notebooks: notebook, report, machine-readable twin, and checksums.
 
-Nothing is imported here, so that papermill starts as fast with our engine as without. In the kernel, `session` collects
-results and checks and writes the `twin`; outside it, `engine` executes and files; `pages` are the reports, `manifest`
-says whether anybody changed them.
+Nothing is imported here, so that papermill starts as fast with our engine as without. In the
+kernel, `session` collects results and checks and writes the `twin`; outside it, `engine` executes
+and files; `pages` are the reports, `manifest` says whether anybody changed them.
 """

@@ -1,6 +1,7 @@
-"""The logbook of a run: logbook.md and the entries of its report, made from events.jsonl, which is only appended to.
+"""The logbook of a run: logbook.md and the entries of its report, made from events.jsonl.
 
-What people write down is an event too. The words for each kind of event are in pages/templates/logbook.j2.
+events.jsonl is only appended to. What people write down is an event too. The words for each kind of
+event are in pages/templates/logbook.j2.
 """
 
 import math
@@ -34,7 +35,10 @@ LONGEST_NOTE = 10_000
 
 
 class LogbookEntry(NamedTuple):
-    """One thing that happened; `loss_around` is the iteration around which the loss shows it, 0 where it does not."""
+    """One thing that happened.
+
+    `loss_around` is the iteration around which the loss shows it, 0 where it does not.
+    """
 
     moment: str
     text: Markup
@@ -103,7 +107,8 @@ def add_note(run_folder: Path, text: str) -> str:
     path = run_folder / EVENTS
     if not 0 < len(text) <= LONGEST_NOTE:
         raise RecordError(
-            f"A note has 1 to {LONGEST_NOTE:,} characters; this one has {len(text):,}. Nothing was noted."
+            f"A note has 1 to {LONGEST_NOTE:,} characters; this one has {len(text):,}. Nothing "
+            "was noted."
         )
     event = {"time": time.time(), "event": "note", "by": user_name(), "text": text}
     with hold_file(run_folder / "note.lock", "a note", wait_seconds=60):

@@ -1,8 +1,9 @@
-"""manifest.json: size and sha256 of every file of a run, compared by `verify_run`; earlier records in records/history.
+"""manifest.json: size and sha256 of every file of a run. Earlier records in records/history.
 
-What was recorded stays recorded as it was. An entry changes in three cases only: the file's own writer notes it, the
-phase that writes the file ends again (`writer_of`), or the file is one that jobs append to, still begins with what was
-recorded, and its phase is not done (`may_grow`). So no later phase and no report blesses an edit: `verify` finds it.
+What was recorded stays recorded as it was. An entry changes in three cases only: the file's own
+writer notes it, the phase that writes the file ends again (`writer_of`), or the file is one that
+jobs append to, still begins with what was recorded, and its phase is not done (`may_grow`). So no
+later phase and no report blesses an edit: `verify` finds it.
 """
 
 import contextlib
@@ -50,7 +51,10 @@ WRITTEN_BY = {
     "05-analysis": ("results.csv", "variants.csv"),
     "06-evaluation": ("evaluation/*",),
 }
-"""Whose files they are, beside its jobs and steps; nobody else's end of a phase records them again."""
+"""Whose files they are, beside its jobs and steps.
+
+Nobody else's end of a phase records them again.
+"""
 GROWING = (
     "events.jsonl",
     *(f"{folder}{name}.jsonl" for folder in ("", "smoke/") for name in _LINES),
@@ -68,7 +72,10 @@ class Entry:
     bytes: int
     sha256: str
     modified: int = 0
-    """Its time of change in nanoseconds: an unchanged file is not read again when the manifest is written again."""
+    """Its time of change in nanoseconds.
+
+    An unchanged file is not read again when the manifest is written again.
+    """
 
 
 @dataclass(frozen=True)
@@ -78,43 +85,58 @@ class _Manifest:
 
 
 def covered(run_folder: Path) -> list[str]:
-    """Every file that a manifest has to name, relative to the run's folder, sorted."""
-    paths = []
-    for folder, folders, names in os.walk(run_folder, onerror=_refuse_folder):
-        folders[:] = [name for name in folders if not _matches(name, LEFT_OUT_FOLDERS)]
-        inside = Path(folder).relative_to(run_folder)
-        paths += [
-            (inside / name).as_posix() for name in names if not _matches(name, LEFT_OUT_FILES)
-        ]
-    return sorted(paths)
+    """Return every file that a manifest has to name, relative to the run's folder, sorted."""
+    names = []
+    for folder, subfolders, file_names in os.walk(run_folder, onerror=_refuse_folder):
+        # os.walk goes only into the folders that stay in this list.
+        subfolders[:] = [name for name in subfolders if not _matches(name, LEFT_OUT_FOLDERS)]
+        relative_folder = Path(folder).relative_to(run_folder)
+        for file_name in file_names:
+            if not _matches(file_name, LEFT_OUT_FILES):
+                names.append((relative_folder / file_name).as_posix())
+    return sorted(names)
 
 
 def _refuse_folder(error: OSError) -> None:
-    """A folder that cannot be listed is no empty folder; one that vanished meanwhile made room for a newer one."""
+    """A folder that cannot be listed is no empty folder.
+
+    One that vanished meanwhile made room for a newer one.
+    """
     if not isinstance(error, FileNotFoundError):
         raise RecordError(
-            f"{error.filename} cannot be listed ({error.strerror}), so nothing can be said about the files in it. Give "
-            "this user the right to read it, or look after its disk."
+            f"{error.filename} cannot be listed ({error.strerror}), so nothing can be said about "
+            "the files in it. Give this user the right to read it, or look after its disk."
         ) from error
 
 
 def writer_of(name: str) -> str:
-    """The phase that writes a file of the run's folder; empty where no single phase does.
+    """Return the phase that writes a file of the run's folder; empty where no single phase does.
 
-    >>> writer_of("metrics.jsonl"), writer_of("jobs/04-training-2/out"), writer_of("steps/02-data--tokenize.json")
-    ('04-training', '04-training', '02-data')
+    >>> writer_of("metrics.jsonl"), writer_of("jobs/04-training-2/out")
+    ('04-training', '04-training')
+    >>> writer_of("steps/02-data--tokenize.json")
+    '02-data'
     >>> writer_of("events.jsonl"), writer_of("history/04-training-20251121T060000Z/metrics.jsonl")
     ('', '')
     """
     if name.startswith(("jobs/", "steps/")):
-        return next((phase for phase in PHASES if name.partition("/")[2].startswith(phase)), "")
+        below = name.partition("/")[2]
+        return next((phase for phase in PHASES if below.startswith(phase)), "")
     return next((phase for phase, places in WRITTEN_BY.items() if _matches(name, places)), "")
 
 
 def may_grow(name: str, done: Set[str]) -> bool:
-    """Whether somebody may still append to a file: the phase that writes it (of several, one of them) is not done."""
+    """Return whether somebody may still append to a file.
+
+    They may while the phase that writes it is not done; of several phases, while one of them is
+    not.
+    """
+    if not _matches(name, GROWING):
+        return False
     writer = writer_of(name)
-    return _matches(name, GROWING) and (writer not in done if writer else done != set(PHASES))
+    if writer:
+        return writer not in done
+    return done != set(PHASES)
 
 
 def begins_as(path: Path, entry: Entry) -> bool:
@@ -125,75 +147,102 @@ def begins_as(path: Path, entry: Entry) -> bool:
 def write_manifest(run_folder: Path, phase: str = "", written: Iterable[Path] = ()) -> None:
     """Record new files, grown ones, and those that `phase` writes as they are at its end.
 
-    `written` names the records just made. A job's folder is closed once its exit code was recorded.
+    `written` names the records just written. A job's folder is closed once its exit code was
+    recorded.
     """
-    before = read_manifest(run_folder)
-    fresh = {path.relative_to(run_folder).as_posix() for path in written}
-    ended = tuple(name.removesuffix("exit_code") for name in before if name.endswith("/exit_code"))
+    recorded = read_manifest(run_folder)
+    just_written = {path.relative_to(run_folder).as_posix() for path in written}
+    ended_jobs = _ended_job_folders(recorded)
     done = phases_done(run_folder) - {phase}
-    entries = dict(before)
     present = covered(run_folder)
+    entries = dict(recorded)
     for name in present:
         path = run_folder / name
-        old = before.get(name)
-        if old is None or name in fresh:
-            entries[name] = _entry(path, old)
+        entry = recorded.get(name)
+        if entry is None or name in just_written:
+            entries[name] = _entry(path, entry)
         elif _matches(name, GROWING):
-            grown = _entry(path, old) if may_grow(name, done) else old
-            entries[name] = grown if grown is old or begins_as(path, old) else old
-        elif (
-            phase
-            and writer_of(name) == phase
-            and not (name.startswith("jobs/") and name.startswith(ended))
-        ):
-            entries[name] = _entry(path, old)
-    for name in before.keys() - set(present):
-        if (
-            phase
-            and writer_of(name) == phase
-            and not _matches(name, GROWING)
-            and not name.startswith("jobs/")
-        ):
+            entries[name] = _grown_entry(path, name, entry, done)
+        elif _is_written_by(name, phase) and not name.startswith(ended_jobs):
+            entries[name] = _entry(path, entry)
+    for name in recorded.keys() - set(present):
+        is_job_file = name.startswith("jobs/")
+        if _is_written_by(name, phase) and not is_job_file and not _matches(name, GROWING):
             del entries[name]  # an older checkpoint made room, a step is to be done again
     _write(run_folder, entries)
 
 
+def _grown_entry(path: Path, name: str, entry: Entry, done: Set[str]) -> Entry:
+    """Return the entry of a file that jobs append to.
+
+    A new one only where what was recorded still stands.
+    """
+    if not may_grow(name, done):
+        return entry
+    grown = _entry(path, entry)
+    if grown is entry or not begins_as(path, entry):
+        return entry
+    return grown
+
+
+def _is_written_by(name: str, phase: str) -> bool:
+    return bool(phase) and writer_of(name) == phase
+
+
+def _ended_job_folders(recorded: Iterable[str]) -> tuple[str, ...]:
+    """Return the folders of the jobs whose exit code was recorded, with a / at the end."""
+    exit_codes = (name for name in recorded if _matches(name, ["jobs/*/exit_code"]))
+    return tuple(name.removesuffix("exit_code") for name in exit_codes)
+
+
 def note_files(run_folder: Path, paths: Iterable[Path]) -> None:
-    """Bring the entries of these files up to date, and no other; nothing where the run has no manifest yet."""
-    if (run_folder / MANIFEST_NAME).exists():
-        before = read_manifest(run_folder)
-        names = {path.relative_to(run_folder).as_posix(): path for path in paths}
-        after = before | {name: _entry(path, before.get(name)) for name, path in names.items()}
-        if after != before:
-            _write(run_folder, after)
+    """Bring the entries of these files up to date, and no other.
+
+    Do nothing where the run has no manifest yet.
+    """
+    if not (run_folder / MANIFEST_NAME).exists():
+        return
+    recorded = read_manifest(run_folder)
+    entries = dict(recorded)
+    for path in paths:
+        name = path.relative_to(run_folder).as_posix()
+        entries[name] = _entry(path, recorded.get(name))
+    if entries != recorded:
+        _write(run_folder, entries)
 
 
 def move_files(run_folder: Path, moved: Mapping[Path, Path]) -> None:
     """Move files and folders inside the run's folder; their entries follow, checksums unchanged.
 
-    Meanwhile they have no entry: whoever is killed in between leaves files to be recorded again, no contradiction.
+    While they move they have no entry: a kill in between leaves files to be recorded again, no
+    contradiction.
     """
-    before = read_manifest(run_folder)
-    renamed = {
-        name: (new / (run_folder / name).relative_to(old)).relative_to(run_folder).as_posix()
-        for name in before
-        for old, new in moved.items()
-        if (run_folder / name).is_relative_to(old)
-    }
-    kept = {name: entry for name, entry in before.items() if name not in renamed}
-    if renamed:
-        _write(run_folder, kept)
+    recorded = read_manifest(run_folder)
+    new_names: dict[str, str] = {}
+    for name in recorded:
+        for source, target in moved.items():
+            if (run_folder / name).is_relative_to(source):
+                new_path = target / (run_folder / name).relative_to(source)
+                new_names[name] = new_path.relative_to(run_folder).as_posix()
+    entries = {name: entry for name, entry in recorded.items() if name not in new_names}
+    if new_names:
+        _write(run_folder, entries)
     for source, target in moved.items():
         shutil.move(source, target)
-    if renamed:
-        _write(run_folder, kept | {new: before[name] for name, new in renamed.items()})
+    if new_names:
+        for name, new_name in new_names.items():
+            entries[new_name] = recorded[name]
+        _write(run_folder, entries)
 
 
 def read_manifest(run_folder: Path) -> dict[str, Entry]:
-    """Entries by relative path; empty where there is no manifest, `RecordError` where it is broken."""
+    """Entries by relative path.
+
+    Empty where there is no manifest, `RecordError` where it is broken.
+    """
     remedy = (
-        "So nothing can be said about later edits of this run. Restore it from a copy; only if none exists, delete it "
-        "and execute a phase again to have a new one."
+        "So nothing can be said about later edits of this run. Restore it from a copy; only if "
+        "none exists, delete it and execute a phase again to have a new one."
     )
     manifest = read_json_record(run_folder / MANIFEST_NAME, _Manifest, "a manifest", remedy)
     return manifest.files if manifest else {}
@@ -219,18 +268,18 @@ SUFFIXES = (".ipynb", ".html", ".json")
 
 
 def set_aside(run_folder: Path, phase: str, *, keep_newer_notebook: bool = False) -> list[Path]:
-    """Move notebook, report and twin of a phase to records/history/<phase>-<UTC start>; returns the new places.
+    """Move notebook, report and twin of a phase to records/history/<phase>-<UTC start>.
 
-    With `keep_newer_notebook`, for use while a notebook runs, a notebook that is not the twin's own stays:
-    papermill may just be writing it there.
+    Return the new places. With `keep_newer_notebook`, for use while a notebook runs, a notebook of
+    another execution than the twin's stays: papermill may just be writing it there.
     """
     records = run_folder / "records"
     started = ""
-    with contextlib.suppress(
-        RecordError
-    ):  # none, or a broken one: it is set aside under the time of its file
+    # Without a twin, or with a broken one, the files are set aside under the time of the newest.
+    with contextlib.suppress(RecordError):
         started = read_twin(records / f"{phase}.json").started
-    present = [path for suffix in SUFFIXES if (path := records / f"{phase}{suffix}").exists()]
+    paths = [records / f"{phase}{suffix}" for suffix in SUFFIXES]
+    present = [path for path in paths if path.exists()]
     notebook = records / f"{phase}.ipynb"
     # An executed notebook names its execution in the output of `session.attach`.
     may_stay = keep_newer_notebook and started and notebook in present
@@ -238,7 +287,8 @@ def set_aside(run_folder: Path, phase: str, *, keep_newer_notebook: bool = False
         present.remove(notebook)
     if not present:
         return []
-    changed = datetime.fromtimestamp(max(path.stat().st_mtime for path in present), UTC).isoformat()
+    newest_change = max(path.stat().st_mtime for path in present)
+    changed = datetime.fromtimestamp(newest_change, UTC).isoformat()
     history = records / "history"
     history.mkdir(parents=True, exist_ok=True)
     stem = free_name(history, f"{phase}-{name_time(started or changed)}", SUFFIXES)
@@ -248,13 +298,18 @@ def set_aside(run_folder: Path, phase: str, *, keep_newer_notebook: bool = False
 
 
 def earlier_records(run_folder: Path, phase: str) -> list[Path]:
-    """Files of earlier executions of a phase, newest first."""
+    """Return the files of earlier executions of a phase, newest first."""
     pattern = re.compile(re.escape(phase) + r"-\d{8}T\d{6}Z(-\d+)?\.(ipynb|html|json)")
     folder = run_folder / "records" / "history"
-    return sorted((path for path in folder.glob("*") if pattern.fullmatch(path.name)), reverse=True)
+    paths = [path for path in folder.glob("*") if pattern.fullmatch(path.name)]
+    return sorted(paths, reverse=True)
 
 
-COPIES = "lab"  # folder of a person's own copies of the notebooks (`runbook lab`): they are no records, and may change
+COPIES = "lab"
+"""Folder of a person's own copies of the notebooks (`runbook lab`).
+
+They are no records, and may change.
+"""
 
 
 @dataclass(frozen=True)
@@ -271,60 +326,64 @@ class Finding:
 
 
 def verify_run(run_folder: Path) -> list[Finding]:
-    """Everything that was edited, lost or added after it was recorded; empty where nothing was."""
+    """Return everything that was edited, lost or added after it was recorded."""
     if not (run_folder / MANIFEST_NAME).exists():
-        return [
-            Finding(
-                "missing", MANIFEST_NAME, "a manifest", "none: no phase of this run has ended yet"
-            )
-        ]
-    own = f"{COPIES}/"
-    entries = {
-        name: entry for name, entry in read_manifest(run_folder).items() if not name.startswith(own)
-    }
-    present = [name for name in covered(run_folder) if not name.startswith(own)]
-    findings = [
-        Finding("added", name, "no such file", f"{(run_folder / name).lstat().st_size:,} bytes")
-        for name in present
-        if name not in entries
-    ]
+        no_manifest = "none: no phase of this run has ended yet"
+        return [Finding("missing", MANIFEST_NAME, "a manifest", no_manifest)]
+    entries = read_manifest(run_folder)
     done = phases_done(run_folder)
-    findings += [
-        finding
-        for name, entry in entries.items()
-        if (finding := _compare(run_folder, name, entry, done))
-    ]
-    findings += [*records_agree(run_folder), *cache_agrees(run_folder)]
+    findings = []
+    for name in covered(run_folder):
+        if name not in entries and not _is_copy(name):
+            size = (run_folder / name).lstat().st_size
+            findings.append(Finding("added", name, "no such file", f"{size:,} bytes"))
+    for name, entry in entries.items():
+        finding = None if _is_copy(name) else _compare(run_folder, name, entry, done)
+        if finding:
+            findings.append(finding)
+    findings += records_agree(run_folder)
+    findings += cache_agrees(run_folder)
     return sorted(findings, key=lambda finding: (finding.file, finding.kind))
 
 
+def _is_copy(name: str) -> bool:
+    return name.startswith(f"{COPIES}/")
+
+
 CACHES = ("data/cache", "smoke/data/cache")
-"""Where the trainer caches the order of the text. Their files are no results, but a changed one changes a training."""
+"""Where the trainer caches the order of the text.
+
+Their files are no results, but a changed one changes a training.
+"""
 CHECKPOINTS = {"data/cache": "checkpoints", "smoke/data/cache": "smoke/checkpoints"}
 """Where the checkpoints lie that were saved with such a cache."""
 
 
 def cache_agrees(run_folder: Path) -> list[Finding]:
-    """Where a cached order of the text is not the one that was built, or that the newest checkpoint was saved with."""
+    """Return cached orders of the text that differ from the one built or the checkpoint's."""
     findings = []
     for cache in CACHES:
-        known = data_cache.read_checksums(run_folder / cache)
+        built = data_cache.read_checksums(run_folder / cache)
         saved = _saved_order(run_folder / CHECKPOINTS[cache])
         for path in sorted((run_folder / cache).glob("*.npy")):
-            name = f"{cache}/{path.name}"
-            built = known.get(path.name)
-            if built is None:  # of an older version, or being built: the next start builds it again
+            entry = built.get(path.name)
+            if entry is None:
+                # Of an older version, or being built: the next start builds it again.
                 continue
             digest = sha256_of(path)
-            wanted = saved.get(path.name, built.sha256)
-            if digest != built.sha256 or digest != wanted:
-                expected = wanted if digest != wanted else built.sha256
+            saved_digest = saved.get(path.name, entry.sha256)
+            expected = saved_digest if digest != saved_digest else entry.sha256
+            if digest != expected:
+                name = f"{cache}/{path.name}"
                 findings.append(Finding("changed", name, f"sha256 {expected}", f"sha256 {digest}"))
     return findings
 
 
 def _saved_order(checkpoints: Path) -> dict[str, str]:
-    """Checksums of the cache in the newest checkpoint; empty where there is none, or it has none."""
+    """Checksums of the cache in the newest checkpoint.
+
+    Empty where there is none, or it has none.
+    """
     newest = newest_checkpoint(checkpoints)
     if newest is None:
         return {}
@@ -338,27 +397,29 @@ def _saved_order(checkpoints: Path) -> dict[str, str]:
 def split_unrecorded(
     findings: Sequence[Finding], *, is_running: bool
 ) -> tuple[list[Finding], list[Finding]]:
-    """Findings, and apart from them the files of a running phase, which records them only when it ends."""
-    unrecorded = [
-        finding
-        for finding in findings
-        if finding.kind == "added" or (finding.kind, finding.file) == ("missing", MANIFEST_NAME)
-    ]
+    """Return the findings, and apart from them the files of a running phase.
+
+    A phase records its files only when it ends.
+    """
+    unrecorded = [finding for finding in findings if _is_unrecorded(finding)]
     if not is_running or not unrecorded:
         return list(findings), []
     return [finding for finding in findings if finding not in unrecorded], unrecorded
 
 
+def _is_unrecorded(finding: Finding) -> bool:
+    return finding.kind == "added" or (finding.kind, finding.file) == ("missing", MANIFEST_NAME)
+
+
 def records_agree(run_folder: Path) -> list[Finding]:
-    """Where the notebook or the report of a phase says another state, verdict or execution than its twin."""
+    """Return where a notebook or report says another state, verdict or execution than its twin."""
     findings = []
     for phase in PHASES:
         try:
             twin = find_twin(run_folder, phase)
         except RecordError as error:
-            findings.append(
-                Finding("unreadable", f"records/{phase}.json", "the twin of a notebook", str(error))
-            )
+            name = f"records/{phase}.json"
+            findings.append(Finding("unreadable", name, "the twin of a notebook", str(error)))
             continue
         if twin is not None and not twin.is_open:
             findings += _contradictions(run_folder, phase, twin)
@@ -384,28 +445,24 @@ def _compare(run_folder: Path, name: str, entry: Entry, done: set[str]) -> Findi
 
 
 def _contradictions(run_folder: Path, phase: str, twin: Twin) -> list[Finding]:
-    wanted = {"state": str(twin.state), "verdict": twin.verdict, "execution": twin.started}
+    expected = {"state": str(twin.state), "verdict": twin.verdict, "execution": twin.started}
+    readers = {
+        f"records/{phase}.ipynb": _said_by_notebook,
+        f"records/{phase}.html": said_by_html,
+    }
     findings = []
-    for name, reader in (
-        (f"records/{phase}.ipynb", _said_by_notebook),
-        (f"records/{phase}.html", said_by_html),
-    ):
+    for name, reader in readers.items():
         try:
             identity = reader(run_folder / name)
         except FileNotFoundError:
             continue  # the manifest says whether there was one
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             return [Finding("unreadable", name, "a record", f"{type(error).__name__}: {error}")]
-        findings += [
-            Finding(
-                "contradiction",
-                name,
-                f"{key} {value} as in its twin",
-                f"{key} {identity.get(key, 'not said')}",
-            )
-            for key, value in wanted.items()
-            if identity.get(key) != value
-        ]
+        for key, value in expected.items():
+            if identity.get(key) != value:
+                in_twin = f"{key} {value} as in its twin"
+                in_record = f"{key} {identity.get(key, 'not said')}"
+                findings.append(Finding("contradiction", name, in_twin, in_record))
     return findings
 
 
@@ -414,9 +471,9 @@ def _said_by_notebook(path: Path) -> dict[str, str]:
 
 
 def said_by_html(path: Path) -> dict[str, str]:
-    """What the card of a report says about its record; empty where the file is no report."""
+    """Return what the card of a report says about its record; empty where the file is no report."""
     card = re.search(r'<[^<>]* id="record"[^<>]*>', path.read_text(encoding="utf-8"))
-    return {
-        name: unescape(value)
-        for name, value in re.findall(r' data-([\w-]+)="([^"]*)"', card[0] if card else "")
-    }
+    if card is None:
+        return {}
+    attributes = re.findall(r' data-([\w-]+)="([^"]*)"', card[0])
+    return {name: unescape(value) for name, value in attributes}

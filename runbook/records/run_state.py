@@ -1,6 +1,6 @@
 """The state of a run, read from its folder alone."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,16 +20,15 @@ METRICS = {"03-smoke-test": "smoke/metrics.jsonl", "04-training": "metrics.jsonl
 
 
 def evidence_links(run_folder: Path, phase: str) -> list[tuple[str, str]]:
-    """Files that exist, of the phase's newest job first."""
+    """Return name and path of the files that exist, of the phase's newest job first."""
+    files = []
     job = latest_job_folder(run_folder, phase)
     if job is not None:
-        files = [("script", job.script), ("log", job.out), ("errors", job.err)]
-    else:
-        files = []
-    files += [("metrics", run_folder / METRICS[phase])] if phase in METRICS else []
-    return [
-        (name, path.relative_to(run_folder).as_posix()) for name, path in files if path.exists()
-    ]
+        files += [("script", job.script), ("log", job.out), ("errors", job.err)]
+    if phase in METRICS:
+        files.append(("metrics", run_folder / METRICS[phase]))
+    existing = [(name, path) for name, path in files if path.exists()]
+    return [(name, path.relative_to(run_folder).as_posix()) for name, path in existing]
 
 
 KEY_NUMBERS = ("parameters", "iterations", "first_loss", "last_loss", "tokens_per_second")
@@ -47,7 +46,10 @@ TRACES = (
 )
 """Any of them makes a folder one of a run, however much of it is there."""
 BEATS_FOR_SECONDS = 120.0
-"""A job gives a sign of life every few seconds; one that was silent for longer is not called running here."""
+"""A job gives a sign of life every few seconds.
+
+One that was silent for longer is not called running here.
+"""
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,14 @@ class RunState:
 
     name: str
     folder: Path
-    state: str  # `done`, `running`, how the newest phase ended badly, `3 of 6 done`, `unreadable` or `no run.yaml`
-    phase: (
-        str  # the phase that `state` speaks of; of a run without one, the newest that was executed
-    )
+    state: str
+    """How the run stands.
+
+    `done`, `running`, `3 of 6 done`, how the newest phase ended badly, `unreadable` or `no
+    run.yaml`.
+    """
+    phase: str
+    """The phase that `state` speaks of; of a run without one, the newest that was executed."""
     verdict: str  # the worst of all phases; never `pass` before every phase is done
     changed: datetime
     phases: tuple[PhaseState, ...]
@@ -80,29 +86,48 @@ class RunState:
 
 
 def read_run(run_folder: Path) -> RunState:
-    """State of a run; nothing but files is asked, so a copy on another machine says the same."""
+    """Return the state of a run.
+
+    Nothing but files is asked, so a copy on another machine says the same.
+    """
     phases = tuple(_phase(run_folder, phase) for phase in PHASES)
     twins = [phase.twin for phase in phases if phase.twin is not None]
     newest = max(twins, key=lambda twin: twin.started, default=None)
-    missing = not (run_folder / "run.yaml").exists()
-    problem = _problem(run_folder)
-    if problem and not missing:
-        state = "unreadable"
-    elif missing and not twins:
-        state = "no run.yaml"
-    else:
-        state = _state(phases)
-    numbers = {
-        name: twin.results[name] for twin in twins for name in KEY_NUMBERS if name in twin.results
-    }
-    changed = datetime.fromtimestamp(run_folder.stat().st_mtime, UTC)
     if newest is not None:
         changed = datetime.fromisoformat(newest.ended or newest.started)
-    verdict = "fail" if state == "unreadable" else run_verdict(phases)
-    phase = _deciding_phase(phases) or (newest.phase if newest else "")
+    else:
+        changed = datetime.fromtimestamp(run_folder.stat().st_mtime, UTC)
+    problem = _problem(run_folder)
+    state = _run_state(run_folder, phases, problem)
     return RunState(
-        run_folder.name, run_folder, state, phase, verdict, changed, phases, numbers, problem
+        name=run_folder.name,
+        folder=run_folder,
+        state=state,
+        phase=_deciding_phase(phases) or (newest.phase if newest else ""),
+        verdict="fail" if state == "unreadable" else run_verdict(phases),
+        changed=changed,
+        phases=phases,
+        numbers=dict(_key_numbers(twins)),  # of several phases that have one, the last counts
+        problem=problem,
     )
+
+
+def _run_state(run_folder: Path, phases: Sequence[PhaseState], problem: str) -> str:
+    has_run_file = (run_folder / "run.yaml").exists()
+    if problem and has_run_file:
+        return "unreadable"
+    was_executed = any(phase.twin is not None for phase in phases)
+    if not has_run_file and not was_executed:
+        return "no run.yaml"
+    return _state(phases)
+
+
+def _key_numbers(twins: Sequence[Twin]) -> Iterator[tuple[str, Any]]:
+    """Yield the key results of each phase with their names."""
+    for twin in twins:
+        for name in KEY_NUMBERS:
+            if name in twin.results:
+                yield name, twin.results[name]
 
 
 def run_verdict(phases: Sequence[PhaseState]) -> str:
@@ -114,13 +139,13 @@ def run_verdict(phases: Sequence[PhaseState]) -> str:
 
 
 def read_runs(runs_folder: Path) -> list[RunState]:
-    """Every folder that holds a run or what is left of one, the newest first."""
-    folders = [
-        path for path in runs_folder.glob("*") if any((path / name).exists() for name in TRACES)
-    ]
-    return sorted(
-        (read_run(folder) for folder in folders), key=lambda run: run.changed, reverse=True
-    )
+    """Return every folder that holds a run or a part of one, the newest first."""
+    runs = [read_run(folder) for folder in runs_folder.glob("*") if _has_traces(folder)]
+    return sorted(runs, key=lambda run: run.changed, reverse=True)
+
+
+def _has_traces(folder: Path) -> bool:
+    return any((folder / name).exists() for name in TRACES)
 
 
 def _problem(run_folder: Path) -> str:
@@ -137,27 +162,37 @@ def _problem(run_folder: Path) -> str:
 def _phase(run_folder: Path, phase: str) -> PhaseState:
     names = [f"records/{phase}{suffix}" for suffix in (".html", ".ipynb", ".json")]
     files = tuple(name for name in names if (run_folder / name).exists())
-    before = tuple(
-        path.relative_to(run_folder).as_posix() for path in earlier_records(run_folder, phase)
-    )
+    earlier_paths = earlier_records(run_folder, phase)
+    earlier = tuple(path.relative_to(run_folder).as_posix() for path in earlier_paths)
     try:
         twin = find_twin(run_folder, phase)
     except RecordError as error:
-        return PhaseState(phase, "unreadable", None, str(error), files, before)
+        return PhaseState(phase, "unreadable", None, str(error), files, earlier)
     if twin is None:
-        return PhaseState(phase, "not run", None, "", files, before)
-    # Whoever executes a notebook holds the run's lock; an open twin without it was left by a killed kernel, or by a
-    # person who closed the page: then its job may go on.
-    running = twin.is_open and may_be_held(run_folder)
+        return PhaseState(phase, "not run", None, "", files, earlier)
+    state = "running" if _is_running(run_folder, phase, twin) else str(twin.state)
+    return PhaseState(phase, state, twin, "", files, earlier)
+
+
+def _is_running(run_folder: Path, phase: str, twin: Twin) -> bool:
+    # Whoever executes a notebook holds the run's lock; an open twin without it was left by a killed
+    # kernel, or by a person who closed the page: then its job may go on.
+    if twin.is_open and may_be_held(run_folder):
+        return True
+    if twin.state == ExecutionState.DONE:
+        return False
     job = latest_job_folder(run_folder, phase)
-    if twin.state != ExecutionState.DONE and job is not None and read_end(job, "") is None:
-        age = heartbeat_age(job)
-        running = running or (age is not None and age < BEATS_FOR_SECONDS)
-    return PhaseState(phase, "running" if running else str(twin.state), twin, "", files, before)
+    if job is None or read_end(job, "") is not None:
+        return False
+    age = heartbeat_age(job)
+    return age is not None and age < BEATS_FOR_SECONDS
 
 
 def _deciding_phase(phases: Sequence[PhaseState]) -> str:
-    """Return the phase that runs, else the last that did not end as done; empty where all ended so."""
+    """Return the phase that runs, else the last that did not end as done.
+
+    Empty where all ended so.
+    """
     executed = [phase for phase in phases if phase.state != "not run"]
     running = [phase.phase for phase in executed if phase.state == "running"]
     bad = [phase.phase for phase in executed if phase.state != ExecutionState.DONE]

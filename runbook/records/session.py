@@ -1,14 +1,15 @@
 """The record of a notebook, kept from inside its kernel while the notebook runs.
 
-    session = start(settings, phase, run_folder)      opens the record; again in one execution: the same record
-    session.check(check)                              one row of the checks; the same name again replaces the row
-    session.add_results({key: value})                 numbers or texts of the results
-    session.plan[key] = value                         what was foreseen, beside the result of the same key
-    session.finish() -> Twin                          the notebook came to its end, and the record is frozen
+session = start(settings, phase, run_folder)      opens the record; again in one execution: the same
+record session.check(check)                              one row of the checks; the same name again
+replaces the row session.add_results({key: value})                 numbers or texts of the results
+session.plan[key] = value                         what was foreseen, beside the result of the same
+key session.finish() -> Twin                          the notebook came to its end, and the record
+is frozen
 
-It works alike under papermill, nbconvert, `jupyter execute` and JupyterLab, because it needs nothing of them: a hook
-after each cell notes how the cell ended and writes the twin. Without a kernel (a test, a script) the same calls write
-the same twin, with every cell pending.
+It works alike under papermill, nbconvert, `jupyter execute` and JupyterLab, because it needs
+nothing of them: a hook after each cell notes how the cell ended and writes the twin. Without a
+kernel (a test, a script) the same calls write the same twin, with every cell pending.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ class MasterCell:
 
 
 def read_master(notebook: Path) -> tuple[MasterCell, ...]:
-    """Code cells of a notebook in order; empty where the notebook does not exist (a phase called without one)."""
+    """Code cells of a notebook in order.
+
+    Empty where the notebook does not exist (a phase called without one).
+    """
     try:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     except FileNotFoundError:
@@ -74,7 +78,10 @@ def read_master(notebook: Path) -> tuple[MasterCell, ...]:
 
 
 class CellStates:
-    """State of each code cell of the master; cells that are not in it (injected parameters) are not counted."""
+    """State of each code cell of the master.
+
+    Cells that are not in it (injected parameters) are not counted.
+    """
 
     def __init__(self, master: tuple[MasterCell, ...]) -> None:
         self._master = master
@@ -83,7 +90,8 @@ class CellStates:
     def mark(self, source: str, state: str, cell_id: str = "") -> str:
         """Note how a cell ended; its id, or an empty string where the master has no such cell.
 
-        JupyterLab says the id of the cell it runs; papermill and nbconvert do not, there the source decides.
+        JupyterLab says the id of the cell it runs; papermill and nbconvert do not, there the source
+        decides.
         """
         name = cell_id
         if cell_id not in self._states:
@@ -96,15 +104,19 @@ class CellStates:
         return name
 
     def mark_earlier(self, history: Sequence[str]) -> None:
-        """Note the cells that ran before anyone listened: those of a kernel's history above the one running now.
+        """Note the cells that ran before anyone listened.
 
-        The last source of the history is the running one. Cells below it may be in the history from an earlier round.
+        Those of a kernel's history above the one running now.
+
+        The last source of the history is the running one. Cells below it may be in the history from
+        an earlier round.
         """
         ran = [source.strip() for source in history]
         sources = [cell.source.strip() for cell in self._master]
         current = sources.index(ran[-1]) if ran and ran[-1] in sources else 0
         for cell, source in zip(self._master[:current], sources, strict=False):
-            # A person changes the parameters cell before running it, so its source is not the master's.
+            # A person changes the parameters cell before running it, so its source is not the
+            # master's.
             if cell.is_parameters or source in ran:
                 self._states[cell.id] = "completed"
 
@@ -126,9 +138,9 @@ _sessions: dict[tuple[Path, str], Session] = {}
 def start(settings: Settings, phase: str, run_folder: Path) -> Session:
     """Open the record of this execution, or find the one that is open.
 
-    An earlier record of the phase moves to records/history, unless it is this execution's own. A record that was
-    finished, or whose notebook stopped at an error, is an earlier one. A kernel keeps one record at a time: cells that
-    run from here on belong to this one.
+    An earlier record of the phase moves to records/history, unless it is this execution's own. A
+    record that was finished, or whose notebook stopped at an error, is an earlier one. A kernel
+    keeps one record at a time: cells that run from here on belong to this one.
     """
     key = (run_folder.absolute(), phase)
     for other in _sessions.values():
@@ -177,18 +189,24 @@ class Session:
         return self._checks[name].verdict if name in self._checks else ""
 
     def check(self, check: Check) -> None:
-        """Record a check: what was looked at, how it went, the value found, the rule it is held against."""
+        """Record a check.
+
+        What was looked at, how it went, the value found, the rule it is held against.
+        """
         self._checks[check.name] = check
 
     def add_results(self, results: Mapping[str, object]) -> None:
-        """Record results by name; numbers of numpy become plain ones, NaN becomes the text `nan`."""
+        """Record results by name.
+
+        Numbers of numpy become plain ones, NaN becomes the text `nan`.
+        """
         self.results |= {key: plain(value, f"result {key}") for key, value in results.items()}
 
     def finish(self) -> Twin:
         """The notebook came to its end: write the twin with its verdict.
 
-        The record is frozen as soon as this cell has ended well: no later cell changes it. Called again, it is written
-        with the checks and results of that moment.
+        The record is frozen as soon as this cell has ended well: no later cell changes it. Called
+        again, it is written with the checks and results of that moment.
         """
         self._finished = utc_now()
         self._is_frozen = False
@@ -215,7 +233,10 @@ class Session:
         )
 
     def attach(self) -> None:
-        """Note how each cell ends from here on; the notebook's output names the run with which it can be filed."""
+        """Note how each cell ends from here on.
+
+        The notebook's output names the run with which it can be filed.
+        """
         if self._shell is None:
             return
         self._shell.events.register("post_run_cell", self._after_cell)
@@ -264,8 +285,9 @@ class Session:
             other = read_twin(path).started
         if self._is_open and other != self.started:
             raise RecordError(
-                f"{path} belongs to another execution of {self.phase}, begun {other}; this one began {self.started} "
-                "and writes nothing over it. Go on in that notebook, or begin anew here from the first cell."
+                f"{path} belongs to another execution of {self.phase}, begun {other}; this one "
+                f"began {self.started} and writes nothing over it. Go on in that notebook, or "
+                "begin anew here from the first cell."
             )
         write_twin(twin, path)
         self._is_open = True

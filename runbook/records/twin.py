@@ -1,6 +1,7 @@
 """The record of an executed notebook: its JSON twin, its notebook file, and the code that made it.
 
-While its notebook runs a twin has no `ended` and says `interrupted`: what a killed kernel leaves behind is then true.
+While its notebook runs a twin has no `ended` and says `interrupted`: what a killed kernel leaves
+behind is then true.
 """
 
 import contextlib
@@ -40,7 +41,10 @@ Moment = Annotated[str, AfterValidator(_in_utc)]
 
 @dataclass(frozen=True)
 class Cell:
-    """A code cell of the master notebook: completed, failed, interrupted, or pending where it was not reached."""
+    """A code cell of the master notebook.
+
+    Completed, failed, interrupted, or pending where it was not reached.
+    """
 
     id: str
     state: str
@@ -75,34 +79,45 @@ class Twin:
 
 
 def open_twin(run: str, phase: str, started: str, project: Path, **known: Any) -> Twin:
-    """The twin of an execution that has not come to its end, with what is `known` of it already."""
-    made_by = commit_of(project), versions()
+    """Return the twin of an execution that has not ended, with what is `known` of it already."""
     empty: dict[str, Any] = {"parameters": {}, "plan": {}, "results": {}, "checks": (), "cells": ()}
-    state = ExecutionState.INTERRUPTED
-    return Twin(1, run, phase, state, "unknown", started, "", RUNNING, *made_by, **(empty | known))
+    return Twin(
+        1,
+        run,
+        phase,
+        ExecutionState.INTERRUPTED,
+        "unknown",
+        started,
+        "",
+        RUNNING,
+        commit_of(project),
+        versions(),
+        **(empty | known),
+    )
 
 
 def verdict_of(state: ExecutionState, checks: Iterable[Check]) -> str:
-    """One word for all checks: the worst of them, and never `pass` for what did not come to its end.
+    """Return one word for all checks: the worst of them, and never `pass` without a regular end.
 
-    >>> verdict_of(ExecutionState.DONE, [Check("a", "pass", "1", "1"), Check("b", "warn", "2", "1")])
+    >>> checks = [Check("a", "pass", "1", "1"), Check("b", "warn", "2", "1")]
+    >>> verdict_of(ExecutionState.DONE, checks)
     'warn'
     >>> [verdict_of(ExecutionState(word), []) for word in ("done", "timeout", "interrupted")]
     ['unknown', 'fail', 'unknown']
     """
     verdicts = {check.verdict for check in checks}
-    if "fail" in verdicts or state in (
-        ExecutionState.FAILED,
-        ExecutionState.TIMEOUT,
-        ExecutionState.KERNEL_DIED,
-    ):
+    if "fail" in verdicts or state in _FAILED_STATES:
         return "fail"
     if state is ExecutionState.INTERRUPTED:
         return "unknown"
-    return next(
-        (verdict for verdict in ("warn", "unknown") if verdict in verdicts),
-        "pass" if verdicts else "unknown",
-    )
+    if "warn" in verdicts:
+        return "warn"
+    if "unknown" in verdicts or not verdicts:
+        return "unknown"
+    return "pass"
+
+
+_FAILED_STATES = (ExecutionState.FAILED, ExecutionState.TIMEOUT, ExecutionState.KERNEL_DIED)
 
 
 def twin_path(run_folder: Path, phase: str) -> Path:
@@ -117,7 +132,10 @@ def find_twin(run_folder: Path, phase: str) -> Twin | None:
 
 
 def phases_done(run_folder: Path) -> set[str]:
-    """The phases whose newest record says that they are done; one that cannot be read says nothing."""
+    """The phases whose newest record says that they are done.
+
+    One that cannot be read says nothing.
+    """
     done = set()
     for phase in PHASES:
         with contextlib.suppress(RecordError):
@@ -128,10 +146,13 @@ def phases_done(run_folder: Path) -> set[str]:
 
 
 def read_twin(path: Path) -> Twin:
-    """The twin in a file; `RecordError` names what is wrong with one that is missing, cut off or of another shape."""
+    """The twin in a file.
+
+    `RecordError` names what is wrong with one that is missing, cut off or of another shape.
+    """
     remedy = (
-        "It was written by runbook and changed later, or its disk failed; `runbook verify` says which. Execute the "
-        "phase again to have a new one."
+        "It was written by runbook and changed later, or its disk failed; `runbook verify` says "
+        "which. Execute the phase again to have a new one."
     )
     twin = read_json_record(path, Twin, "the twin of a notebook", remedy)
     if twin is None:
@@ -148,7 +169,10 @@ def twin_as_dict(twin: Twin) -> dict[str, Any]:
 
 
 def write_twin(twin: Twin, path: Path) -> None:
-    """Write the twin whole or not at all; what looks like a real token is cut to its first letters."""
+    """Write the twin whole or not at all.
+
+    What looks like a real token is cut to its first letters.
+    """
     write_text(
         path,
         json.dumps(mask_value(twin_as_dict(twin)), indent=1, ensure_ascii=False, allow_nan=False)
@@ -157,15 +181,20 @@ def write_twin(twin: Twin, path: Path) -> None:
 
 
 def plain(value: Any, where: str = "value") -> Any:
-    """A value as JSON can hold it: numpy numbers become numbers, paths become text, and what is no number says so.
+    """Return a value as JSON can hold it.
+
+    numpy numbers become numbers, paths become text, and NaN and infinity become words. Raise
+    `RecordError` for what JSON cannot hold; `where` names it.
 
     >>> plain({"loss": float("nan"), "folder": Path("a/b"), "shape": (2, 3)})
     {'loss': 'nan', 'folder': 'a/b', 'shape': [2, 3]}
     """
+    if isinstance(value, StrEnum):
+        return value.value
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if value is None or isinstance(value, bool | int | float | str):
-        return value.value if isinstance(value, StrEnum) else value
+        return value
     if isinstance(value, Mapping):
         return {str(key): plain(item, f"{where}.{key}") for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -173,12 +202,17 @@ def plain(value: Any, where: str = "value") -> Any:
         return [plain(item, f"{where}[{index}]") for index, item in enumerate(items)]
     if isinstance(value, Path):
         return value.as_posix()
-    if callable(getattr(value, "item", None)) and getattr(value, "ndim", None) == 0:
+    if _is_numpy_number(value):
         return plain(value.item(), where)
     raise RecordError(
-        f"{where} is {value!r} ({type(value).__name__}); a record holds numbers, text, true, false, lists and tables. "
-        "Convert it before it is recorded."
+        f"{where} is {value!r} ({type(value).__name__}); a record holds numbers, text, true, "
+        "false, lists and tables. Convert it before it is recorded."
     )
+
+
+def _is_numpy_number(value: Any) -> bool:
+    """Return whether a value is a scalar of numpy or torch, without importing either."""
+    return callable(getattr(value, "item", None)) and getattr(value, "ndim", None) == 0
 
 
 def read_notebook(path: Path) -> Any:
@@ -196,7 +230,10 @@ def read_notebook(path: Path) -> Any:
 
 
 def notebook_text(notebook: Any) -> str:
-    """The text of a notebook's file; what looks like a real token, typed or printed, is cut to its first letters."""
+    """The text of a notebook's file.
+
+    What looks like a real token, typed or printed, is cut to its first letters.
+    """
     import nbformat
 
     return str(nbformat.writes(mask_value(notebook)))  # type: ignore[no-untyped-call]
@@ -215,7 +252,10 @@ PACKAGES = (
     ),
     *("ipykernel", "nbclient", "nbconvert", "papermill"),
 )
-"""Packages whose version can change a result or a record; those that are not installed are left out."""
+"""Packages whose version can change a result or a record.
+
+Those that are not installed are left out.
+"""
 
 
 def versions() -> dict[str, str]:
@@ -228,25 +268,19 @@ def versions() -> dict[str, str]:
 
 
 def commit_of(project: Path) -> str:
-    """The commit of the project's repository, with `-dirty` where tracked files differ; empty where git tells none.
+    """Return the commit of the project's repository; empty where git tells none.
 
-    git refuses a clone of another owner, as a container sees one; the one that this very code runs from is trusted.
+    It ends with `-dirty` where tracked files differ. git refuses a clone of another owner, as a
+    container sees one; the clone that this very code runs from is trusted.
     """
     trusted = f"safe.directory={Path(__file__).parents[2]}"
-    describe = [
-        "git",
-        "-c",
-        trusted,
-        "describe",
-        "--always",
-        "--dirty",
-        "--abbrev=40",
-        "--exclude=*",
-    ]
+    describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    # Looking must not take the index's lock from a commit that is being made.
+    environment = {"GIT_OPTIONAL_LOCKS": "0"}
     try:
-        # GIT_OPTIONAL_LOCKS=0: looking must not take the index's lock from a commit that is being made.
-        return shell.run(
-            describe, cwd=project, env={"GIT_OPTIONAL_LOCKS": "0"}, timeout=20
-        ).out.strip()
+        answer = shell.run(
+            ["git", "-c", trusted, *describe], cwd=project, env=environment, timeout=20
+        )
     except ProgramError:
         return ""
+    return answer.out.strip()

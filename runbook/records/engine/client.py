@@ -1,13 +1,15 @@
-"""The papermill engine's client: starts the kernel, runs the cells, joins their text, always ends the kernel.
+"""The papermill engine's client: start the kernel, run the cells, join their text, end the kernel.
 
-    NotebookRunner(execution, trap, **traits).execute()      raises what stopped the notebook, after it was recorded
+NotebookRunner(execution, trap, **traits).execute()      raises what stopped the notebook, after it
+was recorded
 
-nbclient's own loop leaves by many doors (a dead kernel, a timeout, a signal between two callbacks); here all of them
-lead through `_run`, which first records what happened, saves, and then ends the kernel.
+nbclient's own loop leaves by many doors (a dead kernel, a timeout, a signal between two callbacks);
+here all of them lead through `_run`, which first records what happened, saves, and then ends the
+kernel.
 
-nbclient can merge streams after a cell has ended; a cell that is killed then keeps its thousands of pieces, and merging
-across other outputs shifts the places that display handles update. `Streams` merges as text arrives and never across
-another output.
+nbclient can merge streams after a cell has ended; a cell that is killed then keeps its thousands of
+pieces, and merging across other outputs shifts the places that display handles update. `Streams`
+merges as text arrives and never across another output.
 """
 
 import asyncio
@@ -51,7 +53,10 @@ from runbook.records.engine.execution_end import ExecutionState, SignalTrap
 logger = logging.getLogger("papermill")
 
 LONGEST_SOCKET = 100
-"""A unix socket's path holds 107 characters on Linux and 103 on macOS; a cluster's TMPDIR or home can be longer."""
+"""A unix socket's path holds 107 characters on Linux and 103 on macOS.
+
+A cluster's TMPDIR or home can be longer.
+"""
 
 
 def private_folder() -> Path | None:
@@ -96,7 +101,7 @@ class Streams:
         self._pieces.append((output, [output["text"]]))
 
     def add(self, outputs: list[Any], name: str, text: str) -> bool:
-        """Join text to the cell's last output of that stream, unless another kind of output came since."""
+        """Join text to the last output of that stream, unless another kind of output came since."""
         streams = itertools.takewhile(
             lambda output: output["output_type"] == "stream", reversed(outputs)
         )
@@ -127,13 +132,19 @@ SECONDS_BETWEEN_LOGGED_UPDATES = (
 MOST_SECONDS_OF_SILENCE = 30  # after the reply to a cell, before its remaining output is given up
 DAY = 86_400
 SECONDS_TO_LEAVE_A_CELL = 1.5
-"""What an interrupted cell gets for its own clean-up; then the kernel is ended, if need be by force."""
+"""What an interrupted cell gets for its own clean-up.
+
+Then the kernel is ended, if need be by force.
+"""
 LOSE_NO_OUTPUT = (
     "__import__('runbook.display.jupyter.kernel', fromlist=['kernel']).lose_no_output()"
 )
 """Run in the kernel before the cells; an error, in a kernel that is not ours, changes nothing."""
 ENGINE_VARIABLE = "RUNBOOK_ENGINE"
-"""Set in the kernel: displays updated in place reach the log, so progress need not be printed as well."""
+"""Set in the kernel.
+
+Displays updated in place reach the log, so progress need not be printed as well.
+"""
 
 
 class Execution(NotebookExecutionManager):  # type: ignore[misc]
@@ -143,13 +154,18 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
         self.state: ExecutionState | None = None
         self.reason = ""
         self.unsaved: RunbookError | None = None
-        """Why the newest save failed; a full disk in the middle of the work ends nothing, only one at the end does."""
+        """Why the newest save failed.
+
+        A full disk in the middle of the work ends nothing, only one at the end does.
+        """
         self.before_save: Callable[[], None] = lambda: None
         super().__init__(nb, **options)
         self.nb.metadata.pop("runbook", None)  # what an earlier execution left
 
     def save(self, **kwargs: Any) -> None:
-        """Save the notebook whole or not at all; places papermill alone can write to are left to it.
+        """Save the notebook whole or not at all.
+
+        Places papermill alone can write to are left to it.
 
         What could not be saved is told once and tried again with the next cell.
         """
@@ -172,7 +188,10 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
             self.unsaved = None
 
     def cell_exception(self, cell: Any, cell_index: int | None = None, **kwargs: Any) -> None:
-        """An error ended the cell: keep its text even where a traceback handler of the user's printed none."""
+        """An error ended the cell.
+
+        Keep its text even where a traceback handler of the user's printed none.
+        """
         super().cell_exception(cell, cell_index=cell_index, **kwargs)
         error = kwargs["exception"]
         self.state, self.reason = ExecutionState.FAILED, f"{error.ename}: {error.evalue}"
@@ -185,7 +204,10 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
             cell.outputs.append(new_output("error", **words))
 
     def stop(self, state: ExecutionState, reason: str) -> None:
-        """Something else than an error ended the notebook: mark the running cell, add papermill's banner, save."""
+        """Something else than an error ended the notebook.
+
+        Mark the running cell, add papermill's banner, save.
+        """
         self.state = state
         self.reason = reason
         running = [
@@ -195,7 +217,8 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
             end_time = self.now().isoformat()
             cell.metadata.papermill.update(exception=True, status=self.FAILED, end_time=end_time)
         if state is ExecutionState.INTERRUPTED:
-            # papermill has no word for it. The kernel may have ended the cell already, by a KeyboardInterrupt.
+            # papermill has no word for it. The kernel may have ended the cell already, by a
+            # KeyboardInterrupt.
             for cell in self.nb.cells:
                 if cell.metadata.papermill["status"] == self.FAILED:
                     cell.metadata["runbook"] = {"state": str(state)}
@@ -216,9 +239,12 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
             self.state, self.reason = ExecutionState.FAILED, str(self.unsaved)
 
     def error_of_a_cell(self) -> PapermillExecutionError | None:
-        """Papermill's own error for a cell that raised, with its banner put into the notebook; None where none did.
+        """Papermill's own error for a cell that raised, with its banner put into the notebook.
 
-        papermill takes `sys.exit(0)` in a cell for success although the rest did not run; here it is a failure.
+        None where none did.
+
+        papermill takes `sys.exit(0)` in a cell for success although the rest did not run; here it
+        is a failure.
         """
         try:
             raise_for_execution_errors(self.nb, None)
@@ -256,7 +282,8 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
     """Runs a notebook's cells in a kernel of its own."""
 
     def __init__(self, execution: Execution, trap: SignalTrap, **traits: Any) -> None:
-        # papermill lets a notebook fail when output lags 4 s behind a cell's end; `_rest_of` knows better when to.
+        # papermill lets a notebook fail when output lags 4 s behind a cell's end; `_rest_of` knows
+        # better when to.
         super().__init__(execution, **{"iopub_timeout": DAY, **traits})
         self._messages = 0
         self._execution, self._trap, self._streams = execution, trap, Streams()
@@ -291,7 +318,8 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             stop = await self._why(error)
             self._streams.end_cell()
             self._execution.stop(*stop)
-            # A signal cancels us, and may have ended the kernel too: then it is what the caller has to hear.
+            # A signal cancels us, and may have ended the kernel too: then it is what the caller has
+            # to hear.
             if self._trap.received and isinstance(
                 error, asyncio.CancelledError | CellTimeoutError | RuntimeError
             ):
@@ -309,7 +337,8 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             )  # nobody waits for what they had to say
 
     async def _run_cells(self) -> None:
-        # Asked before the cells: a kernel that has just answered is now and then interrupted on its way to idle when it
+        # Asked before the cells: a kernel that has just answered is now and then interrupted on its
+        # way to idle when it
         # is ended next, and says so.
         await self.async_wait_for_reply(
             await ensure_async(self.kc.execute(LOSE_NO_OUTPUT, silent=True))
@@ -343,7 +372,10 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
         return reply
 
     async def _rest_of(self, outputs: Any, cell: NotebookNode) -> None:
-        """Wait as long as output comes: after thousands of lines a busy login node is minutes behind a cell's end."""
+        """Wait as long as output comes.
+
+        After thousands of lines a busy login node is minutes behind a cell's end.
+        """
         before = -1
         while not outputs.done():
             if before == self._messages:
@@ -370,13 +402,15 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
     async def _end_kernel(self, stopped: bool) -> None:
         if self.km is not None:
             if stopped and self.kc is not None and await self.km.is_alive():
-                # A kernel told to end in the middle of a cell closes its sockets first and then trips over them.
+                # A kernel told to end in the middle of a cell closes its sockets first and then
+                # trips over them.
                 await self.km.interrupt_kernel()
                 with contextlib.suppress(Empty):
                     await self.kc.shell_channel.get_msg(timeout=SECONDS_TO_LEAVE_A_CELL)
             await self._async_cleanup_kernel()
         if stopped and self._group:
-            # What a cell started and did not detach must not outlive it: a kernel's processes share its group.
+            # What a cell started and did not detach must not outlive it: a kernel's processes share
+            # its group.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._group, signal.SIGKILL)
         if self._sockets is not None:
@@ -425,7 +459,10 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
         return appended
 
     def process_message(self, msg: dict[str, Any], cell: NotebookNode, cell_index: int) -> Any:
-        """Take a message from the kernel; a display updated in place is logged too, now and then."""
+        """Take a message from the kernel.
+
+        A display updated in place is logged too, now and then.
+        """
         self._messages += 1
         if self.log_output and msg["msg_type"] == "update_display_data":
             content = msg["content"]
@@ -434,7 +471,10 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
         return super().process_message(msg, cell, cell_index)
 
     def log_output_message(self, output: Any) -> None:
-        """Log an output; a line that a program redraws by carriage returns is logged now and then."""
+        """Log an output.
+
+        A line that a program redraws by carriage returns is logged now and then.
+        """
         if output.output_type == "stream" and "\r" in output.text:
             text = as_terminal(output.text)
         else:

@@ -1,4 +1,4 @@
-"""Execute a notebook as a phase of a run and file its record: notebook, report and twin that say the same."""
+"""Execute a notebook as a phase of a run and file its record: notebook, report and twin."""
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -60,11 +60,13 @@ def file_execution(
     ended_as: tuple[ExecutionState | None, str] = (None, ""),
     announced: Announcement | None = None,
 ) -> Twin | None:
-    """Write records/<phase>.{ipynb,html,json}, the pages over them and the manifest; None where no run is known.
+    """Write records/<phase>.{ipynb,html,json}, the pages over them and the manifest.
 
-    `record` names run folder and phase for a notebook that may have failed before it could; `ended_as` is what the
-    engine saw, which counts more than what the kernel could still write; `announced` stands for what the notebook says
-    about itself.
+    None where no run is known.
+
+    `record` names run folder and phase for a notebook that may have failed before it could;
+    `ended_as` is what the engine saw, which counts more than what the kernel could still write;
+    `announced` stands for what the notebook says about itself.
     """
     announced = announced or announced_by(notebook)
     record = record or (announced and announced[:2])
@@ -82,7 +84,8 @@ def file_execution(
         "verdict": twin.verdict,
         "reason": twin.reason,
     }
-    # Of a notebook that another tool executed only the record is ours to note: its kernel noted what it wrote itself.
+    # Of a notebook that another tool executed only the record is ours to note: its kernel noted
+    # what it wrote itself.
     by_us = ended_as[0] is not None
     try:
         write_record(notebook, twin, run_folder, ended_phase=phase if by_us else "")
@@ -101,7 +104,8 @@ def file_execution(
 def write_record(notebook: Any, twin: Twin, run_folder: Path, ended_phase: str = "") -> None:
     """Write the three forms of one record, then the pages over all records and the manifest.
 
-    `ended_phase` is the phase whose execution ends with it: the files that it wrote are recorded as they are now.
+    `ended_phase` is the phase whose execution ends with it: the files that it wrote are recorded as
+    they are now.
     """
     path = run_folder / "records" / f"{twin.phase}.ipynb"
     write_text(path, ipynb.notebook_text(notebook))
@@ -188,10 +192,12 @@ class Outcome:
 def execute_phase(
     notebook: Path, run_folder: Path, phase: str, parameters: Mapping[str, object]
 ) -> Outcome:
-    """Execute a notebook by papermill into records/<phase>.ipynb; the earlier record moves to records/history.
+    """Execute a notebook by papermill into records/<phase>.ipynb.
 
-    The cells' output goes to papermill's logger as it comes. Whatever happens to the notebook is in the outcome and the
-    record; only what prevents a record is raised.
+    The earlier record moves to records/history.
+
+    The cells' output goes to papermill's logger as it comes. Whatever happens to the notebook is in
+    the outcome and the record; only what prevents a record is raised.
     """
     import papermill
     from jupyter_client.kernelspec import NoSuchKernel
@@ -231,7 +237,8 @@ def execute_phase(
     twin = find_twin(run_folder, phase)
     if twin is None:
         raise RecordError(
-            f"{phase} left no record in {output.parent}; the log above says why it could not be written."
+            f"{phase} left no record in {output.parent}; the log above says why it could not be "
+            "written."
         ) from error
     if error is not None and (twin.is_open or twin.state is ExecutionState.DONE):
         raise error  # no ending of the notebook's, which the record would say, but a bug of ours
@@ -239,7 +246,10 @@ def execute_phase(
 
 
 def refuse_hand_edits(notebook: Path, given: Collection[str] = ()) -> None:
-    """Raise `ParamsError` where the parameters cell of a master is not at its defaults; see `params.notebook`."""
+    """Raise `ParamsError` where the parameters cell of a master is not at its defaults.
+
+    See `params.notebook`.
+    """
     for cell in read_master(notebook):
         if cell.is_parameters:
             name = notebook.relative_to(notebook.parents[1]).as_posix()
@@ -247,17 +257,18 @@ def refuse_hand_edits(notebook: Path, given: Collection[str] = ()) -> None:
 
 
 def adopt_execution(notebook: Path, run_folder: Path | None = None) -> Outcome:
-    """File a notebook that stock papermill, nbconvert or JupyterLab executed with the run that it names.
+    """File a notebook that another tool (stock papermill, nbconvert, JupyterLab) executed.
 
-    The notebook itself stays where it is; a copy goes to records/<phase>.ipynb with report and twin beside it. Where
-    `run_folder` is given, a notebook of another run is refused.
+    The notebook itself stays where it is; a copy goes to records/<phase>.ipynb with report and twin
+    beside it. Where `run_folder` is given, a notebook of another run is refused.
     """
     content = ipynb.read_notebook(notebook)
     announced = announced_by(content) or _by_its_name(notebook, content, run_folder)
     if announced is None:
         raise RecordError(
-            f"{notebook} does not say which run it belongs to: it was not executed, stopped before its record was "
-            "opened, or its outputs were removed. Execute it first; `runbook run` files its notebooks itself."
+            f"{notebook} does not say which run it belongs to: it was not executed, stopped "
+            "before its record was opened, or its outputs were removed. Execute it first; "
+            "`runbook run` files its notebooks itself."
         )
     belongs = f"{notebook} belongs to the run in {announced.run_folder}"
     if run_folder is not None and announced.run_folder != run_folder.absolute():
@@ -267,8 +278,9 @@ def adopt_execution(notebook: Path, run_folder: Path | None = None) -> Outcome:
     newest = find_twin(announced.run_folder, announced.phase)
     if newest is not None and newest.started > announced.execution:
         raise RecordError(
-            f"{notebook} was executed at {announced.execution}, and the record of {announced.phase} is of a later one "
-            f"({newest.started}). The twin of the earlier one is in records/history; keep the notebook beside it."
+            f"{notebook} was executed at {announced.execution}, and the record of "
+            f"{announced.phase} is of a later one ({newest.started}). The twin of the earlier one "
+            "is in records/history; keep the notebook beside it."
         )
     twin = file_execution(content, announced=announced)
     assert twin is not None, "an announced execution is always filed"
@@ -276,9 +288,10 @@ def adopt_execution(notebook: Path, run_folder: Path | None = None) -> Outcome:
 
 
 def _by_its_name(notebook: Path, content: Any, run_folder: Path | None) -> Announcement | None:
-    """A notebook that lost the output by which it named its run, because its page was closed meanwhile.
+    """Return the execution of a notebook that lost the output by which it named its run.
 
-    It is the newest execution of the phase that its file is named after, in the run a person says it belongs to.
+    Its page was closed while it ran. It is the newest execution of the phase that its file is named
+    after, in the run a person says it belongs to.
     """
     if run_folder is None or not any(cell.get("outputs") for cell in content.cells):
         return None

@@ -22,13 +22,18 @@ class ExecutionState(StrEnum):
 
 MEANING = {
     signal.SIGINT: "stopped by Ctrl-C (SIGINT)",
-    signal.SIGTERM: "stopped by SIGTERM, as a scheduler sends at cancellation, preemption or the time limit",
+    signal.SIGTERM: (
+        "stopped by SIGTERM, as a scheduler sends at cancellation, preemption or the time limit"
+    ),
     signal.SIGHUP: "stopped by SIGHUP: its terminal was closed",
 }
 
 
 class NotebookStopped(SystemExit):
-    """A signal ended the notebook, which is saved; the process ends as if by that signal (143 for SIGTERM)."""
+    """A signal ended the notebook, which is saved.
+
+    The process ends as if by that signal (143 for SIGTERM).
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(128 + number)
@@ -45,7 +50,10 @@ class NotebookInterrupted(KeyboardInterrupt):
 def _handled_by(
     handler: Callable[[int, FrameType | None], None], numbers: Iterable[signal.Signals]
 ) -> Iterator[None]:
-    """Let `handler` have these signals meanwhile; in threads, where Python sets no handlers, nothing changes."""
+    """Let `handler` have these signals meanwhile.
+
+    In threads, where Python sets no handlers, nothing changes.
+    """
     if threading.current_thread() is not threading.main_thread():
         numbers = ()
     before = {number: signal.signal(number, handler) for number in numbers}
@@ -57,7 +65,10 @@ def _handled_by(
 
 
 class SignalTrap(contextlib.ExitStack):
-    """Remembers the first signal instead of dying of it; a signal that was ignored before stays ignored."""
+    """Remembers the first signal instead of dying of it.
+
+    A signal that was ignored before stays ignored.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,9 +98,10 @@ class SignalTrap(contextlib.ExitStack):
 
 @contextlib.contextmanager
 def ending_in_order() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP raise `NotebookStopped` where they would end the process without a word.
+    """Let SIGTERM and SIGHUP raise `NotebookStopped` where they would end the process at once.
 
-    A lock is then given back, and the exit code is the signal's (143), as after a notebook that was stopped.
+    A lock is then given back, and the exit code is the signal's (143), as after a notebook that was
+    stopped.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:

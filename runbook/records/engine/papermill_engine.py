@@ -3,9 +3,10 @@
     papermill NOTEBOOK OUTPUT --engine runbook
     papermill.execute_notebook(..., engine_name="runbook", record=(run_folder, phase))
 
-papermill's own engine marks every cell `completed` when the kernel dies, a cell runs out of time or Ctrl-C is pressed,
-and leaves a notebook `running` for ever on SIGTERM. Here each of them leaves the running cell `failed` with the reason,
-later cells `pending`, a banner on top, an end time, no kernel, and papermill's own exit code.
+papermill's own engine marks every cell `completed` when the kernel dies, a cell runs out of time or
+Ctrl-C is pressed, and leaves a notebook `running` for ever on SIGTERM. Here each of them leaves the
+running cell `failed` with the reason, later cells `pending`, a banner on top, an end time, no
+kernel, and papermill's own exit code.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-RunbookEngine: Any = None  # papermill imports its engines while it is imported itself, so by us it finds us half done
+# papermill imports its engines while it is imported itself, so by us it finds us half done.
+RunbookEngine: Any = None
 
 from papermill.engines import Engine, papermill_engines  # noqa: E402
 
@@ -43,7 +45,7 @@ class RunbookEngine(Engine):  # type: ignore[misc,no-redef]  # noqa: F811
         execution_timeout: int | None = None,
         **options: Any,
     ) -> Any:
-        """Execute the notebook, save it whatever happens, file it with its run, then raise what stopped it.
+        """Execute the notebook, save it in any case, file it with its run, raise what stopped it.
 
         A parameters cell that was changed by hand is refused before that.
         """
@@ -103,7 +105,10 @@ papermill_engines.register(
 
 
 def _file(execution: Execution, record: tuple[Path, str] | None) -> RunbookError | None:
-    """Put the notebook among the records of the run it names; what prevents it is logged and returned."""
+    """Put the notebook among the records of the run it names.
+
+    What prevents it is logged and returned.
+    """
     from runbook.records.engine.execute import file_execution
 
     ended_as = (execution.state, execution.reason)
