@@ -304,7 +304,7 @@ class Megatron(LineReader):
         return record
 
     def extend(self, line: str, out: Assembly) -> bool:
-        """Join the line to the pending record where it continues it; otherwise hand the record on."""
+        """Join the line to the pending record if it continues it; otherwise hand the record on."""
         pending = self.pending
         assert pending is not None, "extend is called only while a record is pending"
         if self._may_be_rest(line, pending) and _HEADER.search(line) is None:
@@ -544,7 +544,7 @@ class Megatron(LineReader):
         return True
 
     def _other(self, line: str, out: Assembly) -> bool:
-        """Take a line between the records: arguments, starts, overflows, Bridge's step time, ends."""
+        """Take a line between the records: argument, start, overflow, Bridge's step time, end."""
         argument = _ARGUMENT.search(line) if " ..." in line else None
         if argument is not None:
             self.arguments[argument[1]] = argument[2]

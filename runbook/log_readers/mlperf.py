@@ -1,4 +1,4 @@
-"""Log reader for MLPerf: the `:::MLLOG` lines of mlperf-logging, alone or among another program's lines."""
+"""Log reader for MLPerf: the `:::MLLOG` lines of mlperf-logging, also among other lines."""
 
 import json
 import math
@@ -25,104 +25,125 @@ _RENAMED = {
     "run_start": "run_start_ms",
 }
 _FACTS = {*_RENAMED, "global_batch_size", "sequence_length", "seed"}
-_STATS = (
-    ("train_step_time", "train_step_timing", "train_step_timing in s"),
-    ("reduced_train_loss", "train_loss"),
-)
+_STEP_SECONDS_KEYS = ("train_step_time", "train_step_timing", "train_step_timing in s")
+_LOSS_KEYS = ("reduced_train_loss", "train_loss")
 
 
 @dataclass
 class MlPerf(LineReader):
-    """Facts, evaluations and steps; several ranks may print each line, and a file may hold several runs."""
+    """Reader of facts, evaluations and steps.
+
+    Several ranks may print each line, and a file may hold several runs.
+    """
 
     name: str = "mlperf"
     facts: Facts | None = None
-    _kept: set[tuple[object, ...]] = field(
-        default_factory=set
-    )  # evaluations of this run, by place and value
-    _block: dict[str, float | None] = field(
-        default_factory=dict
-    )  # mean of the steps since the last evaluation
-    _timed: bool = (
-        False  # the log gives the time of single steps: the mean of a block says nothing new
-    )
-    _unit: int = 0  # how much of a position `step` is one step
+    _evaluations: set[tuple[object, ...]] = field(default_factory=set)
+    """Evaluations of this run, by position and value."""
+    _block: dict[str, float | None] = field(default_factory=dict)
+    """Mean of the steps since the last evaluation."""
+    _timed: bool = False
+    """The log gives the time of single steps: the mean of a block adds nothing."""
+    _unit: int = 0
+    """How much of a position `step` is one step."""
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Take the line where it is ours; `ValueError` where an entry of it is cut off."""
-        broken = False
+        """Take the line where it is ours; raise `ValueError` where an entry of it is cut off."""
+        is_broken = False
         for piece in line.split(MARK)[1:]:  # two ranks may write into the same line
             try:
                 entry = _ENTRY.raw_decode(piece.lstrip())[0]
                 self._take(entry, entry["metadata"] or {}, out)
             except (ValueError, TypeError, KeyError, AttributeError):
-                broken = True
-        if broken:
+                is_broken = True
+        if is_broken:
             raise ValueError(line)
         return MARK in line
 
-    def _take(self, entry: dict[str, object], where: dict[str, object], out: Assembly) -> None:
+    def _take(self, entry: dict[str, object], metadata: dict[str, object], out: Assembly) -> None:
+        """Take one entry; `metadata` says at which step it was made."""
         key = str(entry.get("key")).strip()
         value = entry.get("value")
-        time = whole(entry.get("time_ms"))
-        facts = self.facts = self.facts or Facts()
+        time_ms = whole(entry.get("time_ms"))
+        if self.facts is None:
+            self.facts = Facts()
+        facts = self.facts
         if key in _FACTS:
-            if (
-                facts.run_stop_ms and time and time > facts.run_stop_ms
-            ):  # the next run in the same file
-                facts = self.facts = Facts()
-                self._kept = set()
-                self._block = {}
-                self._unit = 0
-                self._timed = False
-                out.restart()
-            name = _RENAMED.get(key, key)
-            fact: object
-            if key == "run_start":
-                fact = time
-            elif key == "submission_benchmark":
-                fact = value
-            else:
-                fact = whole(value)
-            if getattr(facts, name) is None:
-                setattr(facts, name, fact)
+            self._take_fact(facts, key, value, time_ms, out)
         elif key == "run_stop" and facts.run_stop_ms is None:
-            facts.run_stop_ms, facts.status = (
-                time,
-                str(where["status"]) if where.get("status") else None,
-            )
+            facts.run_stop_ms = time_ms
+            facts.status = str(metadata["status"]) if metadata.get("status") else None
         elif key == "eval_accuracy":
-            self._evaluate(number(str(value)), where, facts, out)
+            self._evaluate(number(str(value)), metadata, facts, out)
         elif key in ("tracked_stats", "train_loss"):
-            self._step(value if isinstance(value, dict) else {key: value}, where, facts, out)
+            values = value if isinstance(value, dict) else {key: value}
+            self._step(values, metadata, facts, out)
 
-    def _iteration(self, where: dict[str, object], facts: Facts) -> int | None:
-        """The step a position stands for; logs count samples, tokens (GPT-3) or steps."""
+    def _take_fact(
+        self, facts: Facts, key: str, value: object, time_ms: int | None, out: Assembly
+    ) -> None:
+        """Keep a fact about the run; the first of several values counts."""
+        if facts.run_stop_ms and time_ms and time_ms > facts.run_stop_ms:
+            facts = self._begin_run(out)
+        fact: object
+        if key == "run_start":
+            fact = time_ms
+        elif key == "submission_benchmark":
+            fact = value
+        else:
+            fact = whole(value)
+        name = _RENAMED.get(key, key)
+        if getattr(facts, name) is None:
+            setattr(facts, name, fact)
+
+    def _begin_run(self, out: Assembly) -> Facts:
+        """Begin the next run in the same file."""
+        self.facts = Facts()
+        self._evaluations = set()
+        self._block = {}
+        self._unit = 0
+        self._timed = False
+        out.restart()
+        return self.facts
+
+    def _iteration(self, metadata: dict[str, object], facts: Facts) -> int | None:
+        """Return the step a position stands for; None where its unit is not known.
+
+        Logs count samples, tokens (GPT-3) or steps.
+        """
         batch = facts.global_batch_size
-        tokens = (facts.global_batch_size or 0) * (facts.sequence_length or 0)
-        samples = whole(where.get("samples_count"))
-        position = samples or whole(where.get("step", where.get("epoch_num")))
+        samples = whole(metadata.get("samples_count"))
+        position = samples or whole(metadata.get("step", metadata.get("epoch_num")))
         if not batch or not position:
             return None
-        unit = next(
-            (unit for unit in (0 if samples else tokens, batch) if unit and position % unit == 0), 0
-        )
-        if not samples and "step" in where:
-            unit = self._unit = self._unit or unit or 1
-        return position // unit if unit and position % unit == 0 else None
+        tokens = batch * (facts.sequence_length or 0)
+        if not samples and tokens and position % tokens == 0:
+            unit = tokens
+        elif position % batch == 0:
+            unit = batch
+        else:
+            unit = 0
+        if not samples and "step" in metadata:
+            # the first step of a run settles the unit for the others
+            self._unit = self._unit or unit or 1
+            unit = self._unit
+        if not unit or position % unit != 0:
+            return None
+        return position // unit
 
     def _evaluate(
-        self, loss: float | None, where: dict[str, object], facts: Facts, out: Assembly
+        self, loss: float | None, metadata: dict[str, object], facts: Facts, out: Assembly
     ) -> None:
-        place = (loss, *(where.get(name) for name in ("samples_count", "epoch_num", "step")))
-        if place in self._kept:
+        """Keep an evaluation, and the mean of the steps before it."""
+        position = [metadata.get(name) for name in ("samples_count", "epoch_num", "step")]
+        evaluation = (loss, *position)
+        if evaluation in self._evaluations:
             return
-        self._kept.add(place)
-        iteration = self._iteration(where, facts)
+        self._evaluations.add(evaluation)
+        iteration = self._iteration(metadata, facts)
         if facts.benchmark is not None and not _LANGUAGE_MODEL.search(str(facts.benchmark)):
-            out.counts[
-                f"eval_accuracy of {facts.benchmark} is no loss of a language model: left out"
-            ] += 1
+            note = f"eval_accuracy of {facts.benchmark} is no loss of a language model: left out"
+            out.counts[note] += 1
         elif loss is not None and math.isfinite(loss):
             out.validation.append(
                 Validation(iteration, loss, None, "validation", out.line, out.file)
@@ -132,36 +153,58 @@ class MlPerf(LineReader):
         self._block = {}
 
     def _step(
-        self, values: dict[str, object], where: dict[str, object], facts: Facts, out: Assembly
+        self,
+        values: dict[str, object],
+        metadata: dict[str, object],
+        facts: Facts,
+        out: Assembly,
     ) -> None:
-        seconds, loss = (
-            next((number(str(values[key])) for key in keys if key in values), None)
-            for keys in _STATS
-        )
-        if "throughput" in values or (seconds is not None and loss is None and "step" not in where):
-            rate = number(str(values.get("throughput")))
-            mean = facts.global_batch_size / rate if facts.global_batch_size and rate else None
-            self._block = {"seconds": seconds or mean, "samples_per_second": rate}
-        elif seconds is not None or loss is not None:
-            self._timed = self._timed or seconds is not None
-            known = {
-                "loss": loss,
-                "seconds": seconds,
-                "learning_rate": number(str(where.get("lr"))),
+        """Keep the numbers of a step, or remember the mean of a block of steps."""
+        seconds = _first_number(values, _STEP_SECONDS_KEYS)
+        loss = _first_number(values, _LOSS_KEYS)
+        has_only_mean = seconds is not None and loss is None and "step" not in metadata
+        if "throughput" in values or has_only_mean:
+            samples_per_second = number(str(values.get("throughput")))
+            mean_seconds = None
+            if facts.global_batch_size and samples_per_second:
+                mean_seconds = facts.global_batch_size / samples_per_second
+            self._block = {
+                "seconds": seconds or mean_seconds,
+                "samples_per_second": samples_per_second,
             }
-            if (iteration := self._iteration(where, facts)) is not None:
-                self._keep(iteration, known, out)
+            return
+        if seconds is None and loss is None:
+            return
+        self._timed = self._timed or seconds is not None
+        iteration = self._iteration(metadata, facts)
+        if iteration is not None:
+            learning_rate = number(str(metadata.get("lr")))
+            numbers = {"loss": loss, "seconds": seconds, "learning_rate": learning_rate}
+            self._keep(iteration, numbers, out)
 
     def _keep(
-        self, iteration: int, known: dict[str, float | None], out: Assembly, state: str = ""
+        self, iteration: int, numbers: dict[str, float | None], out: Assembly, state: str = ""
     ) -> None:
-        """Add a record, or to the last what it lacks; a step that comes again was printed by another rank."""
+        """Add a record, or add to the last one what it lacks.
+
+        A step that comes again was printed by another rank.
+        """
         last = out.previous()
         if last is None or iteration > last.iteration:
-            out.add(last := Record(iteration, line=out.line))
-        if last.iteration == iteration:
-            if state and last.seconds is None:
-                last.mark(state)
-            for name, value in known.items():
-                if value is not None and getattr(last, name) is None:
-                    last.take(name, value)
+            last = Record(iteration, line=out.line)
+            out.add(last)
+        if last.iteration != iteration:
+            return
+        if state and last.seconds is None:
+            last.mark(state)
+        for name, value in numbers.items():
+            if value is not None and getattr(last, name) is None:
+                last.take(name, value)
+
+
+def _first_number(values: dict[str, object], keys: tuple[str, ...]) -> float | None:
+    """Return the number under the first of the keys that is there."""
+    for key in keys:
+        if key in values:
+            return number(str(values[key]))
+    return None

@@ -1,5 +1,6 @@
 """Log readers for nanoGPT and its relatives: llama2.c, nanochat, modded-nanogpt, llm.c."""
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -27,10 +28,14 @@ _NANOCHAT_NAMES = {
 
 @dataclass
 class NanoGpt(LineReader):
-    """`iter N: loss .., time ..ms, mfu ..%`; its mfu is always against an A100 and is therefore not taken."""
+    """Reader of `iter N: loss .., time ..ms, mfu ..%`.
+
+    Its mfu is always against an A100 and is therefore not taken.
+    """
 
     name: str = "nanogpt"
     _evaluated: int = -1
+    """Iteration of the last evaluation: the time of that step includes it."""
 
     def feed(self, line: str, out: Assembly) -> bool:
         """Take the line where it is ours."""
@@ -39,30 +44,44 @@ class NanoGpt(LineReader):
                 out.restart()
                 return True
             return False
-        if found := _ITER.search(line) or _LLAMA2C.search(line):
-            record = out.step(found["iteration"], found.groupdict())
-            if record.iteration == self._evaluated:
-                record.mark("seconds_include_evaluation")
-            out.add(record)
-            if "ms, mfu -" in line:
-                out.counts["mfu of -100 % is nanoGPT's sign for 'not measured yet'"] += 1
-        elif found := _EVAL.search(line):
-            self._evaluated = int(found[1])
-            out.evaluate(int(found[1]), number(found[3]))
-        elif found := _NANOCHAT.search(line):
-            self.name = "nanochat" if found[2] else "build-nanogpt"
-            values = {key.strip(): value for key, value in _PAIR.findall(found[4])}
-            values |= {"loss": found[3], "lr": _group(_LR, found[4])}
-            out.add(out.step(found[1], values, _NANOCHAT_NAMES))
-        else:
-            return False
-        return True
+        step = _ITER.search(line) or _LLAMA2C.search(line)
+        if step is not None:
+            self._step(step, line, out)
+            return True
+        evaluation = _EVAL.search(line)
+        if evaluation is not None:
+            self._evaluated = int(evaluation[1])
+            out.evaluate(int(evaluation[1]), number(evaluation[3]))
+            return True
+        nanochat_step = _NANOCHAT.search(line)
+        if nanochat_step is not None:
+            self._nanochat_step(nanochat_step, out)
+            return True
+        return False
+
+    def _step(self, match: re.Match[str], line: str, out: Assembly) -> None:
+        record = out.step(match["iteration"], match.groupdict())
+        if record.iteration == self._evaluated:
+            record.mark("seconds_include_evaluation")
+        out.add(record)
+        if "ms, mfu -" in line:
+            out.counts["mfu of -100 % is nanoGPT's sign for 'not measured yet'"] += 1
+
+    def _nanochat_step(self, match: re.Match[str], out: Assembly) -> None:
+        iteration, percent, loss, fields = match.groups()
+        self.name = "nanochat" if percent else "build-nanogpt"
+        values: dict[str, str | float | None] = {
+            key.strip(): value for key, value in _PAIR.findall(fields)
+        }
+        values["loss"] = loss
+        values["lr"] = _group(_LR, fields)
+        out.add(out.step(iteration, values, _NANOCHAT_NAMES))
 
 
 def _group(pattern: re.Pattern[str], text: str) -> str | None:
-    """What the first group of a pattern is somewhere in the text."""
-    found = pattern.search(text)
-    return found[1] if found else None
+    """Return the first group of a pattern that is somewhere in the text; None where it is not."""
+    match = pattern.search(text)
+    return match[1] if match else None
 
 
 _MODDED_STEP = re.compile(r"^[^\w\"']*step:(\d+)/\d+ (.*)")
@@ -71,31 +90,34 @@ _MODDED_FIELD = re.compile(r"(\w+):([-+\w.]+)")
 
 @dataclass
 class Modded(LineReader):
-    """step_avg is the mean since step 10, not the time of the step; the first ten print `nanms`."""
+    """Reader of modded-nanogpt's lines.
+
+    step_avg is the mean since step 10, not the time of the step; the first ten print `nanms`.
+    """
 
     name: str = "modded-nanogpt"
 
     def feed(self, line: str, out: Assembly) -> bool:
         """Take the line where it is ours."""
-        found = _MODDED_STEP.match(line) if "step:" in line else None
-        if found is None:
+        match = _MODDED_STEP.match(line) if "step:" in line else None
+        if match is None:
             return False
-        values = dict(_MODDED_FIELD.findall(found[2]))
+        values = dict(_MODDED_FIELD.findall(match[2]))
         if "train_time" not in values:
             return False
-        iteration = int(found[1])
+        iteration = int(match[1])
         if "val_loss" in values:
             out.evaluate(iteration, number(values["val_loss"]))
             return True
         record = out.step(iteration, {"loss": values.get("train_loss")})
         if "train_loss" not in values:
             record.mark("missing_loss")
-        mean = milliseconds(values.get("step_avg"))
-        if mean is not None and mean == mean:
-            record.seconds = mean
-        record.mark(
-            "seconds_not_measured" if record.seconds is None else "seconds_is_running_average"
-        )
+        mean_seconds = milliseconds(values.get("step_avg"))
+        if mean_seconds is None or math.isnan(mean_seconds):
+            record.mark("seconds_not_measured")
+        else:
+            record.seconds = mean_seconds
+            record.mark("seconds_is_running_average")
         out.add(record)
         return True
 
@@ -115,42 +137,50 @@ _LLMC_FIELDS = {
 
 @dataclass
 class LlmC(LineReader):
-    """tok/s is that of all devices; `(+nanz)` is the deviation of the first losses, not a loss."""
+    """Reader of llm.c's lines.
+
+    tok/s is that of all devices; `(+nanz)` is the deviation of the first losses, not a loss.
+    """
 
     name: str = "llm.c"
 
     def feed(self, line: str, out: Assembly) -> bool:
         """Take the line where it is ours."""
-        if line.startswith("s:") and (found := _MAIN.match(line)):
-            self._main(found, out)
+        main = _MAIN.match(line) if line.startswith("s:") else None
+        if main is not None:
+            self._main(main, out)
             return True
-        if (
-            "step" in line
-            and "loss" in line
-            and "val loss" not in line
-            and (found := _LLMC_STEP.search(line))
-        ):
-            return self._step(found, out)
-        if "val loss" in line and (found := _LLMC_VALIDATION.match(line)):
-            out.evaluate(out.last_iteration(), float(found[1]))
-            return True
+        if "val loss" in line:
+            return self._validation(line, out)
+        if "step" in line and "loss" in line:
+            return self._step(line, out)
         return False
 
-    def _step(self, found: re.Match[str], out: Assembly) -> bool:
-        values = {name: _group(pattern, found[3]) for name, pattern in _LLMC_FIELDS.items()}
-        if values["milliseconds"] is None or number(found[2]) is None:
+    def _validation(self, line: str, out: Assembly) -> bool:
+        match = _LLMC_VALIDATION.match(line)
+        if match is None:
             return False
-        out.add(out.step(found[1], {"loss": found[2], **values}))
+        out.evaluate(out.last_iteration(), float(match[1]))
         return True
 
-    def _main(self, found: re.Match[str], out: Assembly) -> None:
-        if found[2] == "eval":
+    def _step(self, line: str, out: Assembly) -> bool:
+        match = _LLMC_STEP.search(line)
+        if match is None:
+            return False
+        iteration, loss, fields = match.groups()
+        values = {name: _group(pattern, fields) for name, pattern in _LLMC_FIELDS.items()}
+        if values["milliseconds"] is None or number(loss) is None:
+            return False
+        out.add(out.step(iteration, {"loss": loss, **values}))
+        return True
+
+    def _main(self, match: re.Match[str], out: Assembly) -> None:
+        """Take a line of main.log: a HellaSwag accuracy, an evaluation, or a step."""
+        iteration, kind, loss, learning_rate, norm = match.groups()
+        if kind == "eval":
             out.counts["HellaSwag accuracies (`eval:`) are no losses and were left out"] += 1
-        elif found[2] == "tel":
-            out.evaluate(int(found[1]), number(found[3]))
+        elif kind == "tel":
+            out.evaluate(int(iteration), number(loss))
         else:
-            out.add(
-                out.step(
-                    found[1], {"loss": found[3], "learning_rate": found[4], "grad_norm": found[5]}
-                )
-            )
+            values = {"loss": loss, "learning_rate": learning_rate, "grad_norm": norm}
+            out.add(out.step(iteration, values))

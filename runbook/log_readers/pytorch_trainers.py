@@ -22,7 +22,7 @@ _TORCHTITAN_NAMES = {
 
 @dataclass
 class Torchtitan(LineReader):
-    """One record a step; tps and tflops are those of one device."""
+    """Reader with one record a step; tps and tflops are those of one device."""
 
     name: str = "torchtitan"
 
@@ -33,17 +33,19 @@ class Torchtitan(LineReader):
                 out.restart()
                 return True
             return False
-        found = _STEP.search(line)
-        if found is None:
+        match = _STEP.search(line)
+        if match is None:
             return False
-        values = dict(_FIELD.findall(found[4]))
-        if found[1]:
-            out.evaluate(int(found[2]), number(found[3]))
+        validate, iteration, loss, fields = match.groups()
+        if validate:
+            out.evaluate(int(iteration), number(loss))
             return True
-        record = out.step(found[2], values | {"loss": found[3]}, _TORCHTITAN_NAMES)
+        values = dict(_FIELD.findall(fields))
+        values["loss"] = loss
+        record = out.step(iteration, values, _TORCHTITAN_NAMES)
         if record.tflops is not None:
             record.tflops_convention = "torchtitan"
-        out.add(record, line[: found.start()])
+        out.add(record, line[: match.start()])
         return True
 
 
@@ -54,34 +56,46 @@ _TIME = re.compile(r"([\d.]+(?:[eE][-+]?\d+)?)(ms|s)?$")
 
 
 def seconds_of(dt: str, rate: str) -> float | None:
-    """The time of a step. `dt` has no unit of its own: ezpz writes seconds, its forerunner wordplay milliseconds.
+    """Return the seconds of a step; None where the unit of `dt` cannot be told.
 
-    Where the line has samples per second too, they tell which: their product is the number of samples, a whole one.
+    `dt` has no unit of its own: ezpz writes seconds, its forerunner wordplay milliseconds. Where
+    the line has samples per second (`rate`) too, they tell which: their product is the number of
+    samples, a whole one.
 
     >>> seconds_of("0.744", ""), seconds_of("108.1093", "73.9992"), seconds_of("0.182s", "5.49")
     (0.744, 0.1081093, 0.182)
     >>> seconds_of("108.1", "3.3") is None
     True
     """
-    found = _TIME.match(dt)
-    if found is None:
+    match = _TIME.match(dt)
+    if match is None:
         return None
-    value = float(found[1])
-    speed = number(rate)
-    if found[2]:
-        return value / 1000 if found[2] == "ms" else value
-    if speed and _whole(value * speed / 1000):
-        return milliseconds(found[1])
-    return value if not speed or _whole(value * speed) else None
+    value = float(match[1])
+    unit = match[2]
+    if unit:
+        return value / 1000 if unit == "ms" else value
+    samples_per_second = number(rate)
+    if not samples_per_second:
+        return value
+    if _is_count(value * samples_per_second / 1000):
+        return milliseconds(match[1])
+    if _is_count(value * samples_per_second):
+        return value
+    return None
 
 
-def _whole(samples: float) -> bool:
+def _is_count(samples: float) -> bool:
+    """Return whether a product of rounded numbers is a whole number of samples."""
     return round(samples) >= 1 and abs(samples - round(samples)) <= min(0.1, 0.01 * samples)
 
 
 @dataclass
 class Ezpz(LineReader):
-    """`dt` is the time of a step; `dtf` and `dtb` are only its forward and backward parts and are not taken for it."""
+    """Reader of `key=value` lines.
+
+    `dt` is the time of a step; `dtf` and `dtb` are only its forward and backward parts and are not
+    taken for it.
+    """
 
     name: str = "ezpz"
 
@@ -89,15 +103,7 @@ class Ezpz(LineReader):
         """Take the line where it is ours."""
         if "loss" not in line or _CLOCK.search(line) is None:
             return False
-        values: dict[str, str] = {}
-        for key, value in _PAIR.findall(
-            line.partition("/mean=")[0]
-        ):  # behind it: the same over all ranks
-            if key[0] == "t":
-                key = key.removeprefix(
-                    "train/"
-                )  # its own `train_loss` is an evaluation of wordplay's
-            values.setdefault(key, value)
+        values = _ezpz_values(line)
         step = number(values.get("iter", values.get("step", values.get("global_step"))))
         if step is None or step != int(step):
             return False
@@ -108,8 +114,9 @@ class Ezpz(LineReader):
         if number(values["loss"]) is None:
             return False
         record = out.step(int(step), values, _EZPZ_NAMES)
-        record.seconds = seconds_of(values.get("dt", ""), values.get("sps", ""))
-        if record.seconds is None and _TIME.match(values.get("dt", "")):
+        step_time = values.get("dt", "")
+        record.seconds = seconds_of(step_time, values.get("sps", ""))
+        if record.seconds is None and _TIME.match(step_time):
             record.mark("unknown_unit_of_time")
         if record.tflops is not None:
             record.tflops_convention = "ezpz"
@@ -118,27 +125,32 @@ class Ezpz(LineReader):
         return True
 
 
-_OWN_NAMES = {
-    **{
-        name: name
-        for name in (
-            "loss",
-            "grad_norm",
-            "learning_rate",
-            "loss_scale",
-            "seconds",
-            "skipped",
-            "nan",
-        )
-    },
-    "tokens_per_second": "tokens_per_second",
-    "tflops_per_device": "tflops",
-}
+def _ezpz_values(line: str) -> dict[str, str]:
+    """Return the values of a line by key; the first counts where a key comes twice."""
+    values: dict[str, str] = {}
+    own_values = line.partition("/mean=")[0]  # behind it: the same over all ranks
+    for key, value in _PAIR.findall(own_values):
+        # a bare `train_loss` keeps its name: it is an evaluation of wordplay's
+        values.setdefault(key.removeprefix("train/"), value)
+    return values
+
+
+_SAME_NAMES = (
+    "loss",
+    "grad_norm",
+    "learning_rate",
+    "loss_scale",
+    "seconds",
+    "skipped",
+    "nan",
+    "tokens_per_second",
+)
+_OWN_NAMES = {**{name: name for name in _SAME_NAMES}, "tflops_per_device": "tflops"}
 
 
 @dataclass
 class Own(LineReader):
-    """JSON lines that name their fields."""
+    """Reader of our own JSON lines, which name their fields."""
 
     name: str = "runbook"
     _segment: int | None = None
@@ -153,10 +165,10 @@ class Own(LineReader):
             return False
 
     def _keep(self, values: dict[str, Any], out: Assembly) -> bool:
+        """Take a line of validation.jsonl or metrics.jsonl."""
         if "perplexity" in values:
-            out.evaluate(
-                int(values["iteration"]), float(values["loss"]), float(values["perplexity"])
-            )
+            loss = float(values["loss"])
+            out.evaluate(int(values["iteration"]), loss, float(values["perplexity"]))
             return True
         if "seconds" not in values or "loss" not in values:
             return False
@@ -168,9 +180,7 @@ class Own(LineReader):
             record.mark("missing_loss")
         if record.skipped and record.loss is None:
             record.mark("all_skipped")
-            record.samples_per_second = record.tokens_per_second = record.tflops = (
-                record.tflops_convention
-            ) = None
+            record.drop_rates()
         segment = values.get("segment")
         if None not in (segment, self._segment) and segment != self._segment:
             out.restart()
@@ -180,11 +190,13 @@ class Own(LineReader):
 
 
 _STEPS = re.compile(
-    r"\bsteps: (\d+) loss: ([-\d.naifNAIF]+) (?:iter time|time) \((m?s)\): ([\d.]+)(?: samples/sec: ([\d.]+))?"
+    r"\bsteps: (\d+) loss: ([-\d.naifNAIF]+) (?:iter time|time) \((m?s)\): ([\d.]+)"
+    r"(?: samples/sec: ([\d.]+))?"
 )
 _TIMER = re.compile(
     r"(?:epoch=\d+/micro_step=\d+/global_step=(?P<step>\d+)|\b\d+/(?P<old>\d+)), "
-    r"(?:RunningAvgSamplesPerSec=(?P<mean>[\d.]+), CurrSamplesPerSec=(?P<now>[\d.]+)|SamplesPerSec=(?P<single>[\d.]+))"
+    r"(?:RunningAvgSamplesPerSec=(?P<mean>[\d.]+), CurrSamplesPerSec=(?P<now>[\d.]+)"
+    r"|SamplesPerSec=(?P<single>[\d.]+))"
 )
 _WRAPPED = re.compile(r"epoch=\d+/micro_step=\d+/global_step=\d+,?\s*$")
 _STEP_LOG = re.compile(r"\[Rank \d+\] step=(\d+), skipped=(\d+), lr=\[([-\d.eE]+)")
@@ -192,19 +204,22 @@ _STEP_LOG = re.compile(r"\[Rank \d+\] step=(\d+), skipped=(\d+), lr=\[([-\d.eE]+
 
 @dataclass
 class DeepSpeed(LineReader):
-    """One record a step, put together from up to three lines; dropped where Megatron's own line tells the step."""
+    """Reader that puts the record of a step together from up to three lines.
+
+    The records are dropped where Megatron's own line tells the step.
+    """
 
     name: str = "deepspeed"
     open: Record | None = None
     _timer_text: str = ""
-    """A timer's line that a terminal or a page wrapped, up to where it went on."""
+    """Beginning of a timer's line that a terminal or a page wrapped."""
     _skipped: int | None = None
     _overflow: bool = False
 
     def feed(self, line: str, out: Assembly) -> bool:
         """Take the line where it is ours."""
         if self._timer_text:
-            line = self._timer_text + " " + line.strip()
+            line = f"{self._timer_text} {line.strip()}"
             self._timer_text = ""
             if "Curr" not in line and "MemAllocated" not in line and len(line) < 300:
                 self._timer_text = line
@@ -212,61 +227,79 @@ class DeepSpeed(LineReader):
         elif "global_step=" in line and _WRAPPED.search(line):
             self._timer_text = line.strip()
             return True
-        if "SamplesPerSec=" in line and (timer := _TIMER.search(line)):
+        return self._take_step(line, out) or "[logging.py:" in line or "log_dist]" in line
+
+    def _take_step(self, line: str, out: Assembly) -> bool:
+        """Take a line about a step: its timer, its loss, its learning rate, or an overflow."""
+        timer = _TIMER.search(line) if "SamplesPerSec=" in line else None
+        if timer is not None:
             self._timer(timer, out)
-        elif "steps: " in line and (steps := _STEPS.search(line)):
+            return True
+        steps = _STEPS.search(line) if "steps: " in line else None
+        if steps is not None:
             self._steps(steps, out)
-        elif "skipped=" in line and (step := _STEP_LOG.search(line)):
+            return True
+        step = _STEP_LOG.search(line) if "skipped=" in line else None
+        if step is not None:
             self._step(step, out)
-        elif "OVERFLOW!" in line and (overflow := OVERFLOW.search(line)):
-            self.flush(out)  # it is told before the other lines of its step
+            return True
+        overflow = OVERFLOW.search(line) if "OVERFLOW!" in line else None
+        if overflow is not None:
+            self.flush(out)  # the overflow comes before the other lines of its step
             self._overflow = self._overflow or overflow[1] == "0"
-        else:
-            return "[logging.py:" in line or "log_dist]" in line
-        return True
+            return True
+        return False
 
     def flush(self, out: Assembly) -> None:
         """Hand on the step being put together."""
-        if self.open is not None:
-            record = self.open
-            self.open = None
-            if self._overflow:
-                record.mark("overflow")
-                self._overflow = False
-            out.add(record)
+        record = self.open
+        self.open = None
+        if record is None:
+            return
+        if self._overflow:
+            record.mark("overflow")
+            self._overflow = False
+        out.add(record)
 
     def _at(self, iteration: int, out: Assembly) -> Record:
+        """Return the open record of an iteration; hand on the one before."""
         if self.open is not None and self.open.iteration != iteration:
             self.flush(out)
         if self.open is None:
             self.open = Record(iteration, line=out.line)
         return self.open
 
-    def _steps(self, found: re.Match[str], out: Assembly) -> None:
-        record = self._at(int(found[1]), out)
-        record.take("loss", found[2])
-        record.seconds = float(found[4]) / (1000 if found[3] == "ms" else 1)
-        if found[5]:
-            record.samples_per_second = float(found[5])
+    def _steps(self, match: re.Match[str], out: Assembly) -> None:
+        """Take `steps: N loss: .. iter time (s): .. samples/sec: ..`."""
+        iteration, loss, unit, step_time, samples_per_second = match.groups()
+        record = self._at(int(iteration), out)
+        record.take("loss", loss)
+        record.seconds = float(step_time) / (1000 if unit == "ms" else 1)
+        if samples_per_second:
+            # this is better than the timer's value, so that the state of that one goes
+            record.samples_per_second = float(samples_per_second)
             record.states = tuple(
                 state for state in record.states if not state.startswith("samples_per_second")
             )
 
-    def _timer(self, found: re.Match[str], out: Assembly) -> None:
-        record = self._at(int(found["step"] or found["old"]), out)
+    def _timer(self, match: re.Match[str], out: Assembly) -> None:
+        """Take a throughput timer's line; old versions print only the running average."""
+        record = self._at(int(match["step"] or match["old"]), out)
         if record.samples_per_second is not None:
             return
-        record.samples_per_second = float(found["now"] or found["single"])
-        record.mark(
-            "samples_per_second_of_timer"
-            if found["now"]
-            else "samples_per_second_is_running_average"
-        )
+        if match["now"]:
+            record.samples_per_second = float(match["now"])
+            record.mark("samples_per_second_of_timer")
+        else:
+            record.samples_per_second = float(match["single"])
+            record.mark("samples_per_second_is_running_average")
 
-    def _step(self, found: re.Match[str], out: Assembly) -> None:
-        record = self._at(int(found[1]), out)
-        record.learning_rate = float(found[3])
-        total = int(found[2])
+    def _step(self, match: re.Match[str], out: Assembly) -> None:
+        """Take `step=N, skipped=M, lr=[..`; M counts from the start of the training."""
+        iteration, skipped, learning_rate = match.groups()
+        record = self._at(int(iteration), out)
+        record.learning_rate = float(learning_rate)
+        total = int(skipped)
         before = self._skipped
         record.skipped = total if before is None or total < before else total - before
         self._skipped = total

@@ -1,4 +1,4 @@
-"""Reading a training log: unpack it, find the program that wrote it, read line by line in bounded memory."""
+"""Reader of training logs: unpack, find the program that wrote it, read lines in bounded memory."""
 
 import bz2
 import codecs
@@ -25,17 +25,21 @@ from runbook.results.failures.finder import FailureFinder
 CHUNK = 1 << 20
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 LONGEST = 1 << 20
-"""A line longer than this many characters is handed on in pieces, cut at a carriage return where it has one."""
+"""Characters after which a line is handed on in pieces, cut at a carriage return if it has one."""
 BROKEN_NUMBER = "lines like a record, of which a number cannot be read"
 _CONTROL = re.compile(
-    r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Zc-z=>]|\^\[(?:\[[0-9;]*m|c)"
+    r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"
+    r"|\x1b[@-Zc-z=>]|\^\[(?:\[[0-9;]*m|c)"
     r"|\\(?:u001[bB]|x1[bB]|033|e)\[[0-9;]*m"  # written out, as in JSON
 )
 
 
 @contextmanager
 def open_log(path: Path) -> Iterator[IO[bytes]]:
-    """The bytes of a log, unpacked by what it begins with and not by its name; `DataError` where it cannot be read."""
+    """Open the unpacked bytes of a log; its first bytes, not its name, say how it is packed.
+
+    Raise `DataError` where it cannot be read.
+    """
     try:
         stream = path.open("rb")
     except FileNotFoundError:
@@ -53,20 +57,27 @@ def open_log(path: Path) -> Iterator[IO[bytes]]:
     with stream:
         head = stream.read(6)
         stream.seek(0)
-        unpack = next(
-            (unpack for magic, unpack in _UNPACKERS.items() if head.startswith(magic)), nullcontext
-        )
+        unpack = _unpacker(head)
         with unpack(stream) as unpacked:
             yield unpacked
+
+
+def _unpacker(head: bytes) -> Callable[[IO[bytes]], Any]:
+    """Return what opens a file that begins with these bytes."""
+    for magic, unpack in _UNPACKERS.items():
+        if head.startswith(magic):
+            return unpack
+    return nullcontext
 
 
 def _open_zstd(stream: IO[bytes]) -> Any:
     try:
         from backports import zstd
     except ImportError:
+        name = Path(stream.name).name
         raise DataError(
             f"{stream.name} is zstd and this installation cannot unpack it: "
-            f"pip install 'gpt3-runbook[data]', or unpack it first with `zstd -d {Path(stream.name).name}`."
+            f"pip install 'gpt3-runbook[data]', or unpack it first with `zstd -d {name}`."
         ) from None
     return zstd.open(stream)
 
@@ -77,31 +88,40 @@ _UNPACKERS: dict[bytes, Callable[[IO[bytes]], Any]] = {
     b"BZh": bz2.open,
     b"\x28\xb5\x2f\xfd": _open_zstd,
 }
-"""How a file is opened, by its first bytes."""
+"""What opens a packed file, by its first bytes."""
 
 
 def _damage() -> tuple[type[Exception], ...]:
-    """What reading damaged data raises; zstd's own error exists only once its package was imported to unpack it."""
+    """Return the errors that reading damaged data raises."""
+    errors: list[type[Exception]] = [EOFError, OSError, lzma.LZMAError, zlib.error]
+    # zstd's own error exists only once its package was imported to unpack a file
     zstd = sys.modules.get("backports.zstd")
-    return (EOFError, OSError, lzma.LZMAError, zlib.error, *([zstd.ZstdError] if zstd else []))
+    if zstd is not None:
+        errors.append(zstd.ZstdError)
+    return tuple(errors)
 
 
 def is_binary(head: bytes) -> bool:
-    r"""Whether bytes are no text: they hold zeros, or many control characters.
+    r"""Return whether bytes are no text: they hold zeros, or many control characters.
 
-    >>> is_binary(b"iteration 1/ 2 |"), is_binary(b"\x93NUMPY\x01\x00v"), is_binary("é ± 3".encode())
-    (False, True, False)
+    >>> is_binary(b"iteration 1/ 2 |"), is_binary("é ± 3".encode())
+    (False, False)
+    >>> is_binary(b"\x93NUMPY\x01\x00v")
+    True
     """
     if head[:2] in _UTF16:
         return False
-    strange = sum(byte < 32 and byte not in b"\t\n\r\x1b\x08\x0c\x07" for byte in head)
-    return b"\0" in head or strange > len(head) // 10
+    num_control = sum(byte < 32 and byte not in b"\t\n\r\x1b\x08\x0c\x07" for byte in head)
+    return b"\0" in head or num_control > len(head) // 10
 
 
 def _chunks(stream: IO[bytes], problems: list[str]) -> Iterator[bytes]:
-    """What can be read; `problems` gets why reading stopped before the end, such as compressed data cut off."""
+    """Yield what can be read; add to `problems` why reading stopped before the end.
+
+    Compressed data that was cut off is such a problem.
+    """
     try:
-        # read1 hands on what could be unpacked before the place where the data is cut off; read would lose it
+        # read1 hands on what could be unpacked before the cut; read would lose it
         while data := stream.read1(CHUNK):  # type: ignore[attr-defined]
             yield data
     except _damage() as error:
@@ -109,21 +129,25 @@ def _chunks(stream: IO[bytes], problems: list[str]) -> Iterator[bytes]:
 
 
 def lines_of(chunks: Iterable[str]) -> Iterator[list[str]]:
-    """Lists of whole lines; a line without end is cut into pieces, so that no file can fill the memory."""
-    rest = ""
+    """Yield lists of whole lines; a very long line is cut, so that no file can fill the memory."""
+    unfinished = ""
     for chunk in chunks:
-        lines = (rest + chunk).split("\n")
-        rest = lines.pop()
-        if len(rest) > LONGEST:
-            piece, _, rest = rest.rpartition("\r") if "\r" in rest else (rest, "", "")
+        lines = (unfinished + chunk).split("\n")
+        unfinished = lines.pop()
+        if len(unfinished) > LONGEST:
+            if "\r" in unfinished:
+                piece, _, unfinished = unfinished.rpartition("\r")
+            else:
+                piece = unfinished
+                unfinished = ""
             lines.append(piece)
         yield lines
-    if rest:
-        yield [rest]
+    if unfinished:
+        yield [unfinished]
 
 
 def clean(line: str) -> str:
-    r"""The line without colours and other control sequences.
+    r"""Return the line without colours and other control sequences.
 
     >>> clean("\x1b[32mstep: 1\x1b[0m"), clean("^[c[2024-04-04"), clean("\x1b]0;title\x07step")
     ('step: 1', '[2024-04-04', 'step')
@@ -134,10 +158,11 @@ def clean(line: str) -> str:
 
 
 class LogReader:
-    """Reads a run's lines as they come; `result` may be asked for at any time after `finish`."""
+    """Reader of a run's lines as they come; `finish` returns what was read so far."""
 
     def __init__(self) -> None:
-        self.megatron, self.mlperf = Megatron(), MlPerf()
+        self.megatron = Megatron()
+        self.mlperf = MlPerf()
         readers: list[LineReader] = [
             self.megatron,
             Own(),
@@ -152,19 +177,20 @@ class LogReader:
             self.mlperf,
         ]
         self.pairs = [(reader, Assembly()) for reader in readers]
-        self.megatron_out, self.mlperf_out = self.pairs[0][1], self.pairs[-1][1]
+        self.megatron_out = self.pairs[0][1]
+        self.mlperf_out = self.pairs[-1][1]
         self.files: list[str] = []
         self.notes: list[str] = []
         self.failures = FailureFinder()
         self.unread = 0
         self._last: tuple[LineReader, Assembly] | None = None
-        """The reader of the last record, where Megatron's has found none: most logs are of one program throughout."""
+        """Reader of the last record, where Megatron's has none: most logs are of one program."""
         self.line = 0
         self._near_misses: dict[str, tuple[int, int]] = {}
-        """How many there are of each kind, and the line of the first."""
+        """Number of lines of each kind, and the first line of the kind."""
 
     def next_file(self, name: str) -> None:
-        """What comes now is from this file."""
+        """Note that the lines from here on are from this file."""
         self._flush()
         for _, out in self.pairs:
             out.next_file(len(self.files))
@@ -172,7 +198,10 @@ class LogReader:
         self.line = 0
 
     def feed(self, lines: Iterable[str]) -> None:
-        """Read some more lines; the parts of a line between carriage returns count as lines of the same number."""
+        """Read some more lines.
+
+        The parts of a line between carriage returns count as lines of the same number.
+        """
         for line in lines:
             self.line += 1
             for part in line.split("\r") if "\r" in line else (line,):
@@ -190,18 +219,16 @@ class LogReader:
                 self._miss(BROKEN_NUMBER)
 
     def _miss(self, kind: str) -> None:
-        count, first = self._near_misses.get(kind, (0, self.line))
-        self._near_misses[kind] = count + 1, first
+        """Count a line that looks like a record and could not be read."""
+        count, first_line = self._near_misses.get(kind, (0, self.line))
+        self._near_misses[kind] = (count + 1, first_line)
 
     def _feed(self, line: str) -> None:
+        """Hand one line to the reader that takes it; Megatron's is asked first."""
         if "\x1b" in line or "^[" in line or "1b[" in line or "\\033[" in line:
             line = clean(line)
         if MARK in line:
-            before, mark, entry = line.partition(MARK)
-            if "loss" in before:  # another program's line without end
-                self._feed(before)
-            self.mlperf_out.line = self.line
-            self.mlperf.feed(mark + entry, self.mlperf_out)
+            self._feed_mlperf(line)
             return
         megatron = self.megatron
         out = self.megatron_out
@@ -209,99 +236,132 @@ class LogReader:
         if megatron.layout is not None and megatron.quick(line, out):
             return
         if megatron.pending is not None:
-            if megatron.extend(line, out):
-                return
-        elif self._last is not None:
-            reader, found = self._last
-            found.line = self.line
-            if reader.feed(line, found):
-                return
-        if not megatron.feed(line, out) and line and not line.isspace():
+            is_taken = megatron.extend(line, out)
+        else:
+            is_taken = self._feed_last(line)
+        if is_taken or megatron.feed(line, out):
+            return
+        if line and not line.isspace():
             self._others(line)
 
+    def _feed_mlperf(self, line: str) -> None:
+        before, mark, entry = line.partition(MARK)
+        if "loss" in before:  # another program's line without end
+            self._feed(before)
+        self.mlperf_out.line = self.line
+        self.mlperf.feed(mark + entry, self.mlperf_out)
+
+    def _feed_last(self, line: str) -> bool:
+        """Offer the line to the reader of the last record."""
+        if self._last is None:
+            return False
+        reader, out = self._last
+        out.line = self.line
+        return reader.feed(line, out)
+
     def _others(self, line: str) -> None:
+        """Offer the line to all readers but Megatron's; note what none of them takes."""
         for place in range(1, len(self.pairs)):
             reader, out = self.pairs[place]
             out.line = self.line
-            if reader.feed(line, out):
-                if (
-                    out.records
-                    and not self.megatron_out.records
-                    and not isinstance(reader, DeepSpeed)
-                ):
-                    self._last = (reader, out)
-                if place > 1:  # the family of this log comes first from now on
-                    self.pairs.insert(1, self.pairs.pop(place))
-                return
+            if not reader.feed(line, out):
+                continue
+            is_deepspeed = isinstance(reader, DeepSpeed)
+            if out.records and not self.megatron_out.records and not is_deepspeed:
+                self._last = (reader, out)
+            if place > 1:  # the family of this log comes first from now on
+                self.pairs.insert(1, self.pairs.pop(place))
+            return
         self.failures.note_progress(self.num_records())
         self.failures.look(line, self.line)
         self.unread += 1
-        if (
-            ("iteration" in line or "step" in line)
-            and ("loss" in line)
-            and any(letter.isdigit() for letter in line)
-        ):
+        if _looks_like_record(line):
             self._miss(
                 "lines that mention a step and a loss but are no record this version can read"
             )
 
     def num_records(self) -> int:
-        """How many records all readers have found together."""
+        """Return how many records all readers have together."""
         return sum(len(out.records) for _, out in self.pairs)
 
     def finish(self) -> ParsedLog:
-        """Everything read so far as one object."""
+        """Return everything read so far as one object."""
         self._flush()
-        deepspeed = next(pair for pair in self.pairs if isinstance(pair[0], DeepSpeed))
-        others = [
-            pair for pair in self.pairs if pair is not deepspeed and pair[0] is not self.mlperf
-        ]
-        reader, out = max(others, key=lambda pair: (len(pair[1].records), len(pair[1].validation)))
-        if deepspeed[1].records and not out.records:
-            reader, out = deepspeed
-        elif deepspeed[1].records and reader.name == "megatron-lm":
-            reader.name = "megatron-deepspeed"
-        if not out.records and self.mlperf.facts:
-            reader = self.mlperf
-            out = self.mlperf_out
+        reader, out = self._choose()
         log = ParsedLog(
             files=self.files, unread_lines=self.unread, arguments=dict(reader.arguments)
         )
         if out.records or out.validation or out is self.mlperf_out:
-            log.format, log.records, log.validation = reader.name, out.records, out.validation
-        log.facts, log.validation = self.mlperf.facts, self.mlperf_out.validation or log.validation
+            log.format = reader.name
+            log.records = out.records
+            log.validation = out.validation
+        log.facts = self.mlperf.facts
+        log.validation = self.mlperf_out.validation or log.validation
         self.failures.note_progress(self.num_records())
         log.failures = self.failures.found()
         log.cause = self.failures.cause()
         log.notes = [*self.notes, *self._notes(out)]
         return log
 
+    def _choose(self) -> tuple[LineReader, Assembly]:
+        """Return the reader whose records count: the one with most of them.
+
+        DeepSpeed's lines stand in the logs of other programs, and MLPerf's too: each counts where
+        no other reader has a record.
+        """
+        deepspeed = next(pair for pair in self.pairs if isinstance(pair[0], DeepSpeed))
+        deepspeed_out = deepspeed[1]
+        others = [
+            pair for pair in self.pairs if pair is not deepspeed and pair[0] is not self.mlperf
+        ]
+        reader, out = max(others, key=lambda pair: (len(pair[1].records), len(pair[1].validation)))
+        if deepspeed_out.records and not out.records:
+            return deepspeed
+        if deepspeed_out.records and reader.name == "megatron-lm":
+            reader.name = "megatron-deepspeed"
+        if not out.records and self.mlperf.facts:
+            return self.mlperf, self.mlperf_out
+        return reader, out
+
     def _notes(self, chosen: Assembly) -> Iterator[str]:
+        """Yield what a reader of the log should know about how it was read."""
         for text, count in chosen.counts.items():
-            yield f"{count} x {text}" if count > 1 or text[0].islower() else text
+            has_count = count > 1 or text[0].islower()
+            yield f"{count} x {text}" if has_count else text
         for reader, out in self.pairs:
             if out is not chosen and out.records:
-                yield f"{len(out.records)} records of {reader.name} tell the same steps in other words: left out"
-        for kind, (count, first) in self._near_misses.items():
-            yield f"{count} {kind}, the first at line {first}"
+                yield (
+                    f"{len(out.records)} records of {reader.name} tell the same steps "
+                    "in other words: left out"
+                )
+        for kind, (count, first_line) in self._near_misses.items():
+            yield f"{count} {kind}, the first at line {first_line}"
+
+
+def _looks_like_record(line: str) -> bool:
+    if "loss" not in line or ("iteration" not in line and "step" not in line):
+        return False
+    return any(letter.isdigit() for letter in line)
 
 
 def parse_files(paths: Sequence[Path]) -> ParsedLog:
-    """One or several log files of one run, in the order given.
+    """Read one or several log files of one run, in the order given.
 
-    A file that holds no text, nothing at all, or nothing that was understood is told in `notes`; `DataError` where a
-    file cannot be opened.
+    `notes` has the files that hold no text, nothing at all, or nothing that was understood. Raise
+    `DataError` where a file cannot be opened.
     """
     reader = LogReader()
     for path in paths:
-        before = reader.num_records()
+        records_before = reader.num_records()
         _read_file(path, reader)
-        if len(paths) > 1 and reader.num_records() == before and path.stat().st_size:
+        has_records = reader.num_records() > records_before
+        if len(paths) > 1 and not has_records and path.stat().st_size:
             reader.notes.append(f"{path}: no record of its own")
     return reader.finish()
 
 
 def _read_file(path: Path, reader: LogReader) -> None:
+    """Feed the reader the lines of a file."""
     problems: list[str] = []
     with open_log(path) as stream:
         reader.next_file(str(path))
@@ -314,9 +374,11 @@ def _read_file(path: Path, reader: LogReader) -> None:
             reader.notes.append(f"{path} is empty")
             return
         encoding = "utf-16" if head[:2] in _UTF16 else "utf-8-sig"
-        for lines in lines_of(codecs.iterdecode(chain([head], chunks), encoding, "replace")):
+        text = codecs.iterdecode(chain([head], chunks), encoding, "replace")
+        for lines in lines_of(text):
             reader.feed(lines)
-    reader.notes += [
-        f"{path} ends in the middle of its compressed data ({problem}): what came before was read"
-        for problem in problems
-    ]
+    for problem in problems:
+        reader.notes.append(
+            f"{path} ends in the middle of its compressed data ({problem}): "
+            "what came before was read"
+        )
