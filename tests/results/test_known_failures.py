@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -230,3 +231,8 @@ def test_two_causes_of_one_line_are_told_apart_by_a_check():
     assert failure.name == "file system fault"
     assert failure.also == "shared compile cache"
     assert failure.check
+
+
+def test_every_kind_has_its_class_in_the_map_of_the_exam():
+    classes = json.loads((SAMPLES / "exam_map.json").read_text())
+    assert set(classes) == {kind.name for kind in KINDS}
