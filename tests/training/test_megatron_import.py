@@ -1,5 +1,7 @@
 """Megatron-LM's checkpoints as the beginning of a training: every layout, bit for bit; hostile files run nothing."""
 
+import dataclasses
+import io
 import json
 import os
 import pickle
@@ -27,6 +29,7 @@ with warnings.catch_warnings():
     from . import megatron_files, plain_gpt
 
 GPT = {}
+QKV = "decoder.layers.self_attention.linear_qkv.weight"
 MODELS = {"gpt": GPT, "llama": LLAMA}
 
 
@@ -297,6 +300,80 @@ def copied(saved, tmp_path):
     return get
 
 
+def use_common_file(folder):
+    """Make the state that is no tensor a file, as megatron-core did until 0.18."""
+    metadata = pickle.loads((folder / ".metadata").read_bytes())
+    places = [
+        index for index in metadata.storage_data if index.fqn.partition("/")[0] == "common_state"
+    ]
+    for index in places:
+        place = metadata.storage_data.pop(index)
+        with (folder / place.relative_path).open("rb") as stream:
+            stream.seek(place.offset)
+            data = stream.read(place.length)
+        (content,) = torch.load(io.BytesIO(data), weights_only=False)
+        torch.save(content, folder / "common.pt")
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata))
+
+
+def use_common_object(folder, data=None):
+    """Make it an object among the shards, as megatron-core does since 0.19; `data` are other bytes for it."""
+    use_common_file(folder)
+    if data is None:
+        stream = io.BytesIO()
+        torch.save([torch.load(folder / "common.pt", weights_only=False)], stream)
+        data = stream.getvalue()
+    (folder / "common.pt").unlink()
+    metadata = pickle.loads((folder / ".metadata").read_bytes())
+    index, place = next(iter(metadata.storage_data.items()))
+    shard = folder / place.relative_path
+    place = dataclasses.replace(place, offset=shard.stat().st_size, length=len(data))
+    with shard.open("ab") as stream:
+        stream.write(data)
+    index = dataclasses.replace(index, fqn="common_state/shard_0_1", offset=None, index=None)
+    metadata.storage_data[index] = place
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata))
+    return data
+
+
+@pytest.mark.parametrize("use", [use_common_file, use_common_object])
+def test_both_forms_of_what_is_no_tensor_are_read(use, copied, offline, tmp_path):
+    folder = copied("gpt", "torch_dist", tensor=2)
+    use(folder / "iter_0000007")
+    code, answer = offline("import", tmp_path, source=str(folder))
+    assert code == 0, answer
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_hostile_object_among_the_shards_runs_nothing(whole, copied, offline, tmp_path):
+    folder = copied("gpt", "torch_dist")
+    evil = Evil(tmp_path / "owned")
+    if whole:
+        data = pickle.dumps(evil)
+    else:
+        use_common_file(folder / "iter_0000007")
+        content = torch.load(folder / "iter_0000007" / "common.pt", weights_only=False)
+        content["args"].extra = evil
+        stream = io.BytesIO()
+        torch.save([content], stream)
+        data = stream.getvalue()
+    use_common_object(folder / "iter_0000007", data)
+    code, answer = offline("import", tmp_path, source=str(folder))
+    assert code == 2 and "more than data, and is not read" in answer, answer
+    assert "Traceback" not in answer and len(answer) < 500
+    assert not (tmp_path / "owned").exists() and not list(tmp_path.glob("checkpoints/*"))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.98])
+def test_an_object_that_is_cut_short_is_refused(share, copied, offline, tmp_path):
+    folder = copied("gpt", "torch_dist")
+    data = use_common_object(folder / "iter_0000007")
+    use_common_object(folder / "iter_0000007", data[: int(len(data) * share)])
+    code, answer = offline("import", tmp_path, source=str(folder))
+    assert code == 2 and "common_state" in answer and "Traceback" not in answer, answer
+    assert not list(tmp_path.glob("checkpoints/*"))
+
+
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize(
     ("form", "file"),
@@ -309,6 +386,8 @@ def copied(saved, tmp_path):
 def test_a_hostile_pickle_runs_nothing(form, file, whole, copied, offline, tmp_path):
     folder = copied("gpt", form)
     path = folder / "iter_0000007" / file
+    if file == "common.pt":
+        use_common_file(folder / "iter_0000007")
     evil = Evil(tmp_path / "owned")
     if file == ".metadata" and not whole:
         metadata = pickle.loads(path.read_bytes())
@@ -363,6 +442,8 @@ def test_a_function_that_is_known_is_not_called_either(copied, offline, tmp_path
 )
 def test_a_file_that_is_cut_short_is_refused(form, pattern, share, copied, offline, tmp_path):
     folder = copied("gpt", form, **({"tensor": 2} if form == "torch" else {}))
+    if pattern == "common.pt":
+        use_common_file(folder / "iter_0000007")
     path = max((folder / "iter_0000007").glob(pattern), key=lambda each: each.stat().st_size)
     os.truncate(path, int(path.stat().st_size * share))
     code, answer = offline("import", tmp_path, source=str(folder))
@@ -392,13 +473,13 @@ def test_a_folder_that_lacks_files_is_refused(copied, offline, tmp_path):
         ("layers", "of 2 layers in one piece: only one is read"),
         ("elsewhere", "names the file '../x.distcp', which is not in its folder"),
         ("size", "bytes, and the folder holds"),
-        ("nonsense", "cannot be read: "),
+        ("nonsense", f"describes '{QKV}' as no tensor"),
     ],
 )
 def test_shards_that_are_not_as_described_are_refused(change, says, copied, offline, tmp_path):
     folder = copied("gpt", "torch_dist", tensor=2, pipeline=2)
     path = folder / "iter_0000007" / ".metadata"
-    key = "decoder.layers.self_attention.linear_qkv.weight"
+    key = QKV
     metadata = pickle.loads(path.read_bytes())
     described = metadata.state_dict_metadata[key]
     index = next(

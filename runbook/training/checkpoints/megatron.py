@@ -42,17 +42,22 @@ class MegatronWeights(SourceWeights):
         shapes = our_shapes(model)
         super().__init__(model, shapes)
         self._folder = folder = _newest(folder)
-        files = [*folder.glob("common.pt"), *sorted(folder.glob("mp_rank_*/model_optim_rng.pt"))]
-        if not files:
-            raise RefusedError(
-                f"{folder} has neither common.pt nor mp_rank_00/model_optim_rng.pt of Megatron-LM"
-            )
+        shards = [folder / name for name in (torch_dist.COMMON_FILE, ".metadata")]
+        rank_files = sorted(folder.glob("mp_rank_*/model_optim_rng.pt"))
         try:
-            rows, *cut = _check_arguments(files[0], model)
-            if files[0].name == "common.pt":
-                stored = _shards(folder)
-            else:
+            if any(path.exists() for path in shards):
+                described = torch_dist.check_shards(folder)
+                content = torch_dist.read_common(folder, described)
+                rows, *_ = _check_arguments(content, folder, model)
+                stored = _shards(folder, described)
+            elif rank_files:
+                content = torch_dist.read_pickle(rank_files[0])
+                rows, *cut = _check_arguments(content, rank_files[0], model)
                 stored = _rank_files(folder, *cut, gated=model.gated)
+            else:
+                raise RefusedError(
+                    f"{folder} has neither common.pt nor mp_rank_00/model_optim_rng.pt of Megatron-LM"
+                )
         except torch_dist.READ_ERRORS as error:
             raise RefusedError(
                 f"{folder} cannot be read: {type(error).__name__}: {str(error)[:300]}"
@@ -90,9 +95,10 @@ def _newest(folder: Path) -> Path:
     return newest
 
 
-def _check_arguments(path: Path, model: PlannedModel) -> tuple[int, int, int]:
+def _check_arguments(content: Any, path: Path, model: PlannedModel) -> tuple[int, int, int]:
     """The padded vocabulary and the sizes of tensor and pipeline; `RefusedError` names what the plan has otherwise."""
-    content = torch_dist.read_pickle(path)
+    if not isinstance(content, dict):
+        raise RefusedError(f"{path} holds {type(content).__name__}, not Megatron-LM's state")
     version = content.get("checkpoint_version")
     arguments = content.get("args")
     if not isinstance(arguments, argparse.Namespace):
@@ -149,9 +155,8 @@ def _check_arguments(path: Path, model: PlannedModel) -> tuple[int, int, int]:
     return values["padded_vocab_size"], *cut
 
 
-def _shards(folder: Path) -> Stored:
+def _shards(folder: Path, described: metadata.Metadata) -> Stored:
     """The weights of a `torch_dist` folder; Megatron-LM has those of all layers in one tensor."""
-    described = torch_dist.check_shards(folder)
     tensors = dict[str, Any]()
     places = {}
     for index, place in described.storage_data.items():

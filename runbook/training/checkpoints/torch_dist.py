@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import functools
 import hashlib
+import io
 import itertools
 import math
 import os
@@ -558,22 +559,62 @@ def check_shards(folder: Path, files: Collection[str] | None = None) -> metadata
         )
     _check_shard_files(folder, description, files)
     _check_tensor_sizes(folder, description)
-    read_pickle(folder / "common.pt")
+    read_common(folder, description)
     return description
 
 
-def read_pickle(path: Path) -> Any:
-    """What `torch.save` wrote, its tensors where they are in the file; `RefusedError` where it is more than data."""
-    if path.exists() and not path.is_file():
-        raise RefusedError(f"{path} is no plain file, but a pipe, a device or a folder")
+COMMON_FILE = "common.pt"
+COMMON_STATE = "common_state"
+"""Since 0.19, megatron-core keeps what is no tensor as an object of this name among the shards."""
+MAX_COMMON_BYTES = 256 * 2**20
+"""Arguments and counters have some kilobytes. More is not read into memory."""
+
+
+def read_common(folder: Path, description: metadata.Metadata) -> Any:
+    """Return what a checkpoint says besides its tensors; `RefusedError` where it is more than data or missing."""
+    if (folder / COMMON_FILE).exists():
+        return read_pickle(folder / COMMON_FILE)
+    for index, place in description.storage_data.items():
+        if index.fqn.partition("/")[0] == COMMON_STATE:
+            (content,) = read_pickle(_bytes_of(folder, place), name=folder / COMMON_STATE)
+            return content
+    raise RefusedError(f"{folder} has neither {COMMON_FILE} nor {COMMON_STATE} among its shards")
+
+
+def _bytes_of(folder: Path, place: Any) -> io.BytesIO:
+    """Return the bytes of one small object of a shard file."""
+    path = folder / place.relative_path
+    if place.length > MAX_COMMON_BYTES:
+        raise RefusedError(
+            f"{path} holds {COMMON_STATE} of {place.length:,} bytes: it is no plain state"
+        )
+    folders.require_file(path)
+    with path.open("rb") as stream:
+        stream.seek(place.offset)
+        return io.BytesIO(stream.read(place.length))
+
+
+def read_pickle(source: Path | io.BytesIO, *, name: Path | None = None) -> Any:
+    """What `torch.save` wrote, its tensors where they are in the file; `RefusedError` where it is more than data.
+
+    `name` stands for bytes in errors.
+    """
+    path = source if isinstance(source, Path) else name
+    if isinstance(source, Path) and source.exists() and not source.is_file():
+        raise RefusedError(f"{source} is no plain file, but a pipe, a device or a folder")
     known = torch.serialization.get_safe_globals()
     torch.serialization.clear_safe_globals()  # megatron-core adds classes of its own, which would be made
     try:
-        is_zip = zipfile.is_zipfile(path)
-        names = torch.serialization.get_unsafe_globals_in_checkpoint(path) if is_zip else []
+        is_zip = zipfile.is_zipfile(source)
+        names: list[str] = []
+        if is_zip:
+            _rewind(source)
+            names = torch.serialization.get_unsafe_globals_in_checkpoint(source)
+        _rewind(source)
         allowed = [(Placeholder, name) for name in names if name.startswith(_NOT_NEEDED)]
         with torch.serialization.safe_globals([argparse.Namespace, *allowed]):
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+            in_file = is_zip and isinstance(source, Path)
+            return torch.load(source, map_location="cpu", weights_only=True, mmap=in_file)
     except pickle.UnpicklingError as error:
         named = re.search(r"GLOBAL ([\w.]+)", str(error))
         if named:
@@ -590,6 +631,11 @@ def read_pickle(path: Path) -> Any:
         ) from error
     finally:
         torch.serialization.add_safe_globals(known)
+
+
+def _rewind(source: Path | io.BytesIO) -> None:
+    if isinstance(source, io.BytesIO):
+        source.seek(0)
 
 
 def _check_shard_files(
