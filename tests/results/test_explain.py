@@ -12,8 +12,10 @@ from log_lines import parse_lines
 from runbook.core.errors import ParamsError
 from runbook.params.catalogues import read_models
 from runbook.params.project import project_root
-from runbook.tools.speed.explain import GapPart, explain, fill, read_facts, read_words
+from runbook.tools.speed.explain import explain
+from runbook.tools.speed.facts import read_facts, read_words
 from runbook.tools.speed.gap import gap_figure
+from runbook.tools.speed.parts import GapPart, fill
 
 LLAMA_70B = """\
 using world size: 16, data-parallel size: 1, context-parallel size: 1 tensor-model-parallel size: 8, \

@@ -15,7 +15,8 @@ from runbook.phases.training_results import read_results
 from runbook.planning import FULL
 from runbook.planning.layout import full_choice
 from runbook.results.figures.run_figures import waterfall
-from runbook.tools.speed.explain import Explanation, explain, facts_of_run, read_facts, read_words
+from runbook.tools.speed.explain import Explanation, explain
+from runbook.tools.speed.facts import facts_of_run, read_facts, read_words
 
 READ_FOR_FACTS = 4 * 2**20
 """Bytes at a log's beginning in which arguments and sentences are looked for."""

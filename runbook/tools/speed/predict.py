@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from runbook.core.errors import ParamsError
 from runbook.core.units import four_digits
@@ -17,19 +17,40 @@ from runbook.planning.cost.iteration import CALIBRATED, StepSetup, iteration, kn
 from runbook.tools.speed.published_rows import NEEDED, PublishedRow, read_row
 
 SHAPE_TOLERANCE = 0.08
-"""A model of the catalogue is taken by name or size where its count is this close to the parameters given."""
+"""Share by which the parameters of a catalogue's model may differ from those given."""
 MICRO_TOKENS = 16384
 """Tokens of a micro-batch at most, where its size is not given and there is no pipeline."""
+PIPELINE_MICRO_TOKENS = 2048
+"""The same where there is a pipeline; one sequence may be longer."""
 DEFAULT_SEQUENCE = 2048
-SPREAD = {"tuned": 0.10, "fused": 0.11, "eager": 0.11, "unfused": 0.12}
-"""Half of the interval of 80 %, of the number, by code: what fits left over on rows that they never saw."""
+ASSUMED_DEVICES = 64
+"""Devices of a row that does not say how many it has."""
+_BATCH_TOKENS = (
+    (2, 0.5e6),
+    (10, 1e6),
+    (60, 2e6),
+    (300, 4e6),
+)
+"""Tokens of a global batch for models below so many billions of parameters."""
+_LARGEST_BATCH_TOKENS = 16e6
+SPREAD = {
+    "tuned": 0.10,
+    "fused": 0.11,
+    "eager": 0.11,
+    "unfused": 0.12,
+}
+"""Half of the interval of 80 %, as a share of the number, by code.
+
+It is what fits left over on rows that they never saw.
+"""
 WIDEST = 256
-"""Units of width for each layer that a model has at most where its name does not say more than its size."""
+"""Units of width for each layer at most, in a model whose name says no more than its size."""
+_MIXTURE_OF_EXPERTS = r"\bmoe\b|mixtral|deepseek|\ba\d+b\b|gpt[- ]oss"
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What is expected of one row, or why nothing can be said."""
+    """Expected speed of one row, or the reason why nothing can be said."""
 
     row: PublishedRow
     tokens_s_per_accel: float | None
@@ -42,21 +63,28 @@ class Prediction:
 
     @property
     def interval(self) -> tuple[float | None, float | None]:
-        """Tokens/s of a device between which 80 % of such rows lie; twice as wide for a family without a training."""
+        """Tokens/s of a device between which 80 % of such rows lie.
+
+        The interval is twice as wide for a family of devices without a published training.
+        """
         if self.setup is None or self.tokens_s_per_accel is None:
             return None, None
-        half = 1 + SPREAD[self.setup.code] * (1 if self.setup.device.family in CALIBRATED else 2)
-        return four_digits(self.tokens_s_per_accel / half), four_digits(
-            self.tokens_s_per_accel * half
-        )
+        spread = SPREAD[self.setup.code]
+        if self.setup.device.family not in CALIBRATED:
+            spread *= 2
+        low = self.tokens_s_per_accel / (1 + spread)
+        high = self.tokens_s_per_accel * (1 + spread)
+        return four_digits(low), four_digits(high)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values; null where nothing can be said, with the reason."""
+        """Return plain values. Where nothing can be said they are None, with the reason."""
+        low, high = self.interval
         return {
             "row": self.row.number,
             "model": self.row.model,
             "accelerator": self.row.accelerator,
-            **dict(zip(("low", "high"), self.interval, strict=True)),
+            "low": low,
+            "high": high,
             "tokens_s_per_accel": self.tokens_s_per_accel,
             "tflops_per_accel": self.tflops_per_accel,
             "flops_convention": self.row.convention,
@@ -70,38 +98,44 @@ class Prediction:
 
 
 def check_columns(columns: Iterable[str] | None) -> None:
-    """Raise `ParamsError` where a file is no table of results."""
-    missing = [name for name in NEEDED if name not in (columns or ())]
-    if missing:
-        found = ", ".join(list(columns or ())[:6]) or "nothing"
-        raise ParamsError(
-            f"the table has no column {' and no column '.join(missing)} (its first line: {found}). A table of results "
-            "begins with a line of names as published_results.csv has: model, params_b, accelerator, n_accel, "
-            "precision, seq_len, global_batch, tp, pp, dp, ... ; separate by commas and name at least these two."
-        )
+    """Raise `ParamsError` if a file with these columns is no table of results."""
+    names = list(columns or ())
+    missing = [name for name in NEEDED if name not in names]
+    if not missing:
+        return
+    first_line = ", ".join(names[:6]) or "nothing"
+    raise ParamsError(
+        f"the table has no column {' and no column '.join(missing)} (its first line: "
+        f"{first_line}). A table of results begins with a line of names as published_results.csv "
+        "has: model, params_b, accelerator, n_accel, precision, seq_len, global_batch, tp, pp, dp, "
+        "... ; separate by commas and name at least these two."
+    )
 
 
 def predict_rows(
     rows: Iterable[Mapping[str, str | None]], models: Mapping[str, Model]
 ) -> list[Prediction]:
-    """One prediction a row, in order; the answer columns are never read."""
+    """Return one prediction for each row, in order. The columns with the answers are never read."""
     return [predict(read_row(number, cells), models) for number, cells in enumerate(rows, 1)]
 
 
 def predict(row: PublishedRow, models: Mapping[str, Model]) -> Prediction:
-    """The expected speed of one row."""
-    found = setup_of(row, models)
-    if isinstance(found, str):
-        return Prediction(row, None, None, found)
-    setup, shape_from, assumed = found
-    if reason := known(setup.device, setup.precision):
+    """Predict the speed of one row."""
+    row_setup = setup_of(row, models)
+    if isinstance(row_setup, str):
+        return Prediction(row, None, None, row_setup)
+    setup, shape_from, assumed = row_setup
+    reason = known(setup.device, setup.precision)
+    if reason:
         return Prediction(row, None, None, reason)
     step = iteration(setup)
-    sequences = setup.num_microbatches * setup.micro_batch * setup.data / step.seconds / setup.world
+    sequences = setup.num_microbatches * setup.micro_batch * setup.data
+    sequences_per_second = sequences / step.seconds / setup.world
+    flop_per_second = flops.flops(setup.shape, sequences_per_second, row.convention)
     return Prediction(
         row,
-        four_digits(sequences * setup.shape.sequence_length),
-        four_digits(flops.flops(setup.shape, sequences, row.convention) / 1e12),
+        four_digits(sequences_per_second * setup.shape.sequence_length),
+        four_digits(flop_per_second / 1e12),
         "",
         setup,
         shape_from,
@@ -110,163 +144,231 @@ def predict(row: PublishedRow, models: Mapping[str, Model]) -> Prediction:
     )
 
 
-def setup_of(
-    row: PublishedRow, models: Mapping[str, Model]
-) -> tuple[StepSetup, str, tuple[str, ...]] | str:
-    """Everything the model of an iteration needs, where the shape is from, what was assumed; or why not."""
+class RowSetup(NamedTuple):
+    """A row as the model of a step takes it."""
+
+    setup: StepSetup
+    shape_from: str
+    """Where the model's shape is from."""
+    assumed: tuple[str, ...]
+
+
+def setup_of(row: PublishedRow, models: Mapping[str, Model]) -> RowSetup | str:
+    """Return everything that the model of a step needs, or the reason why nothing can be said."""
     device = find_accelerator(row.accelerator)
     if device is None:
         return f"the accelerator {row.accelerator!r} is not in our table, and no peak is guessed"
     if not row.precision:
         return "4-bit floating point has no calibration here"
-    if re.search(r"\bmoe\b|mixtral|deepseek|\ba\d+b\b|gpt[- ]oss", row.model, re.IGNORECASE):
+    if re.search(_MIXTURE_OF_EXPERTS, row.model, re.IGNORECASE):
         return (
             f"{row.model} is a mixture of experts, which this model of an iteration does not know"
         )
-    named = next((name for name in models if name in _words(row.model)), "")
-    if named and not row.billions:
-        row = replace(row, billions=_count(models[named]) / 1e9)
+    row = _with_billions(row, models)
     if not row.billions:
         return f"neither params_b nor the name {row.model!r} says how large the model is"
     assumed: list[str] = []
-    sequence = row.sequence_length or DEFAULT_SEQUENCE
-    if not row.sequence_length:
-        assumed.append(f"sequence of {sequence}")
     model, shape_from = shape_for(row, models)
     if row.sizes["layers"] and row.sizes["hidden"]:
         model = with_shape(model, row.sizes)
         shape_from = "columns of the table"
+    setup = _assumed_setup(row, model, device, assumed)
+    assumed += _device_notes(row, setup.device)
+    return RowSetup(setup, shape_from, tuple(assumed))
+
+
+def _with_billions(row: PublishedRow, models: Mapping[str, Model]) -> PublishedRow:
+    """Return the row with the parameters of the catalogue's model that its name contains."""
+    if row.billions:
+        return row
+    names = _name_words(row.model)
+    for name, model in models.items():
+        if name in names:
+            return replace(row, billions=_parameter_count(model) / 1e9)
+    return row
+
+
+def _assumed_setup(
+    row: PublishedRow, model: Model, device: Accelerator, assumed: list[str]
+) -> StepSetup:
+    """Return the set-up of a row. What the row does not say is assumed, and added to `assumed`."""
+    sequence_length = row.sequence_length or DEFAULT_SEQUENCE
+    if not row.sequence_length:
+        assumed.append(f"sequence of {sequence_length}")
     row = replace(row, recompute=row.recompute or "none")
-    tensor, pipeline = _cut(row, device, assumed)
-    shape = sizes.shape_of(model, tensor=tensor, sequence_length=sequence)
-    devices = row.devices or max(tensor * pipeline, 64)
+    tensor, pipeline = _layout(row, device, assumed)
+    shape = sizes.shape_of(model, tensor=tensor, sequence_length=sequence_length)
+    devices = row.devices or max(tensor * pipeline, ASSUMED_DEVICES)
     if not row.devices:
         assumed.append(f"{devices} devices")
-    data = max(1, devices // (tensor * pipeline * row.context))
-    if data * tensor * pipeline * row.context != devices:
+    devices_per_replica = tensor * pipeline * row.context
+    replicas = max(1, devices // devices_per_replica)
+    if replicas * devices_per_replica != devices:
         assumed.append(
-            f"{devices} devices are no multiple of tensor x pipeline x context: {data} copies"
+            f"{devices} devices are no multiple of tensor x pipeline x context: {replicas} copies"
         )
-    global_batch = row.global_batch or _usual_batch(row, data, pipeline, sequence, assumed)
+    global_batch = row.global_batch
+    if not global_batch:
+        global_batch = _usual_batch(row, replicas, pipeline, sequence_length)
+        assumed.append(f"global batch of {global_batch}")
     chunks = row.virtual_pipeline if row.virtual_pipeline > 1 else _chunks(row, shape, pipeline)
-    own = {
+    if row.network:
+        bytes_per_second = row.network * 1e9 / 8
+        device = replace(device, network_bandwidth=bytes_per_second)
+    values = sizes.same_fields(StepSetup, row)
+    values |= {
         "shape": shape,
         "device": device,
         "tensor": tensor,
         "pipeline": pipeline,
-        "data": data,
+        "data": replicas,
         "virtual_pipeline": chunks,
         "micro_batch": row.micro_batch or 1,
         "global_batch": global_batch,
         "sequence": row.code != "unfused" and row.flash,
+        "hides_sends": row.code == "tuned" and chunks > 1,
     }
-    if row.network:
-        own["device"] = replace(device, network_bandwidth=row.network * 1e9 / 8)
-    setup = StepSetup(
-        **sizes.same_fields(StepSetup, row) | own, hides_sends=row.code == "tuned" and chunks > 1
-    )
+    setup = StepSetup(**values)
     if not row.micro_batch:
         setup = replace(setup, micro_batch=_micro_batch(setup))
-    if device.name == "MI250X-GCD" and "GCD" not in row.accelerator.upper():
-        assumed.append("a GCD, as PyTorch counts them, not a module of two")
-    if not re.search(rf"(?<![A-Z0-9]){device.name.split('-')[0]}", row.accelerator.upper()):
-        assumed.append(f"planned as {device.name}, which {row.accelerator!r} is taken for")
-    if setup.device.family not in CALIBRATED:
-        assumed.append(
-            f"no training on {setup.device.family} was published to us: measured matrix products only"
+    return setup
+
+
+def _device_notes(row: PublishedRow, device: Accelerator) -> list[str]:
+    """Return what has to be known about the device that the row's accelerator was taken for."""
+    notes = []
+    accelerator = row.accelerator.upper()
+    if device.name == "MI250X-GCD" and "GCD" not in accelerator:
+        notes.append("a GCD, as PyTorch counts them, not a module of two")
+    short_name = device.name.split("-")[0]
+    if not re.search(rf"(?<![A-Z0-9]){short_name}", accelerator):
+        notes.append(f"planned as {device.name}, which {row.accelerator!r} is taken for")
+    if device.family not in CALIBRATED:
+        notes.append(
+            f"no training on {device.family} was published to us: measured matrix products only"
         )
-    return setup, shape_from, tuple(assumed)
+    return notes
 
 
 def shape_for(row: PublishedRow, models: Mapping[str, Model]) -> tuple[Model, str]:
-    """The shape of a row's model and where it is from.
+    """Return the shape of a row's model and where it is from.
 
-    The catalogue's model of that name, else the nearest in size with heads of 64 to 160; if its count is off, hidden is
-    scaled by the 0.4th power of the ratio of parameters (a multiple of 128) and the layers to the count.
+    It is the catalogue's model of that name, else the nearest in size with heads of 64 to 160. If its
+    count of parameters is off, hidden is scaled by the 0.4th power of the ratio of parameters (a
+    multiple of 128), and the layers to the count.
     """
-    wanted = row.billions * 1e9
+    parameters = row.billions * 1e9
     length = row.sequence_length
-    llama = "llama" in row.model.lower()
-    family = {name: model for name, model in models.items() if ("llama" in name) == llama} or models
-    if (
-        "gpt" not in row.model.lower()
-    ):  # the documents' test shapes are far wider than deep, as nobody trains a model
-        family = {
-            name: model for name, model in family.items() if model.hidden <= WIDEST * model.layers
-        } or family
+    family = _family(row, models)
+    names = _name_words(row.model)
     for name, model in family.items():
-        if name in _words(row.model) and abs(_count(model, length) / wanted - 1) <= SHAPE_TOLERANCE:
+        if name in names and _size_error(model, length, parameters) <= SHAPE_TOLERANCE:
             return model, f"{name} of the catalogue"
     usual = {
         name: model for name, model in family.items() if 64 <= model.hidden // model.heads <= 160
-    } or family
-    name, model = min(
-        usual.items(), key=lambda item: abs(math.log(_count(item[1], length) / wanted))
-    )
-    if abs(_count(model, length) / wanted - 1) <= SHAPE_TOLERANCE / 2:
-        return model, f"{name} of the catalogue, by size"
-    return _scaled(
-        model, wanted, row.model
-    ), f"{name} of the catalogue, scaled to {row.billions:g} B"
+    }
+    candidates = usual or family
+
+    def size_distance(name: str) -> float:
+        return abs(math.log(_parameter_count(candidates[name], length) / parameters))
+
+    nearest_name = min(candidates, key=size_distance)
+    nearest = candidates[nearest_name]
+    if _size_error(nearest, length, parameters) <= SHAPE_TOLERANCE / 2:
+        return nearest, f"{nearest_name} of the catalogue, by size"
+    scaled = _scaled(nearest, parameters, row.model)
+    return scaled, f"{nearest_name} of the catalogue, scaled to {row.billions:g} B"
 
 
-def _words(text: str) -> set[str]:
+def _family(row: PublishedRow, models: Mapping[str, Model]) -> Mapping[str, Model]:
+    """Return the models of the row's kind, Llama or GPT; all models if there is none of that kind."""
+    is_llama = "llama" in row.model.lower()
+    family = {name: model for name, model in models.items() if ("llama" in name) == is_llama}
+    if not family:
+        family = dict(models)
+    if "gpt" in row.model.lower():
+        return family
+    # The documents' test shapes are far wider than deep. Nobody trains such a model.
+    usual = {name: model for name, model in family.items() if model.hidden <= WIDEST * model.layers}
+    return usual or family
+
+
+def _size_error(model: Model, sequence_length: int, parameters: float) -> float:
+    """Return by which share a model's count of parameters is off."""
+    return abs(_parameter_count(model, sequence_length) / parameters - 1)
+
+
+def _name_words(text: str) -> set[str]:
+    """Return the words of a model's name. Llama's versions become names of the catalogue."""
     plain = text.lower()
     words = set(re.findall(r"[a-z0-9.]+", plain))
-    if match := re.search(r"llama[- ]?(\d)?(?:\.\d)?.*?(\d+(?:\.\d+)?b)", plain):
-        words.add(f"llama-{match[1] or '3'}-{match[2]}")
+    llama = re.search(r"llama[- ]?(\d)?(?:\.\d)?.*?(\d+(?:\.\d+)?b)", plain)
+    if llama:
+        version = llama[1] or "3"
+        words.add(f"llama-{version}-{llama[2]}")
     return words
 
 
-def _count(model: Model, sequence: int = 0) -> int:
-    """Parameters, with a learned position for each token of the sequence."""
+def _parameter_count(model: Model, sequence_length: int = 0) -> int:
+    """Return the parameters, with a learned position for each token of the sequence."""
     if model.position_embedding == "learned":
-        learned = model.hidden * max(0, sequence - model.positions)
+        more_positions = model.hidden * max(0, sequence_length - model.positions)
     else:
-        learned = 0
-    return (model.parameters or sizes.whole(sizes.shape_of(model)).total) + learned
+        more_positions = 0
+    count = model.parameters or sizes.whole(sizes.shape_of(model)).total
+    return count + more_positions
 
 
-def _scaled(model: Model, wanted: float, name: str) -> Model:
-    ratio = wanted / _count(model)
-    layers_said = re.search(r"(\d+) layers(?:, (\d+))?", name)
+def _scaled(model: Model, parameters: float, name: str) -> Model:
+    """Return a model scaled to a number of parameters. Layers and hidden in the name win."""
+    ratio = parameters / _parameter_count(model)
+    stated = re.search(r"(\d+) layers(?:, (\d+))?", name)
     hidden = max(128, round(model.hidden * ratio**0.4 / 128) * 128)
-    if layers_said and layers_said[2]:
-        hidden = int(layers_said[2])
-    inner = round(model.ffn_hidden * hidden / model.hidden) if model.ffn_hidden else 0
+    if stated and stated[2]:
+        hidden = int(stated[2])
     heads = max(1, hidden // 128)
-    kv_heads = max(1, round(heads * model.kv_heads / model.heads)) if model.kv_heads else 0
-    changed = model.model_copy(
-        update={
-            "hidden": hidden,
-            "heads": heads,
-            "kv_heads": kv_heads,
-            "ffn_hidden": inner,
-            "layers": 1,
-        }
-    )
-    shape = sizes.shape_of(changed)
-    layer = sizes.layer(shape)
-    layers = max(1, round((wanted - sizes.whole(shape).total + layer) / layer))
-    return changed.model_copy(update={"layers": int(layers_said[1]) if layers_said else layers})
+    ffn_hidden = 0
+    if model.ffn_hidden:
+        ffn_hidden = round(model.ffn_hidden * hidden / model.hidden)
+    kv_heads = 0
+    if model.kv_heads:
+        kv_heads = max(1, round(heads * model.kv_heads / model.heads))
+    sizes_of_one_layer = {
+        "hidden": hidden,
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "ffn_hidden": ffn_hidden,
+        "layers": 1,
+    }
+    one_layer = model.model_copy(update=sizes_of_one_layer)
+    if stated:
+        layers = int(stated[1])
+    else:
+        shape = sizes.shape_of(one_layer)
+        layer_parameters = sizes.layer(shape)
+        other_parameters = sizes.whole(shape).total - layer_parameters
+        layers = max(1, round((parameters - other_parameters) / layer_parameters))
+    return one_layer.model_copy(update={"layers": layers})
 
 
-def _cut(row: PublishedRow, device: Accelerator, assumed: list[str]) -> tuple[int, int]:
-    """Tensor and pipeline; where they are not given, the least that holds 60 % of the memory in states."""
+def _layout(row: PublishedRow, device: Accelerator, assumed: list[str]) -> tuple[int, int]:
+    """Return tensor and pipeline size.
+
+    Where they are not given, they are the least with which the states fit into 60 % of the memory.
+    """
     if row.tensor and row.pipeline:
         return row.tensor, row.pipeline
-    if row.zero_stage == 3:
-        return row.tensor or 1, row.pipeline or 1
-    copies = row.devices or 64
     tensor = row.tensor or 1
     pipeline = row.pipeline or 1
-    most = 4 if row.billions < 15 or row.code == "unfused" else 8
-    while tensor * pipeline < copies:
-        share = max(1, copies // (tensor * pipeline)) if row.zero_stage else 1
-        need = row.billions * 1e9 / (tensor * pipeline) * (6 + 12 / share)
-        if need <= 0.6 * device.memory_bytes:
+    if row.zero_stage == 3:
+        return tensor, pipeline
+    devices = row.devices or ASSUMED_DEVICES
+    is_small = row.billions < 15 or row.code == "unfused"
+    largest_tensor = min(4 if is_small else 8, device.devices_per_node)
+    while tensor * pipeline < devices:
+        if _state_bytes(row, devices, tensor * pipeline) <= 0.6 * device.memory_bytes:
             break
-        if not row.tensor and tensor < min(most, device.devices_per_node):
+        if not row.tensor and tensor < largest_tensor:
             tensor *= 2
         elif not row.pipeline:
             pipeline *= 2
@@ -276,56 +378,86 @@ def _cut(row: PublishedRow, device: Accelerator, assumed: list[str]) -> tuple[in
     return tensor, pipeline
 
 
-def _usual_batch(
-    row: PublishedRow, data: int, pipeline: int, sequence: int, assumed: list[str]
-) -> int:
-    limits = ((2, 0.5e6), (10, 1e6), (60, 2e6), (300, 4e6))
-    tokens = next((tokens for billions, tokens in limits if row.billions < billions), 16e6)
-    batch = max(
-        data * max(1, 2 * pipeline if pipeline > 1 else 1), round(tokens / sequence / data) * data
-    )
-    assumed.append(f"global batch of {batch}")
-    return batch
+def _state_bytes(row: PublishedRow, devices: int, model_parallel: int) -> float:
+    """Return bytes of weights, gradients and optimizer states on one device.
+
+    A parameter takes 6 bytes for bf16 weight and fp32 gradient, and 12 for the states, which ZeRO
+    divides among the replicas.
+    """
+    replicas = max(1, devices // model_parallel) if row.zero_stage else 1
+    parameters = row.billions * 1e9 / model_parallel
+    return parameters * (6 + 12 / replicas)
+
+
+def _usual_batch(row: PublishedRow, replicas: int, pipeline: int, sequence_length: int) -> int:
+    """Return the usual global batch of a model of this size, in sequences."""
+    tokens = _LARGEST_BATCH_TOKENS
+    for billions, batch_tokens in _BATCH_TOKENS:
+        if row.billions < billions:
+            tokens = batch_tokens
+            break
+    least_per_replica = 2 * pipeline if pipeline > 1 else 1
+    usual_per_replica = round(tokens / sequence_length / replicas)
+    return max(least_per_replica, usual_per_replica) * replicas
 
 
 def _micro_batch(setup: StepSetup) -> int:
-    """The largest divisor of a copy's share within `MICRO_TOKENS` and the memory; 1 where there is a pipeline."""
-    share = max(1, setup.global_batch // setup.data)
+    """Return the largest micro-batch that divides a replica's sequences.
+
+    Without a pipeline it keeps within `MICRO_TOKENS` and the memory, with one within
+    `PIPELINE_MICRO_TOKENS`.
+    """
+    sequences_per_replica = max(1, setup.global_batch // setup.data)
+    sequence_length = setup.shape.sequence_length
     if setup.pipeline > 1:
-        return max(
-            size
-            for size in range(1, max(1, 2048 // setup.shape.sequence_length) + 1)
-            if share % size == 0
-        )
-    free = free_bytes(setup)
-    each = sequence_bytes(setup)
-    most = max(
-        1, min(int(free / each), MICRO_TOKENS * setup.context // setup.shape.sequence_length)
-    )
-    return max(size for size in range(1, min(share, most) + 1) if share % size == 0)
+        most = max(1, PIPELINE_MICRO_TOKENS // sequence_length)
+    else:
+        fitting = int(free_bytes(setup) / sequence_bytes(setup))
+        within_tokens = MICRO_TOKENS * setup.context // sequence_length
+        most = max(1, min(fitting, within_tokens))
+        most = min(most, sequences_per_replica)
+    return max(size for size in range(1, most + 1) if sequences_per_replica % size == 0)
 
 
 def free_bytes(setup: StepSetup) -> float:
-    """Memory beside the states, nine tenths of the device in all."""
+    """Return the bytes of nine tenths of a device's memory that the states leave."""
     parameters = sizes.whole(setup.shape).total / setup.tensor / setup.pipeline
-    copies = setup.data * setup.context
-    states = (18.0, 6 + 12 / copies, 4 + 14 / copies, 18 / copies)[setup.zero_stage]
-    gathered = 8 * sizes.layer(setup.shape, tensor=setup.tensor) if setup.zero_stage == 3 else 0
-    return 0.9 * setup.device.memory_bytes - parameters * states - gathered
+    replicas = setup.data * setup.context
+    bytes_per_parameter = (
+        18.0,
+        6 + 12 / replicas,
+        4 + 14 / replicas,
+        18 / replicas,
+    )[setup.zero_stage]
+    gathered = 0
+    if setup.zero_stage == 3:
+        gathered = 8 * sizes.layer(setup.shape, tensor=setup.tensor)
+    return 0.9 * setup.device.memory_bytes - parameters * bytes_per_parameter - gathered
 
 
 def sequence_bytes(setup: StepSetup) -> float:
-    """Activations of one sequence: what is kept of each layer, one layer's working set, the logits."""
+    """Return the bytes of one sequence's activations.
+
+    They are those kept of each layer, the working set of one layer, and the logits.
+    """
     shape = setup.shape
-    unit = shape.sequence_length * shape.hidden / setup.context
-    kept, working = (2.0, 40.0) if setup.recompute == "full" else (34.0 / setup.tensor, 0.0)
+    token_bytes = shape.sequence_length * shape.hidden / setup.context
+    if setup.recompute == "full":
+        per_layer = 2.0
+        working = 40.0
+    else:
+        per_layer = 34.0 / setup.tensor
+        working = 0.0
     logits = 8.0 * shape.padded_vocabulary / shape.hidden / setup.tensor
-    return unit * (kept * shape.layers / setup.pipeline + working + logits)
+    return token_bytes * (per_layer * shape.layers / setup.pipeline + working + logits)
 
 
 def _chunks(row: PublishedRow, shape: Shape, pipeline: int) -> int:
-    """Interleaved chunks a vendor's recipe would have: two or more where layers and code allow it."""
+    """Return the interleaved chunks that a vendor's recipe would have.
+
+    There are two or more if the code is tuned and they divide the layers of a stage.
+    """
     if pipeline == 1 or row.code != "tuned":
         return 1
-    layers = shape.layers // pipeline
-    return max((size for size in (2, 3, 4, 5, 6) if layers % size == 0), default=1)
+    layers_per_stage = shape.layers // pipeline
+    return max((size for size in (2, 3, 4, 5, 6) if layers_per_stage % size == 0), default=1)

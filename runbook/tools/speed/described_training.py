@@ -1,0 +1,141 @@
+"""The training that facts describe, as the model of a step takes it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from runbook.params.schema.entries import Model
+from runbook.plan_file.schema import Shape
+from runbook.planning.cost.flops import flops
+from runbook.planning.cost.iteration import StepSetup, known
+from runbook.planning.sizes import shape_of
+from runbook.tools.speed.facts import NUMBERS, OFF, Facts
+from runbook.tools.speed.predict import setup_of, shape_for
+from runbook.tools.speed.published_rows import PublishedRow, billions_in, read_row
+
+_SAME_SIZE = (0.75, 1.33)
+"""Parameters of the table's model for each one of the run's, between which they count as one model."""
+
+
+class DescribedTraining(NamedTuple):
+    """A training as the model of a step takes it."""
+
+    setup: StepSetup
+    table_shape: Shape | None
+    """The model of the table that set the expectation, if it is another one."""
+    assumed: list[str]
+
+
+def described_training(facts: Facts, models: Mapping[str, Model]) -> DescribedTraining | str:
+    """Return the training that the facts describe, or the reason why nothing can be expected of it."""
+    if "accelerator" not in facts:
+        return "nothing can be expected without the accelerator's name: no peak is guessed"
+    numbers = {key: float(facts.get(key) or 0) for key in NUMBERS}
+    switched_off = {key for key, value in facts.items() if value.lower() in OFF}
+    # A transformer has about 12 x layers x hidden^2 parameters.
+    counted_billions = 12e-9 * numbers["layers"] * numbers["hidden"] ** 2
+    billions = counted_billions or billions_in(facts.get("model", ""))
+    row = read_row(1, _cells(facts, numbers, switched_off, billions))
+    row_setup = setup_of(row, models)
+    if isinstance(row_setup, str):
+        return row_setup
+    reason = known(row_setup.setup.device, row_setup.setup.precision)
+    if reason:
+        return reason
+    setup = _with_options(row_setup.setup, facts, numbers, switched_off)
+    table_shape = None
+    if numbers["experts"] <= 1:
+        table_billions = billions_in(facts.get("expected.model", ""))
+        if _differs(table_billions, billions):
+            table_row = replace(row, model=facts.get("expected.model", ""), billions=table_billions)
+            table_shape = _table_shape(table_row, setup, models)
+    return DescribedTraining(setup, table_shape, [*row_setup.assumed, *row.unknown])
+
+
+def _cells(
+    facts: Facts, numbers: Mapping[str, float], switched_off: set[str], billions: float
+) -> dict[str, str]:
+    """Return the facts as the cells of a row of published results."""
+    replicas = numbers["dp"] * (numbers["tp"] or 1) * (numbers["pp"] or 1)
+    cells = {"n_accel": f"{replicas:.0f}"}
+    cells |= facts
+    cells["params_b"] = f"{billions:.6f}"
+    cells["flash"] = "no" if "flash" in switched_off else "yes"
+    if "recompute" in switched_off:
+        cells["recompute"] = "none"
+    if numbers["layers"]:
+        cells["model"] = "llama" if facts.get("activation") == "swiglu" else "gpt"
+    if "weights" in switched_off:
+        cells["code"] = "eager"
+    if numbers["experts"] > 1:
+        # A token's work is that of the experts it is sent to.
+        ffn_width = numbers["ffn"] or 4 * numbers["hidden"]
+        experts_per_token = numbers["experts_a_token"] or 2
+        cells["ffn"] = f"{ffn_width * experts_per_token:.0f}"
+    return cells
+
+
+def _with_options(
+    setup: StepSetup, facts: Facts, numbers: Mapping[str, float], switched_off: set[str]
+) -> StepSetup:
+    """Return the set-up with the options that no row of published results has."""
+    shows_gradients = "overlap_gradients" in switched_off and setup.zero_stage < 2
+    global_batch = setup.global_batch
+    if "global_batch" not in facts:
+        # Every layout of these devices has to divide an assumed batch.
+        sequences_per_device = round(global_batch / setup.world) or 1
+        global_batch = sequences_per_device * setup.world
+    return replace(
+        setup,
+        virtual_pipeline=int(numbers["vp"] or 1),
+        sequence=setup.sequence and "sequence" not in switched_off,
+        shown_data=1.0 if shows_gradients else 0.0,
+        global_batch=global_batch,
+    )
+
+
+def _differs(table_billions: float, billions: float) -> bool:
+    """Return whether the table's model is known and is not about as large as the run's."""
+    if not table_billions or not billions:
+        return False
+    smaller, larger = _SAME_SIZE
+    return not smaller < table_billions / billions < larger
+
+
+def _table_shape(table_row: PublishedRow, setup: StepSetup, models: Mapping[str, Model]) -> Shape:
+    """Return the shape of the table's model, with the run's length of sequences."""
+    model, _ = shape_for(table_row, models)
+    return shape_of(model, sequence_length=setup.shape.sequence_length)
+
+
+def operations(setup: StepSetup) -> float:
+    """Return the floating-point operations of a step on all devices (convention: megatron-full)."""
+    sequences = setup.num_microbatches * setup.micro_batch * setup.data
+    return flops(setup.shape, sequences)
+
+
+def stated_seconds(setup: StepSetup, facts: Facts, prefix: str) -> dict[str, float]:
+    """Return the seconds of a step by each speed that was given as `expected` or as `reached`.
+
+    A figure above twice the peak of a device is the sum over all devices.
+    """
+    seconds = {}
+    step_seconds = float(facts.get(f"{prefix}.seconds") or 0)
+    if step_seconds:
+        seconds["seconds"] = step_seconds
+    peak_tflops = setup.device.peaks["fp8" if setup.precision == "fp8" else "fp16"]
+    tflop_per_token = flops(setup.shape, 1) / setup.shape.sequence_length / 1e12
+    tflops_per_unit = {
+        "tokens_per_second": tflop_per_token,
+        "tflops": 1.0,
+        "mfu": peak_tflops / 100,
+    }
+    for unit, factor in tflops_per_unit.items():
+        tflops = float(facts.get(f"{prefix}.{unit}") or 0) * factor
+        if not tflops:
+            continue
+        seconds[unit] = operations(setup) / tflops / 1e12
+        is_total = tflops > 2 * peak_tflops
+        if not is_total:
+            seconds[unit] /= setup.world
+    return seconds

@@ -1,0 +1,42 @@
+"""Parts of the gap between the expected and the reached time of a step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+_NEGLIGIBLE_SECONDS = 1e-9
+
+
+@dataclass(frozen=True)
+class GapPart:
+    """One part of the gap, in seconds of a step."""
+
+    name: str
+    seconds: float
+    evidence: str
+    remedy: str
+    words: str = ""
+    """The change as --set takes it."""
+
+
+def fill(gap: float, *groups: Sequence[GapPart]) -> list[GapPart]:
+    """Return parts that add up to the gap, largest first, with the unexplained part last.
+
+    Each group takes what the groups before it left. If a group is larger than that, all of its parts
+    shrink by the same factor. Without a gap the list is empty.
+    """
+    remaining = max(0.0, gap)
+    parts = list[GapPart]()
+    for group in groups:
+        group_seconds = sum(part.seconds for part in group)
+        share = min(1.0, remaining / group_seconds) if group_seconds else 0.0
+        parts += [replace(part, seconds=part.seconds * share) for part in group]
+        remaining -= group_seconds * share
+    parts.sort(key=lambda part: -part.seconds)
+    unexplained = GapPart(
+        "unexplained",
+        remaining,
+        "nothing that was said or measured accounts for it",
+        "profile a step",
+    )
+    parts.append(unexplained)
+    return [part for part in parts if part.seconds > _NEGLIGIBLE_SECONDS]
