@@ -11,11 +11,14 @@ from runbook.params.project import project_root
 from runbook.tools.speed.predict import Prediction, check_columns, predict_rows
 
 MAX_BYTES = 64 * 2**20
-"""Larger files are no tables of results."""
+"""Larger files are refused as tables of results."""
 
 
 def predict_file(path: Path) -> list[Prediction]:
-    """A prediction for each row of a table in the columns of published_results.csv; `ParamsError` for another file."""
+    """Predict each row of a table with the columns of published_results.csv.
+
+    Raise `ParamsError` for a file that is no such table.
+    """
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ParamsError(
@@ -39,12 +42,16 @@ def predict_file(path: Path) -> list[Prediction]:
 
 
 def predictions_text(predictions: Iterable[Prediction]) -> str:
-    """The predictions for a terminal."""
-    lines = []
-    for made in predictions:
-        row = made.row
-        speed = f"unknown: {made.reason}"
-        if made.tokens_s_per_accel is not None:
-            speed = f"{made.tokens_s_per_accel:g} tokens/s, {made.tflops_per_accel:g} TFLOP/s ({row.convention})"
-        lines.append(f"{row.number:4d}  {row.model} on {row.accelerator}: {speed}")
-    return "\n".join(lines)
+    """Return the predictions for a terminal, one line each."""
+    return "\n".join(_prediction_line(prediction) for prediction in predictions)
+
+
+def _prediction_line(prediction: Prediction) -> str:
+    """Return the speed of one row, or the reason why it is unknown."""
+    row = prediction.row
+    if prediction.tokens_s_per_accel is None:
+        speed = f"unknown: {prediction.reason}"
+    else:
+        tokens = f"{prediction.tokens_s_per_accel:g} tokens/s"
+        speed = f"{tokens}, {prediction.tflops_per_accel:g} TFLOP/s ({row.convention})"
+    return f"{row.number:4d}  {row.model} on {row.accelerator}: {speed}"

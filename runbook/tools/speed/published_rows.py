@@ -1,10 +1,10 @@
-"""Published results as the table of published_results.csv words them: what a row says, in our own terms.
+"""Rows of a table of published results, such as published_results.csv, read into our own terms.
 
 Optional columns (`micro_batch`, `vp`, `layers`, `code`, ...) win over the words in `software`.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from runbook.planning.cost.accelerators import find_accelerator
@@ -25,20 +25,16 @@ _PRECISIONS = {
     "tf32": "tf32",
     "fp32": "fp32",
 }
+_ACTIVATION_CHECKPOINTS = r"act(ivation)?[ _.-]*(ckpt|checkpoint)\w*\s*="
 _RECOMPUTE = (
-    (
-        r"act(ivation)?[ _.-]*(ckpt|checkpoint)\w*\s*=\s*false|no act\w*\.? ckpt|no recompute",
-        "none",
-    ),
+    (rf"{_ACTIVATION_CHECKPOINTS}\s*false|no act\w*\.? ckpt|no recompute", "none"),
     (r"selective (recompute|activation)", "selective"),
-    (
-        r"act(ivation)?[ _.-]*(ckpt|checkpoint)\w*\s*=\s*true|full (recomput(e|ation)|ac\b|activation)",
-        "full",
-    ),
+    (rf"{_ACTIVATION_CHECKPOINTS}\s*true|full (recomput(e|ation)|ac\b|activation)", "full"),
     (r"\bsac\b|torchtitan", "operators"),
     (r"factor 3|no act", "none"),
     (r"factor 4|narayanan|\bhfu\)|megatron-deepspeed|bigscience|metaseq|argonne", "full"),
 )
+"""What a source's words say of recomputation. The first pattern that is found counts."""
 _SIZES = {
     "layers": "layers",
     "hidden": "hidden",
@@ -47,30 +43,63 @@ _SIZES = {
     "ffn": "ffn_hidden",
     "vocabulary": "vocabulary",
 }
-_YES_OR_NO = dict.fromkeys(("1", "yes", "true", "on"), "yes") | dict.fromkeys(
-    ("0", "no", "false", "off"), "no"
-)
-_WORDS = {
-    "recompute": {word: word for word in ("none", "selective", "operators", "full")}
-    | {"some": "operators"},
-    "zero_stage": {word: word for word in "0123"},
-    "code": {word: word for word in ("fused", "unfused", "eager", "tuned")},
-    "flash": _YES_OR_NO | {"2": "yes", "3": "yes"},
-    "cuda_graphs": _YES_OR_NO | {"none": "no", "full": "yes"},
-    "fp8_recipe": {
-        word: word for word in ("delayed", "tensorwise", "current", "blockwise", "mxfp8", "hybrid")
-    },
+"""The catalogue's names of a model's sizes, by column."""
+_YES_OR_NO = {
+    "1": "yes",
+    "yes": "yes",
+    "true": "yes",
+    "on": "yes",
+    "0": "no",
+    "no": "no",
+    "false": "no",
+    "off": "no",
 }
-"""Words of the optional columns; all recipes of fp8 are planned alike."""
-_MOST = 1e9
-"""A larger number in a cell is a slip and says nothing."""
-_VENDOR = r"nemo|meta internal|megascale|transformer engine|megatron-(bridge|core)|mlperf|nvidia\b(?!.*deepspeed)"
-_OLD = r"megatron-lm v[12]\b|megatron-lm v2|bigscience|metaseq|deepspeed 0\.[0-9]\.|rocm 5"
+_FP8_RECIPES = ("delayed", "tensorwise", "current", "blockwise", "mxfp8", "hybrid")
+
+
+def _as_they_are(*words: str) -> dict[str, str]:
+    """Return words that mean themselves."""
+    return {word: word for word in words}
+
+
+_WORDS = {
+    "recompute": {**_as_they_are("none", "selective", "operators", "full"), "some": "operators"},
+    "zero_stage": _as_they_are("0", "1", "2", "3"),
+    "code": _as_they_are("fused", "unfused", "eager", "tuned"),
+    "flash": {**_YES_OR_NO, "2": "yes", "3": "yes"},
+    "cuda_graphs": {**_YES_OR_NO, "none": "no", "full": "yes"},
+    "fp8_recipe": _as_they_are(*_FP8_RECIPES),
+}
+"""Words of the optional columns. All recipes of fp8 are planned alike."""
+_LARGEST_NUMBER = 1e9
+"""A larger number in a cell is a slip and counts as not given."""
+_TUNED_SOFTWARE = (
+    r"nemo|meta internal|megascale|transformer engine|megatron-(bridge|core)|mlperf"
+    r"|nvidia\b(?!.*deepspeed)"
+)
+_OLD_SOFTWARE = r"megatron-lm v[12]\b|megatron-lm v2|bigscience|metaseq|deepspeed 0\.[0-9]\.|rocm 5"
+_CONVENTIONS = (
+    (r"narayanan|\(hfu\)|96 ?b ?s ?l", "narayanan-2021"),
+    (r"factor 4", "megatron-deepspeed-f4"),
+    (r"factor 3", "megatron-deepspeed-f3"),
+    (r"causal", "megatron-causal"),
+    (r"6 ?n ?\(non|heads head_dim", "torchtitan"),
+    (r"8 ?n ?\+ ?16", "llm-foundry-hardware"),
+    (r"llm-foundry|12 ?l ?[dh] ?s", "llm-foundry"),
+    (r"palm|paper table|mfu\)", "palm"),
+    (r"^6 ?n( per token)?$", "six-n"),
+    (r"full s\^2|full[- ]attention|2205\.05198|app\. a", "megatron-full"),
+    (r"throughput_calculator|megatron-deepspeed", "megatron-deepspeed-f4"),
+)
+"""Names in `flops.CONVENTIONS` by a source's words. The first pattern that is found counts."""
+_CAUSAL_SOFTWARE = r"core (0\.1[2-9]|0\.2|1\.)|nemo 25\.(09|1)|nemo 26|megatron-bridge"
+"""Versions that count causal attention as half."""
+_BILLIONS = {"M": 1e-3, "B": 1.0, "T": 1e3}
 
 
 @dataclass(frozen=True)
 class PublishedRow(Cut):
-    """One row; 0 or an empty word where it does not say."""
+    """One row. 0 or an empty word where the row does not say."""
 
     number: int
     """1 for the first below the head."""
@@ -89,164 +118,208 @@ class PublishedRow(Cut):
     network: float
     """Gbit/s of one device between nodes."""
     sizes: Mapping[str, int]
-    """Of the model, by the catalogue's names: layers, hidden, heads, kv_heads, ffn_hidden, vocabulary."""
+    """Sizes of the model, by the catalogue's names: layers, hidden, heads, kv_heads, ffn_hidden, vocabulary."""
     unknown: tuple[str, ...]
-    """Cells of the optional columns that were not understood, and so not used."""
+    """Cells of the optional columns that were not understood and are not used."""
+
+
+class _Cells:
+    """Cells of one row, and a note for each that was not understood."""
+
+    def __init__(self, cells: Mapping[str, str | None]) -> None:
+        self._cells = cells
+        self.unknown: list[str] = []
+
+    def text(self, name: str) -> str:
+        """Return a cell without spaces around it, '' where it is empty or missing."""
+        return (self._cells.get(name) or "").strip()
+
+    def count(self, name: str) -> int:
+        """Return the number at the beginning of a cell, or 0."""
+        return int(_number(self.text(name)))
+
+    def size(self, name: str) -> int:
+        """Return the number of an optional column, or 0. Note a cell without a number."""
+        count = self.count(name)
+        if self.text(name) and not count:
+            self._note(name)
+        return count
+
+    def word(self, name: str) -> str:
+        """Return our word for a cell of an optional column, or ''. Note an unknown word."""
+        text = self.text(name).lower().removesuffix(".0")
+        if text and text not in _WORDS[name]:
+            self._note(name)
+        return _WORDS[name].get(text, "")
+
+    def gbit_s(self, name: str) -> float:
+        """Return a bandwidth in Gbit/s, or 0. Note a cell that is none."""
+        text = self.text(name)
+        bandwidth = re.fullmatch(r"(\d+(?:\.\d+)?) ?(gb/s|gbps|gbit/s)?", text.lower())
+        if bandwidth:
+            return float(bandwidth[1])
+        if text:
+            self._note(name)
+        return 0.0
+
+    def _note(self, name: str) -> None:
+        self.unknown.append(f"{name} {self.text(name)}")
 
 
 def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
-    """The row in our terms; unknown words and empty cells leave a field unsaid."""
-
-    def cell(name: str) -> str:
-        return (cells.get(name) or "").strip()
-
-    def count(name: str) -> int:
-        return int(_number(cell(name)))
-
-    unknown: list[str] = []
-
-    def word(name: str) -> str:
-        said = cell(name).lower().removesuffix(".0")
-        if said and said not in _WORDS[name]:
-            unknown.append(f"{name} {cell(name)}")
-        return _WORDS[name].get(said, "")
-
-    def size(name: str) -> int:
-        if cell(name) and not count(name):
-            unknown.append(f"{name} {cell(name)}")
-        return count(name)
-
-    flash = word("flash")
-    graphs = word("cuda_graphs")
-    _ = word("fp8_recipe")
-    network = re.fullmatch(r"(\d+(?:\.\d+)?) ?(gb/s|gbps|gbit/s)?", cell("network").lower())
-    if cell("network") and not network:
-        unknown.append(f"network {cell('network')}")
-    said = " ".join(cell(name) for name in ("software", "flops_convention", "note")).lower()
-    context = " ".join((cell("software"), cell("note"))).lower()
-    tensor = _after(r"(?:\btp ?=? ?|xtp)(\d+)", context) or (8 if "megatron tp" in context else 0)
+    """Return the row in our terms. Unknown words and empty cells count as not given."""
+    row = _Cells(cells)
+    software = row.text("software")
+    note = row.text("note")
+    context = " ".join((software, note)).lower()
+    stated = " ".join((software, row.text("flops_convention"), note)).lower()
+    # The cells of words come first, as `unknown` names them in this order.
+    flash = row.word("flash")
+    cuda_graphs = row.word("cuda_graphs")
+    row.word("fp8_recipe")
+    network = row.gbit_s("network")
     return PublishedRow(
         number=number,
-        model=cell("model"),
-        billions=_number(cell("params_b")) or billions_in(cell("model")),
-        accelerator=cell("accelerator"),
-        devices=_devices(cell("n_accel"), cell("accelerator")),
-        precision=_precision(cell("precision"), context),
-        sequence_length=count("seq_len"),
-        global_batch=count("global_batch"),
-        tensor=count("tp") or tensor,
-        pipeline=count("pp") or _after(r"(?:\bpp ?=? ?|xpp)(\d+)", context),
-        data=count("dp") or _after(r"fsdp ?(\d+) ?x", context),
-        context=count("cp") or 1,
-        virtual_pipeline=size("vp") or _after(r"\bvp[p]?[ =]*(\d+)", context) or 1,
-        micro_batch=size("micro_batch")
-        or _after(r"(?:micro-batch|local batch|mbs)[ =:]*(\d+)", context)
-        or _after(r"\bb=(\d+) per", context),
-        convention=convention(cell("flops_convention"), cell("software"), cell("date")),
-        recompute=word("recompute")
-        or next((name for pattern, name in _RECOMPUTE if re.search(pattern, said)), ""),
-        zero_stage=int(word("zero_stage") or zero_stage(context)),
-        flash=flash == "yes" if flash else has_flash(context, cell("date")),
-        code=word("code") or code(context),
-        cuda_graphs=graphs == "yes",
-        network=float(network[1]) if network else 0.0,
-        sizes={name: size(column) for column, name in _SIZES.items()},
-        unknown=tuple(unknown),
+        model=row.text("model"),
+        billions=_number(row.text("params_b")) or billions_in(row.text("model")),
+        accelerator=row.text("accelerator"),
+        devices=_devices(row.text("n_accel"), row.text("accelerator")),
+        precision=_precision(row.text("precision"), context),
+        sequence_length=row.count("seq_len"),
+        global_batch=row.count("global_batch"),
+        tensor=row.count("tp") or _stated_tensor(context),
+        pipeline=row.count("pp") or _number_after(r"(?:\bpp ?=? ?|xpp)(\d+)", context),
+        data=row.count("dp") or _number_after(r"fsdp ?(\d+) ?x", context),
+        context=row.count("cp") or 1,
+        virtual_pipeline=row.size("vp") or _number_after(r"\bvp[p]?[ =]*(\d+)", context) or 1,
+        micro_batch=row.size("micro_batch") or _stated_micro_batch(context),
+        convention=convention(row.text("flops_convention"), software, row.text("date")),
+        recompute=row.word("recompute") or _first_match(_RECOMPUTE, stated),
+        zero_stage=int(row.word("zero_stage") or zero_stage(context)),
+        flash=flash == "yes" if flash else has_flash(context, row.text("date")),
+        code=row.word("code") or code(context),
+        cuda_graphs=cuda_graphs == "yes",
+        network=network,
+        sizes={name: row.size(column) for column, name in _SIZES.items()},
+        unknown=tuple(row.unknown),
     )
 
 
+def _stated_tensor(context: str) -> int:
+    """Return the tensor-parallel size that a text states, or 0.
+
+    "Megatron TP" without a number is taken for 8.
+    """
+    tensor = _number_after(r"(?:\btp ?=? ?|xtp)(\d+)", context)
+    if not tensor and "megatron tp" in context:
+        return 8
+    return tensor
+
+
+def _stated_micro_batch(context: str) -> int:
+    """Return the micro-batch that a text states, or 0."""
+    named = _number_after(r"(?:micro-batch|local batch|mbs)[ =:]*(\d+)", context)
+    return named or _number_after(r"\bb=(\d+) per", context)
+
+
 def billions_in(model: str) -> float:
-    """Parameters a name gives, in billions; 0 where it gives none.
+    """Return the parameters that a name states, in billions, or 0.
 
     >>> billions_in("GPT-3 13B"), billions_in("MPT 760M"), billions_in("GPT 1T"), billions_in("Llama")
     (13.0, 0.76, 1000.0, 0.0)
     """
     match = re.search(r"(?<![\d.])(\d+(?:\.\d+)?) ?([MBT])\b", model, re.IGNORECASE)
-    return float(match[1]) * {"M": 1e-3, "B": 1.0, "T": 1e3}[match[2].upper()] if match else 0.0
+    if match is None:
+        return 0.0
+    return float(match[1]) * _BILLIONS[match[2].upper()]
 
 
 def convention(text: str, software: str = "", date: str = "") -> str:
-    """The name in `flops.CONVENTIONS` that a source's words mean; what it does not say, its software's usual one.
+    """Return the name in `flops.CONVENTIONS` that a source's words mean.
+
+    Where the words say nothing, it is the usual one of its software.
 
     >>> convention("Megatron-DeepSpeed factor 4, V=250880"), convention("6N + 12 l d s per token")
     ('megatron-deepspeed-f4', 'llm-foundry')
     >>> convention("", "Megatron-LM core 0.12", "2025-06"), convention("", "", "")
     ('megatron-causal', 'megatron-full')
     """
-    said = text.lower()
-    made = software.lower()
-    for pattern, name in (
-        (r"narayanan|\(hfu\)|96 ?b ?s ?l", "narayanan-2021"),
-        (r"factor 4", "megatron-deepspeed-f4"),
-        (r"factor 3", "megatron-deepspeed-f3"),
-        (r"causal", "megatron-causal"),
-        (r"6 ?n ?\(non|heads head_dim", "torchtitan"),
-        (r"8 ?n ?\+ ?16", "llm-foundry-hardware"),
-        (r"llm-foundry|12 ?l ?[dh] ?s", "llm-foundry"),
-        (r"palm|paper table|mfu\)", "palm"),
-        (r"^6 ?n( per token)?$", "six-n"),
-        (r"full s\^2|full[- ]attention|2205\.05198|app\. a", "megatron-full"),
-        (r"throughput_calculator|megatron-deepspeed", "megatron-deepspeed-f4"),
-    ):
-        if re.search(pattern, said):
-            return name
-    if re.search(r"deepspeed|metaseq|bigscience", made):
-        if "num_floating" in said and date >= "2025-03":
-            return "megatron-causal"
-        return "megatron-deepspeed-f4"
-    if re.search(r"llm-foundry|composer", made):
+    words = text.lower()
+    program = software.lower()
+    named = _first_match(_CONVENTIONS, words)
+    if named:
+        return named
+    counts_causal = "num_floating" in words and date >= "2025-03"
+    if re.search(r"deepspeed|metaseq|bigscience", program):
+        return "megatron-causal" if counts_causal else "megatron-deepspeed-f4"
+    if re.search(r"llm-foundry|composer", program):
         return "llm-foundry"
-    if "torchtitan" in made:
+    if "torchtitan" in program:
         return "torchtitan"
-    recent = re.search(r"core (0\.1[2-9]|0\.2|1\.)|nemo 25\.(09|1)|nemo 26|megatron-bridge", made)
-    if recent or ("num_floating" in said and date >= "2025-03"):
+    if counts_causal or re.search(_CAUSAL_SOFTWARE, program):
         return "megatron-causal"
     return "megatron-full"
 
 
-def zero_stage(said: str) -> int:
-    """Which states are shared over the copies.
+def zero_stage(text: str) -> int:
+    """Return the ZeRO stage that a text means: which states are sharded over the replicas.
 
     >>> [zero_stage(word) for word in ("fsdp full_shard", "shard_grad_op", "zero-2", "torch ddp", "megatron-lm")]
     [3, 2, 2, 0, 1]
     """
-    if match := re.search(r"zero[- ]?(?:stage[- ]?)?([0-3])", said):
-        return int(match[1])
-    if "shard_grad_op" in said:
+    stage = re.search(r"zero[- ]?(?:stage[- ]?)?([0-3])", text)
+    if stage:
+        return int(stage[1])
+    if "shard_grad_op" in text:
         return 2
-    if "fsdp" in said or "torchtitan" in said:
+    if "fsdp" in text or "torchtitan" in text:
         return 3
-    return 0 if re.search(r"\bddp\b", said) else 1
+    return 0 if re.search(r"\bddp\b", text) else 1
 
 
-def has_flash(said: str, date: str) -> bool:
-    """Whether attention keeps no scores: where it says so, else by its age (fused attention spread from 2023 on)."""
-    if re.search(r"(without|no) flash", said) and not re.search(r"flash attention \(", said):
+def has_flash(text: str, date: str) -> bool:
+    """Return whether attention keeps no scores.
+
+    Where the text does not say, the age decides: fused attention spread from 2023 on.
+    """
+    if re.search(r"(without|no) flash", text) and not re.search(r"flash attention \(", text):
         return False
-    if re.search(r"flash|sdpa|transformer engine", said):
+    if re.search(r"flash|sdpa|transformer engine", text):
         return True
-    if re.search(_OLD, said) and "llm-foundry" not in said:
+    if re.search(_OLD_SOFTWARE, text) and "llm-foundry" not in text:
         return False
     year = re.search(r"20\d\d", date)
-    return not year or int(year[0]) >= 2023
+    return year is None or int(year[0]) >= 2023
 
 
-def code(said: str) -> str:
-    """How well a software's layers are fused: unfused, eager, fused or tuned."""
-    if "eager" in said:
+def code(text: str) -> str:
+    """Return how well a software's layers are fused: unfused, eager, fused or tuned."""
+    if "eager" in text:
         return "eager"
-    if re.search(r"(?<!bigscience megatron-)deepspeed|gpt-neox|hugging ?face", said):
+    if re.search(r"(?<!bigscience megatron-)deepspeed|gpt-neox|hugging ?face", text):
         return "unfused"
-    return "tuned" if re.search(_VENDOR, said) else "fused"
+    return "tuned" if re.search(_TUNED_SOFTWARE, text) else "fused"
+
+
+def _first_match(table: Iterable[tuple[str, str]], text: str) -> str:
+    """Return the name next to the first pattern that is found in the text, or ''."""
+    for pattern, name in table:
+        if re.search(pattern, text):
+            return name
+    return ""
 
 
 def _number(text: str) -> float:
+    """Return the number at the beginning of a text, or 0."""
     match = re.match(r"\s*~?(\d[\d,]*(?:\.\d+)?(?:e\d+)?)", text, re.IGNORECASE)
-    value = float(match[1].replace(",", "")) if match else 0.0
-    return value if value <= _MOST else 0.0
+    if match is None:
+        return 0.0
+    number = float(match[1].replace(",", ""))
+    return number if number <= _LARGEST_NUMBER else 0.0
 
 
 def _devices(text: str, accelerator: str) -> int:
+    """Return the devices of a cell that counts devices or nodes, or 0."""
     count = int(_number(text))
     if "node" not in text.lower():
         return count
@@ -254,14 +327,15 @@ def _devices(text: str, accelerator: str) -> int:
     return count * device.devices_per_node if device else 0
 
 
-def _precision(text: str, said: str) -> str:
-    plain = text.lower()
-    named = next((name for word, name in _PRECISIONS.items() if word in plain), plain)
+def _precision(text: str, context: str) -> str:
+    """Return our name of a precision, from its cell or else from the context. The default is bf16."""
     if text:
-        return named
-    return next((name for word, name in _PRECISIONS.items() if word in said), "bf16")
+        cell = text.lower()
+        return next((name for word, name in _PRECISIONS.items() if word in cell), cell)
+    return next((name for word, name in _PRECISIONS.items() if word in context), "bf16")
 
 
-def _after(pattern: str, said: str) -> int:
-    match = re.search(pattern, said)
+def _number_after(pattern: str, text: str) -> int:
+    """Return the number that a pattern's first group finds, or 0."""
+    match = re.search(pattern, text)
     return int(match[1]) if match else 0
