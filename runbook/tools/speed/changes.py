@@ -20,8 +20,8 @@ _TENSOR_SIZES = (1, 2, 4, 8)
 _PIPELINE_SIZES = (1, 2, 4, 8, 16)
 
 
-class Change(NamedTuple):
-    """A change of a training."""
+class Speedup(NamedTuple):
+    """A change of a training that may make a step faster."""
 
     name: str
     setup: StepSetup
@@ -37,7 +37,7 @@ class _Gain(NamedTuple):
     """Seconds that a change saves for each operation."""
 
     seconds: float
-    change: Change
+    change: Speedup
 
 
 def price(setup: StepSetup) -> float:
@@ -65,9 +65,9 @@ def modelled_parts(
     price_before = price(setup)
     gains = []
     for change in _changes(setup, facts, table_shape):
-        gain = price_before - price(change.setup)
-        if gain > _LEAST_GAIN * price_before:
-            gains.append(_Gain(gain, change))
+        saved = price_before - price(change.setup)
+        if saved > _LEAST_GAIN * price_before:
+            gains.append(_Gain(saved, change))
     gains.sort(key=lambda gain: (gain.seconds, gain.change.name), reverse=True)
     best = setup
     for gain in gains:
@@ -88,7 +88,7 @@ def modelled_parts(
     return parts, step_operations * price(best)
 
 
-def _changes(setup: StepSetup, facts: Facts, table_shape: Shape | None) -> Iterator[Change]:
+def _changes(setup: StepSetup, facts: Facts, table_shape: Shape | None) -> Iterator[Speedup]:
     """Yield every change that has a sign, whether it brings something or not."""
     yield from _work_changes(setup)
     yield from _communication_changes(setup)
@@ -100,10 +100,10 @@ def _changes(setup: StepSetup, facts: Facts, table_shape: Shape | None) -> Itera
         yield _model_change(setup, table_shape)
 
 
-def _work_changes(setup: StepSetup) -> Iterator[Change]:
+def _work_changes(setup: StepSetup) -> Iterator[Speedup]:
     """Yield changes of what a device computes: precision, recomputation, attention, kernels."""
     if setup.precision == "fp32":
-        yield Change(
+        yield Speedup(
             "precision",
             replace(setup, precision="bf16"),
             "fp32: neither --bf16 nor --fp16",
@@ -115,7 +115,7 @@ def _work_changes(setup: StepSetup) -> Iterator[Change]:
         remedy = "keep activations"
         if not fits(selective):
             remedy += ": more pipeline, or a smaller micro-batch, makes room"
-        yield Change(
+        yield Speedup(
             "recompute",
             selective,
             "activations are recomputed: work that no figure counts",
@@ -123,7 +123,7 @@ def _work_changes(setup: StepSetup) -> Iterator[Change]:
             "training.recompute=selective",
         )
     if not setup.flash:
-        yield Change(
+        yield Speedup(
             "flash attention",
             replace(setup, flash=True),
             "attention keeps its scores",
@@ -131,7 +131,7 @@ def _work_changes(setup: StepSetup) -> Iterator[Change]:
             "training.attention=flash2",
         )
     if setup.code == "eager":
-        yield Change(
+        yield Speedup(
             "kernels",
             replace(setup, code="tuned"),
             "layers are not fused, or weights are cast for every product (megatron_amp_O2=False)",
@@ -139,7 +139,7 @@ def _work_changes(setup: StepSetup) -> Iterator[Change]:
         )
 
 
-def _communication_changes(setup: StepSetup) -> Iterator[Change]:
+def _communication_changes(setup: StepSetup) -> Iterator[Speedup]:
     """Yield changes of what devices send: overlap, sequence parallelism, a faster network."""
     lacks_sequence = setup.tensor > 1 and not setup.sequence
     options = []
@@ -148,7 +148,7 @@ def _communication_changes(setup: StepSetup) -> Iterator[Change]:
     if lacks_sequence:
         options.append("parallel.sequence=true")
     if options:
-        yield Change(
+        yield Speedup(
             "communication",
             replace(setup, shown_data=0.0, sequence=setup.tensor > 1),
             "messages are waited for",
@@ -159,7 +159,7 @@ def _communication_changes(setup: StepSetup) -> Iterator[Change]:
     bandwidth = setup.device.network_bandwidth
     if bandwidth < usual_device.network_bandwidth:
         gbit_s = bandwidth * 8e-9
-        yield Change(
+        yield Speedup(
             "network",
             replace(setup, device=usual_device),
             f"{gbit_s:g} Gbit/s a device between nodes, as given or as NCCL took sockets",
@@ -167,14 +167,14 @@ def _communication_changes(setup: StepSetup) -> Iterator[Change]:
         )
 
 
-def _model_change(setup: StepSetup, table_shape: Shape) -> Change:
+def _model_change(setup: StepSetup, table_shape: Shape) -> Speedup:
     """Return the change to the table's model, with the largest micro-batch that fits."""
     tried = [
         replace(setup, shape=table_shape, micro_batch=size) for size in reversed(MICRO_BATCHES)
     ]
     run_size = f"{setup.shape.layers} layers x {setup.shape.hidden}"
     table_size = f"{table_shape.layers} x {table_shape.hidden}"
-    return Change(
+    return Speedup(
         "another model",
         next(filter(fits, tried), tried[-1]),
         f"{run_size}, the table's model has {table_size}",
@@ -182,7 +182,7 @@ def _model_change(setup: StepSetup, table_shape: Shape) -> Change:
     )
 
 
-def _bubble_change(setup: StepSetup) -> Change:
+def _bubble_change(setup: StepSetup) -> Speedup:
     """Return the change to more micro-batches and interleaved chunks."""
     count = setup.num_microbatches
     stages = setup.pipeline
@@ -200,7 +200,7 @@ def _bubble_change(setup: StepSetup) -> Change:
         better = replace(better, virtual_pipeline=chunks)
         words.append(f"parallel.virtual_pipeline={chunks}")
     micro_batches = f"{count} micro-batch(es) a step"
-    return Change(
+    return Speedup(
         "pipeline bubble",
         better,
         f"{micro_batches} for {stages} stage(s) of {setup.virtual_pipeline} chunk(s)",
@@ -209,7 +209,7 @@ def _bubble_change(setup: StepSetup) -> Change:
     )
 
 
-def _layout_change(setup: StepSetup) -> Change:
+def _layout_change(setup: StepSetup) -> Speedup:
     """Return the change to the fastest layout over the same devices that fits."""
     fitting = [layout for layout in _possible_layouts(setup) if fits(layout)]
     new = min([setup, *fitting], key=price)
@@ -217,7 +217,7 @@ def _layout_change(setup: StepSetup) -> Change:
         f"parallel.tensor={new.tensor} parallel.pipeline={new.pipeline} "
         f"parallel.zero_stage={new.zero_stage}"
     )
-    return Change(
+    return Speedup(
         "layout",
         new,
         f"{_layout_text(setup)}: {_layout_text(new)} fits as well",
@@ -255,7 +255,7 @@ def _layout_text(setup: StepSetup) -> str:
     return f"tensor {setup.tensor}, pipeline {setup.pipeline}, ZeRO {setup.zero_stage}"
 
 
-def _micro_batch_change(setup: StepSetup) -> Change:
+def _micro_batch_change(setup: StepSetup) -> Speedup:
     """Return the change to the fastest micro-batch of the present layout that fits."""
     sequences_per_replica = setup.global_batch // setup.data
     candidates = [setup]
@@ -266,7 +266,7 @@ def _micro_batch_change(setup: StepSetup) -> Change:
                 candidates.append(larger)
     new = min(candidates, key=price)
     micro_batch = f"micro-batch {setup.micro_batch}"
-    return Change(
+    return Speedup(
         "micro-batch",
         new,
         f"{micro_batch}, {setup.num_microbatches} times a step: small matrices",
