@@ -26,6 +26,7 @@ from runbook.params.project import find_run_file
 from runbook.params.schema.keys import document_name
 from runbook.params.settings import with_placeholders
 from runbook.params.yaml12 import read_text
+from runbook.phases.open_phase import with_values_given_before
 from runbook.planning import FULL, SMOKE, Check, Plan, plan_tables
 from runbook.planning.layout import Choice, full_choice
 from runbook.planning.layout_search import Candidate, Search, growth, search, what_if, what_if_table
@@ -34,13 +35,27 @@ from runbook.runs import machine
 from runbook.runs.consent import command_checks, commands_table
 from runbook.runs.run_files import write_plan_file
 from runbook.runs.run_folder import runs_folder
+from runbook.runs.run_names import named_run
+
+
+def load_named(word: str, set_words: Sequence[str]) -> Settings:
+    """Return the settings of a run, a variant, or the folder that `--as` made, such as `local--quick`.
+
+    What was given by hand when such a folder was made counts again.
+    """
+    named = named_run(word)
+    words = [*named.set_words, *set_words]
+    if not named.as_name:
+        return params.load(named.run, set_words=words)
+    load = partial(params.load, named.run, set_words=words)
+    return with_values_given_before(load, lambda _: None)
 
 
 def load_plan(
     run: str, set_words: Sequence[str], *, measured: bool = False
 ) -> tuple[Settings, Plan]:
     """A run's settings and plan, without a folder; `measured`: smoke tests run here correct the step times."""
-    settings = params.load(run, set_words=set_words)
+    settings = load_named(run, set_words)
     if measured:
         found = machine.known_calibrations(settings, runs_folder(settings.project))
     else:
@@ -62,7 +77,7 @@ def render_all(
 
     A value nobody gave is refused, or with `placeholders` marked. A folder from which a job was submitted is refused.
     """
-    settings = params.load(run, set_words=set_words)
+    settings = load_named(run, set_words)
     if placeholders:
         settings = with_placeholders(settings)
     plan = machine.make_plan_here(settings)
@@ -119,7 +134,7 @@ def plan_text(settings: Settings, plan: Plan) -> str:
 def check_text(run: str, set_words: Sequence[str]) -> str:
     """Every rule that the plan of a run keeps, what another reader would take otherwise, and how many to look at."""
     settings, plan = load_plan(run, set_words)
-    file = find_run_file(run)
+    file = find_run_file(named_run(run).run)
     # What papermill -f would read otherwise in the run file; our own reader, of every command, takes it as meant.
     found = differences(read_text(file.path, file.where), file.where)
     rule = "the run file means the same to readers of YAML 1.1 and 1.2"
@@ -239,7 +254,7 @@ class RunSearch:
 
 def search_run(run: str, set_words: Sequence[str]) -> RunSearch:
     """Search the layouts of a run's training."""
-    settings = params.load(run, set_words=set_words)
+    settings = load_named(run, set_words)
     choice = full_choice(settings)
     tokens = float(duration(choice).tokens)
     found = search(choice, tokens)

@@ -66,6 +66,16 @@ def test_a_runs_folder_is_named_to_run_as_it_is_to_status(runbook, made):
     assert f"{folder} was made with other values" in said.err
 
 
+@pytest.mark.parametrize("command", ["check", "plan", "why"])
+def test_a_runs_folder_is_named_to_the_plan_as_it_is_to_run(command, runbook, made):
+    quick = params.load("local", set_words=["model=tiny", "as=quick"])
+    phases.open_run_phase(quick, "00-plan")
+    words = ["model"] if command == "why" else []
+    said = runbook(command, "local--quick", *words)
+    assert said.code == 0, said.err
+    assert "local--quick" in said.out if command != "why" else "tiny" in said.out
+
+
 def test_status_finds_the_run_of_a_job(runbook, made):
     assert (
         runbook("status", "--find", "local-1a2b").out == f"local: {made / 'jobs' / '04-training'}\n"
