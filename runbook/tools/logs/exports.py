@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from operator import attrgetter
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from runbook.core.errors import DataError
 from runbook.core.files import replacing, write_text
-from runbook.log_readers.record import KEYS, ParsedLog
+from runbook.log_readers.record import KEYS, ParsedLog, Record
 from runbook.plan_file.schema import PhasePlan
 from runbook.results.history import (
     Step,
@@ -29,45 +29,63 @@ _VALUES = attrgetter(*KEYS)
 _STRICT_JSON = json.JSONEncoder(allow_nan=False)
 BATCH = 100
 """Records encoded as JSON at once."""
+_EVALUATION_KEYS = ("iteration", "loss", "perplexity", "name")
 
 
 def write_json(log: ParsedLog, stream: IO[str]) -> None:
-    """One object: format, records, validation, notes, unread_lines, MLPerf's facts; null where the log does not say."""
+    """Write a log as one JSON object: format, records, validation, notes, failures, alarms and more.
+
+    A value is null where the log does not say.
+    """
     stream.write(
         f'{{"format": {json.dumps(log.format)}, "files": {json.dumps(log.files)},\n "records": ['
     )
     for start in range(0, len(log.records), BATCH):
-        part = log.records[start : start + BATCH]
-        rows = [
-            dict(zip(KEYS, _VALUES(record), strict=True), source=log.source(record))
-            for record in part
-        ]
-        try:
-            text = _STRICT_JSON.encode(rows)
-        except ValueError:  # NaN and infinities are no JSON and become null
-            text = _STRICT_JSON.encode(
-                [{key: _finite(value) for key, value in row.items()} for row in rows]
-            )
-        # a quote inside a value is escaped: only where two records meet do these characters follow each other
-        text = text[1:-1].replace('}, {"iteration"', '},\n  {"iteration"')
-        stream.write(f"{',' if start else ''}\n  {text}")
-    evaluations = [
-        {key: getattr(one, key) for key in ("iteration", "loss", "perplexity", "name")}
-        | {"source": log.source(one)}
-        for one in log.validation
-    ]
-    rest = ({"facts": asdict(log.facts)} if log.facts else {}) | {
-        "validation": evaluations,
-        "notes": log.notes,
-        "unread_lines": log.unread_lines,
-        "failures": [asdict(failure) for failure in log.failures],
-        "cause": asdict(log.cause) if log.cause else None,
-        "alarms": [
-            {name: _finite(fact) for name, fact in asdict(one).items()}
-            for one in find_alarms(log.records)
-        ],
-    }
-    stream.write(f"],\n {json.dumps(rest, ensure_ascii=False)[1:]}\n")
+        rows = [_json_row(log, record) for record in log.records[start : start + BATCH]]
+        separator = "," if start else ""
+        stream.write(f"{separator}\n  {_rows_text(rows)}")
+    others = json.dumps(_without_records(log), ensure_ascii=False)
+    stream.write(f"],\n {others[1:]}\n")
+
+
+def _json_row(log: ParsedLog, record: Record) -> dict[str, object]:
+    """Return the values of a record and where in the files it is."""
+    row: dict[str, object] = dict(zip(KEYS, _VALUES(record), strict=True))
+    row["source"] = log.source(record)
+    return row
+
+
+def _rows_text(rows: Sequence[dict[str, object]]) -> str:
+    """Return rows as JSON, one a line, without the brackets of the list."""
+    try:
+        text = _STRICT_JSON.encode(rows)
+    except ValueError:  # JSON has no NaN and no infinities: they become null.
+        text = _STRICT_JSON.encode([_finite_values(row) for row in rows])
+    # A quote inside a value is escaped, so these characters follow each other only between records.
+    return text[1:-1].replace('}, {"iteration"', '},\n  {"iteration"')
+
+
+def _without_records(log: ParsedLog) -> dict[str, object]:
+    """Return everything of a log but its records, as plain values."""
+    values: dict[str, object] = {}
+    if log.facts:
+        values["facts"] = asdict(log.facts)
+    evaluations = []
+    for evaluation in log.validation:
+        row = {key: getattr(evaluation, key) for key in _EVALUATION_KEYS}
+        evaluations.append(row | {"source": log.source(evaluation)})
+    values["validation"] = evaluations
+    values["notes"] = log.notes
+    values["unread_lines"] = log.unread_lines
+    values["failures"] = [asdict(failure) for failure in log.failures]
+    values["cause"] = asdict(log.cause) if log.cause else None
+    values["alarms"] = [_finite_values(asdict(alarm)) for alarm in find_alarms(log.records)]
+    return values
+
+
+def _finite_values(row: dict[str, object]) -> dict[str, object]:
+    """Return a row with None in place of NaN and infinities."""
+    return {name: _finite(value) for name, value in row.items()}
 
 
 def _finite(value: object) -> object:
@@ -75,7 +93,10 @@ def _finite(value: object) -> object:
 
 
 def write_csv(log: ParsedLog, stream: IO[str]) -> None:
-    """One line a record; an empty cell where the log does not say, several states joined by a space."""
+    """Write one line for each record.
+
+    A cell is empty where the log does not say. Several states are joined by a space.
+    """
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow((*KEYS, "source"))
     for record in log.records:
@@ -84,15 +105,17 @@ def write_csv(log: ParsedLog, stream: IO[str]) -> None:
 
 
 NUMBERS = {
-    **{
-        key: COLUMNS[key] for key in ("loss", "grad_norm", "learning_rate", "loss_scale", "seconds")
-    },
+    "loss": COLUMNS["loss"],
+    "grad_norm": COLUMNS["grad_norm"],
+    "learning_rate": COLUMNS["learning_rate"],
+    "loss_scale": COLUMNS["loss_scale"],
+    "seconds": COLUMNS["seconds"],
     "samples_per_second": "throughput (samples/s)",
     "tokens_per_second": COLUMNS["tokens_per_second"],
     "tflops": COLUMNS["tflops_per_device"],
 }
 """Numbers of a record that make a curve, and what they are called with their units."""
-WHOLE = ("iteration", "skipped", "nan", "segment")
+INTEGERS = ("iteration", "skipped", "nan", "segment")
 
 
 def _write_csv_file(log: ParsedLog, stream: IO[bytes]) -> None:
@@ -102,54 +125,73 @@ def _write_csv_file(log: ParsedLog, stream: IO[bytes]) -> None:
 
 
 def _write_parquet(log: ParsedLog, stream: IO[bytes]) -> None:
-    """Needs the data extra (pyarrow)."""
+    """Write the records as a Parquet table. This needs the data extra (pyarrow)."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    kinds = (
-        dict.fromkeys(WHOLE, pa.int64())
-        | dict.fromkeys(NUMBERS, pa.float64())
-        | {"tflops_convention": pa.string()}
-    )
-    arrays = {
-        key: pa.array([getattr(record, key) for record in log.records], kind)
-        for key, kind in kinds.items()
+    types = dict.fromkeys(INTEGERS, pa.int64())
+    types |= dict.fromkeys(NUMBERS, pa.float64())
+    types["tflops_convention"] = pa.string()
+    columns = {}
+    for key, column_type in types.items():
+        columns[key] = pa.array([getattr(record, key) for record in log.records], column_type)
+    states = [" ".join(record.states) for record in log.records]
+    columns["states"] = pa.array(states, pa.string())
+    sources = [log.source(record) for record in log.records]
+    columns["source"] = pa.array(sources, pa.string())
+    metadata = {
+        "format": log.format,
+        "files": json.dumps(log.files),
+        "units": json.dumps(NUMBERS),
+        "notes": json.dumps(log.notes),
     }
-    arrays["states"] = pa.array([" ".join(record.states) for record in log.records], pa.string())
-    arrays["source"] = pa.array([log.source(record) for record in log.records], pa.string())
-    told = {
-        key: json.dumps(value)
-        for key, value in (("files", log.files), ("units", NUMBERS), ("notes", log.notes))
-    }
-    table = pa.table(arrays).replace_schema_metadata({"format": log.format, **told})
+    table = pa.table(columns).replace_schema_metadata(metadata)
     pq.write_table(table, stream, compression="zstd")
 
 
-def points(log: ParsedLog) -> Iterator[tuple[int, float, dict[str, float]]]:
-    """Step, moment and numbers of each record, evaluations with the step that they follow.
+class Point(NamedTuple):
+    """Numbers of one step, as a tracker takes them."""
 
-    A record's moment is counted back from the end of the log by the step times that it tells.
+    iteration: int
+    time: float
+    """Seconds since 1970."""
+    values: dict[str, float]
+
+
+def points(log: ParsedLog) -> Iterator[Point]:
+    """Yield the numbers of each record, and evaluations with the step that they follow.
+
+    A record's time is counted back from the end of the log by the step times in it.
     """
-    evaluated: dict[int, dict[str, float]] = {}
-    for one in log.validation:
-        evaluated.setdefault(one.iteration or 0, {})[f"{one.name}_loss"] = one.loss
-    ends = [Path(file).stat().st_mtime for file in log.files if Path(file).is_file()]
-    moment = max(ends, default=time.time()) - sum(record.seconds or 0.0 for record in log.records)
+    evaluations: dict[int, dict[str, float]] = {}
+    for evaluation in log.validation:
+        iteration = evaluation.iteration or 0
+        evaluations.setdefault(iteration, {})[f"{evaluation.name}_loss"] = evaluation.loss
+    moment = _end_time(log) - sum(record.seconds or 0.0 for record in log.records)
     for record in log.records:
         moment += record.seconds or 0.0
-        values = {name: getattr(record, name) for name in NUMBERS}
-        known = {
-            name: float(value)
-            for name, value in values.items()
-            if value is not None and value == value
-        }
-        yield record.iteration, moment, known | evaluated.pop(record.iteration, {})
-    for iteration, losses in sorted(evaluated.items()):
-        yield iteration, moment, losses
+        values = {}
+        for name in NUMBERS:
+            value = getattr(record, name)
+            if value is not None and not math.isnan(value):
+                values[name] = float(value)
+        values |= evaluations.pop(record.iteration, {})
+        yield Point(record.iteration, moment, values)
+    for iteration, losses in sorted(evaluations.items()):
+        yield Point(iteration, moment, losses)
+
+
+def _end_time(log: ParsedLog) -> float:
+    """Return when the newest file of a log was written; now, if none of its files is here."""
+    ends = [Path(file).stat().st_mtime for file in log.files if Path(file).is_file()]
+    return max(ends, default=time.time())
 
 
 def _to_tensorboard(log: ParsedLog, place: str, name: str) -> None:
-    """Into a folder that `tensorboard --logdir` reads; needs the train extra (tensorboard), not torch."""
+    """Write into a folder that `tensorboard --logdir` reads.
+
+    This needs the train extra (tensorboard), not torch.
+    """
     from tensorboard.summary import Writer
 
     writer = Writer(place)
@@ -164,26 +206,27 @@ def _to_tensorboard(log: ParsedLog, place: str, name: str) -> None:
 
 
 def _to_mlflow(log: ParsedLog, place: str, name: str) -> None:
-    """A run in the experiment `gpt3-runbook` at a tracking URI, such as sqlite:///runs.db or a server's address."""
+    """Write a run into the experiment `gpt3-runbook` at a tracking URI.
+
+    The URI is a server's address or a database, such as sqlite:///runs.db.
+    """
     import mlflow
     from mlflow.entities import Metric, Param
 
     mlflow.set_tracking_uri(place)
     mlflow.set_experiment("gpt3-runbook")
-    told = {"log_format": log.format, "log_files": ", ".join(log.files), **log.arguments}
-    parameters = [Param(key, value[:500]) for key, value in told.items()]
-    moments = ((step, int(moment * 1000), values) for step, moment, values in points(log))
-    metrics = [
-        Metric(key, value, at, step)
-        for step, at, values in moments
-        for key, value in values.items()
-    ]
+    texts = {"log_format": log.format, "log_files": ", ".join(log.files), **log.arguments}
+    parameters = [Param(key, text[:500]) for key, text in texts.items()]
+    metrics = []
+    for step, moment, values in points(log):
+        milliseconds = int(moment * 1000)
+        metrics += [Metric(key, value, milliseconds, step) for key, value in values.items()]
     with mlflow.start_run(run_name=name) as run:
         mlflow.MlflowClient().log_batch(run.info.run_id, metrics=metrics, params=parameters)
 
 
 def _to_trackio(log: ParsedLog, place: str, name: str) -> None:
-    """A run in a project of trackio's local database."""
+    """Write a run into a project of trackio's local database."""
     import trackio
 
     trackio.init(
@@ -201,19 +244,26 @@ _TRACKERS = {"tensorboard": _to_tensorboard, "mlflow": _to_mlflow, "trackio": _t
 
 
 def export(log: ParsedLog, target: str, *, name: str) -> str:
-    """Write the records to a file, which is written beside its place and renamed, or to a tracker; in words, what."""
-    (kind, _, place), path = target.partition(":"), Path(target)
-    if not (kind in _TRACKERS and place) and path.suffix not in _FILES:
-        forms = "FILE.csv, FILE.parquet, tensorboard:DIR, mlflow:URI (such as mlflow:sqlite:///runs.db), trackio:PROJECT"
+    """Write the records to a file or to a tracker, and return in words what was written.
+
+    A file is written next to its place and renamed.
+    """
+    path = Path(target)
+    tracker, _, place = target.partition(":")
+    is_tracker = tracker in _TRACKERS and bool(place)
+    if not is_tracker and path.suffix not in _FILES:
+        forms = (
+            "FILE.csv, FILE.parquet, tensorboard:DIR, mlflow:URI (such as mlflow:sqlite:///runs.db), "
+            "trackio:PROJECT"
+        )
         raise DataError(
             f"{target} is no place to export to. Give one of {forms}; mllog:FILE of a RUN."
         )
     if not log.records:
-        raise DataError(
-            f"There is no record to export: {'; '.join(log.notes) or 'the log holds none'}."
-        )
-    if kind in _TRACKERS and place:
-        _TRACKERS[kind](log, place, name)
+        reason = "; ".join(log.notes) or "the log holds none"
+        raise DataError(f"There is no record to export: {reason}.")
+    if is_tracker:
+        _TRACKERS[tracker](log, place, name)
     else:
         with replacing(path, error=DataError) as stream:
             _FILES[path.suffix](log, stream)
@@ -221,23 +271,25 @@ def export(log: ParsedLog, target: str, *, name: str) -> str:
 
 
 def write_mllog(spec: PhasePlan, place: Path) -> str:
-    """Write a run's training as `:::MLLOG` lines for the checker of mlperf-logging; what was written, in words.
+    """Write a run's training as `:::MLLOG` lines for the checker of mlperf-logging.
 
-    The file is a record, not a submission: its division is `open`, and it names no organization.
+    Return in words what was written. The file is a record, not a submission: its division is `open`,
+    and it names no organization.
     """
     history = read_metrics(spec.path(spec.log.metrics))
-    evaluations = {one.iteration: one for one in read_validation(spec.path(spec.log.validation))}
-    started = events_named(read_events(spec.path(spec.log.events), spec.phase), "started")
-    entries = list(_entries(spec, history.steps, evaluations, [event.time for event in started]))
-    write_text(
-        place, "".join(f":::MLLOG {json.dumps(entry)}\n" for entry in entries), error=DataError
-    )
+    validation = read_validation(spec.path(spec.log.validation))
+    evaluations = {evaluation.iteration: evaluation for evaluation in validation}
+    starts = events_named(read_events(spec.path(spec.log.events), spec.phase), "started")
+    start_times = [event.time for event in starts]
+    entries = list(_entries(spec, history.steps, evaluations, start_times))
+    text = "".join(f":::MLLOG {json.dumps(entry)}\n" for entry in entries)
+    write_text(place, text, error=DataError)
     count = sum(entry["key"] == "eval_accuracy" for entry in entries)
     return f"{len(history.steps)} steps and {count} evaluations -> mllog: {place}"
 
 
 def _values(spec: PhasePlan) -> dict[str, object]:
-    """What is said once, before the first step."""
+    """Return the values that are logged once, before the first step."""
     batch = spec.batch
     rate = spec.learning_rate
     adam = spec.optimizer
@@ -275,46 +327,57 @@ def _values(spec: PhasePlan) -> dict[str, object]:
     }
 
 
+_EVENT_TYPES = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}
+"""MLPerf's types of events by the last word of a key; the others are points in time."""
+
+
+def _entry(key: str, seconds: float, value: object = None, **where: object) -> dict[str, object]:
+    """Return one entry of an MLPerf log."""
+    last_word = key.rpartition("_")[2]
+    return {
+        "namespace": "",
+        "time_ms": round(1000 * seconds),
+        "event_type": _EVENT_TYPES.get(last_word, "POINT_IN_TIME"),
+        "key": key,
+        "value": value,
+        "metadata": where,
+    }
+
+
 def _entries(
     spec: PhasePlan,
     steps: Sequence[Step],
     evaluations: Mapping[int, ValidationLoss],
     starts: Sequence[float],
 ) -> Iterator[dict[str, object]]:
-    """The lines in order; a block is what is trained between two evaluations."""
-
-    def entry(key: str, time: float, value: object = None, **where: object) -> dict[str, object]:
-        kind = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}.get(
-            key.rpartition("_")[2], "POINT_IN_TIME"
-        )
-        head = {"namespace": "", "time_ms": round(1000 * time), "event_type": kind}
-        return {**head, "key": key, "value": value, "metadata": where}
-
+    """Yield the entries in order. A block is what is trained between two evaluations."""
     begin = steps[0].time - steps[0].seconds
     end = steps[-1].time
     init = min([begin, *starts])
-    yield entry("init_start", init)
+    yield _entry("init_start", init)
     for key, value in _values(spec).items():
-        yield entry(key, init, value)
-    yield entry("init_stop", begin)
-    yield entry("run_start", begin)
+        yield _entry(key, init, value)
+    yield _entry("init_stop", begin)
+    yield _entry("run_start", begin)
     where = {"epoch_num": 0, "samples_count": 0}  # MLPerf's GPT-3 counts epochs in samples
-    yield entry("block_start", begin, **where)
+    yield _entry("block_start", begin, **where)
     for step in steps:
-        done = step.consumed_tokens // spec.model.sequence_length
         stats = {"train_step_time": step.seconds, "reduced_train_loss": step.loss}
-        yield entry("tracked_stats", step.time, stats, step=step.iteration)
-        if (one := evaluations.get(step.iteration)) is None:
+        yield _entry("tracked_stats", step.time, stats, step=step.iteration)
+        evaluation = evaluations.get(step.iteration)
+        if evaluation is None:
             continue
-        yield entry("block_stop", one.time - one.seconds, **where)
-        where = {"epoch_num": done, "samples_count": done}
-        yield entry("eval_start", one.time - one.seconds, **where)
-        yield entry("eval_accuracy", one.time, one.loss, **where)
-        yield entry("eval_stop", one.time, **where)
-        end = max(end, one.time)
+        evaluation_start = evaluation.time - evaluation.seconds
+        yield _entry("block_stop", evaluation_start, **where)
+        samples = step.consumed_tokens // spec.model.sequence_length
+        where = {"epoch_num": samples, "samples_count": samples}
+        yield _entry("eval_start", evaluation_start, **where)
+        yield _entry("eval_accuracy", evaluation.time, evaluation.loss, **where)
+        yield _entry("eval_stop", evaluation.time, **where)
+        end = max(end, evaluation.time)
         if step is not steps[-1]:
-            yield entry("block_start", one.time, **where)
+            yield _entry("block_start", evaluation.time, **where)
     if steps[-1].iteration not in evaluations:
-        yield entry("block_stop", end, **where)
+        yield _entry("block_stop", end, **where)
     status = "success" if steps[-1].iteration >= spec.duration.iterations else "aborted"
-    yield entry("run_stop", end, None, status=status)
+    yield _entry("run_stop", end, None, status=status)
