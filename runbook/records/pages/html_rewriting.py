@@ -1,8 +1,9 @@
-"""HTML and SVG read by a parser and written again, with tags, attributes and text changed or left out.
+"""HTML and SVG read by a parser and written again, with parts changed or left out.
 
-What is written holds no `<` but at the beginning of a tag that the parser saw, and every value is quoted, so
-that a browser which reads broken HTML otherwise than this parser still finds no further tag. By hand on the standard
-library's parser: others (lxml, Beautiful Soup) lower the names of SVG's attributes, and a picture is not drawn then.
+What is written holds no `<` but at the beginning of a tag that the parser saw, and every value is
+quoted, so that a browser which reads broken HTML otherwise than this parser still finds no further
+tag. By hand on the standard library's parser: others (lxml, Beautiful Soup) lower the names of
+SVG's attributes, and a picture is not drawn then.
 """
 
 import re
@@ -36,7 +37,10 @@ class Rewriter(HTMLParser):
         return False
 
     def renamed(self, tag: str) -> str | None:
-        """The name that a tag gets; None leaves it out, and what it encloses is looked at all the same."""
+        """The name that a tag gets.
+
+        None leaves it out, and what it encloses is looked at all the same.
+        """
         return tag
 
     def attribute(self, tag: str, name: str, value: str) -> str | None:
@@ -52,11 +56,16 @@ class Rewriter(HTMLParser):
         return text
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """A tag with its attributes."""
-        if self._skipped or self.skips(tag, dict(attrs)):
-            self._skipped += [tag] if not self._skipped or tag == self._skipped[0] else []
-            return
-        self._write_tag(tag, attrs, ">")
+        """Write a tag with its attributes, or begin to skip its element."""
+        if self._skipped:
+            # Only tags of the skipped element's own name are counted: each of them has an end tag
+            # of that name.
+            if tag == self._skipped[0]:
+                self._skipped.append(tag)
+        elif self.skips(tag, dict(attrs)):
+            self._skipped.append(tag)
+        else:
+            self._write_tag(tag, attrs, ">")
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """A tag that ends itself."""
@@ -64,10 +73,13 @@ class Rewriter(HTMLParser):
             self._write_tag(tag, attrs, "/>")
 
     def handle_endtag(self, tag: str) -> None:
-        """The end of an element."""
+        """Write the end of an element."""
         if self._skipped:
-            self._skipped = self._skipped[1:] if tag == self._skipped[0] else self._skipped
-        elif name := self._shown_name(tag):
+            if tag == self._skipped[0]:
+                self._skipped.pop()
+            return
+        name = self._shown_name(tag)
+        if name:
             self._written.append(f"</{name}>")
 
     def handle_data(self, data: str) -> None:
@@ -85,22 +97,37 @@ class Rewriter(HTMLParser):
             self._written.append('<?xml version="1.0" encoding="utf-8"?>')
 
     def _write_tag(self, tag: str, attrs: list[tuple[str, str | None]], end: str) -> None:
-        source = self.get_starttag_text() or ""
-        own = re.match(r"<([\w:.-]+)", source)
-        self._own_names[tag] = own[1] if own and own[1].lower() == tag else tag
-        # SVG distinguishes large and small letters, the parser does not: names are as they stand in the source.
-        names = [match[1] for match in _NAME.finditer(source, own.end())] if own else []
-        if [name.lower() for name in names] != [name for name, _ in attrs]:
-            names = [name for name, _ in attrs]
+        names = self._attribute_names(tag, attrs)
         tag_name = self._shown_name(tag)
         if tag_name is None:
             return
         parts = [tag_name]
-        for shown, (name, value) in zip(names, attrs, strict=True):
-            kept = self.attribute(tag, name, value or "")
-            if kept is not None and re.fullmatch(r"[\w:.@-]+", shown):
-                parts.append(f'{shown}="{escape(kept)}"')
+        for shown_name, (name, value) in zip(names, attrs, strict=True):
+            new_value = self.attribute(tag, name, value or "")
+            if new_value is not None and re.fullmatch(r"[\w:.@-]+", shown_name):
+                parts.append(f'{shown_name}="{escape(new_value)}"')
         self._written.append(f"<{' '.join(parts)}{end}")
+
+    def _attribute_names(self, tag: str, attrs: list[tuple[str, str | None]]) -> list[str]:
+        """Return the names of a tag's attributes as they stand in the source.
+
+        Note the tag's name as well.
+
+        SVG distinguishes large and small letters, the parser does not. Where our reading of the
+        source does not agree with the parser's, the parser's counts.
+        """
+        parsed_names = [name for name, _ in attrs]
+        self._own_names[tag] = tag
+        source = self.get_starttag_text() or ""
+        tag_match = re.match(r"<([\w:.-]+)", source)
+        if tag_match is None:
+            return parsed_names
+        if tag_match[1].lower() == tag:
+            self._own_names[tag] = tag_match[1]
+        names = [match[1] for match in _NAME.finditer(source, tag_match.end())]
+        if [name.lower() for name in names] != parsed_names:
+            return parsed_names
+        return names
 
     def _shown_name(self, tag: str) -> str | None:
         name = self.renamed(tag)
@@ -128,7 +155,10 @@ _ACTIVE = frozenset(
         "script",
     }
 )
-"""Tags that fetch, go elsewhere, submit or run something, or that a page has once; what they enclose stays."""
+"""Tags that fetch, go elsewhere, submit or run something, or that a page has once.
+
+What they enclose stays.
+"""
 _FETCHING = frozenset(
     {
         "action",
@@ -154,7 +184,7 @@ _LINK = re.compile(r"(?:https?|mailto):|[^:]*$|[^:/?#]*[/?#]", re.I)
 
 
 class WithoutEffects(Rewriter):
-    """HTML that fetches nothing, leads nowhere unless a link is clicked, submits nothing and runs nothing.
+    """HTML that fetches, submits and runs nothing, and leads nowhere unless a link is clicked.
 
     >>> rewrite = lambda html: WithoutEffects().rewrite(html)
     >>> rewrite('<meta http-equiv=refresh content="0;url=//x"><base href=//x><form action=//x>a<br></form>')
@@ -170,15 +200,17 @@ class WithoutEffects(Rewriter):
         return tag if tag not in _ACTIVE else None
 
     def attribute(self, tag: str, name: str, value: str) -> str | None:
-        """Not what fetches or acts."""
-        plain = re.sub(r"[\x00-\x20]", "", value)  # a browser reads java&#9;script: as one word
+        """Leave out what fetches or acts."""
+        address = re.sub(r"[\x00-\x20]", "", value)  # a browser reads java&#9;script: as one word
         if name.startswith("on"):
             return None
         if name in _FETCHING:
-            return value if name == "src" and plain.startswith("data:image/") else None
+            is_inside = name == "src" and address.startswith("data:image/")
+            return value if is_inside else None
         if name in ("href", "xlink:href"):
-            leads = tag in ("a", "area") and _LINK.match(plain)
-            return value if leads or plain.startswith(("#", "data:image/")) else None
+            is_inside = address.startswith(("#", "data:image/"))
+            is_link = tag in ("a", "area") and _LINK.match(address)
+            return value if is_inside or is_link else None
         return _REMOTE_STYLE.sub("none", value)
 
     def raw(self, element: str, text: str) -> str:

@@ -1,7 +1,7 @@
 """The report of one executed notebook: a single HTML file that needs no network.
 
-Code is folded, figures are inside the page, the result card on top is made from the twin, and nothing the notebook put
-out can make the browser fetch anything.
+Code is folded, figures are inside the page, the result card on top is made from the twin, and
+nothing the notebook put out can make the browser fetch anything.
 """
 
 import copy
@@ -39,17 +39,19 @@ _MARKDOWN_IMAGE = re.compile(r"!\[([^\]]*)\]\(\s*((?:https?:)?//[^)\s]+)[^)]*\)"
 
 
 def write_html(run_folder: Path, phase: str) -> Path:
-    """Write records/<phase>.html anew from the notebook and the twin beside it."""
+    """Write records/<phase>.html from the notebook and the twin."""
     twin = read_twin(twin_path(run_folder, phase))
     notebook = ipynb.read_notebook(run_folder / "records" / f"{phase}.ipynb")
     path = run_folder / "records" / f"{phase}.html"
-    more = [(name, f"../{target}") for name, target in evidence_links(run_folder, phase)]
-    write_text(path, report(notebook, twin, more))
+    links = [(name, f"../{target}") for name, target in evidence_links(run_folder, phase)]
+    write_text(path, report(notebook, twin, links))
     return path
 
 
 def report(notebook: Any, twin: Twin, more: Sequence[tuple[str, str]] = ()) -> str:
-    """The whole page; long text and large figures are cut short, with a word about it, rather than exceed 3 MB.
+    """The whole page.
+
+    Long text and large figures are cut short, with a word about it, rather than exceed 3 MB.
 
     `more` are further links for the card: names and where they lead.
     """
@@ -94,23 +96,25 @@ def _export(notebook: Any, twin: Twin, more: Sequence[tuple[str, str]]) -> str:
 
 
 def _card(notebook: Any, twin: Twin, more: Sequence[tuple[str, str]]) -> str:
+    results = result_rows(twin)
+    has_many_results = len(results) > MOST_OPEN_RESULTS
+    tiles = [row for row in results if row.key in KEY_NUMBERS] if has_many_results else []
+    links = [
+        ("Campaign", "../index.html"),
+        ("Notebook", f"{twin.phase}.ipynb"),
+        ("JSON twin", f"{twin.phase}.json"),
+    ]
+    links += [(name.capitalize(), target) for name, target in more]
     return page(
         "card.html.j2",
         twin=twin,
         facts=card_facts(twin),
         helped=links_for(twin.reason, "../../"),
-        results=(rows := result_rows(twin)),
-        tiles=[row for row in rows if row.key in KEY_NUMBERS]
-        if len(rows) > MOST_OPEN_RESULTS
-        else [],
+        results=results,
+        tiles=tiles,
         parameters=[(key, *_value_and_origin(entry)) for key, entry in twin.parameters.items()],
         has_anchor=any(ERROR_ANCHOR in cell.source for cell in notebook.cells),
-        links=[
-            ("Campaign", "../index.html"),
-            ("Notebook", f"{twin.phase}.ipynb"),
-            ("JSON twin", f"{twin.phase}.json"),
-            *[(name.capitalize(), target) for name, target in more],
-        ],
+        links=links,
     )
 
 
@@ -127,12 +131,12 @@ def card_facts(twin: Twin) -> list[tuple[str, str]]:
 
 
 def seconds_taken(twin: Twin) -> float:
-    """From start to end; 0 while it has not ended."""
+    """Return the seconds from start to end; 0 while the execution has not ended."""
     if twin.is_open:
         return 0.0
-    return (
-        datetime.fromisoformat(twin.ended) - datetime.fromisoformat(twin.started)
-    ).total_seconds()
+    start = datetime.fromisoformat(twin.started)
+    end = datetime.fromisoformat(twin.ended)
+    return (end - start).total_seconds()
 
 
 def _value_and_origin(entry: Any) -> tuple[str, str]:
@@ -142,20 +146,12 @@ def _value_and_origin(entry: Any) -> tuple[str, str]:
 
 
 def _prepared(notebook: Any, limit: int) -> Any:
+    """Return a copy of the notebook for the report, each output cut to `limit` characters."""
     notebook = copy.deepcopy(notebook)
-    notebook.cells = [
-        cell
-        for cell in notebook.cells
-        if (ERROR_TAG not in cell.metadata.get("tags", []) or ERROR_ANCHOR in cell.source)
-        and (cell.source.strip() or cell.get("outputs"))
-    ]
+    notebook.cells = [cell for cell in notebook.cells if _is_in_report(cell)]
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            source = cell.source.replace(
-                "../docs/when-it-fails.md", f"../../{HELP}"
-            )  # the page beside the runs
-            source = _NEXT.sub(r"](\1.html)", source)
-            cell.source = _MARKDOWN_IMAGE.sub(r"[\1](\2)", source)
+            cell.source = _markdown_for_report(cell.source)
         for output in cell.get("outputs", []):
             _shorten(output, limit)
         if cell.cell_type == "code":
@@ -164,15 +160,34 @@ def _prepared(notebook: Any, limit: int) -> Any:
     return notebook
 
 
+def _is_in_report(cell: Any) -> bool:
+    """Return whether a cell has content.
+
+    Of papermill's cells about an error, the one with the anchor is enough.
+    """
+    if ERROR_TAG in cell.metadata.get("tags", []) and ERROR_ANCHOR not in cell.source:
+        return False
+    return bool(cell.source.strip() or cell.get("outputs"))
+
+
+def _markdown_for_report(source: str) -> str:
+    """Return markdown for the page: links lead to the pages next to it, remote images are links."""
+    source = source.replace(
+        "../docs/when-it-fails.md", f"../../{HELP}"
+    )  # the page next to the runs
+    source = _NEXT.sub(r"](\1.html)", source)
+    return _MARKDOWN_IMAGE.sub(r"[\1](\2)", source)
+
+
 def _as_mathml(match: re.Match[str]) -> str:
     from latex2mathml.converter import convert
 
     latex = unescape(match["block"] or match["inline"] or "")
-    try:
-        if latex:
-            return convert(latex, display="block" if match["block"] else "inline")
+    if not latex:
         return match[0]
-    except Exception:  # noqa: BLE001 - somebody's own formula that the library cannot read stays as it was written
+    try:
+        return convert(latex, display="block" if match["block"] else "inline")
+    except Exception:  # noqa: BLE001 - a person's own formula that the library cannot read stays as written
         return match[0]
 
 
@@ -180,10 +195,10 @@ def _shorten(output: Any, limit: int) -> None:
     if output.output_type == "stream":
         output.text = _head_and_tail(output.text, limit)
     data = output.get("data", {})
-    if any(kind.startswith("image/") for kind in data) and not data.get(
-        "text/plain", "<"
-    ).startswith("<"):
-        output.metadata["alt"] = data["text/plain"]
+    has_image = any(kind.startswith("image/") for kind in data)
+    description = data.get("text/plain", "<")
+    if has_image and not description.startswith("<"):  # not <Figure size 640x480 ...>
+        output.metadata["alt"] = description
     for kind in ("text/plain", "text/markdown", "text/latex"):
         if kind in data:
             data[kind] = _head_and_tail(data[kind], limit)
@@ -199,9 +214,10 @@ def _head_and_tail(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     half = limit // 2
-    lines = text.count("\n", half, -half)
-    characters = len(text) - 2 * half
-    return f"{text[:half]}\n... {lines:,} lines ({characters:,} characters) are in the notebook ...\n{text[-half:]}"
+    num_lines = text.count("\n", half, -half)
+    num_characters = len(text) - 2 * half
+    note = f"... {num_lines:,} lines ({num_characters:,} characters) are in the notebook ..."
+    return f"{text[:half]}\n{note}\n{text[-half:]}"
 
 
 class _Heading(NamedTuple):
@@ -212,15 +228,18 @@ class _Heading(NamedTuple):
 
 
 def _contents(headings: Sequence[_Heading]) -> str:
+    if not headings:
+        return ""
     lines = [
-        f'<li style="margin-left:{int(heading.tag[1]) - 1}rem"><a href="#{escape(heading.anchor)}">'
-        f"{escape(heading.title.replace('¶', '').strip(), quote=False)}</a></li>"
-        for heading in headings
-    ]
-    start = (
         '<nav class="contents" aria-label="Contents"><details open><summary>Contents</summary><ul>'
-    )
-    return "\n".join([start, *lines, "</ul></details></nav>"]) if lines else ""
+    ]
+    for heading in headings:
+        indent_rem = int(heading.tag[1]) - 1
+        title = escape(heading.title.replace("¶", "").strip(), quote=False)
+        link = f'<a href="#{escape(heading.anchor)}">{title}</a>'
+        lines.append(f'<li style="margin-left:{indent_rem}rem">{link}</li>')
+    lines.append("</ul></details></nav>")
+    return "\n".join(lines)
 
 
 class _CellHtml(WithoutEffects):

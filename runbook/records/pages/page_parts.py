@@ -1,4 +1,4 @@
-"""Parts of every HTML page: templates, values of a twin as they are shown, the page of known failures."""
+"""Parts of every HTML page: templates, values as they are shown, the page of known failures."""
 
 import json
 from dataclasses import dataclass
@@ -54,7 +54,10 @@ def page(template: str, **values: Any) -> str:
 
 
 def head(title: str, extra_style: str = "", script: bool = False) -> str:
-    """The inside of a page's <head>: everything is in the page, and the browser is told to fetch nothing."""
+    """The inside of a page's <head>.
+
+    Everything is in the page, and the browser is told to fetch nothing.
+    """
     module: Any = environment().get_template("parts.j2").module
     style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
     return str(module.head(title, Markup(style + extra_style), script))
@@ -80,7 +83,9 @@ def as_json(value: Any) -> str:
 
 
 def show_value(name: str, value: Any, unit: str = "") -> Markup:
-    """A value for reading: numbers as `show_quantity` has them, all their digits where the pointer rests on them.
+    """A value for reading.
+
+    Numbers as `show_quantity` has them, all their digits where the pointer rests on them.
 
     Thousands only look grouped, so that a number can be copied.
 
@@ -124,7 +129,9 @@ def write_help(runs_folder: Path) -> Path:
 
 
 def links_for(reason: str, to_runs: str) -> list[tuple[str, str]]:
-    """The failures that a reason names and where each is explained; the whole page where it names none.
+    """The failures that a reason names and where each is explained.
+
+    The whole page where it names none.
 
     >>> links_for("CUDA out of memory", "../../")
     [('device out of memory', '../../when-it-fails.html#device-out-of-memory')]

@@ -1,7 +1,7 @@
-"""Pages over many records: the report of a run, the same as a single file, and the index of all runs.
+"""Pages over many records: a run's report, the same as a single file, the index of all runs.
 
-A campaign shows the plan beside what came true where plan and results of a twin share a key, unless it is given an
-`FrontPage` with more.
+A campaign shows the plan beside what came true where plan and results of a twin share a key, unless
+it is given an `FrontPage` with more.
 """
 
 import contextlib
@@ -60,20 +60,16 @@ from runbook.records.run_state import (
     read_run,
     read_runs,
 )
-from runbook.records.twin import read_twin
+from runbook.records.twin import Twin, read_twin
 from runbook.results.scores import Score, as_scores, read_main_scores, show_score, worse
 
 LINK_WORDS = {"html": "report", "ipynb": "notebook", "json": "JSON"}
-SHOWN_RESULTS = (
-    6  # numbers of a phase shown in the campaign's table; the rest is in the phase's own report
-)
-
-
+SHOWN_RESULTS = 6
+"""Numbers of a phase in the campaign's table; the others are in the phase's own report."""
 SPARK_WIDTH = 20
 MOST_OTHER_RUNS = 5
-LARGEST_METRICS = (
-    64 * 2**20
-)  # bytes; a longer history is not read only to be laid over another's curve
+LARGEST_METRICS = 64 * 2**20
+"""Bytes; a longer history is not read only to be laid over another's curve."""
 
 
 class FrontPage(NamedTuple):
@@ -95,7 +91,7 @@ class Chart(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """One training's losses as (iteration, tokens, loss), the same of evaluations, and where it was restarted."""
+    """One training: losses and evaluations as (iteration, tokens, loss), and its restarts."""
 
     name: str
     model: str  # curves of another model or batch share no axis of iterations
@@ -108,160 +104,201 @@ class Curve(NamedTuple):
 def write_campaign(
     run_folder: Path, outcome: FrontPage | None = None, *, shown_as: str = ""
 ) -> Path:
-    """Write runs/<run>/index.html anew; `shown_as` names a copy that stands alone, without its neighbours."""
+    """Write runs/<run>/index.html.
+
+    `shown_as` names a copy that stands alone, without the runs beside it.
+    """
     run = read_run(run_folder)
     outcome = outcome or FrontPage()
     run = replace(run, name=shown_as) if shown_as else run
     charts = loss_charts(run_folder, with_others=not shown_as)
-    main = charts[0].points if charts else []
+    main_points = charts[0].points if charts else []
     scores = as_scores(outcome.scores)
+    comparison = outcome.comparison or _comparison(run)
     text = page(
         "campaign.html.j2",
         head=head(f"{run.name}: report", script=bool(charts)),
         run=run,
         answer=_answer(run),
         is_alone=bool(shown_as),
-        tiles=[*_loss_tiles(outcome, main), *_score_tiles(scores)],
+        tiles=[*_loss_tiles(outcome, main_points), *_score_tiles(scores)],
         facts=_facts(run),
-        spark=sparkline([loss for _, loss in main], SPARK_WIDTH),
+        spark=sparkline([loss for _, loss in main_points], SPARK_WIDTH),
         charts=charts,
         chart_script=(TEMPLATES / "chart.js").read_text(encoding="utf-8"),
         logbook=write_logbook(run_folder),
-        curve_around=lambda place: loss_curve(
-            [("loss", [point for point in main if abs(point[0] - place) <= 100])]
-        ),
+        curve_around=partial(_curve_around, main_points),
         rows=[_phase_row(run_folder, phase) for phase in run.phases],
         sample=outcome.sample,
         scores=scores,
         worse=[score.worse_text() for score in worse(scores)],
-        comparison=[_planned_row(row) for row in outcome.comparison or _comparison(run)],
-        written=f"{utc_now()[:19].replace('T', ' ')} UTC",
+        comparison=[_planned_row(row) for row in comparison],
+        written=_written_at(),
     )
     return _write_and_note(run_folder, "index.html", text)
 
 
+def _curve_around(points: Sequence[tuple[float, float]], iteration: float) -> Markup:
+    """Draw the loss 100 iterations before and after a place."""
+    near = [point for point in points if abs(point[0] - iteration) <= 100]
+    return loss_curve([("loss", near)])
+
+
+def _written_at() -> str:
+    return f"{utc_now()[:19].replace('T', ' ')} UTC"
+
+
 def loss_charts(run_folder: Path, *, with_others: bool = True) -> list[Chart]:
-    """One for each training, the main one first and laid over other runs; two models never share an axis."""
+    """Return one chart for each training, the main one first and laid over other runs.
+
+    The page's script draws two models with axes of their own.
+    """
     charts: list[Chart] = []
-    for phase, metrics in reversed(METRICS.items()):
-        if (own := read_curve(run_folder, phase, "this run")) is None:
+    for phase in reversed(METRICS):
+        curve = read_curve(run_folder, phase, "this run")
+        if curve is None:
             continue
-        others = [
-            path.parent
-            for path in run_folder.parent.glob(f"*/{metrics}")
-            if path.parent != run_folder
-        ]
-        others.sort(key=lambda folder: folder.stat().st_mtime, reverse=True)
-        others = others[:MOST_OTHER_RUNS] if with_others and phase == FULL else []
-        curves = [own, *filter(None, (read_curve(folder, phase, folder.name) for folder in others))]
-        lines = {"training loss": own.points, "validation loss": own.validation}
-        by_iteration = [(name, [(x, y) for x, _, y in points]) for name, points in lines.items()]
-        picture = loss_curve(by_iteration, own.untrained, [x for x, _, _ in own.restarts])
-        content = json.dumps(
-            {"series": [curve._asdict() for curve in curves]}, separators=(",", ":")
-        )
-        title = f"Loss of {phase}" + (f", {own.model}" if own.model else "")
-        if picture:
-            charts.append(
-                Chart(title, by_iteration[0][1], picture, Markup(content.replace("<", "\\u003c")))
-            )
+        others = _other_curves(run_folder, phase) if with_others and phase == FULL else []
+        chart = _chart(phase, curve, others)
+        if chart.picture:
+            charts.append(chart)
     return charts
 
 
+def _other_curves(run_folder: Path, phase: str) -> list[Curve]:
+    """Return the curves of the runs beside this one that changed last."""
+    paths = run_folder.parent.glob(f"*/{METRICS[phase]}")
+    folders = [path.parent for path in paths if path.parent != run_folder]
+    folders.sort(key=lambda folder: folder.stat().st_mtime, reverse=True)
+    curves = (read_curve(folder, phase, folder.name) for folder in folders[:MOST_OTHER_RUNS])
+    return [curve for curve in curves if curve is not None]
+
+
+def _chart(phase: str, curve: Curve, others: Sequence[Curve]) -> Chart:
+    training = [(iteration, loss) for iteration, _, loss in curve.points]
+    validation = [(float(iteration), loss) for iteration, _, loss in curve.validation]
+    picture = loss_curve(
+        [("training loss", training), ("validation loss", validation)],
+        curve.untrained,
+        [iteration for iteration, _, _ in curve.restarts],
+    )
+    series = [shown._asdict() for shown in (curve, *others)]
+    content = json.dumps({"series": series}, separators=(",", ":"))
+    title = f"Loss of {phase}"
+    if curve.model:
+        title += f", {curve.model}"
+    return Chart(title, training, picture, Markup(content.replace("<", "\\u003c")))
+
+
 def read_curve(run_folder: Path, phase: str, name: str) -> Curve | None:
-    """The losses of a run's training; None where there are not two, or the file is too long to be read for this."""
+    """Return the losses of a run's training.
+
+    None where there are not two, or where the file is too long to be read for this.
+    """
     from runbook.results.history import read_metrics, read_validation
 
     path = run_folder / METRICS[phase]
     if not path.exists() or path.stat().st_size > LARGEST_METRICS:
         return None
-    model = ""
-    untrained = 0.0
-    with contextlib.suppress(RecordError, FileNotFoundError, KeyError):
-        plan_file = run_folder / "plan.json"
-        spec = parse_plan(plan_file.read_text(encoding="utf-8"), plan_file).phases[phase]
-        model = (
-            f"{show_count(spec.model.parameters)} parameters, {spec.batch.global_} sequences a step"
-        )
-        untrained = round(math.log(spec.model.vocabulary), 4)
+    model, untrained = _model_of_plan(run_folder, phase)
     try:
         history = read_metrics(path)
     except RecordError:
         return None
     tokens = {step.iteration: step.consumed_tokens for step in history.steps}
     points = [(x, tokens[int(x)], four_digits(y)) for x, y in thin(history.losses, MOST_POINTS)]
-    evaluated = read_validation(path.with_name("validation.jsonl"))
-    validation = [
-        (one.iteration, tokens.get(one.iteration, 0), four_digits(one.loss)) for one in evaluated
-    ]
+    if len(points) < 2:
+        return None
+    validation = []
+    for evaluation in read_validation(path.with_name("validation.jsonl")):
+        consumed = tokens.get(evaluation.iteration, 0)
+        validation.append((evaluation.iteration, consumed, four_digits(evaluation.loss)))
     restarts = [(first, tokens.get(first, 0), 0.0) for first in history.restarts]
-    return Curve(name, model, points, validation, restarts, untrained) if len(points) > 1 else None
+    return Curve(name, model, points, validation, restarts, untrained)
+
+
+def _model_of_plan(run_folder: Path, phase: str) -> tuple[str, float]:
+    """Return a phase's model in words and the loss before training, ln of its vocabulary.
+
+    Empty and 0 where there is no plan that can be read.
+    """
+    plan_file = run_folder / "plan.json"
+    try:
+        spec = parse_plan(plan_file.read_text(encoding="utf-8"), plan_file).phases[phase]
+    except (RecordError, FileNotFoundError, KeyError):
+        return "", 0.0
+    parameters = show_count(spec.model.parameters)
+    model = f"{parameters} parameters, {spec.batch.global_} sequences a step"
+    return model, round(math.log(spec.model.vocabulary), 4)
 
 
 def _answer(run: RunState) -> str:
-    """One sentence: whether it worked, and what did not."""
-    done = f"{sum(phase.state == 'done' for phase in run.phases)} of {len(run.phases)} phases done"
-    checks = [
-        (phase.phase, check) for phase in run.phases if phase.twin for check in phase.twin.checks
-    ]
-    bad = [
-        f"{phase}: {check.name} ({check.verdict})"
-        for phase, check in checks
-        if check.verdict != "pass"
-    ]
-    ended = [
-        f"{phase.phase}: {phase.state}"
-        for phase in run.phases
-        if phase.state not in ("done", "not run")
-    ]
-    rest = "; ".join([*ended, *bad]) or f"{counted(len(checks), 'check')}, all passed"
-    return f"{done}; {rest}"
+    """Return one sentence: whether the run worked, and what did not."""
+    num_done = sum(phase.state == "done" for phase in run.phases)
+    progress = f"{num_done} of {len(run.phases)} phases done"
+    num_checks = 0
+    failed_checks = []
+    bad_ends = []
+    for phase in run.phases:
+        if phase.state not in ("done", "not run"):
+            bad_ends.append(f"{phase.phase}: {phase.state}")
+        for check in phase.twin.checks if phase.twin else ():
+            num_checks += 1
+            if check.verdict != "pass":
+                failed_checks.append(f"{phase.phase}: {check.name} ({check.verdict})")
+    problems = "; ".join([*bad_ends, *failed_checks])
+    return f"{progress}; {problems or counted(num_checks, 'check') + ', all passed'}"
 
 
 def _planned_row(row: Row) -> Row:
-    """A number of the plan beside what came true; the bar's width is 0 where it came out as planned."""
-    what = str(row["what"])
+    """Return a number of the plan beside what came true; the bar's width is 0 where both agree."""
+    quantity = str(row["what"])
     ratio = row.get("ratio") or 0.0
-    place = max(-3.0, min(3.0, math.log2(ratio))) / 3 if ratio > 0 else 0.0
-    shown = {side: show_value(what, row[side], unit_of(what)) for side in ("planned", "actual")}
-    words = {
-        "name": in_words(what).partition(" (")[0],
+    # The bar is on a logarithmic scale that ends at 8 times the plan, or an eighth of it.
+    octaves = max(-3.0, min(3.0, math.log2(ratio))) if ratio > 0 else 0.0
+    percent_of_half = 50 * abs(octaves) / 3
+    unit = unit_of(quantity)
+    return {
+        "phase": row["phase"],
+        "ratio": ratio,
+        "width": round(percent_of_half, 1) if abs(ratio - 1) > 0.005 else 0.0,
+        "name": in_words(quantity).partition(" (")[0],
         "times": show_change(ratio),
         "remark": row.get("remark") or "",
+        "planned": show_value(quantity, row["planned"], unit),
+        "actual": show_value(quantity, row["actual"], unit),
     }
-    width = round(50 * abs(place), 1) if abs(ratio - 1) > 0.005 else 0.0
-    return {"phase": row["phase"], "ratio": ratio, "width": width, **words, **shown}
 
 
 def write_runs_index(runs_folder: Path) -> Path:
-    """Write runs/index.html anew."""
-    rows = [
-        {
-            "run": run,
-            "numbers": [
-                (run.numbers.get(name), show_value(name, run.numbers.get(name, "")))
-                for name in KEY_NUMBERS
-            ],
-            "changed": run.changed.isoformat(timespec="seconds"),
-            "scores": _scores_of_run(run.folder),
-            "target": f"{run.name}/index.html"
-            if (run.folder / "index.html").exists()
-            else f"{run.name}/",
-            "done": sum(phase.state == "done" for phase in run.phases),
-        }
-        for run in read_runs(runs_folder)
-    ]
+    """Write runs/index.html."""
     text = page(
         "runs.html.j2",
         head=head("Runs", script=True),
-        rows=rows,
+        rows=[_index_row(run) for run in read_runs(runs_folder)],
         names=[*(in_words(name) for name in KEY_NUMBERS), *INDEX_SCORES.values()],
         num_phases=len(PHASES),
-        written=f"{utc_now()[:19].replace('T', ' ')} UTC",
+        written=_written_at(),
     )
     write_text(runs_folder / "index.html", text)
     write_help(runs_folder)
     return runs_folder / "index.html"
+
+
+def _index_row(run: RunState) -> Row:
+    numbers = []
+    for name in KEY_NUMBERS:
+        shown = show_value(name, run.numbers.get(name, ""))
+        numbers.append((run.numbers.get(name), shown))
+    has_report = (run.folder / "index.html").exists()
+    return {
+        "run": run,
+        "numbers": numbers,
+        "changed": run.changed.isoformat(timespec="seconds"),
+        "scores": _scores_of_run(run.folder),
+        "target": f"{run.name}/index.html" if has_report else f"{run.name}/",
+        "done": sum(phase.state == "done" for phase in run.phases),
+    }
 
 
 INDEX_SCORES = {"bits per byte": "bits per byte", "right (share)": "minimal pairs right"}
@@ -278,15 +315,19 @@ def _loss_tiles(
 
 
 def _score_tiles(scores: Sequence[Score]) -> list[tuple[str, str, str]]:
-    """A tile for each score that a list of runs shows too."""
+    """Return a tile for each score that a list of runs shows too."""
     tiles = []
     for measure, name in INDEX_SCORES.items():
         of_measure = [score for score in scores if score.measure == measure]
         for score in of_measure:
-            text = f", {score.what}" if len(of_measure) > 1 else ""
-            before = f"{score.change}, from {show_score(score.before)}"
-            beside = "not measured before the training" if score.before is None else before
-            tiles.append((f"{name[0].upper()}{name[1:]}{text}", show_score(score.after), beside))
+            title = f"{name[0].upper()}{name[1:]}"
+            if len(of_measure) > 1:
+                title += f", {score.what}"
+            if score.before is None:
+                beside = "not measured before the training"
+            else:
+                beside = f"{score.change}, from {show_score(score.before)}"
+            tiles.append((title, show_score(score.after), beside))
     return tiles
 
 
@@ -301,23 +342,32 @@ def _scores_of_run(run_folder: Path) -> list[list[Score]]:
 
 def _facts(run: RunState) -> list[tuple[str, str]]:
     twins = [phase.twin for phase in run.phases if phase.twin is not None]
-    started = min((twin.started for twin in twins), default="")
-    facts = [
-        fact
-        for twin in twins[-1:]
-        for fact in card_facts(replace(twin, started=started))
-        if fact[0] != "Took"
-    ]
-    total = sum(map(seconds_taken, twins))
-    earlier = []
-    for name in (name for phase in run.phases for name in phase.earlier if name.endswith(".json")):
-        with contextlib.suppress(RecordError):
-            earlier.append(read_twin(run.folder / name))
-    took = f"{show_duration(total)}, the newest execution of each"
+    if not twins:
+        return []
+    # The newest phase's facts, but since the first phase began; how long all took follows.
+    since_first = replace(twins[-1], started=min(twin.started for twin in twins))
+    facts = [(name, value) for name, value in card_facts(since_first) if name != "Took"]
+    total_seconds = sum(map(seconds_taken, twins))
+    if not total_seconds:
+        return facts
+    took = f"{show_duration(total_seconds)}, the newest execution of each"
+    earlier = _earlier_twins(run)
     if earlier:
         number = "one earlier" if len(earlier) == 1 else f"{len(earlier)} earlier ones"
-        took += f"; {show_duration(total + sum(map(seconds_taken, earlier)))} with {number}"
-    return [*facts, ("All phases took", took)] if total else facts
+        with_earlier_seconds = total_seconds + sum(map(seconds_taken, earlier))
+        took += f"; {show_duration(with_earlier_seconds)} with {number}"
+    return [*facts, ("All phases took", took)]
+
+
+def _earlier_twins(run: RunState) -> list[Twin]:
+    """Return the twins of earlier executions, without those that cannot be read."""
+    twins = []
+    for phase in run.phases:
+        for name in phase.earlier:
+            if name.endswith(".json"):
+                with contextlib.suppress(RecordError):
+                    twins.append(read_twin(run.folder / name))
+    return twins
 
 
 def _phase_row(run_folder: Path, phase: PhaseState) -> SimpleNamespace:
@@ -340,37 +390,37 @@ def _phase_row(run_folder: Path, phase: PhaseState) -> SimpleNamespace:
 
 
 def _comparison(run: RunState) -> list[Row]:
-    """Where nothing better is known: what plan and results of a twin both hold."""
-    return [
-        {
-            "phase": one.phase,
-            "what": key,
-            "planned": one.twin.plan[key],
-            "actual": value,
-            "ratio": value / planned,
-        }
-        for one in run.phases
-        if one.twin is not None
-        for key, value in one.twin.results.items()
-        if is_number(value) and is_number(planned := one.twin.plan.get(key)) and planned
-    ]
+    """Return the numbers that both plan and results of a twin hold."""
+    rows: list[Row] = []
+    for phase in run.phases:
+        if phase.twin is None:
+            continue
+        for key, actual in phase.twin.results.items():
+            planned = phase.twin.plan.get(key)
+            if not is_number(actual) or not is_number(planned) or not planned:
+                continue
+            row = {
+                "phase": phase.phase,
+                "what": key,
+                "planned": planned,
+                "actual": actual,
+                "ratio": actual / planned,
+            }
+            rows.append(row)
+    return rows
 
 
 REPORT_NAME = "report.html"
 
 
 def write_single_file(run_folder: Path) -> Path:
-    """Write report.html anew; a notebook that would make it too large for a mail keeps only its card."""
-    pages = {
-        phase: path
-        for phase in PHASES
-        if (path := run_folder / "records" / f"{phase}.html").exists()
-    }
-    sections_of = {f"records/{phase}.html": f"#{phase}-report" for phase in pages} | {
-        "../index.html": "#record"
-    }
+    """Write report.html; a notebook that would make it too large for a mail keeps only its card."""
+    paths = {phase: run_folder / "records" / f"{phase}.html" for phase in PHASES}
+    pages = {phase: path for phase, path in paths.items() if path.exists()}
+    links = {f"records/{phase}.html": f"#{phase}-report" for phase in pages}
+    links["../index.html"] = "#record"
     # Without the moment of writing the file is the same when it is made again from the same pages.
-    body = _Body("footer.soft", lambda value: sections_of.get(value, value))
+    body = _Body("footer.soft", lambda value: links.get(value, value))
     campaign = body.rewrite((run_folder / "index.html").read_text(encoding="utf-8"))
     sections = []
     size = len(campaign)
@@ -382,16 +432,15 @@ def write_single_file(run_folder: Path) -> Path:
             text = text.partition("</header>")[0] + "</header>"
             note = f'<p class="soft">For size, the cells are only in {link}.</p>'
         size += len(text.encode())
-        part = (
-            _Body("nav.contents", partial(_link_of_part, phase), f"{phase}--", _DEEPER).rewrite(
-                text
-            )
-            + note
-        )
+        rewriter = _Body("nav.contents", partial(_link_of_part, phase), f"{phase}--", _DEEPER)
+        part = rewriter.rewrite(text) + note
         sections.append(f'<section id="{phase}-report" class="part">\n{part}\n</section>')
     start = head(f"{run_folder.name}: whole report", code_colours(), script="<script" in campaign)
     whole = campaign.replace("</main>", "\n".join([*sections, "</main>"]), 1)
-    text = f'<!DOCTYPE html>\n<html lang="en">\n<head>\n{start}\n</head>\n<body>\n{whole}\n</body>\n</html>\n'
+    text = (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n{start}\n</head>\n'
+        f"<body>\n{whole}\n</body>\n</html>\n"
+    )
     return _write_and_note(run_folder, REPORT_NAME, text)
 
 
@@ -402,7 +451,10 @@ def _write_and_note(run_folder: Path, name: str, text: str) -> Path:
 
 
 class _Body(Rewriter):
-    """The body of a page of ours, without the elements `left_out` (tag and class); its links lead where `link` says."""
+    """The body of a page of ours, without the elements `left_out` (tag and class).
+
+    Its links lead where `link` says.
+    """
 
     def __init__(
         self,
@@ -430,11 +482,17 @@ class _Body(Rewriter):
 
 
 _DEEPER = {"main": "div", "header": "div", "h1": "h2", "h2": "h3", "h3": "h4", "h4": "h5"}
-"""One main and one header of the page: those of a part become plain blocks, their headings one level deeper."""
+"""One main and one header of the page.
+
+Those of a part become plain blocks, their headings one level deeper.
+"""
 
 
 def _link_of_part(phase: str, value: str) -> str:
-    """Where a link of a notebook's report leads in the single file: inside, or to the run's folder."""
+    """Where a link of a notebook's report leads in the single file.
+
+    Inside, or to the run's folder.
+    """
     if value.startswith("#"):
         return f"#{phase}--{value[1:]}"
     if value == "../index.html":
