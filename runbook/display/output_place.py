@@ -1,4 +1,4 @@
-"""Output places: browser, papermill, terminal or pipe, and how to show a text, a table, checks or a figure in each."""
+"""Output places (browser, papermill, terminal, pipe), and how to show something in each."""
 
 import os
 import sys
@@ -13,7 +13,10 @@ from runbook.core.table import Row, Table
 from runbook.results.figures.drawing import as_png, as_svg
 
 ENGINE_VARIABLE = "RUNBOOK_ENGINE"
-"""Our papermill engine sets it in its kernels (records/client.py): displays updated in place reach the log."""
+"""Our papermill engine sets it in its kernels (records/client.py).
+
+Displays updated in place reach the log.
+"""
 SERVER_VARIABLE = "JPY_SESSION_NAME"  # Jupyter Server sets it in the kernels that a browser opened
 
 
@@ -33,13 +36,16 @@ class Place(StrEnum):
 
 
 def where_we_are(stream: TextIO | None = None) -> Place:
-    """The place of this process's output, or of what goes to `stream`, found without importing IPython."""
+    """Return the place of this process's output, or of `stream`, without importing IPython."""
     shell = current_shell()
-    if shell is not None and getattr(shell, "kernel", None) is not None:
-        if os.environ.get(ENGINE_VARIABLE):
-            return Place.ENGINE
-        return Place.BROWSER if os.environ.get(SERVER_VARIABLE) else Place.BATCH
-    return Place.TERMINAL if (stream or sys.stdout).isatty() else Place.PIPE
+    is_in_kernel = shell is not None and getattr(shell, "kernel", None) is not None
+    if not is_in_kernel:
+        return Place.TERMINAL if (stream or sys.stdout).isatty() else Place.PIPE
+    if os.environ.get(ENGINE_VARIABLE):
+        return Place.ENGINE
+    if os.environ.get(SERVER_VARIABLE):
+        return Place.BROWSER
+    return Place.BATCH
 
 
 def current_shell() -> Any:
@@ -66,7 +72,10 @@ def show_table(rows: Table | Sequence[Row], title: str = "", notes: Sequence[str
 
 
 class Formula(str):
-    """A formula in LaTeX with the numbers of a run, drawn as MathML, which needs no script; elsewhere words say it."""
+    """A formula in LaTeX with the numbers of a run, drawn as MathML, which needs no script.
+
+    Elsewhere words say it.
+    """
 
     def __new__(cls, latex: str, words: str) -> Self:
         """`words` are what a terminal and a log get."""
@@ -84,7 +93,10 @@ class Formula(str):
 
 
 class View(list[Any]):
-    """What a cell shows, in order: tables, formulas, figures with captions, text. It shows itself; each can be used."""
+    """What a cell shows, in order: tables, formulas, figures with captions, text.
+
+    It shows itself; each can be used.
+    """
 
     @property
     def tables(self) -> list[Table]:
@@ -102,29 +114,50 @@ class View(list[Any]):
                 show_figure(*part)
             elif isinstance(part, Formula):
                 show_html(part.as_html(), part)
+            elif isinstance(part, Table):
+                show_table(part)
             else:
-                show_table(part) if isinstance(part, Table) else show_text(part)
+                show_text(part)
 
     def _repr_html_(self) -> str:
-        parts = (as_svg(part[0]) if isinstance(part, tuple) else part for part in self)
-        return "<br>".join(
-            part.as_html() if isinstance(part, Table | Formula) else part for part in parts
-        )
+        return "<br>".join(_part_html(part) for part in self)
 
     def __repr__(self) -> str:
-        captions = (part[1] if isinstance(part, tuple) else part for part in self)
-        return "\n\n".join(part.as_text() if isinstance(part, Table) else part for part in captions)
+        return "\n\n".join(_part_text(part) for part in self)
+
+
+def _part_html(part: Any) -> str:
+    if isinstance(part, tuple):
+        return as_svg(part[0])
+    if isinstance(part, Table | Formula):
+        return part.as_html()
+    return str(part)
+
+
+def _part_text(part: Any) -> str:
+    if isinstance(part, tuple):
+        caption: str = part[1]
+        return caption
+    if isinstance(part, Table):
+        return part.as_text()
+    return str(part)
 
 
 def show_text(text: str, stream: TextIO | None = None, end: str = "\n") -> None:
-    """Print at once, in characters that the terminal has: a machine that knows only ASCII gets `?`, not a traceback."""
+    """Print at once, in characters that the terminal has.
+
+    A machine that knows only ASCII gets `?`, not a traceback.
+    """
     stream = stream or sys.stdout
     encoding = stream.encoding or "utf-8"
     print(text.encode(encoding, "replace").decode(encoding), end=end, file=stream, flush=True)
 
 
 def show_figure(figure: Any, caption: str) -> None:
-    """Show a matplotlib figure with its numbers in words: these alone are what a terminal and a log get."""
+    """Show a matplotlib figure with its numbers in words.
+
+    These alone are what a terminal and a log get.
+    """
     if where_we_are().is_kernel:
         pictures = {"image/svg+xml": as_svg(figure), "image/png": as_png(figure)}
         display_bundle({**pictures, "text/plain": "(figure; its numbers follow)"})
@@ -146,9 +179,10 @@ MARKS = {
     "unknown": ("?", "currentColor", ""),
     "pass": ("✓", "#0072b2", "\x1b[34m"),
 }
-"""Symbol, colour on a page and on a terminal, in the order in which a person wants to read the verdicts.
+"""Symbol and colours (page, terminal) of each verdict, in the order a person wants to read them.
 
-Blue and orange are those of Okabe and Ito's palette: the common forms of colour blindness tell them apart.
+Blue and orange are those of Okabe and Ito's palette: the common forms of colour blindness tell them
+apart.
 """
 
 
@@ -157,31 +191,20 @@ class CheckTable(Table):
 
     def __init__(self, checks: Iterable[Check], title: str = "Checks") -> None:
         self.checks = sorted(checks, key=lambda check: list(MARKS).index(check.verdict))
-        rows = [
-            {
-                "Check": check.name,
-                "Verdict": _text(check.verdict),
-                "Value": check.value,
-                "Rule": check.rule,
-            }
-            for check in self.checks
-        ]
-        remedies = [check.remedy if check.verdict != "pass" else "" for check in self.checks]
-        if any(remedies):
-            rows = [
-                row | {"What to do": remedy} for row, remedy in zip(rows, remedies, strict=True)
-            ]
+        needs_person = any(check.remedy for check in self.checks if check.verdict != "pass")
+        rows = [_check_row(check, needs_person) for check in self.checks]
         super().__init__(rows, f"{title} ({self.summary()})")
 
     def summary(self) -> str:
-        """How many checks have each verdict.
+        """Return how many checks have each verdict.
 
         >>> CheckTable([Check("a", "pass", "1", "1"), Check("b", "fail", "2", "1")]).summary()
         '2 checks: 1 fail, 1 pass'
         """
         counts = Counter(check.verdict for check in self.checks)
-        words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in MARKS if counts[verdict])
-        return counted(len(self.checks), "check") + (f": {words}" if words else "")
+        by_verdict = ", ".join(f"{counts[name]} {name}" for name in MARKS if counts[name])
+        total = counted(len(self.checks), "check")
+        return f"{total}: {by_verdict}" if by_verdict else total
 
     def as_text(self, colour: bool = False) -> str:
         """For terminal and log; in colour, verdicts keep their symbol and word."""
@@ -203,13 +226,29 @@ class CheckTable(Table):
 
 
 def show_checks(checks: Iterable[Check], title: str = "Checks") -> None:
-    """Show checks as a table, those that need a person first; in colour on a terminal, but not against NO_COLOR."""
+    """Show checks as a table, those that need a person first.
+
+    In colour on a terminal, but not against NO_COLOR.
+    """
     table = CheckTable(checks, title)
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     if where_we_are() is Place.TERMINAL and not plain:
         show_text(table.as_text(colour=True))
     else:
         show_table(table)
+
+
+def _check_row(check: Check, has_remedies: bool) -> Row:
+    row: Row = {
+        "Check": check.name,
+        "Verdict": _text(check.verdict),
+        "Value": check.value,
+        "Rule": check.rule,
+    }
+    if not has_remedies:
+        return row
+    remedy = check.remedy if check.verdict != "pass" else ""
+    return {**row, "What to do": remedy}
 
 
 def _text(verdict: str) -> str:

@@ -1,15 +1,17 @@
-"""Progress of long work: one call that shows life in JupyterLab, in a log, on a terminal and in the saved notebook.
+"""Progress of long work, shown in JupyterLab, in a log, on a terminal, in the saved notebook.
 
     progress = Progress("04-training", total=100, unit="iterations")
-    progress.update(done=12, loss=9.8, losses=sparkline(values))      cheap: drawn at most once a second
-    progress.finish(done=100, loss=3.6)                               the final picture, always drawn
+    progress.update(done=12, loss=9.8, losses=sparkline(values))   cheap: at most one drawing a second
+    progress.finish(done=100, loss=3.6)                            the final picture, always drawn
 
-`done` counts up to `total`; every other name is a fact shown beside it, and its newest value is kept (None takes it
-away). `draw_beside` adds a curve, where a drawing can be seen, and lines below. The work itself never lives here:
-whoever calls again later (a re-run cell, another machine) gets the same picture; `timed` adds how long this one took.
+`done` counts up to `total`; every other name is a fact shown beside it, and its newest value is
+kept (None takes it away). `draw_beside` adds a curve, where a drawing can be seen, and lines below.
+The work itself never lives here: whoever calls again later (a re-run cell, another machine) gets
+the same picture; `timed` adds how long this one took.
 
-A curve is an image with its numbers in the alt text: it survives what JupyterLab, GitHub and nbviewer take out of HTML,
-and needs no script. A page of ours draws the same curve inline instead, in its own colours.
+A curve is an image with its numbers in the alt text: it survives what JupyterLab, GitHub and
+nbviewer take out of HTML, and needs no script. A page of ours draws the same curve inline instead,
+in its own colours.
 """
 
 from __future__ import annotations
@@ -34,20 +36,29 @@ INK = "#7d8590"
 
 
 def curve_html(points: Points, label: str) -> str:
-    """The curve as an image.
+    """Return the curve as an image; empty where fewer than two points can be drawn.
 
-    >>> curve_html([(1, 2.0)], "loss"), curve_html([(1, 10.8), (2, 9.5)], "loss").partition(" src=")[0]
-    ('', '<img alt="loss from 10.8 (iteration 1) to 9.5 (iteration 2)"')
+    >>> curve_html([(1, 2.0)], "loss")
+    ''
+    >>> curve_html([(1, 10.8), (2, 9.5)], "loss").partition(" src=")[0]
+    '<img alt="loss from 10.8 (iteration 1) to 9.5 (iteration 2)"'
     """
-    kept = thin(finite_points(points), MOST_POINTS)
-    if len(kept) < 2:
+    drawn = thin(finite_points(points), MOST_POINTS)
+    if len(drawn) < 2:
         return ""
-    (x0, first), (x1, last) = kept[0], kept[-1]
-    alt = f"{label} from {first:.4g} (iteration {x0:g}) to {last:.4g} (iteration {x1:g})"
+    first_iteration, first = drawn[0]
+    last_iteration, last = drawn[-1]
+    alt = (
+        f"{label} from {first:.4g} (iteration {first_iteration:g}) "
+        f"to {last:.4g} (iteration {last_iteration:g})"
+    )
     start = f'<svg xmlns="http://www.w3.org/2000/svg" color="{INK}" '
-    drawing = str(loss_curve([(label, kept)], height=HEIGHT)).replace("<svg ", start, 1)
+    drawing = str(loss_curve([(label, drawn)], height=HEIGHT)).replace("<svg ", start, 1)
     data = base64.b64encode(drawing.encode()).decode()
-    return f'<img alt="{escape(alt)}" src="data:image/svg+xml;base64,{data}" width="720" style="max-width:100%">'
+    return (
+        f'<img alt="{escape(alt)}" src="data:image/svg+xml;base64,{data}" '
+        'width="720" style="max-width:100%">'
+    )
 
 
 SECONDS_BETWEEN_DRAWINGS = 1.0
@@ -82,7 +93,9 @@ class Progress:
         self.curve: tuple[str, Points] = ("", ())
         self.events: tuple[str, ...] = ()
         self.ended = False
-        self._place, self._clock, self._started = place or where_we_are(stream), clock, clock()
+        self._place = place or where_we_are(stream)
+        self._clock = clock
+        self._started = clock()
         self._stream = stream
         self._drawn = self._printed = float("-inf")
         self._handle: Any = None
@@ -92,18 +105,19 @@ class Progress:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if not self.ended and (
-            kind is None or self._drawn > float("-inf")
-        ):  # an error at once speaks for itself
-            if kind is not None:
-                self.facts = self.facts | {
-                    "stopped by": kind.__name__
-                }  # a page may be reading them
-            self.finish()
+        was_drawn = self._drawn > float("-inf")
+        # An error before the first drawing speaks for itself.
+        if self.ended or (kind is not None and not was_drawn):
+            return
+        if kind is not None:
+            # A new dictionary, because a page may be reading the old one.
+            self.facts = self.facts | {"stopped by": kind.__name__}
+        self.finish()
 
     def draw_beside(self, curve: tuple[str, Points], events: Sequence[str] = ()) -> None:
-        """Note the curve (a label and its points) and the lines that the next drawing shows below the facts."""
-        self.curve, self.events = curve, tuple(events)
+        """Note the curve (label and points) and the lines that the next drawing shows below."""
+        self.curve = curve
+        self.events = tuple(events)
 
     def update(self, done: float | None = None, total: float | None = None, **facts: Any) -> None:
         """Note how far the work is; it is drawn when the last drawing is old enough."""
@@ -120,45 +134,47 @@ class Progress:
         self._draw()
 
     def as_text(self) -> str:
-        """One line: title, how far, the facts."""
-        parts = [
-            self._how_far(),
-            *[f"{name} {show_value(value)}" for name, value in self.facts.items()],
-        ]
-        return f"{self.title}{self._took()}: " + ", ".join(part for part in parts if part)
+        """Return one line: title, how far, the facts."""
+        facts = [f"{name} {show_value(value)}" for name, value in self.facts.items()]
+        parts = [self._how_far(), *facts]
+        return f"{self.title}{self._took()}: " + ", ".join(filter(None, parts))
 
     def as_long_text(self) -> str:
         """The line, and the last events below it."""
         return "\n".join([self.as_text(), *[f"  {event}" for event in self.events]])
 
     def as_html(self) -> str:
-        """A bar, how far, the facts, the curve, the last events."""
-        share = self._share()
-        bar = (
-            '<div style="background:rgba(128,128,128,.25);border-radius:.3em;height:.7em;max-width:40em"><div style='
-            f'"width:{100 * (share or 0):.1f}%;background:#0072b2;border-radius:.3em;height:.7em"></div></div>'
-        )
-        facts = "".join(
-            f'<span style="display:inline-block;margin-right:1.4em"><span style="opacity:.75">{escape(name)}</span> '
-            f"{escape(show_value(value))}</span>"
-            for name, value in self.facts.items()
-        )
-        head = f"<b>{escape(self.title)}</b>{self._took()} {escape(self._how_far())}{'' if share is None else bar}"
+        """Return a bar, how far, the facts, the curve and the last events."""
+        head = f"<b>{escape(self.title)}</b>{self._took()} {escape(self._how_far())}"
+        facts = "".join(_fact_html(name, show_value(value)) for name, value in self.facts.items())
         curve = curve_html(self.curve[1], self.curve[0])
         below = f'<div style="margin-top:.4em">{curve}</div>' if curve else ""
         if self.events:
             lines = "".join(f"<div>{escape(event)}</div>" for event in self.events)
             below += f'<div style="opacity:.75;font-size:90%">{lines}</div>'
         return (
-            f'<div style="font-variant-numeric:tabular-nums">{head}<div>{facts}</div>{below}</div>'
+            f'<div style="font-variant-numeric:tabular-nums">{head}{self._bar_html()}'
+            f"<div>{facts}</div>{below}</div>"
+        )
+
+    def _bar_html(self) -> str:
+        share = self._share()
+        if share is None:
+            return ""
+        return (
+            '<div style="background:rgba(128,128,128,.25);border-radius:.3em;height:.7em;'
+            'max-width:40em"><div style='
+            f'"width:{100 * share:.1f}%;background:#0072b2;border-radius:.3em;height:.7em">'
+            "</div></div>"
         )
 
     def _note(self, done: float | None, total: float | None, facts: dict[str, Any]) -> None:
-        self.done = self.done if done is None else done
-        self.total = self.total if total is None else total
-        self.facts = {
-            name: value for name, value in (self.facts | facts).items() if value is not None
-        }
+        if done is not None:
+            self.done = done
+        if total is not None:
+            self.total = total
+        merged = self.facts | facts
+        self.facts = {name: value for name, value in merged.items() if value is not None}
 
     def _took(self) -> str:
         if self.ended and self.timed:
@@ -173,9 +189,10 @@ class Progress:
     def _how_far(self) -> str:
         if self.done is None:
             return ""
+        is_bytes = self.unit == "bytes"  # show_bytes says the unit itself
+        as_text = show_bytes if is_bytes else show_value
+        unit = f" {self.unit}" if self.unit and not is_bytes else ""
         share = self._share()
-        unit = f" {self.unit}" if self.unit else ""
-        as_text, unit = (show_bytes, "") if self.unit == "bytes" else (show_value, unit)
         if share is None:
             return f"{as_text(self.done)}{unit}"
         return f"{as_text(self.done)} of {as_text(self.total or 0)}{unit} ({100 * share:.0f} %)"
@@ -185,7 +202,8 @@ class Progress:
             self._show_in_notebook()
         elif self._place is Place.TERMINAL:
             self._redraw_line()
-        # Stock papermill logs only the first value of a display that is updated: there, and in a pipe, print as well.
+        # Stock papermill logs only the first value of a display that is updated: there, and in a
+        # pipe, print as well.
         now = self._clock()
         is_first = self._printed == float("-inf")
         is_due = self.ended or now - self._printed >= SECONDS_BETWEEN_LINES
@@ -203,18 +221,33 @@ class Progress:
             if self._place is Place.BROWSER:
                 show_to_new_pages(self._handle.display_id, self._bundle)
         elif self._place is Place.BROWSER and self.ended:
-            # Server-side execution in JupyterLab loses updates: empty the old picture, and put the last one in anew.
+            # Server-side execution in JupyterLab loses updates: empty the old picture, and put the
+            # last one in anew.
             self._handle.update({"text/plain": "", "text/html": ""}, raw=True)
             display_bundle(self._bundle())
         else:
             self._handle.update(self._bundle(), raw=True)
 
     def _redraw_line(self) -> None:
-        share = self._share()
         line = self.as_text()
         if not self.ended:
-            filled = round((share or 0) * BAR_WIDTH)
-            line = line if share is None else f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {line}"
+            line = self._bar_text() + line
             line = line[: shutil.get_terminal_size().columns - 1]
-        show_text("\r" + line.ljust(self._line_width), self._stream, end="\n" if self.ended else "")
+        # Spaces over the end of a longer line before.
+        padded = line.ljust(self._line_width)
+        show_text("\r" + padded, self._stream, end="\n" if self.ended else "")
         self._line_width = len(line)
+
+    def _bar_text(self) -> str:
+        share = self._share()
+        if share is None:
+            return ""
+        filled = round(share * BAR_WIDTH)
+        return f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] "
+
+
+def _fact_html(name: str, value: str) -> str:
+    return (
+        '<span style="display:inline-block;margin-right:1.4em">'
+        f'<span style="opacity:.75">{escape(name)}</span> {escape(value)}</span>'
+    )

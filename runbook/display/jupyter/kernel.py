@@ -1,12 +1,14 @@
 """The edge to ipykernel: the only module that names what we use of its inside, and of IPython's.
 
-    close = listen(listener)      listener(Message) -> bool: whether it was dealt with and the kernel need not see it
-    page_kernel() -> PageKernel | None      the kernel around us, where pages can be heard while a cell runs
-    lose_no_output()                        nothing that a cell prints is dropped, however slow its reader is
+close = listen(listener)      listener(Message) -> bool: whether it was dealt with and the kernel
+need not see it page_kernel() -> PageKernel | None      the kernel around us, where pages can be
+heard while a cell runs lose_no_output()                        nothing that a cell prints is
+dropped, however slow its reader is
 
-A kernel answers one request after the other, so a click or a second run of a cell waits for the cell's end. ipykernel 7
-receives messages in a thread of its own; there they can be looked at as they come. An older one has no such thread:
-then nothing is heard, and nothing else changes. The kernel checks the signature of whatever is passed on to it.
+A kernel answers one request after the other, so a click or a second run of a cell waits for the
+cell's end. ipykernel 7 receives messages in a thread of its own; there they can be looked at as
+they come. An older one has no such thread: then nothing is heard, and nothing else changes. The
+kernel checks the signature of whatever is passed on to it.
 """
 
 import json
@@ -17,7 +19,10 @@ from typing import Any
 from runbook.display.output_place import current_shell
 
 DELIMITER = b"<IDS|MSG>"
-"""Between addresses and the signed parts of a message: signature, header, parent, metadata, content."""
+"""Between addresses and the signed parts of a message.
+
+Signature, header, parent, metadata, content.
+"""
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,10 @@ class PageKernel:
     def redirect(
         self, receive: Callable[[Sequence[Any], Callable[[Sequence[Any]], Any]], Any] | None
     ) -> None:
-        """Let `receive` get each message before the kernel, with the kernel's own receiver; None: as it was."""
+        """Let `receive` get each message before the kernel, with the kernel's own receiver; None.
+
+        As it was.
+        """
         stream = self._kernel.shell_stream
         usual = self._kernel.shell_channel_thread_main
         receiver = usual if receive is None else lambda message: receive(message, usual)
@@ -99,7 +107,10 @@ class PageKernel:
 
 
 def lose_no_output() -> None:
-    """Let what cells print wait for its reader: where 1,000 messages wait, ZeroMQ drops the next without a word."""
+    """Let what cells print wait for its reader.
+
+    Where 1,000 messages wait, ZeroMQ drops the next without a word.
+    """
     import zmq
 
     publisher = current_shell().kernel.iopub_socket.io_thread

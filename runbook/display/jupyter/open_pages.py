@@ -1,13 +1,15 @@
 """A page that is opened again finds what a running cell shows, or what it showed at its end.
 
-    forget = show_to_new_pages(display_id, bundle, joined=None)      bundle() -> what stands there now
+    forget = show_to_new_pages(display_id, bundle, joined=None)   bundle() -> what the cell shows now
 
-JupyterLab forgets a running cell's output when its page is closed, and a cell that is run again waits for the first
-run to end. So from the first call on, two questions of a page are answered while a cell runs:
-- what the cells show, asked by lab/static/watching.js when a notebook is opened: the page follows the running
-  cell from then on as if it had started it, without running anything;
-- the running cell once more, run by a person whose JupyterLab lacks that file: it is answered with the same displays,
-  and JupyterLab sends every later update of them to that page too. The request itself still waits its turn.
+JupyterLab forgets a running cell's output when its page is closed, and a cell that is run again
+waits for the first run to end. So from the first call on, two questions of a page are answered
+while a cell runs:
+- what the cells show, asked by lab/static/watching.js when a notebook is opened: the page follows
+  the running cell from then on as if it had started it, without running anything;
+- the running cell once more, run by a person whose JupyterLab lacks that file: it is answered with
+  the same displays, and JupyterLab sends every later update of them to that page too. The request
+  itself still waits its turn.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +20,10 @@ from typing import Any
 from runbook.display.jupyter.kernel import CellRequest, Message, PageKernel, listen, page_kernel
 
 QUESTION = "runbook.viewer"
-"""Target of the `comm_info_request` by which a page asks; any other kernel answers it with an empty list."""
+"""Target of the `comm_info_request` by which a page asks.
+
+Any other kernel answers it with an empty list.
+"""
 ANSWER = "application/vnd.runbook.viewer.v1+json"
 Bundle = Callable[[], Mapping[str, object]]
 
@@ -29,8 +34,10 @@ class CellDisplays:
 
     request: CellRequest
     bundles: dict[str, tuple[Bundle, Bundle]] = field(default_factory=dict)
-    """By display id, in the order in which they were put there: for a page that runs the cell again, for one that
-    joined."""
+    """By display id, in the order in which they were put there.
+
+    For a page that runs the cell again, for one that joined.
+    """
     running: bool = True
 
     def as_json(self) -> dict[str, object]:
@@ -44,12 +51,11 @@ class CellDisplays:
         }
 
 
-_cells: dict[
-    str, CellDisplays
-] = {}  # the newest run of each cell that showed something, by the cell's id
-_lock = (
-    Lock()
-)  # held while a page is answered: what a running cell says afterwards comes after the answer
+_cells: dict[str, CellDisplays] = {}
+"""The newest run of each cell that showed something, by the cell's id."""
+
+_lock = Lock()
+"""Held while a page is answered: what a running cell says afterwards comes after the answer."""
 
 
 def show_to_new_pages(
@@ -57,7 +63,8 @@ def show_to_new_pages(
 ) -> Callable[[], None]:
     """Show this to whoever opens the page or runs the cell again; the returned function ends it.
 
-    `joined` is for pages with our script: a button with the attribute data-runbook-click sends its click there.
+    `joined` is for pages with our script: a button with the attribute data-runbook-click sends its
+    click there.
     """
     kernel = page_kernel()
     request = kernel.running_cell() if kernel is not None else None
@@ -91,28 +98,44 @@ def _note_end(result: Any) -> None:
 
 
 def _answer(kernel: PageKernel, message: Message) -> bool:
-    """Answer a page; but for the first greeting, which a working kernel would let wait, the kernel gets it too."""
+    """Answer a page; return whether the kernel need not see the message.
+
+    That is only the first greeting, which a working kernel would let wait.
+    """
     with _lock:
         running = [displays for displays in _cells.values() if displays.running]
         if message.kind == "kernel_info_request" and running:
-            # What a kernel says to a new page, which sends nothing else before that (JupyterLab: for three seconds).
-            kernel.greet(message)
-            for state, cause in (("idle", message.header), ("busy", running[0].request.header)):
-                kernel.publish(cause, "status", execution_state=state)
+            _greet(kernel, message, running[0])
             return True
         if message.kind == "comm_info_request" and message.content.get("target_name") == QUESTION:
-            cells = sorted(
-                _cells.values(), key=lambda displays: displays.running
-            )  # the running one last
-            _send(
-                kernel, message, {ANSWER: {"cells": [displays.as_json() for displays in cells]}}, ""
-            )
+            _send_cells(kernel, message)
         if message.kind == "execute_request":
-            for displays in running:
-                if message.content.get("code") == displays.request.code:
-                    for name, (bundle, _) in displays.bundles.items():
-                        _send(kernel, message, bundle(), name)
+            _repeat_displays(kernel, message, running)
     return False
+
+
+def _greet(kernel: PageKernel, message: Message, running: CellDisplays) -> None:
+    """Say what a kernel says to a new page, which sends nothing else before (JupyterLab.
+
+    For 3 s).
+    """
+    kernel.greet(message)
+    kernel.publish(message.header, "status", execution_state="idle")
+    kernel.publish(running.request.header, "status", execution_state="busy")
+
+
+def _send_cells(kernel: PageKernel, message: Message) -> None:
+    running_last = sorted(_cells.values(), key=lambda displays: displays.running)
+    cells = [displays.as_json() for displays in running_last]
+    _send(kernel, message, {ANSWER: {"cells": cells}}, "")
+
+
+def _repeat_displays(kernel: PageKernel, message: Message, running: list[CellDisplays]) -> None:
+    """Show to a page that runs a running cell again what the cell shows."""
+    for displays in running:
+        if message.content.get("code") == displays.request.code:
+            for name, (bundle, _) in displays.bundles.items():
+                _send(kernel, message, bundle(), name)
 
 
 def _send(

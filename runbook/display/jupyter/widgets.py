@@ -1,16 +1,18 @@
-"""Buttons beside something that runs, and a form of values, where a person sits in front; texts everywhere else.
+"""Buttons next to a running cell and a form of values, in a browser; texts everywhere else.
 
-    with controls({"Stop": (stop, "runbook cancel RUN --gently")}):      stop() -> str, shown beside the button
+    with controls({"Stop": (stop, "runbook cancel RUN --gently")}):
+        ...                                             # stop() -> str, shown next to the button
         ...
 
-A button works while its cell still runs where the kernel hears it then (`kernel`); with an older ipykernel only
-when the cell has ended. What it can do is therefore always written as a command too. Where that command ends with
-"...", the action takes a text, which is typed beside its button.
+A button works while its cell still runs where the kernel hears it then (`kernel`); with an older
+ipykernel only when the cell has ended. What it can do is therefore always written as a command too.
+Where that command ends with "...", the action takes a text, which is typed beside its button.
 
     show_form(sections, consider, write, table)
 
-`consider(changes)` is asked at each change and answers with the errors that stand beside their fields and what follows
-from the values; `write(name, changes)` keeps them and says where. The form itself does not know what the values mean.
+`consider(changes)` is asked at each change and answers with the errors that stand beside their
+fields and what follows from the values; `write(name, changes)` keeps them and says where. The form
+itself does not know what the values mean.
 """
 
 from __future__ import annotations
@@ -39,7 +41,10 @@ TYPED = '"..."'
 WHOLE = {"width": "auto", "flex": "0 0 auto"}
 """A button as wide as its word, whatever stands beside it."""
 ANSWER_LINE = {"flex": "1 1 100%", "width": "100%", "max_height": "9em", "overflow": "auto"}
-"""What an action says has a line of its own: a note of 10,000 characters would squeeze the buttons."""
+"""What an action says has a line of its own.
+
+A note of 10,000 characters would squeeze the buttons.
+"""
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
@@ -52,7 +57,8 @@ def controls(actions: Actions, place: Place | None = None) -> Iterator[None]:
     row, by_comm, fields = _buttons(actions)
     text = as_text(actions)
     handle = display_bundle(widget_bundle(row, text), updatable=True)
-    # A page that is opened later can load no widget from a kernel that works: there plain buttons do the same.
+    # A page that is opened later can load no widget from a kernel that works: there plain buttons
+    # do the same.
     plain = plain_buttons(by_comm, actions, fields)
     forget = show_to_new_pages(
         handle.display_id,
@@ -109,7 +115,8 @@ def _buttons(actions: Actions) -> tuple[Any, Clicks, TextFields]:
 def plain_buttons(comms: Iterable[str], actions: Actions, fields: Iterable[str] = ()) -> str:
     """Buttons for a page that joined, by the ids of the connections that hear their clicks, and fields for texts.
 
-    `fields`: the ids of the connections that hear what is typed, in the order of the actions that take a text.
+    `fields`: the ids of the connections that hear what is typed, in the order of the actions that
+    take a text.
 
     >>> plain_buttons(["7f"], {"Stop": (str, "runbook cancel local")}).partition(" title")[0].partition("><")[2]
     'button type="button" class="jupyter-button" data-runbook-click="7f"'
@@ -169,7 +176,9 @@ def widget_bundle(widget: Any, text: str) -> dict[str, object]:
 
 
 def _act(action: Callable[..., str], said: Any, field: Any) -> None:
-    """Start the action of a click, with the text that its field holds now: the next one may be typed at once.
+    """Start the action of a click, with the text that its field holds now.
+
+    The next one may be typed at once.
 
     It has a thread of its own: the thread that heard the click has other messages to pass on.
     """
@@ -300,7 +309,8 @@ class Form:
         self._general.value = _error(answer.errors.get("", ""))
         self._follows.value = answer.follows.as_html() if answer.follows else ""
         self._button.disabled = bool(answer.errors)
-        # Values that a person did not touch show what they have become: another site brings its own.
+        # Values that a person did not touch show what they have become: another site brings its
+        # own.
         self._quiet = True
         for key in answer.values.keys() & self._inputs.keys() - changes.keys():
             self._start[key] = self._inputs[key].value = answer.values[key]
@@ -316,7 +326,10 @@ class Form:
 
 
 def _folded(title: str, part: Any) -> tuple[Any, Any]:
-    """A button that opens and folds a part, and both; an Accordion's headings cannot be reached by keyboard."""
+    """A button that opens and folds a part, and both.
+
+    An Accordion's headings cannot be reached by keyboard.
+    """
     import ipywidgets as widgets
 
     button = widgets.ToggleButton(False, description=f"{FOLDED} {title}", layout={"width": "32em"})
