@@ -50,7 +50,7 @@ def logs(
     """Show the log of a RUN's newest job, or read log FILEs of any known program into records.
 
     Several files are one run, in the order given; gz, xz and zst are unpacked. With --json, --csv or --to, RUN stands
-    for the metrics of its training. Exit code 1 where neither a record nor an evaluation was found.
+    for the metrics of its training. Exit code 1 where neither a record nor an evaluation nor a known failure was found.
     """
     if as_json + as_csv + bool(to) > 1:
         raise click.UsageError("--json, --csv and --to exclude each other.")
@@ -88,9 +88,9 @@ def _names_run(target: str) -> bool:
 
 
 def _require_records(log: ParsedLog, targets: tuple[str, ...]) -> None:
-    """Raise `DataError` if a log has no record, no evaluation and no MLPerf fact."""
+    """Raise `DataError` if a log has no record, no evaluation, no MLPerf fact and no known failure."""
     has_facts = log.facts is not None and any(vars(log.facts).values())
-    if log.records or log.validation or has_facts:
+    if log.records or log.validation or has_facts or log.failures:
         return
     unread = f"{log.unread_lines} lines, none of a program this version knows"
     reason = "; ".join(log.notes) or unread

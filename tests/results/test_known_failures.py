@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from runbook.cli.report import logs
 from runbook.log_readers.read import parse_files
 from runbook.results.failures.finder import FailureFinder, find_cause, find_failures
 from runbook.results.failures.kinds import BUILD_HANGS, KINDS
@@ -236,3 +238,15 @@ def test_two_causes_of_one_line_are_told_apart_by_a_check():
 def test_every_kind_has_its_class_in_the_map_of_the_exam():
     classes = json.loads((SAMPLES / "exam_map.json").read_text())
     assert set(classes) == {kind.name for kind in KINDS}
+
+
+def test_a_log_of_nothing_but_a_failure_names_its_cause(tmp_path):
+    path = tmp_path / "err"
+    path.write_text(
+        "n7: [rank3]: torch.OutOfMemoryError: CUDA out of memory.\nDisk quota exceeded\n"
+    )
+    result = CliRunner().invoke(logs, [str(path)], standalone_mode=False)
+    assert result.exception is None
+    assert "CAUSE device out of memory (1 x, first at line 1, rank 3 on n7)" in result.output
+    assert "FAILURE disk full (1 x, first at line 2)" in result.output
+    assert "Then: mend this first" in result.output

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from runbook.log_readers.record import ParsedLog
 from runbook.results.failures.finder import Failure
+from runbook.results.failures.rule import Level
 from runbook.results.metrics import find_alarms
 
 
@@ -60,9 +61,16 @@ def _record_lines(log: ParsedLog) -> Iterator[str]:
         yield f"  {count} x {state}"
 
 
+_LABELS = {
+    Level.CAUSE: "FAILURE",
+    Level.SYMPTOM: "SYMPTOM",
+    Level.CONSEQUENCE: "CONSEQUENCE",
+}
+
+
 def failure_lines(failure: Failure, *, is_cause: bool) -> Iterator[str]:
     """Yield a failure for people: what it is, the line that shows it, what to do."""
-    label = "CAUSE" if is_cause else failure.level.upper()
+    label = "CAUSE" if is_cause else _LABELS[failure.level]
     if failure.overcome:
         label = "OVERCOME"
     rank = "" if failure.rank is None else f", rank {failure.rank}"
