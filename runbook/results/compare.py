@@ -15,7 +15,7 @@ from runbook.core.errors import RecordError
 from runbook.core.table import Row, Table
 from runbook.core.units import show_change
 from runbook.params.yaml12 import dotted
-from runbook.planning.plan import parse_plan
+from runbook.planning.plan import Plan, parse_plan
 from runbook.results.history import History, read_events, read_metrics, read_scores, read_validation
 from runbook.results.metrics import Summary, summarize
 from runbook.results.wall_time import WallTime, account_wall_time
@@ -79,89 +79,131 @@ class Comparison:
 
 
 def read_run(folder: Path, phase: str = "04-training") -> RunFacts:
-    """Everything a comparison needs of a run's folder; `RecordError` where the phase was not run."""
-    smoke = folder / "smoke" if phase.startswith("03") else folder
+    """Read everything a comparison needs from a run's folder.
+
+    Raise `RecordError` where the phase was not run.
+    """
+    is_smoke = phase.startswith("03")
+    metrics_folder = folder / "smoke" if is_smoke else folder
+    plan = _read_plan(folder, phase)
+    spec = plan.phases[phase]
+    history = read_metrics(metrics_folder / "metrics.jsonl")
+    validation = read_validation(metrics_folder / "validation.jsonl")
+    events = read_events(folder / "events.jsonl", phase)
+    record = _read_record(folder / "records" / f"{phase}.json")
+    environment = {"site": plan.site, "device": spec.device, "engine": spec.engine}
+    environment |= record.get("versions", {})
+    environment["commit"] = record.get("commit") or "not known"
+    return RunFacts(
+        name=folder.name,
+        parameters=_read_parameters(folder / "run.yaml"),
+        environment={str(key): str(value) for key, value in environment.items()},
+        summary=summarize(
+            history, sequence_length=spec.model.sequence_length, validation=validation
+        ),
+        history=history,
+        account=account_wall_time(history, validation, events),
+        # the scores are those of the trained weights
+        scores={} if is_smoke else _read_scores(folder),
+    )
+
+
+def _read_plan(folder: Path, phase: str) -> Plan:
     path = folder / "plan.json"
     if not path.exists():
         raise RecordError(f"{path} does not exist: is {folder} the folder of a run?")
     plan = parse_plan(path.read_text(encoding="utf-8"), path)
     if phase not in plan.phases:
         raise RecordError(f"{path} has no phase {phase}: run `runbook run` on it first.")
-    spec = plan.phases[phase]
-    history = read_metrics(smoke / "metrics.jsonl")
-    validation = read_validation(smoke / "validation.jsonl")
-    record = folder / "records" / f"{phase}.json"
+    return plan
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    """Return the record next to an executed notebook; empty where there is none."""
+    if not path.exists():
+        return {}
     try:
-        twin = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
+        record = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise RecordError(f"{record} is not JSON: {error}") from error
-    if not isinstance(twin, dict):
-        raise RecordError(f"{record} holds no JSON object.")
-    about = {"site": plan.site, "device": spec.device, "engine": spec.engine}
-    versions = about | twin.get("versions", {}) | {"commit": twin.get("commit") or "not known"}
-    asked = folder / "run.yaml"
-    return RunFacts(
-        name=folder.name,
-        parameters=dotted((yaml.safe_load(asked.read_text()) or {}) if asked.exists() else {}),
-        environment={str(key): str(value) for key, value in versions.items()},
-        summary=summarize(
-            history, sequence_length=spec.model.sequence_length, validation=validation
-        ),
-        history=history,
-        account=account_wall_time(history, validation, read_events(folder / "events.jsonl", phase)),
-        scores={
-            f"{row['what']}: {row['measure']}": row["after"]
-            for row in read_scores(folder)
-            if smoke == folder
-        },
-    )
+        raise RecordError(f"{path} is not JSON: {error}") from error
+    if not isinstance(record, dict):
+        raise RecordError(f"{path} holds no JSON object.")
+    return record
+
+
+def _read_parameters(path: Path) -> dict[str, Any]:
+    """Return the dotted keys of a run.yaml; empty where there is none."""
+    if not path.exists():
+        return {}
+    return dotted(yaml.safe_load(path.read_text()) or {})
+
+
+def _read_scores(folder: Path) -> dict[str, float]:
+    scores = {}
+    for row in read_scores(folder):
+        scores[f"{row['what']}: {row['measure']}"] = row["after"]
+    return scores
 
 
 def compare(runs: Sequence[RunFacts], tolerance: Tolerance | None = None) -> Comparison:
-    """The first run is what the others are held against; checks are made for each of the others."""
+    """Compare the other runs with the first one; each of them gets its checks."""
     if len(runs) < 2:
         raise RecordError(f"A comparison needs at least two runs; {len(runs)} given.")
-    checks = tuple(
-        check for other in runs[1:] for check in _checks(runs[0], other, tolerance or Tolerance())
-    )
+    base = runs[0]
+    checks: list[Check] = []
+    for other in runs[1:]:
+        checks.extend(_checks(base, other, tolerance or Tolerance()))
+    parameters = [run.parameters for run in runs]
+    environments = [run.environment for run in runs]
     return Comparison(
-        _differences("Parameters that differ", runs, [run.parameters for run in runs], "run.yaml"),
-        _metrics(runs),
-        _differences(
-            "Environment that differs", runs, [run.environment for run in runs], "records/*.json"
-        ),
-        checks,
+        parameters=_differences("Parameters that differ", runs, parameters, "run.yaml"),
+        metrics=_metrics(runs),
+        environment=_differences("Environment that differs", runs, environments, "records/*.json"),
+        checks=tuple(checks),
     )
 
 
 def _metrics(runs: Sequence[RunFacts]) -> Table:
-    measured = {
-        what: [getattr(run.summary, attribute) for run in runs]
-        for what, attribute in METRICS.items()
-    }
-    measured["goodput (share of wall time)"] = [
-        run.account.goodput if run.account else None for run in runs
-    ]
-    for what in dict.fromkeys(name for run in runs for name in run.scores):
-        measured[what] = [run.scores.get(what) for run in runs]
+    """Return one row per number, with a column per run."""
     rows = []
-    for what, values in measured.items():
-        ratio = values[-1] / values[0] if values[0] and values[-1] is not None else None
-        by_run = {run.name: value for run, value in zip(runs, values, strict=True)}
-        rows.append({"what": what, **by_run, "last / first": ratio})
-    return Table(
-        rows, "Results side by side", source="metrics.jsonl, validation.jsonl, events.jsonl"
-    )
+    for name, attribute in METRICS.items():
+        values = [getattr(run.summary, attribute) for run in runs]
+        rows.append(_metric_row(name, runs, values))
+    goodputs = [run.account.goodput if run.account else None for run in runs]
+    rows.append(_metric_row("goodput (share of wall time)", runs, goodputs))
+    for name in _score_names(runs):
+        rows.append(_metric_row(name, runs, [run.scores.get(name) for run in runs]))
+    source = "metrics.jsonl, validation.jsonl, events.jsonl"
+    return Table(rows, "Results side by side", source=source)
+
+
+def _metric_row(name: str, runs: Sequence[RunFacts], values: Sequence[float | None]) -> Row:
+    first = values[0]
+    last = values[-1]
+    by_run = {run.name: value for run, value in zip(runs, values, strict=True)}
+    ratio = last / first if first and last is not None else None
+    return {"what": name, **by_run, "last / first": ratio}
+
+
+def _score_names(runs: Sequence[RunFacts]) -> list[str]:
+    """Return the names of all scores, each once, in the order of the runs."""
+    names: dict[str, None] = {}
+    for run in runs:
+        names.update(dict.fromkeys(run.scores))
+    return list(names)
 
 
 def _differences(title: str, runs: Sequence[RunFacts], sides: Sequence[Row], source: str) -> Table:
-    keys = sorted({key for side in sides for key in side})
-    rows = [
-        {"key": key, **{run.name: side.get(key) for run, side in zip(runs, sides, strict=True)}}
-        for key in keys
-        if len({json.dumps(side.get(key), default=str) for side in sides}) > 1
-    ]
-    return Table(rows, title, () if rows else ("they do not differ",), source=source)
+    """Return the keys whose values are not the same in all runs."""
+    keys = {key for side in sides for key in side}
+    rows = []
+    for key in sorted(keys):
+        distinct_values = {json.dumps(side.get(key), default=str) for side in sides}
+        if len(distinct_values) > 1:
+            by_run = {run.name: side.get(key) for run, side in zip(runs, sides, strict=True)}
+            rows.append({"key": key, **by_run})
+    notes = () if rows else ("they do not differ",)
+    return Table(rows, title, notes, source=source)
 
 
 def _checks(base: RunFacts, other: RunFacts, allowed: Tolerance) -> list[Check]:
@@ -187,12 +229,18 @@ def _checks(base: RunFacts, other: RunFacts, allowed: Tolerance) -> list[Check]:
 
 
 def _loss_check(base: RunFacts, other: RunFacts, allowed: float) -> Check:
-    """Where one run is longer, its last loss says nothing about the other's: both are read where both have been."""
+    """Compare the losses at the number of tokens that both runs reached.
+
+    Where one run is longer, its last loss says nothing about the other's.
+    """
     tokens = min(base.summary.consumed_tokens, other.summary.consumed_tokens)
     before = loss_at(base.history, tokens)
     now = loss_at(other.history, tokens)
     name = "loss at equal tokens (nat/token)"
-    rule = f"not more than {allowed:.0%} higher than in {base.name}; median of {LOSSES} up to {tokens:,} tokens"
+    rule = (
+        f"not more than {allowed:.0%} higher than in {base.name}; "
+        f"median of {LOSSES} up to {tokens:,} tokens"
+    )
     if before is None:
         return Check(name, "unknown", f"{base.name} has no loss", rule)
     if now is None:
@@ -201,7 +249,10 @@ def _loss_check(base: RunFacts, other: RunFacts, allowed: float) -> Check:
 
 
 def loss_at(history: History, tokens: int) -> float | None:
-    """Median of the last losses up to a number of tokens; None where there is none, or the last ones are no numbers."""
+    """Return the median of the last losses up to a number of tokens.
+
+    None where there is none, or none of the last ones is a number.
+    """
     steps = [step for step in history.steps if step.consumed_tokens <= tokens][-LOSSES:]
     losses = [step.loss for step in steps if step.loss is not None and math.isfinite(step.loss)]
     return statistics.median(losses) if losses else None
@@ -210,7 +261,7 @@ def loss_at(history: History, tokens: int) -> float | None:
 def _check(
     name: str, before: float | None, now: float | None, rule: str, allowed: float, sign: int = 1
 ) -> Check:
-    """Whether a number has not changed for the worse by more than a share; `sign` is -1 where more is better."""
+    """Check that a number got worse by no more than a share; `sign` is -1 where more is better."""
     if not before or now is None:
         return Check(name, "unknown", "not known for both", rule)
     change = now / before - 1

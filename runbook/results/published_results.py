@@ -41,77 +41,86 @@ def _number(text: str) -> float | None:
 
 
 def read_table(name: str) -> list[dict[str, str]]:
-    """The rows of a table that lies beside this module, as text."""
+    """Return the rows of a table in the folder `published`, as text."""
     text = files("runbook.results").joinpath("published", name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 
 
 @cache
 def published_results() -> tuple[Published, ...]:
-    """Every row of the table of published results."""
-    found = []
-    for line, row in enumerate(read_table(RESULTS), start=2):
-        billions = _number(row["params_b"])
-        sequence = _number(row["seq_len"])
-        same = {
-            name: row[name]
-            for name in ("model", "accelerator", "precision", "date", "confidence", "source")
-        }
-        found.append(
-            Published(
-                **same,
-                parameters=billions * 1e9 if billions else None,
-                devices=row["n_accel"],
-                sequence_length=int(sequence) if sequence else None,
-                tokens_per_second_per_device=_number(row["tokens_s_per_accel"]),
-                tflops_per_device=_number(row["tflops_per_accel"]),
-                mfu_percent=_number(row["mfu_pct"]),
-                hfu_percent=_number(row["hfu_pct"]),
-                convention=row["flops_convention"] or "not stated",
-                line=line,
-            )
-        )
-    return tuple(found)
+    """Return every row of the table of published results."""
+    rows = read_table(RESULTS)
+    # line 1 of the file has the names of the columns
+    return tuple(_published_result(row, line) for line, row in enumerate(rows, start=2))
 
 
-def same_device(one: str, other: str) -> bool:
-    """Whether two names mean the same device, whatever network its machine has.
+def _published_result(row: dict[str, str], line: int) -> Published:
+    billions = _number(row["params_b"])
+    sequence_length = _number(row["seq_len"])
+    return Published(
+        model=row["model"],
+        parameters=billions * 1e9 if billions else None,
+        accelerator=row["accelerator"],
+        devices=row["n_accel"],
+        precision=row["precision"],
+        sequence_length=int(sequence_length) if sequence_length else None,
+        tokens_per_second_per_device=_number(row["tokens_s_per_accel"]),
+        tflops_per_device=_number(row["tflops_per_accel"]),
+        mfu_percent=_number(row["mfu_pct"]),
+        hfu_percent=_number(row["hfu_pct"]),
+        convention=row["flops_convention"] or "not stated",
+        date=row["date"],
+        confidence=row["confidence"],
+        source=row["source"],
+        line=line,
+    )
+
+
+def same_device(first_name: str, second_name: str) -> bool:
+    """Return whether two names mean the same device, whatever network its machine has.
 
     >>> same_device("H100-SXM", "H100-SXM5-80GB"), same_device("A100-40GB", "A100-SXM4-80GB")
     (True, False)
     """
-    kind = attrgetter("family", "peaks", "memory_bytes", "link_bandwidth")
-    found = [device and kind(device) for device in map(find_accelerator, (one, other))]
-    return found[0] == found[1] is not None
+    first = find_accelerator(first_name)
+    second = find_accelerator(second_name)
+    if first is None or second is None:
+        return False
+    hardware = attrgetter("family", "peaks", "memory_bytes", "link_bandwidth")
+    return bool(hardware(first) == hardware(second))
 
 
 def peak_tflops(device: str, precision: str) -> float | None:
-    """Datasheet peak of one device, dense; None where it is not known.
+    """Return the datasheet peak of one device, dense; None where it is not known.
 
-    >>> peak_tflops("H100-SXM", "bf16"), peak_tflops("MI250X-GCD", "fp16"), peak_tflops("cpu", "bf16")
-    (989.4, 191.5, None)
+    >>> peak_tflops("H100-SXM", "bf16"), peak_tflops("MI250X-GCD", "fp16")
+    (989.4, 191.5)
+    >>> peak_tflops("cpu", "bf16") is None
+    True
     """
-    found = find_accelerator(device)
-    return found.peaks.get(precision) if found else None
+    accelerator = find_accelerator(device)
+    return accelerator.peaks.get(precision) if accelerator else None
 
 
 def nearest(
     parameters: float, *, device: str, precision: str = "", sequence_length: int = 0
 ) -> list[Published]:
-    """The five most like a run that give a speed: same device first, then size, precision and sequence length."""
+    """Return the five results with a speed that are most like a run.
 
-    def distance(one: Published) -> tuple[float, int]:
-        if one.parameters and parameters > 0:
-            size = abs(math.log(one.parameters / parameters))
-        else:
-            size = 10.0
-        away = 0.0 if same_device(device, one.accelerator) else 3.0
-        number = 0.0 if precision and precision in one.precision else 0.5
-        length = (
-            abs(math.log((one.sequence_length or sequence_length or 1) / (sequence_length or 1)))
-            / 4
-        )
-        return (size + away + number + (length if sequence_length else 0.0), one.line)
+    Same device counts first, then size, precision and sequence length.
+    """
 
-    with_speed = [one for one in published_results() if one.tokens_per_second_per_device]
+    def distance(result: Published) -> tuple[float, int]:
+        size = 10.0
+        if result.parameters and parameters > 0:
+            size = abs(math.log(result.parameters / parameters))
+        other_device = 0.0 if same_device(device, result.accelerator) else 3.0
+        other_precision = 0.0 if precision and precision in result.precision else 0.5
+        length = 0.0
+        if sequence_length:
+            length_ratio = (result.sequence_length or sequence_length) / sequence_length
+            length = abs(math.log(length_ratio)) / 4
+        return (size + other_device + other_precision + length, result.line)
+
+    with_speed = [result for result in published_results() if result.tokens_per_second_per_device]
     return sorted(with_speed, key=distance)[:5]
