@@ -1,1 +1,1 @@
-"""Results: what a run's files say, compared with the plan, with published results and with other runs."""
+"""Results in a run's files, compared with the plan, published results and other runs."""

@@ -90,14 +90,13 @@ def read_run(folder: Path, phase: str = "04-training") -> RunFacts:
     history = read_metrics(metrics_folder / "metrics.jsonl")
     validation = read_validation(metrics_folder / "validation.jsonl")
     events = read_events(folder / "events.jsonl", phase)
-    record = _read_record(folder / "records" / f"{phase}.json")
+    record = folder / "records" / f"{phase}.json"
     environment = {"site": plan.site, "device": spec.device, "engine": spec.engine}
-    environment |= record.get("versions", {})
-    environment["commit"] = record.get("commit") or "not known"
+    environment |= _recorded_environment(record)
     return RunFacts(
         name=folder.name,
         parameters=_read_parameters(folder / "run.yaml"),
-        environment={str(key): str(value) for key, value in environment.items()},
+        environment=environment,
         summary=summarize(
             history, sequence_length=spec.model.sequence_length, validation=validation
         ),
@@ -118,20 +117,24 @@ def _read_plan(folder: Path, phase: str) -> Plan:
     return plan
 
 
-def _read_record(path: Path) -> dict[str, Any]:
-    """Return the record next to an executed notebook; empty where there is none."""
-    if not path.exists():
-        return {}
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise RecordError(f"{path} is not JSON: {error}") from error
+def _recorded_environment(path: Path) -> dict[str, str]:
+    """Return versions and commit in the record next to an executed notebook.
+
+    Without a record, only the commit is in it, as not known.
+    """
+    record = {}
+    if path.exists():
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise RecordError(f"{path} is not JSON: {error}") from error
     if not isinstance(record, dict):
         raise RecordError(f"{path} holds no JSON object.")
-    return record
+    environment = record.get("versions", {}) | {"commit": record.get("commit") or "not known"}
+    return {str(key): str(value) for key, value in environment.items()}
 
 
-def _read_parameters(path: Path) -> dict[str, Any]:
+def _read_parameters(path: Path) -> Mapping[str, object]:
     """Return the dotted keys of a run.yaml; empty where there is none."""
     if not path.exists():
         return {}

@@ -19,7 +19,7 @@ from runbook.plan_file.schema import RANK_TIMES
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One line of metrics.jsonl; None where the trainer had no value (a skipped step has no loss)."""
+    """Line of metrics.jsonl; None where the trainer had no value (a skipped step has no loss)."""
 
     iteration: int
     seconds: float
@@ -40,17 +40,20 @@ class Step:
     memory_bytes: int = 0
     time: float = 0.0
     forward_backward_seconds: float = 0.0
-    """Of the rank that writes; 0 in runs of a trainer that did not tell parts of a step."""
+    """Time on the rank that writes; 0 where the trainer did not measure the parts of a step."""
     communication_seconds: float = 0.0
-    """Part of the one before, where the engine measures it apart."""
+    """Part of `forward_backward_seconds`, where the engine measures it apart."""
     optimizer_seconds: float = 0.0
     line: int = 0
-    """Of metrics.jsonl."""
+    """Line of metrics.jsonl."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankTimes:
-    """What each rank took for its forward and backward passes, communication left out: mean of some steps."""
+    """Time of each rank for its forward and backward passes, without communication.
+
+    The mean of the `steps` steps that end with `iteration`.
+    """
 
     iteration: int
     steps: int
@@ -60,7 +63,7 @@ class RankTimes:
 
 @dataclass(frozen=True, slots=True)
 class ValidationLoss:
-    """One line of validation.jsonl."""
+    """Line of validation.jsonl."""
 
     iteration: int
     loss: float
@@ -72,7 +75,7 @@ class ValidationLoss:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One line of events.jsonl; a field is None or empty where events of its name do not have it."""
+    """Line of events.jsonl; a field is None or empty where events of its name do not have it."""
 
     name: str
     time: float = 0.0
@@ -82,16 +85,16 @@ class Event:
     segment: int | None = None
     world_size: int | None = None
     seconds: float | None = None
-    """Of a save or a reload, whole."""
+    """Duration of a whole save or reload."""
     stall_seconds: float | None = None
-    """Of an asynchronous save: the part in which training stood still."""
+    """Part of an asynchronous save in which training stood still."""
     folder: str = ""
     same_fingerprint: bool = True
-    """Of a resume: whether the checkpoint is one of this training."""
+    """Whether a resume loaded a checkpoint of this training."""
     planned: bool = False
-    """Of a job's end: the stop that training.rehearse_stop asked for."""
+    """Whether a job's end is the stop that training.rehearse_stop asked for."""
     at: float | None = None
-    """Of a job's end, where it was noticed later."""
+    """Time of a job's end, where it was noticed later."""
     failure: str = ""
     why: str = ""
     state: str = ""
@@ -106,42 +109,44 @@ class Event:
 
     @property
     def stalled_seconds(self) -> float:
-        """Seconds in which a save kept training from its next step."""
-        return self.stall_seconds if self.stall_seconds is not None else self.seconds or 0.0
+        """Return the seconds in which a save kept training from its next step."""
+        if self.stall_seconds is not None:
+            return self.stall_seconds
+        return self.seconds or 0.0
 
 
 @dataclass(frozen=True)
 class History:
-    """All steps of a run, each iteration once: where two segments hold the same one, the later counts."""
+    """Steps of a run, each iteration once: where two segments hold the same one, the later counts."""
 
     steps: tuple[Step, ...]
     repeated: tuple[Step, ...] = ()
-    """Steps done again after a restart: the earlier, replaced ones."""
+    """Earlier versions of the steps that were done again after a restart."""
     unread_lines: int = 0
     """Lines that are not whole records, such as one cut off when the writer was killed."""
     source: str = "metrics.jsonl"
     rank_times: tuple[RankTimes, ...] = ()
-    """In order of time; empty where there is one rank, or the trainer did not tell."""
+    """Times of the ranks, in order; empty with one rank, or where the trainer measured none."""
 
     @property
     def num_segments(self) -> int:
-        """How many times training was started or resumed and made at least one step."""
+        """Return how many times training was started or resumed and made at least one step."""
         return len({step.segment for step in (*self.steps, *self.repeated)})
 
     @property
     def restarts(self) -> tuple[int, ...]:
-        """First iteration of each segment after the first, in order."""
+        """Return the first iteration of each segment after the first, in order."""
         segments = by_segment((*self.steps, *self.repeated))
         return tuple(min(step.iteration for step in steps) for steps in segments[1:])
 
     def absent_up_to(self, last: int, first: int = 1) -> tuple[int, ...]:
-        """Iterations from `first` to `last` that no segment holds."""
-        have = {step.iteration for step in self.steps}
-        return tuple(n for n in range(first, last + 1) if n not in have)
+        """Return the iterations from `first` to `last` that no segment holds."""
+        done = {step.iteration for step in self.steps}
+        return tuple(iteration for iteration in range(first, last + 1) if iteration not in done)
 
     @property
     def losses(self) -> tuple[tuple[int, float], ...]:
-        """(iteration, loss) of every step that has a finite loss."""
+        """Return (iteration, loss) of every step that has a finite loss."""
         return tuple(
             (step.iteration, step.loss)
             for step in self.steps
@@ -150,7 +155,7 @@ class History:
 
     @property
     def grad_norms(self) -> dict[int, float]:
-        """Gradient norm by iteration, of every step that has a finite one."""
+        """Return the finite gradient norms by iteration."""
         return {
             step.iteration: step.grad_norm
             for step in self.steps
@@ -159,7 +164,7 @@ class History:
 
 
 def by_segment(steps: Iterable[Step]) -> list[list[Step]]:
-    """The steps of each segment, in the order of segments; within one as they come."""
+    """Return the steps of each segment, in the order of segments; within one as they come."""
     segments: dict[int, list[Step]] = {}
     for step in steps:
         segments.setdefault(step.segment, []).append(step)
@@ -172,21 +177,27 @@ _JSON_TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "bool": (bool,),
 }
-"""What a field of a record may be in JSON; null is a number that was none."""
+"""Types of a value in JSON, by the annotation of its field; null stands for NaN."""
 
 
 def _types_of(kind: type[Step] | type[ValidationLoss] | type[Event]) -> dict[str, tuple[type, ...]]:
-    """The types of each field's value in JSON, by the field's annotation."""
+    """Return the types that the value of each field may have in JSON, by its annotation."""
     return {field.name: _JSON_TYPES[str(field.type).split(" ")[0]] for field in fields(kind)}
 
 
 def _fits(values: Mapping[str, Any], types: Mapping[str, tuple[type, ...]]) -> bool:
-    """Whether each value is of its field's types: a file that was edited may hold a text for a number."""
+    """Return whether each value is of its field's types.
+
+    A file that was edited may hold a text for a number.
+    """
     for key, value in values.items():
         allowed = types[key]
         if value is None:
             continue
-        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+        if not isinstance(value, allowed):
+            return False
+        # to Python, True and False are integers
+        if isinstance(value, bool) and bool not in allowed:
             return False
     return True
 
@@ -199,38 +210,52 @@ _EVENT_TYPES = {name: types for name, types in _types_of(Event).items() if name 
 def parse_metrics(
     lines: Iterable[str], source: str = "metrics.jsonl", rank_times: Iterable[RankTimes] = ()
 ) -> History:
-    """The history told by the lines of a metrics.jsonl, which are read one by one.
+    """Return the history in the lines of a metrics.jsonl, which are read one by one.
 
-    >>> one = '{"iteration": 1, "seconds": 2.0, "loss": 3.0, "segment": 0}'
+    >>> first = '{"iteration": 1, "seconds": 2.0, "loss": 3.0, "segment": 0}'
     >>> again = '{"iteration": 1, "seconds": 2.5, "loss": 2.9, "segment": 1}'
-    >>> history = parse_metrics([one, again, '{"iteration": 2, "sec'])
+    >>> history = parse_metrics([first, again, '{"iteration": 2, "sec'])
     >>> [step.loss for step in history.steps], len(history.repeated), history.unread_lines
     ([2.9], 1, 1)
     """
-    kept: dict[int, Step] = {}
+    steps: dict[int, Step] = {}
     repeated: list[Step] = []
     unread = 0
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        if (step := _step(line, number)) is None:
+        step = _step(line, number)
+        if step is None:
             unread += 1
             continue
-        before = kept.setdefault(step.iteration, step)
-        if before is not step:
-            earlier, kept[step.iteration] = sorted((before, step), key=lambda one: one.segment)
-            repeated.append(earlier)
+        before = steps.get(step.iteration)
+        if before is None:
+            steps[step.iteration] = step
+            continue
+        # the later segment counts
+        earlier, later = sorted((before, step), key=lambda step: step.segment)
+        steps[step.iteration] = later
+        repeated.append(earlier)
     return History(
-        tuple(kept[n] for n in sorted(kept)), tuple(repeated), unread, source, tuple(rank_times)
+        steps=tuple(steps[iteration] for iteration in sorted(steps)),
+        repeated=tuple(repeated),
+        unread_lines=unread,
+        source=source,
+        rank_times=tuple(rank_times),
     )
 
 
 def _step(line: str, number: int) -> Step | None:
-    """The step in a line; None where the line is cut off, holds something else, or lacks a field."""
+    """Return the step in a line.
+
+    None where the line is cut off, holds something else, or lacks a field.
+    """
     try:
         values = json.loads(line)
         known = {key: values[key] for key in values.keys() & _STEP_TYPES.keys()}
-        if not _fits(known, _STEP_TYPES) or None in (known.get("iteration"), known.get("seconds")):
+        if not _fits(known, _STEP_TYPES):
+            return None
+        if known.get("iteration") is None or known.get("seconds") is None:
             return None
         return Step(**known | {"line": number})
     except (ValueError, AttributeError, TypeError):
@@ -238,17 +263,23 @@ def _step(line: str, number: int) -> Step | None:
 
 
 def _rank_times(path: Path) -> Iterator[RankTimes]:
-    """The lines of a rank_times.jsonl, one by one; none where there is no file."""
+    """Yield the lines of a rank_times.jsonl, one by one; none where there is no file."""
     for values in iterate_lines(path):
+        # a line that is no record, such as one cut off when the writer was killed, is left out
         with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
-            iteration, steps, segment = (
-                int(values[key]) for key in ("iteration", "steps", "segment")
+            yield RankTimes(
+                iteration=int(values["iteration"]),
+                steps=int(values["steps"]),
+                segment=int(values["segment"]),
+                seconds=array("d", values["seconds"]),
             )
-            yield RankTimes(iteration, steps, segment, array("d", values["seconds"]))
 
 
 def read_metrics(path: Path) -> History:
-    """The history in a metrics.jsonl; `RecordError` where the file is missing or holds no whole record."""
+    """Return the history in a metrics.jsonl.
+
+    Raise `RecordError` where the file is missing or holds no whole record.
+    """
     try:
         with path.open(encoding="utf-8", errors="replace") as stream:
             history = parse_metrics(stream, str(path), _rank_times(path.with_name(RANK_TIMES)))
@@ -256,69 +287,81 @@ def read_metrics(path: Path) -> History:
         remedy = "the training job writes it; is its job still waiting, or did it fail?"
         raise RecordError(f"{path} does not exist: {remedy}") from None
     if not history.steps:
-        why = f"({history.unread_lines} unread lines): no iteration was finished. The job's err file says why."
-        raise RecordError(f"{path} holds no whole record {why}")
+        raise RecordError(
+            f"{path} holds no whole record ({history.unread_lines} unread lines): "
+            "no iteration was finished. The job's err file says why."
+        )
     return history
 
 
 def read_validation(path: Path) -> tuple[ValidationLoss, ...]:
-    """All evaluations, each iteration once (the last one written counts); empty where none was made."""
+    """Return all evaluations; empty where none was made.
+
+    Where an iteration was evaluated twice, the last one written counts.
+    """
     evaluations: dict[int, ValidationLoss] = {}
     for values in read_lines(path):
         known = {key: value for key, value in values.items() if key in _VALIDATION_TYPES}
         if not _fits(known, _VALIDATION_TYPES) or known.get("iteration") is None:
             continue
+        numbers: dict[str, Any] = {}
+        for key, value in known.items():
+            numbers[key] = math.nan if value is None else value
         with contextlib.suppress(TypeError):  # a line that lacks a field
-            numbers: Any = {
-                key: math.nan if value is None else value for key, value in known.items()
-            }
-            one = ValidationLoss(**numbers)
-            evaluations[one.iteration] = one
-    return tuple(evaluations[n] for n in sorted(evaluations))
+            evaluation = ValidationLoss(**numbers)
+            evaluations[evaluation.iteration] = evaluation
+    return tuple(evaluations[iteration] for iteration in sorted(evaluations))
 
 
 def read_events(path: Path, phase: str) -> tuple[Event, ...]:
-    """A phase's events since its last `begun`: what came before it belongs to a training that was set aside."""
+    """Return a phase's events since its last `begun`.
+
+    What came before it belongs to a training that was set aside.
+    """
     events = [event for event in parse_events(read_lines(path)) if event.phase == phase]
-    first = max((place for place, event in enumerate(events) if event.name == "begun"), default=0)
+    begins = [place for place, event in enumerate(events) if event.name == "begun"]
+    first = begins[-1] if begins else 0
     return tuple(events[first:])
 
 
 def parse_events(lines: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
-    """The lines of events.jsonl as events.
+    """Yield the lines of events.jsonl as events.
 
-    >>> [event] = parse_events([{"event": "saved", "iteration": 5, "seconds": 0.4, "stall_seconds": 0.1}])
+    >>> line = {"event": "saved", "iteration": 5, "seconds": 0.4, "stall_seconds": 0.1}
+    >>> [event] = parse_events([line])
     >>> event.name, event.iteration, event.stalled_seconds
     ('saved', 5, 0.1)
     """
     for values in lines:
-        given = {
+        known = {
             key: value for key, value in values.items() if key in _EVENT_TYPES and value is not None
         }
-        if "event" in values and _fits(given, _EVENT_TYPES):
-            yield Event(name=str(values["event"]), **given)
+        if "event" in values and _fits(known, _EVENT_TYPES):
+            yield Event(name=str(values["event"]), **known)
 
 
 def events_named(events: Iterable[Event], name: str) -> list[Event]:
-    """Those events called `name`, in order."""
+    """Return the events called `name`, in order."""
     return [event for event in events if event.name == name]
 
 
 def iterations_of(events: Iterable[Event], name: str) -> list[int]:
-    """The iterations of the events called `name`: those that were `saved` whole, or from which a job `resumed`."""
+    """Return the iterations of the events called `name`, such as `saved` or `resumed`."""
     return [event.iteration for event in events_named(events, name) if event.iteration is not None]
 
 
 PHENOMENON = "right of this kind (share)"
-"""Measure of a part of the minimal pairs."""
+"""Measure of one kind of minimal pairs."""
 
 
 def read_scores(folder: Path) -> list[Row]:
-    """The scores of a run's weights, before and after the training, the built-in ones first."""
-    rows = [
-        row for path in sorted((folder / "evaluation").glob("*.jsonl")) for row in read_lines(path)
-    ]
-    return [{key: row[key] for key in _SCORE_TYPES} for row in rows if _is_score(row)]
+    """Return the scores before and after the training of a run, the built-in ones first."""
+    scores: list[Row] = []
+    for path in sorted((folder / "evaluation").glob("*.jsonl")):
+        for row in read_lines(path):
+            if _is_score(row):
+                scores.append({key: row[key] for key in _SCORE_TYPES})
+    return scores
 
 
 _SCORE_TYPES: dict[str, tuple[type, ...]] = {
@@ -331,7 +374,10 @@ _SCORE_TYPES: dict[str, tuple[type, ...]] = {
 
 
 def _is_score(row: Mapping[str, Any]) -> bool:
-    """Whether a line has what a score has; `before` alone may be null."""
+    """Return whether a line has what a score has; only `before` may be null."""
     known = {key: row[key] for key in _SCORE_TYPES.keys() & row.keys()}
-    is_whole = len(known) == len(_SCORE_TYPES) and None not in (known["after"], known["samples"])
-    return is_whole and _fits(known, _SCORE_TYPES)
+    if len(known) < len(_SCORE_TYPES):
+        return False
+    if known["after"] is None or known["samples"] is None:
+        return False
+    return _fits(known, _SCORE_TYPES)

@@ -33,7 +33,7 @@ class Published:
     confidence: str = ""
     source: str = ""
     line: int = 0
-    """Of published_results.csv."""
+    """Line of published_results.csv."""
 
 
 def _number(text: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Scores of a run's weights before the training and after it, and which of them the training made worse."""
+"""Scores of a run's weights before and after the training, and which of them got worse."""
 
 import math
 import re
@@ -12,13 +12,13 @@ from runbook.core.units import four_digits
 from runbook.results.history import PHENOMENON, read_scores
 
 _LOWER_IS_BETTER = re.compile(r"perplexity|bits per byte|bits_per_byte|\bbrier|\bloss")
-"""Our two, and what lm-evaluation-harness marks with `higher_is_better: false`."""
+"""Our two measures, and those that lm-evaluation-harness marks with `higher_is_better: false`."""
 CONFIDENCE = 1.96
 """Standard errors on both sides that 95 of 100 repetitions stay within."""
 
 
 class Change(StrEnum):
-    """What the training did to a score."""
+    """Change of a score by the training."""
 
     BETTER = "better"
     WORSE = "worse"
@@ -39,7 +39,7 @@ class Score:
 
     @property
     def change(self) -> Change:
-        """Whether the training made it better or worse."""
+        """Return whether the training made the score better or worse."""
         if self.before is None or self.after is None:
             return Change.UNKNOWN
         if not (math.isfinite(self.before) and math.isfinite(self.after)):
@@ -52,7 +52,10 @@ class Score:
 
     @property
     def chance(self) -> float | None:
-        """How far a share of so many samples moves by chance (95 %); None where the score is no share."""
+        """Return how far a share of so many samples moves by chance (95 %).
+
+        None where the score is no share.
+        """
         if not self.is_share or self.before is None or self.after is None or not self.samples:
             return None
         variances = [share * (1 - share) for share in (self.before, self.after)]
@@ -60,14 +63,17 @@ class Score:
 
     @property
     def is_share(self) -> bool:
-        """Whether it counts right answers."""
+        """Return whether the score counts right answers."""
         return "share" in self.measure or self.measure.startswith("acc")
 
     def worse_text(self) -> str:
-        """One sentence about a score that the training made worse.
+        """Return one sentence about a score that the training made worse.
 
-        >>> Score("pairs", "right (share)", 200, 0.44, 0.395).worse_text()
-        'Worse after the training: pairs, right (share), from 0.44 to 0.395; 200 samples differ by up to 0.097 by chance.'
+        >>> text = Score("pairs", "right (share)", 200, 0.44, 0.395).worse_text()
+        >>> text[:68]
+        'Worse after the training: pairs, right (share), from 0.44 to 0.395; '
+        >>> text[68:]
+        '200 samples differ by up to 0.097 by chance.'
         """
         values = f"from {show_score(self.before)} to {show_score(self.after)}"
         text = f"Worse after the training: {self.what}, {self.measure}, {values}"
@@ -79,7 +85,7 @@ class Score:
 
 
 def show_score(value: float | None) -> str:
-    """A score to four digits.
+    """Return a score to four digits.
 
     >>> show_score(4.592521504486381), show_score(52109.6), show_score(None)
     ('4.593', '52,110', 'not measured')
@@ -91,15 +97,15 @@ def show_score(value: float | None) -> str:
 
 
 def read_main_scores(folder: Path) -> tuple[Score, ...]:
-    """The scores of a run without the parts of the minimal pairs; empty before anything was measured."""
+    """Read the scores of a run, without the kinds of minimal pairs; empty where none was measured."""
     return as_scores(read_scores(folder))
 
 
 def as_scores(rows: Iterable[Row]) -> tuple[Score, ...]:
-    """Rows of `evaluation/*.jsonl` as scores; parts of the minimal pairs are left out."""
+    """Return rows of `evaluation/*.jsonl` as scores, without the kinds of minimal pairs."""
     return tuple(Score(**row) for row in rows if row["measure"] != PHENOMENON)
 
 
 def worse(scores: Sequence[Score]) -> list[Score]:
-    """Those that the training made worse."""
+    """Return the scores that the training made worse."""
     return [score for score in scores if score.change is Change.WORSE]
