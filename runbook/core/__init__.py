@@ -1,1 +1,1 @@
-"""What every other package stands on: errors, units, the shell, files written whole, locks, processes."""
+"""The base of every other package: errors, units, the shell, whole files, locks, processes."""

@@ -11,7 +11,10 @@ VERDICTS = ("pass", "fail", "warn", "unknown")
 
 @dataclass(frozen=True)
 class Check:
-    """One rule applied to one value; `remedy` says what to change where the verdict is not `pass`."""
+    """One rule applied to one value.
+
+    `remedy` says what to change where the verdict is not `pass`.
+    """
 
     name: str
     verdict: str
@@ -34,7 +37,7 @@ class Check:
 def judge(
     name: str, holds: bool, value: str, rule: str, remedy: str = "", *, otherwise: str = "fail"
 ) -> Check:
-    """A check that passes where `holds`, and else carries the verdict `otherwise` and the remedy."""
+    """Return a check that passes where `holds`, else has the verdict `otherwise` and the remedy."""
     if holds:
         return Check(name, "pass", value, rule)
     return Check(name, otherwise, value, rule, remedy)

@@ -1,4 +1,4 @@
-"""Curves: points thinned so that no spike is lost, and drawn as SVG in the colours of the page around them."""
+"""Curves: points thinned so that no spike is lost, drawn as SVG in the colours of the page."""
 
 import itertools
 import math
@@ -17,7 +17,9 @@ def finite_points(points: Iterable[tuple[float, float | None]]) -> list[tuple[fl
 
 
 def thin(points: Points, most: int) -> list[tuple[float, float]]:
-    """The curve by at most so many points: its ends, and of each stretch the lowest and the highest.
+    """Return the curve by at most so many points.
+
+    Its ends, and of each stretch the lowest and the highest.
 
     >>> curve = [(float(n), 3.0) for n in range(100_000)]
     >>> curve[70_123] = (70_123.0, 9.0)
@@ -27,14 +29,15 @@ def thin(points: Points, most: int) -> list[tuple[float, float]]:
     """
     if len(points) <= most:
         return list(points)
-    kept = [points[0]]
+    thinned = [points[0]]
     stretch = math.ceil(2 * (len(points) - 2) / (most - 2))
     for start in range(1, len(points) - 1, stretch):
         part = points[start : min(start + stretch, len(points) - 1)]
-        kept += sorted(
-            {min(part, key=lambda point: point[1]), max(part, key=lambda point: point[1])}
-        )
-    return [*kept, points[-1]]
+        lowest = min(part, key=lambda point: point[1])
+        highest = max(part, key=lambda point: point[1])
+        thinned += sorted({lowest, highest})
+    thinned.append(points[-1])
+    return thinned
 
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -42,9 +45,10 @@ GAP = "·"  # stands where no value is known
 
 
 def sparkline(values: Sequence[float | None], width: int = 40) -> str:
-    """The values as bars from lowest to highest, at most `width` of them; a gap where a value is missing or no number.
+    """Return the values as bars from lowest to highest, at most `width` of them.
 
-    More values than bars are averaged in equal groups, so a single spike in a long run becomes lower, not lost.
+    A gap stands where a value is missing or not finite. More values than bars are averaged in equal
+    groups, so a single spike in a long run becomes lower, not lost.
 
     >>> sparkline([10.8, 9.0, None, 7.0, 3.6]), sparkline([2, 2, 2]), sparkline([])
     ('█▆·▄▁', '▁▁▁', '')
@@ -53,20 +57,29 @@ def sparkline(values: Sequence[float | None], width: int = 40) -> str:
     """
     num_bars = min(width, len(values))
     edges = [round(index * len(values) / max(1, num_bars)) for index in range(num_bars + 1)]
-    groups = [
-        [value for value in values[start:end] if value is not None and math.isfinite(value)]
-        for start, end in itertools.pairwise(edges)
-    ]
-    # The mean, because a bar has no room for both the lowest and the highest value of its group.
-    means = [statistics.fmean(group) if group else None for group in groups]
-    known = [mean for mean in means if mean is not None] or [0.0]
-    low = min(known)
-    span = max(known) - min(known)
-    steps = len(BARS) - 1
-    return "".join(
-        GAP if mean is None else BARS[round((mean - low) / span * steps) if span > 0 else 0]
-        for mean in means
-    )
+    means = [_finite_mean(values[start:end]) for start, end in itertools.pairwise(edges)]
+    known_means = [mean for mean in means if mean is not None]
+    low = min(known_means, default=0.0)
+    high = max(known_means, default=0.0)
+    return "".join(_bar(mean, low, high) for mean in means)
+
+
+def _finite_mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of those values that are numbers; None where none is.
+
+    The mean, because a bar has no room for both the lowest and the highest value of its group.
+    """
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    return statistics.fmean(finite) if finite else None
+
+
+def _bar(mean: float | None, low: float, high: float) -> str:
+    if mean is None:
+        return GAP
+    if high <= low:
+        return BARS[0]
+    highest_bar = len(BARS) - 1
+    return BARS[round((mean - low) / (high - low) * highest_bar)]
 
 
 WIDTH = 720
@@ -88,13 +101,15 @@ class Frame(NamedTuple):
     y1: float
 
     def at(self, x: float, y: float) -> str:
-        """A point as SVG has it.
+        """Return a point as SVG has it.
 
         >>> Frame(300, 0, 10, 0, 1).at(5, 1)
         '380.0,12.0'
         """
-        across = LEFT + (WIDTH - LEFT - RIGHT) * (x - self.x0) / ((self.x1 - self.x0) or 1)
-        down = TOP + (self.height - TOP - BOTTOM) * (1 - (y - self.y0) / ((self.y1 - self.y0) or 1))
+        x_span = (self.x1 - self.x0) or 1
+        y_span = (self.y1 - self.y0) or 1
+        across = LEFT + (WIDTH - LEFT - RIGHT) * (x - self.x0) / x_span
+        down = TOP + (self.height - TOP - BOTTOM) * (1 - (y - self.y0) / y_span)
         return f"{across:.1f},{down:.1f}"
 
     def path(self, points: Points) -> str:
@@ -104,7 +119,10 @@ class Frame(NamedTuple):
 
 MOST_POINTS = 600  # points drawn; more would not be seen and make the page large
 COLOURS = ("var(--good, #0072b2)", "var(--bad, #d55e00)", "var(--care, #b58900)", "currentColor")
-"""Blue, orange, yellow and ink of the page, light or dark; the dashes tell them apart without any colour."""
+"""Blue, orange, yellow and ink of the page, light or dark.
+
+The dashes tell them apart without any colour.
+"""
 DASHES = ("", "6 3", "2 2", "8 2 2 2")
 
 
@@ -114,41 +132,46 @@ def loss_curve(
     restarts: Sequence[int] = (),
     height: int = HEIGHT,
 ) -> Markup:
-    """Loss over iterations for each named series, with axes and their units; empty where nothing can be drawn.
+    """Return loss over iterations for each named series as SVG, with axes and their units.
 
-    `untrained` is the loss of an untrained model, drawn as a level; `restarts` are drawn where a job went on.
+    `untrained` is the loss of an untrained model, drawn as a level; `restarts` are drawn where a
+    job went on. Empty where nothing can be drawn.
     """
-    drawn = [(name, thin(finite_points(points), MOST_POINTS)) for name, points in series]
-    drawn = [(name, points) for name, points in drawn if len(points) > 1]
-    if not drawn:
+    thinned = [(name, thin(finite_points(points), MOST_POINTS)) for name, points in series]
+    curves = [(name, points) for name, points in thinned if len(points) > 1]
+    if not curves:
         return Markup("")
-    xs, ys = zip(*[point for _, points in drawn for point in points], strict=True)
-    ys += (untrained,) if untrained else ()
-    margin = (max(ys) - min(ys)) * 0.05 or 0.1
-    frame = Frame(height, min(xs), max(xs), min(ys) - margin, max(ys) + margin)
-    lines = [_line(frame, name, points, index) for index, (name, points) in enumerate(drawn)]
+    frame = _frame_around([points for _, points in curves], untrained, height)
+    lines = [_line(frame, name, points, index) for index, (name, points) in enumerate(curves)]
     if untrained:
-        marks = {
-            f"untrained: ln V = {untrained:.4g}": [(frame.x0, untrained), (frame.x1, untrained)]
-        }
-    else:
-        marks = {}
-    marks |= {
-        f"restart at {x}": [(x, frame.y0), (x, frame.y1)]
-        for x in restarts
-        if frame.x0 < x <= frame.x1
-    }
-    lines += [_mark(frame, name, points) for name, points in marks.items()]
-    ends = "; ".join(
-        f"{name}: from {points[0][1]:.4g} to {points[-1][1]:.4g}" for name, points in drawn
-    )
+        level = [(frame.x0, untrained), (frame.x1, untrained)]
+        lines.append(_mark(frame, f"untrained: ln V = {untrained:.4g}", level))
+    for iteration in dict.fromkeys(restarts):
+        if frame.x0 < iteration <= frame.x1:
+            vertical = [(iteration, frame.y0), (iteration, frame.y1)]
+            lines.append(_mark(frame, f"restart at {iteration}", vertical))
+    ends = [_ends_in_words(name, points) for name, points in curves]
     start = Markup(
-        '<svg role="img" viewBox="0 0 {} {}" width="100%" font-size="12" font-family="system-ui, sans-serif">'
+        '<svg role="img" viewBox="0 0 {} {}" width="100%" font-size="12" '
+        'font-family="system-ui, sans-serif">'
         "<title>Loss over iterations. {}</title>"
     )
-    return (
-        start.format(WIDTH, height, ends) + _axes(frame) + Markup("").join(lines) + Markup("</svg>")
-    )
+    opening = start.format(WIDTH, height, "; ".join(ends))
+    return opening + _axes(frame) + Markup("").join(lines) + Markup("</svg>")
+
+
+def _frame_around(curves: Sequence[Points], untrained: float, height: int) -> Frame:
+    """Return a frame that holds all curves and the untrained loss, with 5 % above and below."""
+    xs = [x for points in curves for x, _ in points]
+    ys = [y for points in curves for _, y in points]
+    if untrained:
+        ys.append(untrained)
+    margin = (max(ys) - min(ys)) * 0.05 or 0.1
+    return Frame(height, min(xs), max(xs), min(ys) - margin, max(ys) + margin)
+
+
+def _ends_in_words(name: str, points: Points) -> str:
+    return f"{name}: from {points[0][1]:.4g} to {points[-1][1]:.4g}"
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -189,18 +212,21 @@ def _axes(frame: Frame) -> Markup:
 
 def _mark(frame: Frame, name: str, points: Points) -> Markup:
     x, y = frame.at(*points[1]).split(",")
-    drawn = f'<polyline points="{frame.path(points)}" fill="none" stroke="currentColor" stroke-dasharray="2 4"/>'
-    words = (
+    line = (
+        f'<polyline points="{frame.path(points)}" fill="none" '
+        'stroke="currentColor" stroke-dasharray="2 4"/>'
+    )
+    label = (
         f'<text x="{x}" y="{float(y) - 4:.1f}" fill="currentColor" text-anchor="end">{name}</text>'
     )
-    return Markup(drawn + words)
+    return Markup(line + label)
 
 
 def _line(frame: Frame, name: str, points: Points, index: int) -> Markup:
-    """A curve, and its name with a piece of such a line before it."""
-    look = (
-        f'stroke="{COLOURS[index % len(COLOURS)]}" stroke-dasharray="{DASHES[index % len(DASHES)]}"'
-    )
+    """Return a curve, and its name with a piece of such a line before it."""
+    colour = COLOURS[index % len(COLOURS)]
+    dashes = DASHES[index % len(DASHES)]
+    look = f'stroke="{colour}" stroke-dasharray="{dashes}"'
     x = WIDTH - RIGHT - 150
     y = TOP + 14 + 18 * index
     return Markup(

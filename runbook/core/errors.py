@@ -2,17 +2,26 @@
 
 
 class RunbookError(Exception):
-    """Something the user can mend; its text is all that is shown, and the command ends with `exit_code`."""
+    """Something the user can mend.
+
+    Its text is all that is shown, and the command ends with `exit_code`.
+    """
 
     exit_code = 1
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows in place of a traceback: these errors are for the user, not about our code."""
+        """What a notebook shows in place of a traceback.
+
+        These errors are for the user, not about our code.
+        """
         return [f"{type(self).__name__}: {self}"]
 
 
 class ParamsError(RunbookError):
-    """A run file, site file, catalogue or override says something that cannot be used; nothing was written."""
+    """A run file, site file, catalogue or override says something that cannot be used.
+
+    Nothing was written.
+    """
 
     exit_code = 2
 

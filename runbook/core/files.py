@@ -1,7 +1,7 @@
-"""Files that are evidence: written whole or not at all, known by their checksum; records; JSON lines that still grow.
+"""Files that are evidence: written whole or not at all; records; JSON lines that still grow.
 
-write_text(path, text)      with replacing(path) as stream: ...      sha256_of(path, length=None) -> str
-read_json_record(path, kind, meaning, remedy) -> kind | None
+write_text(path, text)      with replacing(path) as stream: ...      sha256_of(path, length=None) ->
+str read_json_record(path, kind, meaning, remedy) -> kind | None
 """
 
 import contextlib
@@ -25,7 +25,10 @@ Record = TypeVar("Record")
 def write_text(
     path: Path, text: str, *, mode: int = 0o666, error: type[RunbookError] = RecordError
 ) -> None:
-    """Write a text beside its place, then rename it there; the old file stays until the new one is whole."""
+    """Write a text beside its place, then rename it there.
+
+    The old file stays until the new one is whole.
+    """
     with replacing(path, mode=mode, error=error) as stream:
         stream.write(text.encode())
 
@@ -34,9 +37,12 @@ def write_text(
 def replacing(
     path: Path, *, mode: int = 0o666, error: type[RunbookError] = RecordError
 ) -> Iterator[BinaryIO]:
-    """A stream beside a file's place, synced and renamed there at the end; `error` says why that could not be done.
+    """A stream beside a file's place, synced and renamed there at the end.
 
-    The file is seen whole or not at all, also by another machine and after a power loss. The umask takes from `mode`.
+    `error` says why that could not be done.
+
+    The file is seen whole or not at all, also by another machine and after a power loss. The umask
+    takes from `mode`.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -49,8 +55,9 @@ def replacing(
         part.replace(path)
     except OSError as problem:
         raise error(
-            f"{path} could not be written: {problem.strerror or problem}. A record is written whole or not at all; "
-            "what was there before is unchanged. Free space or rights in that folder, then run the cell or phase again."
+            f"{path} could not be written: {problem.strerror or problem}. A record is written "
+            "whole or not at all; what was there before is unchanged. Free space or rights in "
+            "that folder, then run the cell or phase again."
         ) from problem
     finally:
         with contextlib.suppress(OSError):  # it was renamed, or never made
@@ -64,9 +71,12 @@ def read_json_record(
     remedy: str,
     error: type[RunbookError] = RecordError,
 ) -> Record | None:
-    """The dataclass that a JSON file holds, its values strictly of the declared types; None where there is no file.
+    """The dataclass that a JSON file holds, its values strictly of the declared types.
 
-    Anything else raises `error`: why the file is not what it is meant to be (`meaning`), and the remedy.
+    None where there is no file.
+
+    Anything else raises `error`: why the file is not what it is meant to be (`meaning`), and the
+    remedy.
     """
     from pydantic import ValidationError
 
@@ -107,14 +117,20 @@ def utc_now() -> str:
 
 
 def make_dated_folder(parent: Path, name: str) -> Path:
-    """A new folder below `parent`, named after the time now; a number tells two of one second apart."""
+    """A new folder below `parent`, named after the time now.
+
+    A number tells two of one second apart.
+    """
     folder = parent / free_name(parent, f"{name}-{name_time(utc_now())}")
     folder.mkdir(parents=True)
     return folder
 
 
 def free_name(folder: Path, stem: str, suffixes: Sequence[str] = ("",)) -> str:
-    """A name that no file or folder there has with any of these suffixes: `stem`, or `stem-2`, `stem-3`, ..."""
+    """A name that no file or folder there has with any of these suffixes.
+
+    `stem`, or `stem-2`, `stem-3`, ...
+    """
     names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
     return next(
         name
@@ -143,7 +159,10 @@ def name_time(moment: str) -> str:
 
 @dataclass
 class Tail:
-    """The lines of a growing JSON-lines file, each read once; a half-written last line waits for its end."""
+    """The lines of a growing JSON-lines file, each read once.
+
+    A half-written last line waits for its end.
+    """
 
     path: Path
     rows: list[dict[str, Any]] = field(default_factory=list)

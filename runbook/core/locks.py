@@ -1,10 +1,11 @@
 """One worker at a time on a run: a lock file that says who holds it and outlives no dead process.
 
-The lock is the file's existence under its name, made by a hard link (or, where the file system has none, by exclusive
-creation): atomic on local and on network file systems, without flock, which many clusters do not mount. Only the death
-of a holder can be known on the holder's own machine, so only there is a lock taken over: by its process being gone, or
-by the machine having been started anew. The one who may take over is decided by a second link that is named after the
-dead holder's lock; it is looked at again under that right, so two takers never both win.
+The lock is the file's existence under its name, made by a hard link (or, where the file system has
+none, by exclusive creation): atomic on local and on network file systems, without flock, which many
+clusters do not mount. Only the death of a holder can be known on the holder's own machine, so only
+there is a lock taken over: by its process being gone, or by the machine having been started anew.
+The one who may take over is decided by a second link that is named after the dead holder's lock; it
+is looked at again under that right, so two takers never both win.
 """
 
 import contextlib
@@ -29,7 +30,10 @@ from runbook.core.units import show_duration
 
 LOCK_NAME = "lock.json"
 HOLDER_VARIABLE = "RUNBOOK_HOLDER"
-"""Set by `runbook run`, which holds the run's lock for the notebooks it executes; a job outlives them without it."""
+"""Set by `runbook run`, which holds the run's lock for the notebooks it executes.
+
+A job outlives them without it.
+"""
 WRITING_SECONDS = (
     5.0  # where there are no hard links a lock can be seen half-written, for so long at most
 )
@@ -57,8 +61,8 @@ class Holder:
 def hold(run_folder: Path, what: str) -> contextlib.AbstractContextManager[str]:
     """Hold a run while something changes its files.
 
-    Yields a sentence about the dead holder whose lock was taken over, or an empty text. Raises `HeldError` that
-    says who holds the run, since when, on which host and for what.
+    Yields a sentence about the dead holder whose lock was taken over, or an empty text. Raises
+    `HeldError` that says who holds the run, since when, on which host and for what.
     """
     return hold_file(run_folder / LOCK_NAME, what)
 
@@ -95,7 +99,10 @@ def hold_file(path: Path, what: str, *, wait_seconds: float = 0.0) -> Iterator[s
 
 
 def may_be_held(run_folder: Path) -> bool:
-    """Whether a run has a lock whose holder is not known to be dead; one that cannot be read counts."""
+    """Whether a run has a lock whose holder is not known to be dead.
+
+    One that cannot be read counts.
+    """
     holder = _read(run_folder.absolute() / LOCK_NAME)
     return holder is not None and not (isinstance(holder, Holder) and _dead(holder))
 
@@ -132,7 +139,8 @@ def _take_over(path: Path, dead: Holder, own: Holder) -> bool:
     right = path.with_name(f"{path.name}.{dead.token}")
     if not _create(right, own):
         claimant = _read(right)
-        # Where it died between claiming and replacing, whoever wins the right to its right goes on in its place.
+        # Where it died between claiming and replacing, whoever wins the right to its right goes on
+        # in its place.
         if not (
             isinstance(claimant, Holder) and _dead(claimant) and _take_over(right, claimant, own)
         ):

@@ -1,4 +1,4 @@
-"""Processes as this machine knows them: which one it is, whether it still runs, all that belong to a job."""
+"""Processes of this machine: which one it is, whether it still runs, all that belong to a job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from pathlib import Path
 import psutil
 
 JOB_VARIABLE = "RUNBOOK_JOB"
-"""Environment variable that marks every process of a job, also one that left the job's group and session."""
+"""Environment variable that marks every process of a job.
+
+A process has it also after it left the job's group and session.
+"""
 
 
 class Standing(StrEnum):
@@ -34,11 +37,17 @@ class Identity:
 
     pid: int
     start: int
-    """Clock ticks from the machine's start to the process's start (0: not known): no change of the clock moves it."""
+    """Clock ticks from the machine's start to the process's start (0: not known).
+
+    No change of the clock moves it.
+    """
     boot_id: str
     host: str
     namespace: str
-    """Process numbers mean something only within one namespace: containers of one machine share its boot id."""
+    """Process numbers mean something only within one namespace.
+
+    Containers of one machine share its boot id.
+    """
 
 
 def boot_id() -> str:
@@ -73,7 +82,10 @@ def identify(pid: int) -> Identity | None:
 
 
 def identity_of_ended(pid: int) -> Identity:
-    """The identity of a process that ended before it could be looked at; nothing that runs is taken for it."""
+    """The identity of a process that ended before it could be looked at.
+
+    Nothing that runs is taken for it.
+    """
     return Identity(pid, -1, boot_id(), host_name(), _namespace())
 
 
@@ -88,7 +100,10 @@ def standing(identity: Identity) -> Standing:
 
 
 def process_tree(token: str) -> list[psutil.Process]:
-    """Every running process of a job: the marked ones and whatever descends from them; never ourselves."""
+    """Every running process of a job: the marked ones and whatever descends from them.
+
+    Never ourselves.
+    """
     tree: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
         if _environment(process).get(JOB_VARIABLE) == token:
@@ -133,7 +148,10 @@ def wait_until(condition: Callable[[], bool], seconds: float, interval: float = 
 def kill_until_none(
     find: Callable[[], list[psutil.Process]], seconds: float = 10.0
 ) -> list[psutil.Process]:
-    """Kill what `find` finds until it finds nothing, as one can be born meanwhile; returns what could not be killed."""
+    """Kill what `find` finds until it finds nothing, as one can be born meanwhile.
+
+    Returns what could not be killed.
+    """
 
     def none_left() -> bool:
         left = find()
@@ -157,7 +175,10 @@ def _namespace() -> str:
 
 
 def _start_of(pid: int) -> int | None:
-    """When a process that runs now was started; None if there is none of that number, or it has ended."""
+    """When a process that runs now was started.
+
+    None if there is none of that number, or it has ended.
+    """
     try:
         if Path("/proc/self/stat").exists():
             stat = Path(f"/proc/{pid}/stat").read_bytes()

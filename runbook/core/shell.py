@@ -16,7 +16,8 @@ from runbook.core.errors import ProgramError
 
 TAIL_LINES = 20  # lines of a program's own words that an error repeats
 
-# Runs in a python of its own that ends at once, so that the program is nobody's child: it is reaped by init and is not
+# Runs in a python of its own that ends at once, so that the program is nobody's child: it is reaped
+# by init and is not
 # found by a kernel that ends its children when it is shut down.
 _DETACH = """
 import subprocess, sys
@@ -46,9 +47,10 @@ def run(
 ) -> Finished:
     r"""Run a program to its end, without a shell, and return what it said.
 
-    `env` holds changes to our own environment; None removes a variable. A program that is missing, takes longer than
-    `timeout` seconds (its whole process group is then killed) or, unless `check` is off, ends with an exit code other
-    than 0 raises `ProgramError` with the command, the code and the program's last words.
+    `env` holds changes to our own environment; None removes a variable. A program that is missing,
+    takes longer than `timeout` seconds (its whole process group is then killed) or, unless `check`
+    is off, ends with an exit code other than 0 raises `ProgramError` with the command, the code and
+    the program's last words.
 
     >>> run(["printf", "%s", "$(date); two words"]).out
     '$(date); two words'
@@ -62,7 +64,8 @@ def run(
         except subprocess.TimeoutExpired as late:
             out, err = _kill_group(process)
             raise ProgramError(
-                f"{shlex.join(argv)} did not end within {timeout:g} s and was killed.{_words(err or out)}"
+                f"{shlex.join(argv)} did not end within {timeout:g} s and was "
+                f"killed.{_words(err or out)}"
             ) from late
         except (
             BaseException
@@ -80,7 +83,8 @@ def run(
 def follow(argv: Sequence[str], *, say: Callable[[str], None], timeout: float, cwd: Path) -> int:
     """Run a program, hand on each line it says as it comes, and return its exit code.
 
-    When it ends, takes longer than `timeout` seconds or we are stopped, its whole process group is killed.
+    When it ends, takes longer than `timeout` seconds or we are stopped, its whole process group is
+    killed.
     """
     process = _start(argv, cwd, None, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT)
 
@@ -109,7 +113,8 @@ def start_detached(
 ) -> int:
     """Start a program that outlives us, our terminal and our kernel, and return its process id.
 
-    It leads a session of its own, reads nothing, and appends what it says to the files `out` and `err`.
+    It leads a session of its own, reads nothing, and appends what it says to the files `out` and
+    `err`.
     """
     command = _command(argv, cwd, env)
     launcher = [
@@ -129,7 +134,9 @@ def start_detached(
 
 
 def how_it_ended(exit_code: int) -> str:
-    """An exit code in words; shells say 128 + N and Python says -N for a program that signal N ended.
+    """An exit code in words.
+
+    Shells say 128 + N and Python says -N for a program that signal N ended.
 
     >>> how_it_ended(2), how_it_ended(137), how_it_ended(-15)
     ('exit code 2', 'exit code 137 (killed by signal 9)', 'exit code -15 (killed by signal 15)')

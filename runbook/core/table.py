@@ -8,7 +8,7 @@ import math
 import re
 import textwrap
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -21,6 +21,11 @@ UNKNOWN = "not known"  # what a cell of words says where a value is missing
 VALUES = ("value", "planned", "actual", "before", "after")  # columns whose unit the row tells
 _NO_TIME = 1e-9  # seconds: what is left of two equal times that were subtracted
 WIDEST_CELL = 60  # characters of a cell in text before it continues on the next line
+
+
+_CELL_STYLE = (
+    "padding:.2em .8em;border-bottom:1px solid rgba(128,128,128,.35);vertical-align:top;text-align:"
+)
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,8 @@ class Table:
     def as_text(self) -> str:
         """Columns aligned with spaces, numbers to the right.
 
-        >>> print(Table([{"model": "a", "loss (nat)": 2.5}, {"model": "bc", "loss (nat)": 10.25}]).as_text())
+        >>> rows = [{"model": "a", "loss (nat)": 2.5}, {"model": "bc", "loss (nat)": 10.25}]
+        >>> print(Table(rows).as_text())
         model  loss (nat)
         -----  ----------
         a             2.5
@@ -67,24 +73,16 @@ class Table:
         return "\n".join([*([self.title] if self.title else []), *lines, *self.notes])
 
     def as_html(self) -> str:
-        """A table whose only style is inline, so that a saved notebook needs nothing else."""
-        style = "padding:.2em .8em;border-bottom:1px solid rgba(128,128,128,.35);vertical-align:top;text-align:"
-        styles = [style + ("right" if numeric else "left") for numeric in self._numeric()]
+        """Return a table whose only style is inline: a saved notebook needs nothing else."""
+        styles = [_CELL_STYLE + ("right" if numeric else "left") for numeric in self._numeric()]
         columns = list(zip(self.columns, styles, strict=True))
         head = "".join(f'<th style="{style}">{escape(name)}</th>' for name, style in columns)
-        body = ""
-        for row in self.rows:
-            tds = []
-            for name, style in columns:
-                shown, exact = _rounded(_quantity(name, row), row.get(name))
-                tds.append(f'<td style="{style}"{exact}>{self.cell_html(name, shown)}</td>')
-            body += f"<tr>{''.join(tds)}</tr>"
+        body = "".join(self._row_html(row, columns) for row in self.rows)
+        title = ""
         if self.title:
             title = (
                 f'<caption style="text-align:left;font-weight:600">{escape(self.title)}</caption>'
             )
-        else:
-            title = ""
         notes = "".join(
             f'<div style="opacity:.75;font-size:90%">{html_with_code(note)}</div>'
             for note in self.notes
@@ -95,12 +93,20 @@ class Table:
             f"{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{notes}"
         )
 
+    def _row_html(self, row: Row, columns: Sequence[tuple[str, str]]) -> str:
+        """Return a row; `columns` are names and styles."""
+        cells = []
+        for name, style in columns:
+            shown, exact = _rounded(_quantity(name, row), row.get(name))
+            cells.append(f'<td style="{style}"{exact}>{self.cell_html(name, shown)}</td>')
+        return f"<tr>{''.join(cells)}</tr>"
+
     def cell_html(self, column: str, text: str) -> str:
         """The HTML of a cell's text; a kind of table with cells of its own replaces it."""
         return html_with_code(text)
 
     def as_markdown(self) -> str:
-        r"""A table as GitHub reads it.
+        r"""Return a table as GitHub reads it.
 
         >>> print(Table([{"key": "a|b", "n": 2}]).as_markdown())
         | key | n |
@@ -108,24 +114,22 @@ class Table:
         | a\|b | 2 |
         """
         rules = ["---:" if numeric else "---" for numeric in self._numeric()]
-        escapes = str.maketrans({"|": "\\|", "\n": "<br>"})
-        rows = [
-            [cell.translate(escapes) for cell in row]
-            for row in [self.columns, *self._rounded_cells()]
-        ]
-        lines = [f"| {' | '.join(row)} |" for row in [rows[0], rules, *rows[1:]]]
+        head = _markdown_row(self.columns)
+        body = [_markdown_row(cells) for cells in self._rounded_cells()]
         title = [f"**{self.title}**", ""] if self.title else []
-        return "\n".join([*title, *lines, *[f"\n{note}" for note in self.notes]])
+        notes = [f"\n{note}" for note in self.notes]
+        return "\n".join([*title, head, f"| {' | '.join(rules)} |", *body, *notes])
 
     def as_latex(self) -> str:
-        """A `tabular` as papers have it, with the lines of the package booktabs (pandas writes it)."""
+        """Return a `tabular` with the lines of the package booktabs (pandas writes it)."""
         frame = pandas().DataFrame(self._rounded_cells(), columns=self.columns)
         return str(frame.to_latex(index=False, escape=True))
 
     def to_csv(self) -> str:
         r"""The rows as CSV text; an unknown value is an empty cell.
 
-        >>> Table(({"model": "a", "loss (nat)": None}, {"model": "b, c", "loss (nat)": 2.5})).to_csv()
+        >>> rows = [{"model": "a", "loss (nat)": None}, {"model": "b, c", "loss (nat)": 2.5}]
+        >>> Table(rows).to_csv()
         'model,loss (nat)\na,\n"b, c",2.5\n'
         """
         out = io.StringIO()
@@ -157,17 +161,12 @@ class Table:
         ]
 
     def _numeric(self) -> list[bool]:
-        """Whether each column holds nothing but numbers."""
-        kinds = [
-            {type(row[name]) for row in self.rows if row.get(name) not in (None, "")}
-            for name in self.columns
-        ]
-        return [
-            bool(found)
-            and bool not in found
-            and all(issubclass(kind, int | float) for kind in found)
-            for found in kinds
-        ]
+        """Return whether each column holds nothing but numbers."""
+        return [self._is_numeric(name) for name in self.columns]
+
+    def _is_numeric(self, column: str) -> bool:
+        values = [row[column] for row in self.rows if row.get(column) not in (None, "")]
+        return bool(values) and all(_is_plain_number(value) for value in values)
 
 
 def pandas() -> Any:
@@ -180,42 +179,51 @@ def pandas() -> Any:
 
 
 def show_value(value: Any) -> str:
-    """A value for a cell: whole numbers grouped, other numbers to six digits, nothing for None.
+    """Return a value for a cell: whole numbers grouped, others to six digits, nothing for None.
 
-    >>> show_value(64633856), show_value(0.00061803398), show_value(None), show_value(True), show_value(float("nan"))
-    ('64,633,856', '0.000618034', '', 'yes', 'not a number')
+    >>> show_value(64633856), show_value(0.00061803398), show_value(None), show_value(True)
+    ('64,633,856', '0.000618034', '', 'yes')
+    >>> show_value(float("nan"))
+    'not a number'
     """
-    if value is None or isinstance(value, bool):
-        return {None: "", True: "yes", False: "no"}[value]
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}" if abs(value) >= 10_000 else str(value)
     if isinstance(value, float):
         if math.isnan(value):
             return "not a number"
-        return f"{value:,.0f}" if abs(value) >= 100_000 and math.isfinite(value) else f"{value:.6g}"
+        is_large = abs(value) >= 100_000 and math.isfinite(value)
+        return f"{value:,.0f}" if is_large else f"{value:.6g}"
     return str(value)
 
 
 def _quantity(column: str, row: Row) -> str:
-    """The name that tells a cell's unit: its column's, or that of its row."""
+    """Return the name that tells a cell's unit: its column's, or that of its row."""
+    if column not in VALUES or "what" not in row:
+        return column
     unit = f" ({row['unit']})" if row.get("unit") else ""
-    return f"{row['what']}{unit}" if column in VALUES and "what" in row else column
+    return f"{row['what']}{unit}"
 
 
 def _rounded(name: str, value: Any) -> tuple[str, str]:
-    """A value for people: numbers that were measured with four digits, and all of them where the pointer rests."""
+    """Return a value for people, and the HTML attribute that shows its digits under the pointer.
+
+    Measured numbers have four digits. The attribute is empty where no digit is lost.
+    """
     if name == "unit" and value == "B":  # the number beside it is shown in a larger one
         return "", ""
     is_size = name.endswith("(B)") and isinstance(value, int) and not isinstance(value, bool)
-    if not is_size and (not isinstance(value, float) or not math.isfinite(value)):
+    is_measured = isinstance(value, float) and math.isfinite(value)
+    if not is_size and not is_measured:
         return show_value(value), ""
     if "(s" in name and abs(value) < _NO_TIME:
         value = 0.0
     shown = show_quantity(name if is_size else name.replace("(s", "("), value)
-    return shown, "" if shown.replace(",", "") in (
-        str(value),
-        f"{value:.0f}",
-    ) else f' title="{value!r}"'
+    is_exact = shown.replace(",", "") in (str(value), f"{value:.0f}")
+    return shown, "" if is_exact else f' title="{value!r}"'
 
 
 def html_with_code(text: str) -> str:
@@ -230,16 +238,32 @@ def html_with_code(text: str) -> str:
 
 
 def width(text: str) -> int:
-    """Columns a text takes on a terminal: wide characters take two, combining ones none."""
-    return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
-        for c in text
-    )
+    """Return the columns a text takes on a terminal."""
+    return sum(_character_width(character) for character in text)
+
+
+def _character_width(character: str) -> int:
+    """Return 2 for a wide character (Chinese, most emoji), 0 for a combining one, else 1."""
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
 def _wrap(text: str) -> list[str]:
     wrapper = textwrap.TextWrapper(WIDEST_CELL, break_long_words=False, break_on_hyphens=False)
-    return [part for line in text.splitlines() or [""] for part in wrapper.wrap(line) or [""]]
+    lines: list[str] = []
+    for line in text.splitlines() or [""]:
+        lines += wrapper.wrap(line) or [""]
+    return lines
+
+
+def _markdown_row(cells: Iterable[str]) -> str:
+    escapes = str.maketrans({"|": "\\|", "\n": "<br>"})
+    return f"| {' | '.join(cell.translate(escapes) for cell in cells)} |"
+
+
+def _is_plain_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _text_lines(

@@ -7,6 +7,7 @@ import re
 _BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
 _DECIMAL = {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15, "B": 1}
 _COUNT = {"": 1, "K": 10**3, "k": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
+_SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _NUMBER = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d{1,4}):(\d{2})(?::(\d{2}))?")
 _MOST = 10**30
@@ -31,27 +32,31 @@ def parse_count(text: str | int) -> int:
 
 
 def parse_duration(text: str | int | float) -> int:
-    """Seconds of `00:30:00`, `1-12:00:00` (days), `90m`, `2h` or a plain number of seconds.
+    """Return the seconds of `00:30:00`, `1-12:00:00` (days), `90m`, `2h` or a number of seconds.
 
-    >>> parse_duration("00:30:00"), parse_duration("1-12:00:00"), parse_duration("90m"), parse_duration("02:00")
-    (1800, 129600, 5400, 7200)
+    >>> parse_duration("00:30:00"), parse_duration("1-12:00:00"), parse_duration("90m")
+    (1800, 129600, 5400)
+    >>> parse_duration("02:00")
+    7200
     """
-    what = "a duration such as 00:30:00, 1-12:00:00, 2h or 90m"
     if isinstance(text, float) and math.isfinite(text):
         return int(text)
-    if isinstance(text, str) and (clock := _CLOCK.fullmatch(text.strip())):
+    clock = _CLOCK.fullmatch(text.strip()) if isinstance(text, str) else None
+    if clock:
         days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
         if minutes > 59 or seconds > 59:
             raise ValueError(f"{text!r} has more than 59 minutes or seconds")
         return days * 86400 + hours * 3600 + minutes * 60 + seconds
-    return _scaled(text, {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}, what)
+    return _scaled(text, _SECONDS, "a duration such as 00:30:00, 1-12:00:00, 2h or 90m")
 
 
 def clock_seconds(text: str) -> int:
-    """Seconds of a scheduler's time limit; 0 where there is none or it is not a time.
+    """Return the seconds of a scheduler's time limit; 0 where there is none or it is not a time.
 
-    >>> [clock_seconds(text) for text in ("00:05:00", "2-00:00:00", "30", "5:00", "1-2", "UNLIMITED", "")]
-    [300, 172800, 1800, 300, 93600, 0, 0]
+    >>> [clock_seconds(text) for text in ("00:05:00", "2-00:00:00", "30", "5:00", "1-2")]
+    [300, 172800, 1800, 300, 93600]
+    >>> clock_seconds("UNLIMITED"), clock_seconds("")
+    (0, 0)
     """
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
     if match is None:
@@ -63,6 +68,9 @@ def clock_seconds(text: str) -> int:
 
 
 def _scaled(text: str | int | float, units: dict[str, int], what: str) -> int:
+    """Return a number times its unit; `ValueError` says that it is not `what` was expected."""
+    if isinstance(text, str):
+        return _scaled_text(text, units, what)
     # YAML also has .inf, .nan and integers too long for a float.
     if isinstance(text, int) and abs(text) > _MOST:
         raise ValueError(
@@ -70,17 +78,23 @@ def _scaled(text: str | int | float, units: dict[str, int], what: str) -> int:
         )
     if isinstance(text, float) and math.isfinite(text) and not text.is_integer():
         raise ValueError(f"{text!r} is not {what}: not a whole number")
-    if isinstance(text, int | float) and not isinstance(text, bool) and math.isfinite(text):
-        return int(text)
-    match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
+    is_number = isinstance(text, int | float) and not isinstance(text, bool)
+    if not is_number or not math.isfinite(text):
+        raise ValueError(f"{text!r} is not {what}")
+    return int(text)
+
+
+def _scaled_text(text: str, units: dict[str, int], what: str) -> int:
+    match = _NUMBER.fullmatch(text)
     if not match or match[2] not in units:
         raise ValueError(f"{text!r} is not {what}")
+    unit = units[match[2]]
     digits = match[1].replace(",", "").replace("_", "")
     if float(digits) > _MOST:
-        raise ValueError(f"{str(text)[:40]!r} is not {what}: more than there is anywhere")
+        raise ValueError(f"{text[:40]!r} is not {what}: more than there is anywhere")
     if digits.isdigit():
-        return int(digits) * units[match[2]]
-    return round(float(digits) * units[match[2]])
+        return int(digits) * unit
+    return round(float(digits) * unit)
 
 
 def show_bytes(count: float) -> str:
@@ -143,7 +157,9 @@ def four_digits(value: float) -> float:
 
 
 def show_quantity(name: str, value: float) -> str:
-    """A number as its name says: bytes and seconds in the best unit, counts grouped, the rest to four digits.
+    """A number as its name says.
+
+    Bytes and seconds in the best unit, counts grouped, the rest to four digits.
 
     >>> show_quantity("memory of a node (B)", 3718430392), show_quantity("seconds_per_iteration", 24.71584)
     ('3.46 GiB', '24.7 s')
@@ -207,9 +223,12 @@ def unit_of(name: str) -> str:
 
 
 def _in_unit(count: float, units: dict[str, int]) -> str:
-    """The number in the largest of these units that it reaches, rounded; empty where it reaches none.
+    """The number in the largest of these units that it reaches, rounded.
 
-    >>> _in_unit(999_700_000_000, {"B": 10**9, "T": 10**12}), _in_unit(999_400_000_000, {"B": 10**9, "T": 10**12})
+    Empty where it reaches none.
+
+    >>> units = {"B": 10**9, "T": 10**12}
+    >>> _in_unit(999_700_000_000, units), _in_unit(999_400_000_000, units)
     ('1.00 T', '999 B')
     """
     reached = [

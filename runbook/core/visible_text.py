@@ -1,7 +1,8 @@
-r"""Text that says what it holds: characters that steer a terminal or reorder a line become escapes such as `\u202e`.
+r"""Text that shows what it holds: characters that steer a terminal become escapes (`\u202e`).
 
-A job script, a note, a log or somebody's run file may hold escape sequences that rename a terminal's window, write to
-its clipboard or hide lines, and Unicode's direction marks, with which a line reads differently from what it does.
+A job script, a note, a log or somebody's run file may hold escape sequences that rename a
+terminal's window, write to its clipboard or hide lines, and Unicode's direction marks, with which a
+line reads differently from what it does.
 """
 
 import contextlib
@@ -14,10 +15,16 @@ _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f"
 """C0 but tab and line feed, DEL, and C1, whose U+009B begins a sequence as ESC [ does."""
 _DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _UNSEEN = "\u00ad\u180e\u200b\u2028\u2029\u2060-\u2064\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
-"""Soft hyphen, separators, spaces of no width, tags. The joiners U+200C and U+200D belong to words and emoji."""
+"""Soft hyphen, separators, spaces of no width, tags.
+
+The joiners U+200C and U+200D belong to words and emoji.
+"""
 _HIDDEN = re.compile(f"[{_CONTROLS}{_DIRECTIONS}{_UNSEEN}]")
 _COLOUR = r"\x1b\[(?:0|1|2|4|22|24|39|3[1-7]|9[0-7])?(?:;(?:0|1|2|4|22|24|39|3[1-7]|9[0-7]))*m"
-"""Foreground colours and weights alone: concealed text (8), backgrounds and black (30) can hide words."""
+"""Foreground colours and weights alone.
+
+Concealed text (8), backgrounds and black (30) can hide words.
+"""
 _ON_TERMINAL = re.compile(rf"({_COLOUR}|\r)|[{_CONTROLS}{_DIRECTIONS}{_UNSEEN}]")
 
 
@@ -42,7 +49,9 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def for_terminal(text: str) -> str:
-    r"""Text for a terminal: as `visible`, but colours and the carriage return of a progress line stay.
+    r"""Text for a terminal.
+
+    As `visible`, but colours and the carriage return of a progress line stay.
 
     >>> for_terminal("\x1b[33mwarn\x1b[0m \x1b[8mhidden\x9b2J")
     '\x1b[33mwarn\x1b[0m \\u001b[8mhidden\\u009b2J'
@@ -51,7 +60,10 @@ def for_terminal(text: str) -> str:
 
 
 class TerminalStream:
-    """A text stream that writes everything as `for_terminal` has it; all else is the stream's own."""
+    """A text stream that writes everything as `for_terminal` has it.
+
+    All else is the stream's own.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -72,7 +84,7 @@ class TerminalStream:
 
 @contextlib.contextmanager
 def protected_terminal() -> Iterator[None]:
-    """Standard output and standard error write what `for_terminal` lets through, until the block ends."""
+    """Let standard output and error write only what `for_terminal` lets through, in a block."""
     out, err = (cast(TextIO, TerminalStream(stream)) for stream in (sys.stdout, sys.stderr))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         yield
