@@ -1,14 +1,20 @@
 """`runbook data`: tokenize, verify, show; the data phase without a notebook."""
 
+from __future__ import annotations
+
 import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from runbook.runs.command_options import AT_LEAST_1
+
+if TYPE_CHECKING:
+    from runbook.tokens.pipeline.options import Manifest, TokenizeOptions
 
 _PATH = click.Path(path_type=Path)
 
@@ -19,11 +25,10 @@ def data() -> None:
 
 
 def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
-    """The beginning of the output's names: a folder alone is none."""
+    """Return the beginning of the output's names. Refuse a folder without a name after it."""
     if value.endswith("/") or Path(value).name in ("", ".."):
-        raise click.BadParameter(
-            f"{value!r} is a folder; add a name, such as {value.rstrip('/') or '.'}/corpus"
-        )
+        folder = value.rstrip("/") or "."
+        raise click.BadParameter(f"{value!r} is a folder; add a name, such as {folder}/corpus")
     return Path(value)
 
 
@@ -127,35 +132,55 @@ def tokenize(inputs: tuple[Path, ...], prefix: Path, share: str, **chosen: objec
 
     On many nodes: --share I/N in each job of an array (any N, also another one the next time), then once without it.
     """
-    from runbook.core.units import show_bytes, show_duration
     from runbook.display import Progress
-    from runbook.tokens.pipeline.options import TokenizeOptions, unknown_sources_text
-    from runbook.tokens.pipeline.tokenize import prepare, prepare_share
+    from runbook.tokens.pipeline.options import TokenizeOptions
+    from runbook.tokens.pipeline.tokenize import prepare
 
     options = TokenizeOptions(**chosen)  # type: ignore[arg-type]
     if share:
-        if not (numbers := re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", share)):
-            raise click.BadParameter(f"{share!r} is not I/N, such as 0/32", param_hint="--share")
-        index, count = map(int, numbers.groups())
-        with Progress("tokenize", unit="bytes", stream=sys.stderr) as progress:
-            made, total = prepare_share(
-                list(inputs),
-                prefix,
-                (index, count),
-                options,
-                progress=lambda now: progress.update(**now.as_facts()),
-            )
-        before = "" if made == total else f", {total - made} were done before"
-        click.echo(
-            f"share {share}: {made} of {total} shards made{before}; run without --share to join them"
-        )
+        _tokenize_share(inputs, prefix, share, options)
         return
     with Progress("tokenize", unit="bytes", stream=sys.stderr) as progress:
         manifest = prepare(
             list(inputs), prefix, options, progress=lambda now: progress.update(**now.as_facts())
         )
+    _report_tokens(manifest)
+    _report_left_out(manifest)
+
+
+def _tokenize_share(
+    inputs: tuple[Path, ...], prefix: Path, share: str, options: TokenizeOptions
+) -> None:
+    """Tokenize the shards of job I of N, given as `I/N`."""
+    from runbook.display import Progress
+    from runbook.tokens.pipeline.tokenize import prepare_share
+
+    numbers = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", share)
+    if numbers is None:
+        raise click.BadParameter(f"{share!r} is not I/N, such as 0/32", param_hint="--share")
+    index = int(numbers[1])
+    count = int(numbers[2])
+    with Progress("tokenize", unit="bytes", stream=sys.stderr) as progress:
+        new_shards, total = prepare_share(
+            list(inputs),
+            prefix,
+            (index, count),
+            options,
+            progress=lambda now: progress.update(**now.as_facts()),
+        )
+    before = ""
+    if new_shards != total:
+        before = f", {total - new_shards} were done before"
+    shards = f"{new_shards} of {total} shards made"
+    click.echo(f"share {share}: {shards}{before}; run without --share to join them")
+
+
+def _report_tokens(manifest: Manifest) -> None:
+    """Print what was tokenized, and whether that was done before."""
+    from runbook.core.units import show_bytes, show_duration
+
     files = ", ".join(
-        f"{each['name']} ({show_bytes(each['bytes'])})" for each in manifest.files.values()
+        f"{file['name']} ({show_bytes(file['bytes'])})" for file in manifest.files.values()
     )
     if manifest.reused:
         done = "done before, nothing to do"
@@ -164,17 +189,26 @@ def tokenize(inputs: tuple[Path, ...], prefix: Path, share: str, **chosen: objec
     if manifest.reused_shards and not manifest.reused:
         done += f", {manifest.reused_shards} of {len(manifest.shards)} shards from an earlier run"
     click.echo(f"{done}: {manifest.documents:,} documents, {manifest.tokens:,} tokens -> {files}")
-    if warning := unknown_sources_text(manifest):
+
+
+def _report_left_out(manifest: Manifest) -> None:
+    """Print to stderr which sources are unknown, and which records and files were left out."""
+    from runbook.tokens.pipeline.options import unknown_sources_text
+
+    warning = unknown_sources_text(manifest)
+    if warning:
         click.echo(f"warning: {warning}", err=True)
-    if left_out := manifest.skipped_records + manifest.skipped_files:
-        click.echo(
-            f"left out: {manifest.skipped_records:,} records, {manifest.skipped_files:,} files",
-            err=True,
-        )
-        for problem in manifest.problems:
-            click.echo(f"  {problem}", err=True)
-        if left_out > len(manifest.problems):
-            click.echo(f"  ... and {left_out - len(manifest.problems):,} more", err=True)
+    left_out = manifest.skipped_records + manifest.skipped_files
+    if not left_out:
+        return
+    click.echo(
+        f"left out: {manifest.skipped_records:,} records, {manifest.skipped_files:,} files",
+        err=True,
+    )
+    for problem in manifest.problems:
+        click.echo(f"  {problem}", err=True)
+    if left_out > len(manifest.problems):
+        click.echo(f"  ... and {left_out - len(manifest.problems):,} more", err=True)
 
 
 @data.command()
@@ -185,15 +219,16 @@ def verify(prefix: Path) -> None:
 
 
 def _verify(prefixes: Sequence[Path], *, checksums: bool = True) -> None:
-    """Show the checks of pairs of token files; exit code 1 where one fails or there is no pair."""
+    """Show the checks of pairs of token files. Exit with 1 if one fails or there is no pair."""
     from runbook.display import CheckTable
     from runbook.tokens.verification import verify as verify_prefix
 
-    checks = [
-        replace(check, name=f"{prefix.name}: {check.name}" if len(prefixes) > 1 else check.name)
-        for prefix in prefixes
-        for check in verify_prefix(prefix, checksums=checksums)
-    ]
+    checks = []
+    for prefix in prefixes:
+        for check in verify_prefix(prefix, checksums=checksums):
+            if len(prefixes) > 1:
+                check = replace(check, name=f"{prefix.name}: {check.name}")
+            checks.append(check)
     click.echo(CheckTable(checks).as_text())
     failed = [check.name for check in checks if check.verdict == "fail"]
     if failed or not checks:
@@ -264,7 +299,7 @@ def download(dataset: str, folder: str, url: str, workers: int, check_space: boo
     if url:
         entry = entry.model_copy(update={"url": url})
     with Progress("download", unit="bytes", stream=sys.stderr) as progress:
-        found = download_dataset(
+        downloaded = download_dataset(
             entry,
             project=project,
             folder=folder,
@@ -272,14 +307,12 @@ def download(dataset: str, folder: str, url: str, workers: int, check_space: boo
             check_space=check_space,
             progress=lambda now: progress.update(**now.as_facts()),
         )
-    if not found.fetched:
-        there = "all were there"
+    if downloaded.fetched:
+        fetched = f"{downloaded.fetched:,} fetched in {show_duration(downloaded.seconds)}"
     else:
-        there = f"{found.fetched:,} fetched in {show_duration(found.seconds)}"
-    click.echo(
-        f"{found.files:,} files, {show_bytes(found.bytes)} in {found.folder}: {there}; none is missing"
-    )
+        fetched = "all were there"
+    files = f"{downloaded.files:,} files, {show_bytes(downloaded.bytes)}"
+    click.echo(f"{files} in {downloaded.folder}: {fetched}; none is missing")
     if entry.kind == "tokenized":
-        _verify(
-            [path.with_suffix("") for path in sorted(found.folder.rglob("*.bin"))], checksums=False
-        )
+        prefixes = [path.with_suffix("") for path in sorted(downloaded.folder.rglob("*.bin"))]
+        _verify(prefixes, checksums=False)

@@ -53,28 +53,30 @@ def init(folder: Path, site: str, **wish: Any) -> None:
     from runbook.phases.notebook_copies import make_project
     from runbook.tools.site_setup.draft_site import ClusterWish, check_cluster_wish, write_site
 
-    given = ClusterWish(site, **{key: value for key, value in wish.items() if value})
+    stated = {key: value for key, value in wish.items() if value}
+    cluster_wish = ClusterWish(site, **stated)
     if site:
-        check_cluster_wish(given)
-    elif given != ClusterWish(""):
+        check_cluster_wish(cluster_wish)
+    elif stated:
         raise click.UsageError(
             "--scheduler, --device, --devices-per-node and --cores-per-node are a site's: name it by --site."
         )
-    written, kept = make_project(folder, clone=bool(site))
-    there = f"; {len(kept)} were there and are kept as they are" if kept else ""
-    click.echo(f"{folder}: {len(written)} files written{there}.")
+    written, existing = make_project(folder, clone=bool(site))
+    kept = f"; {len(existing)} were there and are kept as they are" if existing else ""
+    click.echo(f"{folder}: {len(written)} files written{kept}.")
     if not site:
         click.echo(
             f"Next: cd {folder}; runbook run local; or open notebooks/00-plan.ipynb in JupyterLab."
         )
         return
-    own = write_site(folder, given)
-    for path in (own.site, own.run):
-        click.echo(
-            f"{path}: " + ("written" if path in own.written else "was there and is kept as it is")
-        )
-    click.echo(f"The scheduler here answered: {own.source or 'none'}.")
-    fill = f"say the {own.marked} values marked FILL_IN in {own.site}; " if own.marked else ""
+    draft = write_site(folder, cluster_wish)
+    for path in (draft.site, draft.run):
+        state = "written" if path in draft.written else "was there and is kept as it is"
+        click.echo(f"{path}: {state}")
+    click.echo(f"The scheduler here answered: {draft.source or 'none'}.")
+    fill = ""
+    if draft.marked:
+        fill = f"say the {draft.marked} values marked FILL_IN in {draft.site}; "
     click.echo(
         f"Next: {fill}cd {folder}; runbook check {site}; runbook render {site} --out scripts; runbook run {site}"
     )
@@ -97,9 +99,7 @@ def adopt(scripts: tuple[Path, ...], out: Path | None, replace: bool, as_json: b
     from runbook.tools.adopt.adopt_scripts import adopt as adopt_scripts
 
     report = adopt_scripts(scripts, out, replace=replace)
-    click.echo(
-        json.dumps(report.as_dict(), indent=1, ensure_ascii=False) if as_json else report.as_text()
-    )
+    _show(report.as_dict() if as_json else report.as_text())
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -147,13 +147,15 @@ def lab(
         return
     from jupyterlab.labapp import LabApp
 
-    own = ["--Application.log_level=ERROR", *(["--no-browser"] if no_browser else [])]
+    options = ["--Application.log_level=ERROR"]
+    if no_browser:
+        options.append("--no-browser")
     click.echo("JupyterLab starts; Ctrl-C ends it. Jobs that were launched go on without it.")
     if os.geteuid() == 0 and "--allow-root" not in words:
         click.echo(
             f"You are root, as whom JupyterLab refuses to start: runbook lab {run_name} -- --allow-root"
         )
-    LabApp.launch_instance([*server_arguments(copies), *own, *words])
+    LabApp.launch_instance([*server_arguments(copies), *options, *words])
 
 
 @click.command()
@@ -195,26 +197,32 @@ def plan(
         from runbook.tools.speed.predictions import predict_file, predictions_text
 
         predictions = predict_file(table)
-        _show([one.as_dict() for one in predictions] if as_json else predictions_text(predictions))
+        if as_json:
+            _show([prediction.as_dict() for prediction in predictions])
+        else:
+            _show(predictions_text(predictions))
         return
     if searching:
         from runbook.phases.plan_service import search_run
 
-        found = search_run(run_name, set_words)
-        _show(found.as_dict() if as_json else found.as_text())
+        ranking = search_run(run_name, set_words)
+        _show(ranking.as_dict() if as_json else ranking.as_text())
         return
     from runbook.phases.plan_service import load_plan, plan_text
     from runbook.runs.run_files import with_prompt_ids
 
-    settings, made = load_plan(run_name, set_words, measured=True)
-    _show(with_prompt_ids(settings, made).as_dict() if as_json else plan_text(settings, made))
+    settings, run_plan = load_plan(run_name, set_words, measured=True)
+    if as_json:
+        _show(with_prompt_ids(settings, run_plan).as_dict())
+    else:
+        _show(plan_text(settings, run_plan))
 
 
 def _show(content: Any) -> None:
-    """Text as it is, anything else as JSON."""
-    click.echo(
-        content if isinstance(content, str) else json.dumps(content, indent=1, ensure_ascii=False)
-    )
+    """Print text as it is, and anything else as JSON."""
+    if not isinstance(content, str):
+        content = json.dumps(content, indent=1, ensure_ascii=False)
+    click.echo(content)
 
 
 @click.command()
@@ -272,18 +280,24 @@ def rehearse(
     from runbook.phases.rehearsal import rehearse_run
     from runbook.plan_file.json_records import as_json as json_of
 
-    words = [word.strip() for word in ranks.split(",") if ranks]
+    rehearsal = rehearse_run(run_name, set_words, phase=phase, ranks=_rank_numbers(ranks), say=say)
+    _show(json_of(rehearsal) if as_json else rehearsal.as_text())
+    if pictures:
+        for path in rehearsal.save_figures(pictures):
+            click.echo(path, err=True)
+    return 0 if rehearsal.fits else 1
+
+
+def _rank_numbers(text: str) -> list[int]:
+    """Return the ranks of `--ranks 0,8`. Without the option there are none."""
+    if not text:
+        return []
+    words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() for word in words):
         raise click.UsageError(
-            f"--ranks {ranks!r}: give numbers with commas between them, for example 0,8"
+            f"--ranks {text!r}: give numbers with commas between them, for example 0,8"
         )
-    found = rehearse_run(
-        run_name, set_words, phase=phase, ranks=[int(word) for word in words], say=say
-    )
-    _show(json_of(found) if as_json else found.as_text())
-    for path in found.save_figures(pictures) if pictures else ():
-        click.echo(path, err=True)
-    return 0 if found.fits else 1
+    return [int(word) for word in words]
 
 
 @click.command()
@@ -376,29 +390,27 @@ def drill(
     from runbook.records.twin import commit_of
     from runbook.tools.drills import report, table
 
-    meant = table.chosen_drills(names)
+    chosen = table.chosen_drills(names)
     if only_list:
-        rows = [{"name": name, "fault": table.summary(name)} for name in meant]
-        click.echo(
-            json.dumps(rows, indent=1)
-            if as_json
-            else "\n".join(f"{r['name']:24} {r['fault']}" for r in rows)
-        )
+        faults = {name: table.summary(name) for name in chosen}
+        if as_json:
+            rows = [{"name": name, "fault": fault} for name, fault in faults.items()]
+            click.echo(json.dumps(rows, indent=1))
+        else:
+            click.echo("\n".join(f"{name:24} {fault}" for name, fault in faults.items()))
         return 0
     if page and not page.absolute().parent.is_dir():
         raise click.UsageError(f"--page: {page.absolute().parent} is no folder; make it first.")
     verdicts = []
-    signal.signal(
-        signal.SIGTERM, lambda number, _: sys.exit(128 + number)
-    )  # so that what was started is ended
+    # An exit, unlike a signal, lets the drills end the processes that they started.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with log.open("w") if log else tempfile.TemporaryFile("w") as stream:
-        for verdict in table.do_attempts(meant, stream, again=again):
+        for verdict in table.do_attempts(chosen, stream, again=again):
             verdicts.append(verdict)
             if not as_json:
                 click.echo(report.verdict_line(verdict))
-    verdicts.sort(
-        key=lambda verdict: meant.index(verdict.name)
-    )  # a second attempt follows the first
+    # The sort is stable: the second attempt of a drill follows the first.
+    verdicts.sort(key=lambda verdict: chosen.index(verdict.name))
     if page:
         date = time.strftime("%Y-%m-%d", time.gmtime())
         page.write_text(report.page_text(verdicts, date, commit_of(Path(__file__).parent)))
@@ -406,5 +418,5 @@ def drill(
         click.echo(json.dumps([verdict.as_dict() for verdict in verdicts], indent=1))
     else:
         click.echo(f"{report.score(verdicts)} (of {len(table.DRILLS)} drills that there are)")
-    last = {verdict.name: verdict.verdict for verdict in verdicts}
-    return 0 if set(last.values()) <= {"pass"} else 1
+    last_verdicts = {verdict.name: verdict.verdict for verdict in verdicts}
+    return 0 if set(last_verdicts.values()) <= {"pass"} else 1

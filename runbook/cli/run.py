@@ -86,7 +86,11 @@ def cancel(folder: Path, gently: bool) -> None:
     """End the running jobs of RUN with all their processes. Nothing is deleted: `runbook run` goes on from there."""
     from runbook.runs.status import cancel_jobs, scheduler_of, stop_jobs
 
-    click.echo((stop_jobs if gently else cancel_jobs)(folder, scheduler_of(folder)))
+    scheduler = scheduler_of(folder)
+    if gently:
+        click.echo(stop_jobs(folder, scheduler))
+    else:
+        click.echo(cancel_jobs(folder, scheduler))
 
 
 _PHASE = phase_option("Whose checkpoint: 3 or 4.")
@@ -158,25 +162,30 @@ def sample(
     """Let the model of RUN continue texts, from its newest whole checkpoint, in this process's own machine."""
     from runbook.phases import trained_model as weights
 
+    texts = list(prompts)
+    if file:
+        texts += _prompt_lines(file)
+        if not texts:
+            raise click.BadParameter("it has no line with a prompt", param_hint="--prompts")
+    texts = texts or [""]
+    samples = weights.sample_texts(folder, texts, phase, iteration=iteration or 0, **wish)
+    for written in samples:
+        if as_json:
+            row = {**vars(written), "ids": list(written.ids)}
+            click.echo(json.dumps(row, ensure_ascii=False))
+            continue
+        click.echo(f"{written.prompt}{written.continuation}")
+        length = f"{len(written.ids)} tokens"
+        click.echo(f"({length} by {folder.name} after iteration {written.iteration})", err=True)
+
+
+def _prompt_lines(file: TextIO) -> list[str]:
+    """Return the lines of a file that have a prompt."""
     try:
-        texts = [
-            *prompts,
-            *(line for line in (file.read().splitlines() if file else ()) if line.strip()),
-        ]
+        lines = file.read().splitlines()
     except UnicodeDecodeError as error:
         raise click.BadParameter(f"it is not UTF-8: {error}", param_hint="--prompts") from None
-    if file and not texts:
-        raise click.BadParameter("it has no line with a prompt", param_hint="--prompts")
-    texts = texts or [""]
-    found = weights.sample_texts(folder, texts, phase, iteration=iteration or 0, **wish)
-    for each in found:
-        if as_json:
-            click.echo(json.dumps({**vars(each), "ids": list(each.ids)}, ensure_ascii=False))
-            continue
-        click.echo(f"{each.prompt}{each.continuation}")
-        click.echo(
-            f"({len(each.ids)} tokens by {folder.name} after iteration {each.iteration})", err=True
-        )
+    return [line for line in lines if line.strip()]
 
 
 @click.command()
@@ -199,11 +208,11 @@ def export(folder: Path, out: Path, shard_gb: float, phase: str, iteration: int 
     """
     from runbook.phases import trained_model as weights
 
-    done = weights.export_weights(folder, out, phase, iteration or 0, int(shard_gb * 1e9))
-    files = f"{done.files} file" + "s" * (done.files > 1)
-    click.echo(
-        f"{out}: {done.architecture}, {done.bytes:,} bytes in {files}, of iteration {done.iteration}"
-    )
+    shard_bytes = int(shard_gb * 1e9)
+    exported = weights.export_weights(folder, out, phase, iteration or 0, shard_bytes)
+    files = f"{exported.files} file" + "s" * (exported.files > 1)
+    size = f"{exported.bytes:,} bytes in {files}"
+    click.echo(f"{out}: {exported.architecture}, {size}, of iteration {exported.iteration}")
     click.echo("Fill in the licence in its README.md before you pass it on.")
 
 
