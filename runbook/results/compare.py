@@ -91,7 +91,7 @@ def read_run(folder: Path, phase: str = "04-training") -> RunFacts:
     validation = read_validation(metrics_folder / "validation.jsonl")
     events = read_events(folder / "events.jsonl", phase)
     record = folder / "records" / f"{phase}.json"
-    environment = {"site": plan.site, "device": spec.device, "engine": spec.engine}
+    environment = {"site": plan.site, "device": spec.device, "engine": str(spec.engine)}
     environment |= _recorded_environment(record)
     return RunFacts(
         name=folder.name,

@@ -117,7 +117,7 @@ class Event:
 
 @dataclass(frozen=True)
 class History:
-    """Steps of a run, each iteration once: where two segments hold the same one, the later counts."""
+    """Steps of a run, each iteration once: of two segments with the same one, the later counts."""
 
     steps: tuple[Step, ...]
     repeated: tuple[Step, ...] = ()

@@ -97,7 +97,7 @@ def show_score(value: float | None) -> str:
 
 
 def read_main_scores(folder: Path) -> tuple[Score, ...]:
-    """Read the scores of a run, without the kinds of minimal pairs; empty where none was measured."""
+    """Read the scores of a run without the kinds of minimal pairs; empty if none was measured."""
     return as_scores(read_scores(folder))
 
 

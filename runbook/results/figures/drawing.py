@@ -1,4 +1,4 @@
-"""How figures are drawn: one style, colours that survive print, and SVG that is the same for the same figure."""
+"""Drawing of figures: one style, colours that survive print, the same SVG for the same figure."""
 
 import base64
 import io
@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-# Okabe and Ito's palette: told apart under all common colour blindness; line style or marker tells them apart in print.
+# Okabe and Ito's palette can be told apart with all common kinds of colour blindness; in print,
+# line style or marker does it.
 BLUE = "#0072B2"
 ORANGE = "#E69F00"
 GREEN = "#009E73"
@@ -31,17 +32,18 @@ STYLE: Any = {
 
 
 def as_svg(figure: Any) -> str:
-    """The figure as an SVG element for a notebook or page; the same figure gives the same text."""
+    """Return the figure as an SVG element for a notebook or page; the same figure gives the same text."""
     import matplotlib as mpl
 
     out = io.StringIO()
     with mpl.rc_context(STYLE):
         figure.savefig(out, format="svg", metadata={"Date": None})
-    return out.getvalue()[out.getvalue().index("<svg") :]
+    text = out.getvalue()
+    return text[text.index("<svg") :]
 
 
 def as_png(figure: Any) -> str:
-    """The figure as a PNG in base64, for viewers of notebooks that show no SVG."""
+    """Return the figure as a PNG in base64, for viewers of notebooks that show no SVG."""
     out = io.BytesIO()
     figure.savefig(out, format="png", metadata={"Software": None})
     return base64.b64encode(out.getvalue()).decode()
@@ -57,7 +59,7 @@ def save(figure: Any, path: Path) -> None:
 
 @contextmanager
 def drawing(title: str, height: float = 3.4, *, panels: int = 1) -> Iterator[tuple[Any, Any]]:
-    """A figure in our style with one axes or several, without touching pyplot or the caller's settings."""
+    """Yield a figure in our style with one axes or several, without touching pyplot or the caller's settings."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -68,7 +70,6 @@ def drawing(title: str, height: float = 3.4, *, panels: int = 1) -> Iterator[tup
             axes.set_title(title, loc="left", fontweight="bold")
         else:
             figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
-        vars(figure)["_repr_html_"] = partial(
-            as_svg, figure
-        )  # so that a notebook shows it where a cell ends with it
+        # a notebook shows the figure where a cell ends with it
+        vars(figure)["_repr_html_"] = partial(as_svg, figure)
         yield figure, axes

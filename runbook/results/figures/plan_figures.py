@@ -1,4 +1,4 @@
-"""Figures of the plan, a rehearsal and the data phase: memory, step time, schedule, layout, documents, sources."""
+"""Figures of the plan, a dry run and the data phase: memory, step time, schedule, layout, data."""
 
 import itertools
 from collections import defaultdict
@@ -33,7 +33,7 @@ MEMORY_PARTS = (
 
 
 def memory_figure(plan: Plan, phases: Mapping[str, str]) -> Any:
-    """Bars of what fills one rank of the fullest stage of each phase, and the line of what there is."""
+    """Draw what fills one rank of the fullest stage of each phase, and a line at what there is."""
     with drawing("Memory of one rank of the fullest stage", height=1.2 + 0.6 * len(phases)) as (
         figure,
         axes,
@@ -66,23 +66,19 @@ def memory_figure(plan: Plan, phases: Mapping[str, str]) -> Any:
 
 
 def step_figure(parts: Mapping[str, float], words: Mapping[str, str]) -> Any:
-    """Bars of the parts of one step, longest first; their shares stand beside them."""
-    ordered = sorted(parts.items(), key=lambda one: -one[1])
-    whole = sum(parts.values())
-    with drawing("Where the time of a step goes", height=1.2 + 0.3 * len(ordered)) as (
-        figure,
-        axes,
-    ):
-        bars = axes.barh(
-            [words.get(name, name) for name, _ in ordered],
-            [value for _, value in ordered],
-            color=BLUE,
-        )
-        axes.bar_label(bars, [f" {value / whole:.1%}" for _, value in ordered])
-        axes.axvline(whole, color=GREY, linestyle="--")
-        axes.annotate(
-            f"the whole step: {whole:.3g} s", (whole, len(ordered) - 1), ha="right", va="center"
-        )
+    """Draw the parts of one step as bars, longest first, with their shares."""
+    ordered = sorted(parts.items(), key=lambda part: -part[1])
+    names = [words.get(name, name) for name, _ in ordered]
+    seconds = [value for _, value in ordered]
+    step_seconds = sum(parts.values())
+    height = 1.2 + 0.3 * len(ordered)
+    with drawing("Where the time of a step goes", height=height) as (figure, axes):
+        bars = axes.barh(names, seconds, color=BLUE)
+        axes.bar_label(bars, [f" {value / step_seconds:.1%}" for value in seconds])
+        axes.axvline(step_seconds, color=GREY, linestyle="--")
+        place = (step_seconds, len(ordered) - 1)
+        text = f"the whole step: {step_seconds:.3g} s"
+        axes.annotate(text, place, ha="right", va="center")
         axes.set_xlabel("time (s)")
         axes.invert_yaxis()
     return figure
@@ -92,32 +88,23 @@ SHOWN_SOURCES = 12
 
 
 def length_figure(lengths: Sequence[int], sequence_length: int) -> Any:
-    """Documents by their tokens, in steps of two; the line is the model's sequence length."""
+    """Draw how many documents have how many tokens, in powers of two.
+
+    The line is the model's sequence length.
+    """
     with drawing("How long documents are") as (figure, axes):
         first = next((place for place, count in enumerate(lengths) if count), 0)
-        shown = list(range(first, len(lengths)))
-        axes.bar(
-            shown,
-            [lengths[place] for place in shown],
-            width=1.0,
-            align="edge",
-            color=BLUE,
-            edgecolor="white",
-        )
-        ticks = range(first, len(lengths) + 1, max(1, -(-len(shown) // 10)))
+        places = list(range(first, len(lengths)))
+        counts = [lengths[place] for place in places]
+        axes.bar(places, counts, width=1.0, align="edge", color=BLUE, edgecolor="white")
+        ticks = range(first, len(lengths) + 1, max(1, -(-len(places) // 10)))
         axes.set_xticks(list(ticks), [f"{2**place:,}" for place in ticks])
         if sequence_length > 0:
-            place = (
-                sequence_length.bit_length()
-                - 1
-                + (sequence_length / 2 ** (sequence_length.bit_length() - 1) - 1)
-            )
-            axes.axvline(
-                place,
-                color=VERMILION,
-                linestyle="--",
-                label=f"one sequence: {sequence_length:,} tokens",
-            )
+            # within a bar, tokens run linearly from one power of two to the next
+            power = sequence_length.bit_length() - 1
+            place = power + (sequence_length / 2**power - 1)
+            label = f"one sequence: {sequence_length:,} tokens"
+            axes.axvline(place, color=VERMILION, linestyle="--", label=label)
             figure.legend(loc="outside lower center")
         axes.set(
             xlabel="tokens in the document, each bar up to twice the one before", ylabel="documents"
@@ -126,26 +113,25 @@ def length_figure(lengths: Sequence[int], sequence_length: int) -> Any:
 
 
 def source_figure(tokens: Mapping[str, int]) -> Any:
-    """Tokens of each source, largest first; the line is what each would have were they equal."""
-    ordered = sorted(tokens.items(), key=lambda one: -one[1])
-    rest = sum(count for _, count in ordered[SHOWN_SOURCES:])
-    shown = ordered[:SHOWN_SOURCES] + (
-        [(f"{len(ordered) - SHOWN_SOURCES} more", rest)] if rest else []
-    )
-    whole = sum(tokens.values()) or 1
-    with drawing("Tokens of each source", height=1.2 + 0.3 * len(shown)) as (figure, axes):
-        bars = axes.barh(
-            [name for name, _ in shown], [count / 1e6 for _, count in shown], color=GREEN
-        )
-        axes.bar_label(bars, [f" {count / whole:.1%}" for _, count in shown])
-        axes.axvline(whole / len(ordered) / 1e6, color=GREY, linestyle="--")
-        axes.annotate(
-            " equal shares",
-            (whole / len(ordered) / 1e6, len(shown) - 0.5),
-            ha="left",
-            va="bottom",
-            color=GREY,
-        )
+    """Draw the tokens of each source, largest first.
+
+    The line is what each source would have if all were equal.
+    """
+    ordered = sorted(tokens.items(), key=lambda source: -source[1])
+    drawn = ordered[:SHOWN_SOURCES]
+    other_tokens = sum(count for _, count in ordered[SHOWN_SOURCES:])
+    if other_tokens:
+        drawn.append((f"{len(ordered) - SHOWN_SOURCES} more", other_tokens))
+    all_tokens = sum(tokens.values()) or 1
+    names = [name for name, _ in drawn]
+    millions = [count / 1e6 for _, count in drawn]
+    with drawing("Tokens of each source", height=1.2 + 0.3 * len(drawn)) as (figure, axes):
+        bars = axes.barh(names, millions, color=GREEN)
+        axes.bar_label(bars, [f" {count / all_tokens:.1%}" for _, count in drawn])
+        equal_share = all_tokens / len(ordered) / 1e6
+        axes.axvline(equal_share, color=GREY, linestyle="--")
+        place = (equal_share, len(drawn) - 0.5)
+        axes.annotate(" equal shares", place, ha="left", va="bottom", color=GREY)
         axes.margins(x=0.12)
         axes.set_xlabel("tokens (millions)")
         axes.invert_yaxis()
@@ -168,48 +154,19 @@ MOST_SHAPES = 4000
 
 
 def memory_course_figure(stages: Sequence[Any], limit_bytes: int) -> Any:
-    """Memory of these stages (`Stage` as JSON) over one step: states below, activations on top of them."""
+    """Draw the memory of stages (`Stage` as JSON) over one step: states, and activations on top."""
     with drawing("Memory over one step", height=3.8, panels=2) as (figure, panels):
         for axes, stage in zip(panels, stages, strict=False):
-            sizes = [size / GIB for _, size in stage["timeline"]]
-            places = [100 * place / max(1, len(sizes) - 1) for place in range(len(sizes))]
-            below = [0.0] * len(sizes)
-            for part, colour in _STATES:
-                above = [
-                    min(now, low + stage["parts"].get(part, 0) / GIB)
-                    for low, now in zip(below, sizes, strict=True)
-                ]
-                axes.fill_between(places, below, above, color=colour, label=part, linewidth=0)
-                below = above
-            axes.fill_between(places, below, sizes, color=ORANGE, label="activations", linewidth=0)
-            axes.plot(places, sizes, color="black", linewidth=0.8)
-            axes.axhline(
-                stage["planned_bytes"] / GIB,
-                color=VERMILION,
-                linestyle="--",
-                label="peak by the plan",
-            )
+            _draw_memory_course(axes, stage)
+            planned_peak = stage["planned_bytes"] / GIB
+            axes.axhline(planned_peak, color=VERMILION, linestyle="--", label="peak by the plan")
             if limit_bytes:
-                axes.axhline(
-                    limit_bytes / GIB, color=GREY, linestyle="-.", label="limit of the device"
-                )
-            computed = (
-                sum(moment != OPTIMIZER for moment, _ in stage["timeline"])
-                * 100
-                / max(1, len(sizes))
-            )
-            axes.axvline(computed, color="black", linestyle=":", linewidth=0.8)
-            axes.annotate(
-                "optimizer begins ",
-                (computed, 0.5),
-                xycoords=("data", "axes fraction"),
-                ha="right",
-                size=7,
-            )
+                limit = limit_bytes / GIB
+                axes.axhline(limit, color=GREY, linestyle="-.", label="limit of the device")
+            _mark_optimizer(axes, stage["timeline"])
             peak = stage["peak_bytes"] / GIB
-            axes.set_title(
-                f"stage {stage['stage']}: {peak:.1f} GiB in {stage['peak_moment']}", fontsize=9
-            )
+            title = f"stage {stage['stage']}: {peak:.1f} GiB in {stage['peak_moment']}"
+            axes.set_title(title, fontsize=9)
             axes.set(
                 xlim=(0, 100),
                 xlabel=f"allocations of a step of {stage['microbatches']} micro-batches (%)",
@@ -221,59 +178,103 @@ def memory_course_figure(stages: Sequence[Any], limit_bytes: int) -> Any:
     return figure
 
 
-def schedule_figure(replay: Replay, source: str = "") -> Any:
-    """What each stage does when; of a long step its beginning and its end. `source`: where its seconds come from."""
-    from matplotlib.patches import Patch
+def _draw_memory_course(axes: Any, stage: Any) -> None:
+    """Draw the states of a stage on top of each other, and its activations above them."""
+    sizes = [size / GIB for _, size in stage["timeline"]]
+    places = [100 * place / max(1, len(sizes) - 1) for place in range(len(sizes))]
+    below = [0.0] * len(sizes)
+    for part, colour in _STATES:
+        part_size = stage["parts"].get(part, 0) / GIB
+        above = [min(size, low + part_size) for low, size in zip(below, sizes, strict=True)]
+        axes.fill_between(places, below, above, color=colour, label=part, linewidth=0)
+        below = above
+    axes.fill_between(places, below, sizes, color=ORANGE, label="activations", linewidth=0)
+    axes.plot(places, sizes, color="black", linewidth=0.8)
 
+
+def _mark_optimizer(axes: Any, timeline: Sequence[Any]) -> None:
+    """Mark where the optimizer begins, in % of the allocations."""
+    num_before = sum(moment != OPTIMIZER for moment, _ in timeline)
+    place = num_before * 100 / max(1, len(timeline))
+    axes.axvline(place, color="black", linestyle=":", linewidth=0.8)
+    axes.annotate(
+        "optimizer begins ",
+        (place, 0.5),
+        xycoords=("data", "axes fraction"),
+        ha="right",
+        size=7,
+    )
+
+
+def schedule_figure(replay: Replay, source: str = "") -> Any:
+    """Draw what each stage does when; of a long step its beginning and its end.
+
+    `source` says where the seconds come from, if not from the replay.
+    """
     stages = len(replay.stages)
-    first = replay.stages[0]
-    whole = max(event.end for event in replay.events)
-    chunks = len(first.forward)
-    one = sum(each.whole() for each in (*first.forward, *first.backward))
-    window = one * max(FEWEST, WINDOW / min(chunks, 2) * stages)
-    windows = [(0.0, whole)] if whole < 2 * window else [(0.0, window), (whole - window, whole)]
+    windows = _schedule_windows(replay)
     title = f"What each of {stages} stages does in a step"
     height = 1.7 + 0.24 * stages
-    with drawing(title, height, panels=len(windows)) as (figure, panels):
+    with drawing(title, height, panels=len(windows)) as (figure, _):
         figure.set_figwidth(7.2 if len(windows) == 1 else 11)
-        for axes, (begin, end) in zip(
-            panels if len(windows) > 1 else [panels], windows, strict=True
-        ):
-            bars: defaultdict[tuple[str, int, int], list[tuple[float, float]]] = defaultdict(list)
-            for event in replay.events:
-                if event.end > begin and event.start < end:
-                    turn = (event.microbatch if chunks == 1 else event.chunk) % 2
-                    bars[event.kind, turn, event.stage].append(
-                        (event.start, event.end - event.start)
-                    )
-            dots = sum(map(len, bars.values())) > MOST_SHAPES
-            for (kind, turn, stage), spans in bars.items():
-                axes.broken_barh(
-                    spans,
-                    (stage - 0.42, 0.84),
-                    color=_COLOURS[kind][turn],
-                    linewidth=0,
-                    rasterized=dots,
-                )
-            planned = replay.planned_seconds / (1 + replay.waiting_share)
-            if source:
-                lines = []
-            else:
-                lines = [
-                    axes.axvline(planned, color=VERMILION, linestyle="--", label="end by the plan")
-                ]
-            axes.set(xlim=(begin, end), xlabel="time since the step began (s)")
+        lines: list[Any] = []
+        for axes, window in zip(figure.axes, windows, strict=True):
+            _draw_events(axes, replay, window)
+            if not source:
+                planned_end = replay.planned_seconds / (1 + replay.waiting_share)
+                style = {"color": VERMILION, "linestyle": "--", "label": "end by the plan"}
+                lines = [axes.axvline(planned_end, **style)]
+            axes.set(xlim=window, xlabel="time since the step began (s)")
             axes.set(ylim=(stages - 0.4, -0.6), yticks=range(stages))
             axes.grid(visible=False)
         figure.axes[0].set_ylabel("stage")
-        handles = [
-            *lines,
-            *(Patch(color=colours[0], label=kind) for kind, colours in _COLOURS.items()),
-        ]
-        handles.append(Patch(facecolor="white", edgecolor=GREY, label="waiting"))
+        handles = [*lines, *_kind_handles()]
         text = f"{replay.microbatches} micro-batches; {source or replay.text}"
         figure.legend(handles=handles, loc="outside lower center", ncols=6, title=text)
     return figure
+
+
+def _schedule_windows(replay: Replay) -> list[tuple[float, float]]:
+    """Return begin and end, in seconds, of the parts of the step that are drawn."""
+    first = replay.stages[0]
+    step_seconds = max(event.end for event in replay.events)
+    chunks = len(first.forward)
+    microbatch_seconds = sum(chunk.whole() for chunk in (*first.forward, *first.backward))
+    num_microbatches = max(FEWEST, WINDOW / min(chunks, 2) * len(replay.stages))
+    window_seconds = microbatch_seconds * num_microbatches
+    if step_seconds < 2 * window_seconds:
+        return [(0.0, step_seconds)]
+    return [(0.0, window_seconds), (step_seconds - window_seconds, step_seconds)]
+
+
+def _draw_events(axes: Any, replay: Replay, window: tuple[float, float]) -> None:
+    """Draw the events of the step that fall into a window, one bar per event."""
+    begin, end = window
+    chunks = len(replay.stages[0].forward)
+    bars: defaultdict[tuple[str, int, int], list[tuple[float, float]]] = defaultdict(list)
+    for event in replay.events:
+        if event.end > begin and event.start < end:
+            neighbour = event.microbatch if chunks == 1 else event.chunk
+            span = (event.start, event.end - event.start)
+            bars[event.kind, neighbour % 2, event.stage].append(span)
+    num_shapes = sum(len(spans) for spans in bars.values())
+    for (kind, parity, stage), spans in bars.items():
+        axes.broken_barh(
+            spans,
+            (stage - 0.42, 0.84),
+            color=_COLOURS[kind][parity],
+            linewidth=0,
+            rasterized=num_shapes > MOST_SHAPES,
+        )
+
+
+def _kind_handles() -> list[Any]:
+    """Return the entries of the legend for the kinds of events."""
+    from matplotlib.patches import Patch
+
+    handles = [Patch(color=colours[0], label=kind) for kind, colours in _COLOURS.items()]
+    handles.append(Patch(facecolor="white", edgecolor=GREY, label="waiting"))
+    return handles
 
 
 MOST_COLUMNS = 32
@@ -360,7 +361,7 @@ def planned_pipeline_figure(phase: PhasePlan, parts: dict[str, float], seconds: 
 
 
 def rate_figure(phases: dict[str, PhasePlan]) -> Any:
-    """The learning rate of each phase over its steps: warm-up, then its schedule."""
+    """Draw the learning rate of each phase over its steps: warm-up, then its schedule."""
     with drawing("Learning rate", height=2.8) as (figure, axes):
         for (words, phase), (colour, style) in zip(phases.items(), SERIES, strict=False):
             steps = phase.duration.iterations

@@ -1,4 +1,4 @@
-"""Figures of a run: loss, throughput, step time, wall time, and comparisons with other runs and published results."""
+"""Figures of a run: loss, throughput, step time, wall time, and comparisons with other results."""
 
 import math
 import statistics
@@ -32,17 +32,17 @@ _PARTS = {
 }
 """Colour and hatch of each part of a step, from the bottom up."""
 MOST_POINTS = 4000
-"""Points of one curve that are drawn: more cannot be distinguished in print, and would make a huge SVG."""
+"""Points of one curve that are drawn: more look the same in print and would make a huge SVG."""
 
 
 def _columns(points: Points) -> tuple[list[float], list[float]]:
-    """The curve as a list of places and one of values, thinned."""
-    kept = thin(points, MOST_POINTS)
-    return [x for x, _ in kept], [y for _, y in kept]
+    """Return the curve as a list of places and one of values, thinned."""
+    thinned = thin(points, MOST_POINTS)
+    return [x for x, _ in thinned], [y for _, y in thinned]
 
 
 def _time_unit(seconds: float) -> tuple[str, float]:
-    """The unit in which so many seconds are read, and how many seconds it has.
+    """Return the unit in which so many seconds are read, and how many seconds it has.
 
     >>> _time_unit(90), _time_unit(7200), _time_unit(90_000)
     (('s', 1.0), ('min', 60.0), ('h', 3600.0))
@@ -54,6 +54,10 @@ def _time_unit(seconds: float) -> tuple[str, float]:
     return ("h", 3600.0)
 
 
+def _has_loss(step: Step) -> bool:
+    return step.loss is not None and math.isfinite(step.loss)
+
+
 def loss_figure(
     history: History,
     validation: Sequence[ValidationLoss] = (),
@@ -61,63 +65,60 @@ def loss_figure(
     vocabulary: int = 0,
     title: str = "Loss",
 ) -> Any:
-    """Training loss by iteration, with restarts, evaluations, spikes' repeats, and ln(vocabulary) where it began."""
+    """Draw the training loss by iteration.
+
+    With it: restarts, evaluations, spikes, steps done twice or without a loss, and ln(vocabulary),
+    where the loss of an untrained model begins.
+    """
     with drawing(title) as (figure, axes):
         points = history.losses
-        many = len(points) > 60
         axes.plot(
             *_columns(points),
             color=BLUE,
             linewidth=1.2,
-            marker="" if many else ".",
+            marker="" if len(points) > 60 else ".",
             label="training loss",
         )
-        replaced = [
-            (step.iteration, step.loss) for step in history.repeated if step.loss is not None
-        ]
-        if replaced:
-            axes.plot(
-                *_columns(replaced), "x", color=SKY, markersize=4, label="replaced by a restart"
-            )
+        _draw_replaced(axes, history)
         if validation:
-            places = [(one.iteration, one.loss) for one in validation]
-            axes.plot(
-                *_columns(places), "D--", color=VERMILION, markersize=4, label="validation loss"
-            )
+            evaluations = [(evaluation.iteration, evaluation.loss) for evaluation in validation]
+            style = {"color": VERMILION, "markersize": 4, "label": "validation loss"}
+            axes.plot(*_columns(evaluations), "D--", **style)
         for number, first in enumerate(history.restarts):
-            axes.axvline(
-                first - 0.5, color=GREY, linestyle=":", label="restart" if number == 0 else None
-            )
+            label = "restart" if number == 0 else None
+            axes.axvline(first - 0.5, color=GREY, linestyle=":", label=label)
         if vocabulary:
-            start = math.log(vocabulary)
-            axes.axhline(
-                start,
-                color=GREEN,
-                linestyle="-.",
-                linewidth=1,
-                label=f"ln {vocabulary} = {start:.2f}",
-            )
-        jumps = [(spike.since, spike.value) for spike in find_spikes(points, history.grad_norms)]
-        if jumps:
-            axes.plot(*_columns(jumps), "v", color=VERMILION, markersize=6, label="spike")
-        without = [
-            step.iteration
-            for step in history.steps
-            if step.loss is None or not math.isfinite(step.loss)
-        ]
-        without = without[:: -(-len(without) // MOST_POINTS) or 1]
-        if without:
-            look: dict[str, Any] = {
-                "color": ORANGE,
-                "markersize": 4,
-                "label": "no loss (skipped or NaN)",
-            }
-            axes.plot(
-                without, [0.02] * len(without), "^", transform=axes.get_xaxis_transform(), **look
-            )
+            first_loss = math.log(vocabulary)
+            label = f"ln {vocabulary} = {first_loss:.2f}"
+            axes.axhline(first_loss, color=GREEN, linestyle="-.", linewidth=1, label=label)
+        spikes = find_spikes(points, history.grad_norms)
+        if spikes:
+            spike_points = [(spike.since, spike.value) for spike in spikes]
+            axes.plot(*_columns(spike_points), "v", color=VERMILION, markersize=6, label="spike")
+        _draw_lost(axes, history)
         axes.set(xlabel="iteration", ylabel="loss (nat/token)")
         axes.legend(loc="upper right", frameon=True, edgecolor="none", framealpha=0.9)
         return figure
+
+
+def _draw_replaced(axes: Any, history: History) -> None:
+    """Draw the losses of steps that a restart did again."""
+    points = [(step.iteration, step.loss) for step in history.repeated if step.loss is not None]
+    if points:
+        style = {"color": SKY, "markersize": 4, "label": "replaced by a restart"}
+        axes.plot(*_columns(points), "x", **style)
+
+
+def _draw_lost(axes: Any, history: History) -> None:
+    """Mark steps without a finite loss at the bottom of the axes."""
+    iterations = [step.iteration for step in history.steps if not _has_loss(step)]
+    if not iterations:
+        return
+    stride = -(-len(iterations) // MOST_POINTS)
+    iterations = iterations[::stride]
+    style = {"color": ORANGE, "markersize": 4, "label": "no loss (skipped or NaN)"}
+    heights = [0.02] * len(iterations)
+    axes.plot(iterations, heights, "^", transform=axes.get_xaxis_transform(), **style)
 
 
 def throughput_figure(
@@ -127,23 +128,27 @@ def throughput_figure(
     planned_tokens_per_second: float | None = None,
     title: str = "Throughput",
 ) -> Any:
-    """Tokens per second of every step over time, its median, and what the plan said."""
+    """Draw the tokens per second of every step over time, their median, and the planned rate."""
+
+    def tokens_per_second(step: Step) -> float:
+        return step.global_batch * sequence_length / step.seconds
+
     with drawing(title) as (figure, axes):
         timed = [step for step in history.steps if step.seconds > 0]
-        unit, scale = _time_unit(timed[-1].time - timed[0].time if timed else 0)
-        begin = timed[0].time - timed[0].seconds if timed else 0.0
-        rates = [
-            ((step.time - begin) / scale, step.global_batch * sequence_length / step.seconds)
-            for step in timed
-        ]
+        begin = 0.0
+        elapsed_seconds = 0.0
+        if timed:
+            begin = timed[0].time - timed[0].seconds
+            elapsed_seconds = timed[-1].time - timed[0].time
+        unit, scale = _time_unit(elapsed_seconds)
+        rates = [((step.time - begin) / scale, tokens_per_second(step)) for step in timed]
         axes.plot(*_columns(rates), ".", color=BLUE, markersize=4, label="one step")
-        used = [step.global_batch * sequence_length / step.seconds for step in measured(history)]
-        _levels(axes, used, planned_tokens_per_second, BLUE, "{:,.0f}")
+        measured_rates = [tokens_per_second(step) for step in measured(history)]
+        _levels(axes, measured_rates, planned_tokens_per_second, BLUE, "{:,.0f}")
         for before, after in pairwise(timed):
             if after.segment != before.segment:
-                axes.axvline(
-                    (after.time - after.seconds - begin) / scale, color=GREY, linestyle=":"
-                )
+                resumed_at = (after.time - after.seconds - begin) / scale
+                axes.axvline(resumed_at, color=GREY, linestyle=":")
         axes.set(
             xlabel=f"time since the first step began ({unit})",
             ylabel="throughput (tokens/s)",
@@ -156,30 +161,25 @@ def throughput_figure(
 def _levels(
     axes: Any, values: Sequence[float], planned: float | None, colour: str, form: str
 ) -> None:
-    """Lines at the median of the measured values and at the plan's, as far as there are any."""
+    """Draw lines at the median of the measured values and at the plan's, where there are any."""
     if values:
-        middle = statistics.median(values)
-        axes.axhline(
-            middle,
-            color=colour,
-            linewidth=1.2,
-            label=f"median after warm-up: {form.format(middle)}",
-        )
+        median = statistics.median(values)
+        label = f"median after warm-up: {form.format(median)}"
+        axes.axhline(median, color=colour, linewidth=1.2, label=label)
     if planned:
-        axes.axhline(
-            planned, color=VERMILION, linestyle="--", label=f"planned: {form.format(planned)}"
-        )
+        label = f"planned: {form.format(planned)}"
+        axes.axhline(planned, color=VERMILION, linestyle="--", label=label)
 
 
 def step_time_figure(history: History, *, planned_seconds: float | None = None) -> Any:
-    """Seconds of every step, split into the parts the trainer tells, with the median and the plan's line."""
+    """Draw the seconds of every step by part, with the median and the plan's line."""
     with drawing("What a step is made of") as (figure, axes):
         steps = _some(history.steps)
         places = [step.iteration for step in steps]
         split = [parts_of(step) for step in steps]
         below = [0.0] * len(steps)
         for name, (colour, hatch) in _PARTS.items():
-            values = [one[name] for one in split]
+            values = [parts[name] for parts in split]
             if not any(values):
                 continue
             above = [low + value for low, value in zip(below, values, strict=True)]
@@ -189,7 +189,8 @@ def step_time_figure(history: History, *, planned_seconds: float | None = None) 
                 "linewidth": 0.3,
                 "edgecolor": "black",
             }
-            # Thousands of bars would take seconds to draw and megabytes to keep as SVG; a filled curve does neither.
+            # Thousands of bars would take seconds to draw and megabytes to keep as SVG; a filled
+            # curve does neither.
             if len(steps) > 150:
                 axes.fill_between(places, below, above, step="mid", **look)
             else:
@@ -205,18 +206,19 @@ def step_time_figure(history: History, *, planned_seconds: float | None = None) 
 
 
 def goodput_figure(account: WallTime, title: str = "Where the wall time went") -> Any:
-    """A waterfall from the wall time down to the steps that count."""
-    unit, scale = _time_unit(account.wall_seconds)
-    *lost, kept = account.parts.items()
-    named = [*((name, seconds) for name, seconds in lost if seconds > 0), kept]
-    whole = account.wall_seconds
-    left = [whole - below for below in accumulate(seconds for _, seconds in named)]
-    bars = [
-        ("wall time", 0.0, whole),
-        *((name, start, seconds) for (name, seconds), start in zip(named, left, strict=True)),
-    ]
+    """Draw a waterfall from the wall time down to the steps that count."""
+    wall_seconds = account.wall_seconds
+    unit, scale = _time_unit(wall_seconds)
+    bars = [("wall time", 0.0, wall_seconds)]
+    *losses, productive = account.parts.items()
+    lost_parts = [(name, seconds) for name, seconds in losses if seconds > 0]
+    seconds_so_far = 0.0
+    for name, seconds in (*lost_parts, productive):
+        seconds_so_far += seconds
+        remaining = wall_seconds - seconds_so_far
+        bars.append((name, remaining, seconds))
     labels = [
-        f"{name}: {show_duration(seconds)} ({seconds / (whole or 1.0):.1%})"
+        f"{name}: {show_duration(seconds)} ({seconds / (wall_seconds or 1.0):.1%})"
         for name, _, seconds in bars
     ]
     scaled = [(start / scale, seconds / scale) for _, start, seconds in bars]
@@ -226,7 +228,7 @@ def goodput_figure(account: WallTime, title: str = "Where the wall time went") -
 def waterfall(
     title: str, labels: Sequence[str], bars: Sequence[tuple[float, float]], axis: str
 ) -> Any:
-    """Bars by their start and length, one a row; those between the first and the last are what was lost."""
+    """Draw bars by start and length, one a row; those between the first and the last are losses."""
     with drawing(title, height=max(3.4, 1.2 + 0.3 * len(bars))) as (figure, axes):
         for row, (left, length) in enumerate(bars):
             lost = 0 < row < len(bars) - 1
@@ -246,52 +248,71 @@ def timeline_figure(
     *,
     planned_seconds: float | None = None,
 ) -> Any:
-    """Segments of training, waiting for data, evaluations and saves on one axis of time, and the planned end."""
+    """Draw training, waiting for data, evaluations and saves on one axis of time.
+
+    A line marks the planned end.
+    """
     with drawing("What happened when", height=2.6) as (figure, axes):
         steps = sorted((*history.steps, *history.repeated), key=lambda step: step.time)
-        begin = steps[0].time - steps[0].seconds if steps else 0.0
-        unit, scale = _time_unit(steps[-1].time - begin if steps else 0.0)
-        rows = {
-            "training": [
-                (part[0].time - part[0].seconds, part[-1].time) for part in by_segment(steps)
-            ],
-            "waiting for data": _waiting(steps),
-            "evaluation": [(one.time - one.seconds, one.time) for one in validation],
-            "saving": [
-                (one.time - (one.seconds or 0.0), one.time) for one in events_named(events, "saved")
-            ],
-        }
-        colours = (BLUE, ORANGE, VERMILION, GREEN)
-        for place, ((name, spans), colour) in enumerate(zip(rows.items(), colours, strict=True)):
+        begin = 0.0
+        elapsed_seconds = 0.0
+        if steps:
+            begin = steps[0].time - steps[0].seconds
+            elapsed_seconds = steps[-1].time - begin
+        unit, scale = _time_unit(elapsed_seconds)
+        rows = (
+            ("training", BLUE, _training_spans(steps)),
+            ("waiting for data", ORANGE, _waiting(steps)),
+            ("evaluation", VERMILION, _evaluation_spans(validation)),
+            ("saving", GREEN, _save_spans(events)),
+        )
+        for place, (name, colour, spans) in enumerate(rows):
             bars = [((start - begin) / scale, (end - start) / scale) for start, end in spans]
             axes.broken_barh(bars, (place - 0.35, 0.7), color=colour, label=name)
         if planned_seconds:
-            axes.axvline(
-                planned_seconds / scale, color=VERMILION, linestyle="--", label="planned end"
-            )
-            axes.annotate(
-                "planned end",
-                (planned_seconds / scale, 3.4),
-                xytext=(3, 0),
-                textcoords="offset points",
-                fontsize=8,
-                annotation_clip=False,
-            )
-        axes.set_yticks(range(len(rows)), labels=list(rows))
+            _draw_planned_end(axes, planned_seconds / scale)
+        axes.set_yticks(range(len(rows)), labels=[name for name, _, _ in rows])
         axes.invert_yaxis()
         axes.set_xlabel(f"time since the first step began ({unit})")
         return figure
 
 
+def _draw_planned_end(axes: Any, place: float) -> None:
+    axes.axvline(place, color=VERMILION, linestyle="--", label="planned end")
+    axes.annotate(
+        "planned end",
+        (place, 3.4),
+        xytext=(3, 0),
+        textcoords="offset points",
+        fontsize=8,
+        annotation_clip=False,
+    )
+
+
+def _training_spans(steps: Sequence[Step]) -> list[tuple[float, float]]:
+    """Return begin and end of each segment."""
+    segments = by_segment(steps)
+    return [(segment[0].time - segment[0].seconds, segment[-1].time) for segment in segments]
+
+
+def _evaluation_spans(validation: Sequence[ValidationLoss]) -> list[tuple[float, float]]:
+    return [(evaluation.time - evaluation.seconds, evaluation.time) for evaluation in validation]
+
+
+def _save_spans(events: Sequence[Event]) -> list[tuple[float, float]]:
+    saves = events_named(events, "saved")
+    return [(save.time - (save.seconds or 0.0), save.time) for save in saves]
+
+
 def _some(steps: Sequence[Step]) -> list[Step]:
-    """Every step, or of each stretch of a long run the one that took longest."""
+    """Return every step, or of each stretch of a long run the one that took longest."""
     stretch = -(-len(steps) // MOST_POINTS) or 1
     parts = [steps[start : start + stretch] for start in range(0, len(steps), stretch)]
     return [max(part, key=lambda step: step.seconds) for part in parts]
 
 
 def _waiting(steps: Sequence[Step]) -> list[tuple[float, float]]:
-    """Begin and end of each wait for data; of very many the longest."""
+    """Return begin and end of each wait for data; of very many the longest."""
     waited = sorted(
         (step for step in steps if step.data_wait_seconds > 0),
         key=lambda step: -step.data_wait_seconds,
@@ -306,62 +327,64 @@ def _row_name(row: Row) -> str:
 
 
 def published_figure(table: Table) -> Any:
-    """Tokens per second and device of this run and of the published rows of `published_table`, on a log scale."""
+    """Draw the tokens per second and device of the rows of `published_table`, on a log scale."""
     column = "speed (tokens/s/device)"
     rows = [row for row in table.rows if row[column]]
     with drawing("Speed beside published results", height=1.4 + 0.38 * len(rows)) as (figure, axes):
         for place, row in enumerate(rows):
-            own = row["model"] == "this run"
-            same = row["comparable"] == "yes"
-            if own:
-                colour = BLUE
-            elif same:
-                colour = GREEN
-            else:
-                colour = GREY
-            look = {
-                "color": colour,
-                "markersize": 7,
-                "markerfacecolor": colour if own or same else "white",
-            }
-            axes.plot(row[column], place, "D" if own else "o", **look)
+            speed = row[column]
+            _draw_marker(axes, row, speed, place)
             mfu = f", MFU {row['MFU (%)']:.1f} %" if row["MFU (%)"] else ""
-            axes.text(row[column] * 1.3, place, f"{row[column]:,.0f}{mfu}", va="center", fontsize=8)
-        if rows and rows[0]["model"] == "this run":
+            axes.text(speed * 1.3, place, f"{speed:,.0f}{mfu}", va="center", fontsize=8)
+        if rows and _is_this_run(rows[0]):
             axes.axvline(rows[0][column], color=BLUE, linestyle="--", linewidth=1)
         axes.set_yticks(range(len(rows)), labels=[_row_name(row) for row in rows], fontsize=8)
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_xscale("log")
         if rows:
-            axes.set_xlim(
-                min(row[column] for row in rows) / 2, 30 * max(row[column] for row in rows)
-            )
+            speeds = [row[column] for row in rows]
+            axes.set_xlim(min(speeds) / 2, 30 * max(speeds))
         axes.set_xlabel("tokens per second and device (log scale); hollow: context, not comparable")
         return figure
 
 
+def _draw_marker(axes: Any, row: Row, speed: float, place: int) -> None:
+    """Draw this run as a diamond, a published result as a circle: hollow where not comparable."""
+    colour = _row_colour(row)
+    fill = "white" if colour == GREY else colour
+    marker = "D" if _is_this_run(row) else "o"
+    style = {"color": colour, "markersize": 7, "markerfacecolor": fill}
+    axes.plot(speed, place, marker, **style)
+
+
+def _is_this_run(row: Row) -> bool:
+    return bool(row["model"] == "this run")
+
+
+def _row_colour(row: Row) -> str:
+    """Return blue for this run, green for a comparable result, grey for context."""
+    if _is_this_run(row):
+        return BLUE
+    return GREEN if row["comparable"] == "yes" else GREY
+
+
 def comparison_figure(histories: Mapping[str, History], title: str = "Loss of each run") -> Any:
-    """The loss curves of several runs over each other, by tokens seen and by time trained."""
+    """Draw the loss curves of several runs over each other, by tokens seen and by time trained."""
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     with drawing(title, panels=2) as (figure, (by_tokens, by_hours)):
-        unit, scale = _time_unit(
-            max((sum(step.seconds for step in one.steps) for one in histories.values()), default=0)
-        )
+        run_seconds = [
+            sum(step.seconds for step in history.steps) for history in histories.values()
+        ]
+        unit, scale = _time_unit(max(run_seconds, default=0))
         for (name, history), (colour, line) in zip(histories.items(), cycle(SERIES)):
-            steps = [
-                step for step in history.steps if step.loss is not None and math.isfinite(step.loss)
-            ]
+            steps = [step for step in history.steps if _has_loss(step)]
             losses = [step.loss or 0.0 for step in steps]
             tokens = [float(step.consumed_tokens) for step in steps]
-            hours = accumulate(step.seconds / scale for step in steps)
-            for axes, places in ((by_tokens, tokens), (by_hours, hours)):
-                axes.plot(
-                    *_columns(list(zip(places, losses, strict=True))),
-                    color=colour,
-                    linestyle=line,
-                    label=name,
-                )
+            times = list(accumulate(step.seconds / scale for step in steps))
+            style = {"color": colour, "linestyle": line, "label": name}
+            by_tokens.plot(*_columns(list(zip(tokens, losses, strict=True))), **style)
+            by_hours.plot(*_columns(list(zip(times, losses, strict=True))), **style)
         by_tokens.xaxis.set_major_locator(MaxNLocator(5))
         by_tokens.xaxis.set_major_formatter(EngFormatter())
         by_tokens.set(xlabel="tokens seen (tokens)", ylabel="loss (nat/token)")
@@ -371,7 +394,7 @@ def comparison_figure(histories: Mapping[str, History], title: str = "Loss of ea
 
 
 def scaling_figure(table: Table) -> Any:
-    """Speed by number of devices of a `scaling_table`, with the ideal line."""
+    """Draw the speed by number of devices of a `scaling_table`, with the ideal line."""
     with drawing("Scaling") as (figure, axes):
         devices = [row["devices"] for row in table.rows]
         speeds = [row["speed (samples/s)"] for row in table.rows]
@@ -394,39 +417,15 @@ def scaling_figure(table: Table) -> Any:
 
 
 def mfu_figure(table: Table) -> Any:
-    """MFU (and HFU where it is all that was published) of this run and of the rows of `published_table`."""
+    """Draw the MFU of the rows of `published_table`, or the HFU where no MFU was published."""
     rows = [row for row in table.rows if row["MFU (%)"] or row["HFU (%)"]]
-    own = next((row for row in rows if row["model"] == "this run"), None)
-    with drawing("MFU beside published results", height=1.6 + 0.38 * max(1, len(rows))) as (
-        figure,
-        axes,
-    ):
+    title = "MFU beside published results"
+    with drawing(title, height=1.6 + 0.38 * max(1, len(rows))) as (figure, axes):
         for place, row in enumerate(rows):
-            share = row["MFU (%)"] or row["HFU (%)"]
-            hardware = not row["MFU (%)"]
-            if row is own:
-                colour = BLUE
-            elif row["comparable"] == "yes":
-                colour = GREEN
-            else:
-                colour = GREY
-            axes.barh(
-                place,
-                share,
-                color=colour,
-                hatch="///" if hardware else "",
-                edgecolor="black",
-                linewidth=0.3,
-            )
-            axes.text(
-                share + 1,
-                place,
-                f"{share:.1f} % {'HFU' if hardware else 'MFU'}",
-                va="center",
-                fontsize=8,
-            )
-        if own is not None:
-            axes.axvline(own["MFU (%)"] or own["HFU (%)"], color=BLUE, linestyle="--", linewidth=1)
+            _draw_share(axes, row, place)
+        shares = [row["MFU (%)"] or row["HFU (%)"] for row in rows if _is_this_run(row)]
+        if shares:
+            axes.axvline(shares[0], color=BLUE, linestyle="--", linewidth=1)
         else:
             text = "this run: no peak is known for its device, so it has no MFU"
             axes.text(0.99, 0.02, text, ha="right", transform=axes.transAxes, fontsize=8)
@@ -437,3 +436,19 @@ def mfu_figure(table: Table) -> Any:
             xlabel="share of the device's dense peak (%); hatched: HFU, recomputed work counted",
         )
         return figure
+
+
+def _draw_share(axes: Any, row: Row, place: int) -> None:
+    """Draw the MFU of a row as a bar, or its HFU as a hatched one."""
+    is_hardware = not row["MFU (%)"]
+    share = row["HFU (%)"] if is_hardware else row["MFU (%)"]
+    name = "HFU" if is_hardware else "MFU"
+    axes.barh(
+        place,
+        share,
+        color=_row_colour(row),
+        hatch="///" if is_hardware else "",
+        edgecolor="black",
+        linewidth=0.3,
+    )
+    axes.text(share + 1, place, f"{share:.1f} % {name}", va="center", fontsize=8)
