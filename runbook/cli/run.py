@@ -160,7 +160,7 @@ def sample(
     **wish: Any,
 ) -> None:
     """Let the model of RUN continue texts, from its newest whole checkpoint, in this process's own machine."""
-    from runbook.phases import trained_model as weights
+    from runbook.phases import trained_model
 
     texts = list(prompts)
     if file:
@@ -168,7 +168,7 @@ def sample(
         if not texts:
             raise click.BadParameter("it has no line with a prompt", param_hint="--prompts")
     texts = texts or [""]
-    samples = weights.sample_texts(folder, texts, phase, iteration=iteration or 0, **wish)
+    samples = trained_model.sample_texts(folder, texts, phase, iteration=iteration or 0, **wish)
     for written in samples:
         if as_json:
             row = {**vars(written), "ids": list(written.ids)}
@@ -206,10 +206,10 @@ def export(folder: Path, out: Path, shard_gb: float, phase: str, iteration: int 
     A model of GPT-2's kind becomes GPT2LMHeadModel, one with RoPE, RMSNorm and SwiGLU LlamaForCausalLM; docs/weights.md
     lists the others. Checkpoints of any layout and both engines are read, one weight in memory at a time.
     """
-    from runbook.phases import trained_model as weights
+    from runbook.phases import trained_model
 
     shard_bytes = int(shard_gb * 1e9)
-    exported = weights.export_weights(folder, out, phase, iteration or 0, shard_bytes)
+    exported = trained_model.export_weights(folder, out, phase, iteration or 0, shard_bytes)
     files = f"{exported.files} file" + "s" * (exported.files > 1)
     size = f"{exported.bytes:,} bytes in {files}"
     click.echo(f"{out}: {exported.architecture}, {size}, of iteration {exported.iteration}")
@@ -234,9 +234,9 @@ def import_(folder: Path, source: Path, phase: str) -> None:
     code from them. The model's values, the vocabulary and the tokenizer have to be the run's; each difference is
     named. A Megatron-LM checkpoint has no tokenizer: whether it is the run's, nobody can say.
     """
-    from runbook.phases import trained_model as weights
+    from runbook.phases import trained_model
 
-    began = weights.import_weights(folder, source, phase)
+    began = trained_model.import_weights(folder, source, phase)
     click.echo(f"{began}: the training of {folder.name} begins from it")
     if not (source / "config.json").is_file():
         click.echo(

@@ -19,7 +19,7 @@ from runbook.params.parameters_cell import refuse_edits_below_papermill
 from runbook.params.project import remember_project, shown_path
 from runbook.params.schema.run_file import PHASES
 from runbook.params.yaml12 import read_file
-from runbook.phases import token_inputs as token_files
+from runbook.phases import token_inputs
 from runbook.plan_file.identity import step_inputs
 from runbook.plan_file.json_records import append_line, as_json
 from runbook.plan_file.schema import PhasePlan
@@ -260,7 +260,7 @@ def phase_fingerprint(settings: Settings, plan: Plan, folder: Path, phase: str) 
             },
             "dataset": settings.dataset.identity(),
             "vocabulary": settings.model.vocabulary,
-            "text": token_files.text_identity(settings, folder),
+            "text": token_inputs.text_identity(settings, folder),
         }
         if settings.blend:  # a run of one text was fingerprinted before there were several
             inputs["texts"] = {one.name: one.dataset.identity() for one in settings.texts}

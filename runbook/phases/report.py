@@ -14,7 +14,7 @@ from runbook.jobs import get_scheduler
 from runbook.jobs.render.training_job import TRAINING_PHASES
 from runbook.params.schema.run_file import PHASES
 from runbook.phases import training_results
-from runbook.phases.job_control import training_jobs as jobs
+from runbook.phases.job_control import training_jobs
 from runbook.phases.open_phase import VERSIONS, OpenPhase
 from runbook.planning import FULL, SMOKE
 from runbook.records.manifest import write_manifest
@@ -151,7 +151,9 @@ def finish(open_phase: OpenPhase, outputs: Sequence[Path] = (), digest: str = ""
                 f"{phase} is not finished: jobs/{job.path.name} is {status.state} ({status.reason}). Run the cell that "
                 f"watches it, or end it: runbook cancel {open_phase.settings.name}. Then run this cell again."
             )
-    if phase in TRAINING_PHASES and (missing := jobs.what_is_missing(open_phase, by_content=False)):
+    if phase in TRAINING_PHASES and (
+        missing := training_jobs.what_is_missing(open_phase, by_content=False)
+    ):
         raise RecordError(
             f"{phase} is not finished, because its training is not ({missing}). Run the cells that launch and watch "
             "it, then this cell again."

@@ -23,7 +23,7 @@ from runbook.params import Settings
 from runbook.params.schema.run_file import PHASES, phase_name
 from runbook.params.settings import require_values
 from runbook.phases import open_phase
-from runbook.phases.job_control import training_jobs as jobs
+from runbook.phases.job_control import training_jobs
 from runbook.phases.report import write_report
 from runbook.planning import Plan
 from runbook.records.engine.execute import Outcome, execute_phase, refuse_hand_edits
@@ -182,17 +182,17 @@ def forget(settings: Settings, plan: Plan, folder: Path, phase: str, say: Say) -
         say(f"{key}: {old} -> {new}")
     own = ["run.yaml", "plan.json"] if changed else []
     by_hand = [run_files.OVERRIDES] if changed or phase == PHASES[0] else []
-    jobs.move_to_history(folder, "run", [folder / name for name in own + by_hand])
+    training_jobs.move_to_history(folder, "run", [folder / name for name in own + by_hand])
     for mark in (folder / "steps").glob(f"{phase}*"):
         mark.unlink()
     phase_plan = plan.phases.get(phase)
     if phase_plan:
-        outputs = jobs.training_paths(folder, phase_plan)
+        outputs = training_jobs.training_paths(folder, phase_plan)
     elif phase == "02-data":
         outputs = [folder / "data"]
     else:
         outputs = []
-    if moved := jobs.move_to_history(folder, phase, outputs):
+    if moved := training_jobs.move_to_history(folder, phase, outputs):
         say(f"{phase}: earlier results are kept in {moved.relative_to(folder)}")
 
 

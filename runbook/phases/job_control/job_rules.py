@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +55,15 @@ def apply_waiver(
     """
     if gate.verdict == "pass":
         return gate
-    if not (name := open_phase.settings.value(key).strip()):
-        told = f"; or name who decides to train all the same: --set {key}=NAME, which is recorded"
-        return replace(gate, rule=gate.rule + told)
+    name = open_phase.settings.value(key).strip()
+    if not name:
+        hint = f"; or name who decides to train all the same: --set {key}=NAME, which is recorded"
+        return replace(gate, rule=gate.rule + hint)
     account = processes.user_name()
-    what = gate.name.replace(" ", "_")
-    open_phase.session.add_results({f"{what}_waived_by": name, f"{what}_waived_as": account})
+    result_name = gate.name.replace(" ", "_")
+    open_phase.session.add_results(
+        {f"{result_name}_waived_by": name, f"{result_name}_waived_as": account}
+    )
     facts = {"by": name, "account": account, "check": gate.name, "gate": gate.value}
     waived = {"event": "gate_waived", "phase": open_phase.phase, **facts}
     events = read_lines(open_phase.folder / open_phase.phase_plan.log.events)
@@ -86,11 +88,10 @@ def require_ready(open_phase: OpenPhase) -> None:
     """
     passed = open_phase.session.verdict(TOKENS) == "pass"
     checks = readiness_checks(open_phase, by_content=not passed)
-    if failed := [check for check in checks if check.verdict not in ("pass", "warn")]:
-        raise JobError(
-            f"{open_phase.phase}: nothing was submitted. "
-            + "; ".join(f"{check.name}: {check.value} (rule: {check.rule})" for check in failed)
-        )
+    failed = [check for check in checks if check.verdict not in ("pass", "warn")]
+    if failed:
+        reasons = [f"{check.name}: {check.value} (rule: {check.rule})" for check in failed]
+        raise JobError(f"{open_phase.phase}: nothing was submitted. {'; '.join(reasons)}")
 
 
 def gate_check(open_phase: OpenPhase) -> Check:
@@ -100,16 +101,12 @@ def gate_check(open_phase: OpenPhase) -> Check:
     if not path.exists():
         return Check("smoke test", "fail", "not done", f"{rule}; run {SMOKE}.ipynb first")
     gate = json.loads(path.read_text())
-    if gate["fingerprint"] != phase_fingerprint(
-        open_phase.settings, open_phase.plan, open_phase.folder, SMOKE
-    ):
-        return Check(
-            "smoke test", "fail", "done with other parameters", f"{rule}; run {SMOKE}.ipynb again"
-        )
+    run_again = f"{rule}; run {SMOKE}.ipynb again"
+    digest = phase_fingerprint(open_phase.settings, open_phase.plan, open_phase.folder, SMOKE)
+    if gate["fingerprint"] != digest:
+        return Check("smoke test", "fail", "done with other parameters", run_again)
     if run_files.step_status(open_phase.folder, SMOKE).lost_an_output:
-        return Check(
-            "smoke test", "fail", "changed after it was judged", f"{rule}; run {SMOKE}.ipynb again"
-        )
+        return Check("smoke test", "fail", "changed after it was judged", run_again)
     return Check("smoke test", gate["verdict"], gate["verdict"], rule)
 
 
@@ -123,8 +120,8 @@ def data_check(open_phase: OpenPhase, *, by_content: bool = True) -> Check:
     rule = "02-data made the token files and they are unchanged"
     if mark is None:
         return Check(TOKENS, "fail", "not made", f"{rule}; run 02-data.ipynb first")
-    wrong = run_files.what_is_missing(open_phase.folder, TOKENIZE, by_content=by_content)
-    return judge(TOKENS, not wrong, wrong or f"{len(mark.outputs)} files", rule)
+    fault = run_files.what_is_missing(open_phase.folder, TOKENIZE, by_content=by_content)
+    return judge(TOKENS, not fault, fault or f"{len(mark.outputs)} files", rule)
 
 
 class Action(StrEnum):
@@ -157,6 +154,11 @@ class Attempt:
         """The step it was in when it ended."""
         return None if self.began_at is None else max(self.began_at, self.reached) + 1
 
+    @property
+    def made_a_step(self) -> bool:
+        """Whether it came further than where it began."""
+        return self.began_at is not None and self.reached > self.began_at
+
     def failed_like(self, other: Attempt) -> bool:
         """Whether both failed alike at one step. A kill from outside is no sign of that: the budget bounds those."""
         if self.end.cause in (None, EndCause.KILLED) or self.failing_step is None:
@@ -174,73 +176,107 @@ class Decision:
 
 
 def decide_restart(attempts: Sequence[Attempt], budget: int) -> Decision:
-    """What follows the last of these jobs; `budget` is how many in a row may end without a new step.
+    """Decide what follows the last of these jobs.
+
+    `budget` is how many jobs in a row may end without a new step.
 
     >>> stopped = Attempt("04-training", JobEnd(JobState.STOPPED, 75), began_at=0, reached=8)
     >>> decide_restart([stopped], 3).action
     <Action.GO_ON: 'go on'>
     """
     last = attempts[-1]
-    end = last.end
-    stop = partial(Decision, Action.STOP)
-    if end.state is JobState.DONE:
+    if last.end.state is JobState.DONE:
         return Decision(Action.DONE, "finished")
-    if end.state in (JobState.CANCELLED, JobState.UNKNOWN):
-        return stop(f"it is {end.state}: a person decides")
-    if end.state is JobState.TIMEOUT and end.exit_code != SAVED_AND_STOPPED:
-        return stop("it ran into its time limit without having saved; save more often")
-    if end.exit_code == REFUSED:
-        return stop("what was asked for was refused, and would be again")
-    if end.cause in WILL_REPEAT:
-        return stop(f"{end.cause}: it would happen again")
-    if twin := next((one for one in attempts[:-1] if one.failed_like(last)), None):
-        both = f"{twin.job} and {last.job}: {last.failure}"
-        return stop(
-            f"the same failure twice at step {last.failing_step} ({both}): this is no accident"
-        )
-    made_a_step = last.began_at is not None and last.reached > last.began_at
-    may_start_again = end.cause in (EndCause.KILLED, EndCause.HUNG)
-    if end.state is JobState.FAILED and not may_start_again and not made_a_step:
-        return stop("it failed before its first step, and would again")
-    furthest = 0
-    idle = 0
-    for one in attempts:
-        idle = 0 if one.reached > furthest else idle + 1
-        furthest = max(furthest, one.reached)
-    if idle > budget:
-        return stop(f"{idle} jobs in a row made no new step (jobs.training.restarts is {budget})")
+    reason = _reason_to_stop(attempts) or _reason_of_budget(attempts, budget)
+    if reason:
+        return Decision(Action.STOP, reason)
     return Decision(Action.GO_ON, last.failure or last.reason)
 
 
+def _reason_to_stop(attempts: Sequence[Attempt]) -> str:
+    """Return why no job may follow the last one, whatever the budget. Empty where one may."""
+    last = attempts[-1]
+    end = last.end
+    if end.state in (JobState.CANCELLED, JobState.UNKNOWN):
+        return f"it is {end.state}: a person decides"
+    if end.state is JobState.TIMEOUT and end.exit_code != SAVED_AND_STOPPED:
+        return "it ran into its time limit without having saved; save more often"
+    if end.exit_code == REFUSED:
+        return "what was asked for was refused, and would be again"
+    if end.cause in WILL_REPEAT:
+        return f"{end.cause}: it would happen again"
+    for earlier in attempts[:-1]:
+        if earlier.failed_like(last):
+            both = f"{earlier.job} and {last.job}: {last.failure}"
+            return (
+                f"the same failure twice at step {last.failing_step} ({both}): this is no accident"
+            )
+    may_start_again = end.cause in (EndCause.KILLED, EndCause.HUNG)
+    if end.state is JobState.FAILED and not may_start_again and not last.made_a_step:
+        return "it failed before its first step, and would again"
+    return ""
+
+
+def _reason_of_budget(attempts: Sequence[Attempt], budget: int) -> str:
+    """Return why the budget of jobs without a new step is used up. Empty where it is not."""
+    furthest_step = 0
+    jobs_without_progress = 0
+    for attempt in attempts:
+        if attempt.reached > furthest_step:
+            jobs_without_progress = 0
+        else:
+            jobs_without_progress += 1
+        furthest_step = max(furthest_step, attempt.reached)
+    if jobs_without_progress <= budget:
+        return ""
+    return (
+        f"{jobs_without_progress} jobs in a row made no new step "
+        f"(jobs.training.restarts is {budget})"
+    )
+
+
 def read_attempt(folder: JobFolder, status: JobStatus, metrics: Path, events: Path) -> Attempt:
-    """How a job ended, from its status, its own words and the run's files."""
-    happened = read_lines(events)
-    name = folder.path.name
-    submitted = [
-        n
-        for n, one in enumerate(happened)
-        if one.get("event") == "submitted" and one.get("job") == name
-    ]
-    own = happened[submitted[-1] :] if submitted else []
-    started = next((one for one in reversed(own) if one.get("event") == "started"), None)
-    began = int(started.get("from_iteration", 0)) if started else None
-    reached = began or 0
+    """Read how a job ended from its status, its logs and the run's files."""
+    job_events = _events_of_job(read_lines(events), folder.path.name)
+    started = _newest_event(job_events, "started")
+    began_at = int(started.get("from_iteration", 0)) if started else None
+    reached = began_at or 0
     for row in iterate_lines(metrics):
-        if isinstance(row.get("iteration"), int) and (
-            not started or row.get("segment") == started.get("segment")
-        ):
+        is_step = isinstance(row.get("iteration"), int)
+        # A job that never started has no segment; then the newest step of the training counts.
+        if is_step and (not started or row.get("segment") == started.get("segment")):
             reached = int(row["iteration"])
-    failure = _find_failure(folder, status, own)
-    return Attempt(
-        job=name,
-        end=job_end(status, failure.cause if failure else None),
-        began_at=began,
+    attempt = Attempt(
+        job=folder.path.name,
+        end=job_end(status, None),
+        began_at=began_at,
         reached=reached,
         reason=status.reason,
-        failure=failure.signature if failure else "",
-        evidence=failure.evidence if failure else "",
-        remedy=failure.remedy if failure else "",
     )
+    failure = _find_failure(folder, status, job_events)
+    if failure is None:
+        return attempt
+    return replace(
+        attempt,
+        end=job_end(status, failure.cause),
+        failure=failure.signature,
+        evidence=failure.evidence,
+        remedy=failure.remedy,
+    )
+
+
+def _events_of_job(events: Sequence[dict[str, Any]], job: str) -> Sequence[dict[str, Any]]:
+    """Return the events since the job was submitted for the last time. Empty where it never was."""
+    for index in reversed(range(len(events))):
+        event = events[index]
+        if event.get("event") == "submitted" and event.get("job") == job:
+            return events[index:]
+    return []
+
+
+def _newest_event(events: Sequence[dict[str, Any]], name: str) -> dict[str, Any] | None:
+    """Return the newest event of this name, or None where there is none."""
+    return next((event for event in reversed(events) if event.get("event") == name), None)
 
 
 @dataclass(frozen=True)
@@ -260,24 +296,32 @@ def _find_failure(
     """Return why a job failed, or None where nothing failed."""
     if status.state in (JobState.DONE, JobState.STOPPED, JobState.CANCELLED):
         return None
-    if hang := next((one for one in events if one.get("event") == "hang"), None):
+    hang = next((event for event in events if event.get("event") == "hang"), None)
+    if hang:
         where = f"rank {hang.get('rank')} on {hang.get('host')} in {hang.get('where', '')}"
         remedy = f"See {hang.get('stacks')}."
         return _JobFailure(EndCause.HUNG, EndCause.HUNG, where, remedy)
     if job_end(status).was_killed:
         remedy = "If nobody did it, look for memory in the node's log (dmesg)."
         return _JobFailure(EndCause.KILLED, EndCause.KILLED, status.reason, remedy)
-    lines = [line for path in (folder.err, folder.out) for line in log_tail(path, 400)]
-    known = find_failures(lines)
-    cause = find_cause(known)
+    lines = [*log_tail(folder.err, 400), *log_tail(folder.out, 400)]
+    cause = find_cause(find_failures(lines))
     if cause is not None and _is_decisive(cause):
         return _known_failure(cause)
-    error = next((line.strip() for line in reversed(lines) if ERROR_LINE.match(line.strip())), "")
+    error = _last_error(lines)
     if not error and cause is not None:
         return _known_failure(cause)
     error = error or status.reason
     signature = re.sub(r"\d+", "N", error)[:200]
     return _JobFailure(EndCause.OTHER, signature, error[:300])
+
+
+def _last_error(lines: Sequence[str]) -> str:
+    """Return the last line that names an exception. Empty where no line does."""
+    for line in reversed(lines):
+        if ERROR_LINE.match(line.strip()):
+            return line.strip()
+    return ""
 
 
 def _is_decisive(failure: Failure) -> bool:
@@ -320,9 +364,14 @@ def _inputs(open_phase: OpenPhase) -> dict[str, Any]:
 def _started_phase(open_phase: OpenPhase) -> PhasePlan | None:
     """The plan of the training whose outputs are in the folder; None where its inputs are others, or not known."""
     started = started_path(open_phase.folder, open_phase.phase)
-    text = started.read_text().partition("\n")[2] if started.exists() else ""
+    if not started.exists():
+        return None
+    # The first line is the fingerprint, the second the inputs and the plan.
+    text = started.read_text().partition("\n")[2]
     facts = json.loads(text) if text else {}
-    return parse(facts["phase"]) if facts.get("inputs") == _inputs(open_phase) else None
+    if facts.get("inputs") != _inputs(open_phase):
+        return None
+    return parse(facts["phase"])
 
 
 def why_continued(open_phase: OpenPhase) -> str:
@@ -362,23 +411,25 @@ def why_continued(open_phase: OpenPhase) -> str:
 
 
 def _shown_values(phase_plan: PhasePlan) -> dict[str, str]:
-    cut_keys = ("tensor", "pipeline", "virtual_pipeline", "data", "zero_stage")
-    cut = {key: f"{getattr(phase_plan.parallel, key):,}" for key in cut_keys}
-    length = {"iterations": f"{phase_plan.duration.iterations:,}"}
+    parallel = phase_plan.parallel
     return {
-        **length,
+        "iterations": f"{phase_plan.duration.iterations:,}",
         "engine": phase_plan.engine,
         "micro-batch": f"{phase_plan.batch.micro:,}",
-        **cut,
+        "tensor": f"{parallel.tensor:,}",
+        "pipeline": f"{parallel.pipeline:,}",
+        "virtual_pipeline": f"{parallel.virtual_pipeline:,}",
+        "data": f"{parallel.data:,}",
+        "zero_stage": f"{parallel.zero_stage:,}",
     }
 
 
 def _rate_text(before: PhasePlan, now: PhasePlan, consumed: int) -> str:
     if before.learning_rate == now.learning_rate or before.learning_rate.schedule == "constant":
         return "The learning rate does not depend on the length: the losses are those of one undisturbed training."
-    old, new = (
-        rate.at(consumed + now.batch.global_) for rate in (before.learning_rate, now.learning_rate)
-    )
+    next_samples = consumed + now.batch.global_
+    old = before.learning_rate.at(next_samples)
+    new = now.learning_rate.at(next_samples)
     return (
         f"The learning rate follows the new length from there: {new:.3g} in the next step, where the old plan had "
         f"{old:.3g}. The steps before were made by the old one, so the losses are not those of a training planned for "

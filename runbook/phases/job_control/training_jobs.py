@@ -12,8 +12,7 @@ from runbook.display.jupyter.widgets import Actions, controls
 from runbook.jobs import get_scheduler, job_folder
 from runbook.jobs.job_folder import ACTIVE, JobFolder, JobState, JobStatus, Scheduler
 from runbook.jobs.render.training_job import render_job, write_job
-from runbook.phases.job_control import job_rules, live_view
-from runbook.phases.job_control import rehearsal_gate as layout_rehearsal
+from runbook.phases.job_control import job_rules, live_view, rehearsal_gate
 from runbook.phases.job_control.job_rules import Action, Attempt, Decision
 from runbook.phases.job_control.task_jobs import end_text
 from runbook.phases.open_phase import VERSIONS, OpenPhase, begin_again, train_step
@@ -81,7 +80,7 @@ def launch(open_phase: OpenPhase) -> None:
     scheduler = get_scheduler(open_phase.settings.site)
     if _is_submitted(open_phase, scheduler, digest):
         return
-    layout_rehearsal.require(open_phase)  # takes minutes, in which nobody has to wait for the run
+    rehearsal_gate.require(open_phase)  # takes minutes, in which nobody has to wait for the run
     with open_phase.hold(f"submitting {open_phase.phase}"):
         if _is_submitted(open_phase, scheduler, digest):
             return

@@ -23,9 +23,8 @@ from runbook.params.problems import InvalidParams
 from runbook.params.schema.keys import all_keys
 from runbook.params.schema.value_types import is_name
 from runbook.params.yaml12 import nest, read_text, write_scalar, write_tree
-from runbook.phases import plan_service as plan_commands
-from runbook.phases import report
-from runbook.phases.job_control import rehearsal_gate as layout_rehearsal
+from runbook.phases import plan_service, report
+from runbook.phases.job_control import rehearsal_gate
 from runbook.phases.open_phase import OpenPhase, bind_phase
 from runbook.planning import FULL, SMOKE, plan_tables
 from runbook.planning.layout_search import what_if, what_if_table
@@ -129,7 +128,7 @@ def show_storage(open_phase: OpenPhase) -> View:
 
 def show_rehearsal(open_phase: OpenPhase) -> None:
     """One step of the training at full size, counted stage by stage beside the plan."""
-    layout_rehearsal.show(replace(open_phase, phase=FULL))
+    rehearsal_gate.show(replace(open_phase, phase=FULL))
 
 
 def show_what_if(open_phase: OpenPhase) -> Table:
@@ -142,7 +141,7 @@ def show_what_if(open_phase: OpenPhase) -> Table:
 
 def show_scripts(open_phase: OpenPhase) -> View:
     """The job scripts word for word."""
-    jobs = plan_commands.render_jobs(open_phase.settings, open_phase.plan)
+    jobs = plan_service.render_jobs(open_phase.settings, open_phase.plan)
     return View(f"jobs/{phase}/job.sh\n\n{job.script}" for phase, job in jobs.items())
 
 

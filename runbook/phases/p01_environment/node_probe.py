@@ -5,7 +5,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -63,8 +63,8 @@ def probe_run(settings: Settings, plan: Plan) -> list[ProbeAnswer]:
     A job that the queue does not start in time is cancelled; then nobody was asked.
     """
     if settings.site.scheduler == "local":
-        with tempfile.TemporaryDirectory(prefix="runbook-doctor-") as place:
-            return _probe_here(settings, plan, Path(place))
+        with tempfile.TemporaryDirectory(prefix="runbook-doctor-") as temporary:
+            return _probe_here(settings, plan, Path(temporary))
     if not asks_for_queue(settings, PHASE) or missing_values(settings):
         return []
     folder = runs_folder(settings.project) / settings.name
@@ -81,9 +81,9 @@ def probe_run(settings: Settings, plan: Plan) -> list[ProbeAnswer]:
 def probe_alone() -> list[ProbeAnswer]:
     """The probe as one process of this Python, which no launcher started even where we are a job's step ourselves."""
     with tempfile.TemporaryDirectory(prefix="runbook-doctor-") as out:
-        words = [sys.executable, "-m", "runbook.training.probe", "--out", out]
+        argv = [sys.executable, "-m", "runbook.training.probe", "--out", out]
         shell.run(
-            words,
+            argv,
             timeout=PROBE_LIMIT_SECONDS,
             env={"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"},
         )
@@ -91,9 +91,9 @@ def probe_alone() -> list[ProbeAnswer]:
 
 
 def read_facts(out: Path) -> list[ProbeAnswer]:
-    """The files of all ranks, in their order."""
+    """Read the answers of all ranks, in the order of the ranks."""
     facts = [json.loads(path.read_text(encoding="utf-8")) for path in out.glob("probe-*.json")]
-    return sorted(facts, key=lambda one: int(one["rank"]))
+    return sorted(facts, key=lambda answer: int(answer["rank"]))
 
 
 def _probe_task(settings: Settings, plan: Plan, folder: Path) -> tuple[Path, Task]:
@@ -102,9 +102,14 @@ def _probe_task(settings: Settings, plan: Plan, folder: Path) -> tuple[Path, Tas
     training = plan.phases[FULL]
     shutil.rmtree(out, ignore_errors=True)
     saves = folder / training.checkpoint.folder
-    near = next(one for one in (saves, *saves.parents) if one.is_dir())
-    words = ["--out", str(out), "--device", str(training.device), "--write-folder", str(near)]
-    argv = (settings.site.python or sys.executable, "-m", "runbook.training.probe", *words)
+    existing_folder = next(path for path in (saves, *saves.parents) if path.is_dir())
+    options = [
+        *("--out", str(out)),
+        *("--device", str(training.device)),
+        *("--write-folder", str(existing_folder)),
+    ]
+    python = settings.site.python or sys.executable
+    argv = (python, "-m", "runbook.training.probe", *options)
     return out, Task("the checks of each node", argv, on_each_node=True, part="nodes")
 
 
@@ -112,12 +117,11 @@ def _probe_here(settings: Settings, plan: Plan, folder: Path) -> list[ProbeAnswe
     """By the local scheduler, in the place of the smoke test's trainer: the same launcher, ranks and environment."""
     out, task = _probe_task(settings, plan, folder)
     script = render_local(settings, replace(plan.phases[SMOKE], phase=PHASE), task.argv)
-    place = JobFolder(
-        folder / "environment" / "job"
-    )  # not under jobs/: it is a question, not a part of the run
-    shutil.rmtree(place.path, ignore_errors=True)
-    write_job(place, RenderedJob(script, list(task.argv)))
-    _do_probe(settings, place)
+    # Not under jobs/: the probe is a question, not a part of the run.
+    job = JobFolder(folder / "environment" / "job")
+    shutil.rmtree(job.path, ignore_errors=True)
+    write_job(job, RenderedJob(script, list(task.argv)))
+    _do_probe(settings, job)
     return read_facts(out)
 
 
@@ -125,14 +129,16 @@ def _do_probe(settings: Settings, folder: JobFolder) -> None:
     """Submit the probe and wait for its end; one that does not answer in time is cancelled."""
     scheduler = get_scheduler(settings.site)
     scheduler.submit(folder)
-    if not processes.wait_until(
+    has_ended = processes.wait_until(
         lambda: scheduler.state(folder).final, PROBE_LIMIT_SECONDS, interval=0.2
-    ):
+    )
+    if not has_ended:
         scheduler.cancel(folder)
         raise ProgramError(
             f"the ranks of {folder.path} did not answer within {PROBE_LIMIT_SECONDS} s"
         )
-    if (status := scheduler.state(folder)).state is not JobState.DONE:
+    status = scheduler.state(folder)
+    if status.state is not JobState.DONE:
         raise JobError(task_jobs.end_text(str(folder.path), status, [folder], num_lines=6))
 
 
@@ -156,99 +162,132 @@ def probe_checks(
 
 
 def software_check(facts: Sequence[ProbeAnswer], framework: Framework) -> Check:
-    """What the trainer's Python can import, and whether all nodes have the same, with CUDA or ROCm and NCCL."""
+    """Judge what the trainer's Python can import, and whether all nodes have the same versions."""
     rule = f"{', '.join(NEEDED)} can be imported, the same versions everywhere, also of CUDA or ROCm and NCCL"
     check = partial(Check, "software", rule=rule)
-    sets = [
-        one["packages"] | {name: _torch_of(one).get(key) for key, name in LIBRARIES.items()}
-        for one in facts
-    ]
-    num_sets = len(
-        {(one["python"], *sorted(found.items())) for one, found in zip(facts, sets, strict=True)}
-    )
-    if num_sets > 1:
+    versions_of_ranks = [_versions_of(answer) for answer in facts]
+    pythons = [answer["python"] for answer in facts]
+    distinct = {
+        (python, *sorted(versions.items()))
+        for python, versions in zip(pythons, versions_of_ranks, strict=True)
+    }
+    if len(distinct) > 1:
         remedy = "Give all nodes one image or environment."
-        return check("fail", f"{num_sets} different sets of versions", remedy=remedy)
-    first = sets[0]
-    missing = [package for package in NEEDED if not first.get(package)]
-    broken = first.get("torch") and facts[0]["errors"].get("torch")
-    if missing or broken:
-        value = broken or f"missing: {', '.join(missing)}"
-        if framework == "runbook":
-            return check("fail", value, remedy="make setup installs what requirements.lock pins.")
+        return check("fail", f"{len(distinct)} different sets of versions", remedy=remedy)
+    versions = versions_of_ranks[0]
+    fault = _import_fault(versions, facts[0]["errors"])
+    if fault and framework == "runbook":
+        return check("fail", fault, remedy="make setup installs what requirements.lock pins.")
+    if fault:
         remedy = f"{framework} brings its own with the site's image; these are for our own trainer."
-        return check("unknown", value, remedy=remedy)
-    return check(
-        "pass", ", ".join(f"{package} {version}" for package, version in first.items() if version)
-    )
+        return check("unknown", fault, remedy=remedy)
+    installed = [f"{package} {version}" for package, version in versions.items() if version]
+    return check("pass", ", ".join(installed))
+
+
+def _versions_of(answer: ProbeAnswer) -> dict[str, Any]:
+    """Return the version of each package and GPU library of a rank. None where there is none."""
+    torch = _torch_of(answer)
+    versions: dict[str, Any] = dict(answer["packages"])
+    for key, library in LIBRARIES.items():
+        versions[library] = torch.get(key)
+    return versions
+
+
+def _import_fault(versions: Mapping[str, Any], errors: Mapping[str, str]) -> str:
+    """Return why the trainer's packages cannot be imported. Empty where they can."""
+    # A torch that is installed and cannot be imported says more than the list of packages does.
+    if versions.get("torch") and errors.get("torch"):
+        return errors["torch"]
+    missing = [package for package in NEEDED if not versions.get(package)]
+    return f"missing: {', '.join(missing)}" if missing else ""
 
 
 def devices_check(facts: Sequence[ProbeAnswer], site: Site) -> Check:
-    """As many GPUs as the site says, and nobody computing on them."""
-    wanted = site.hardware.devices_per_node
-    devices = [(one["host"], gpus_of(one)) for one in facts]
+    """Judge whether each node has as many GPUs as the site says, and nobody computes on them."""
     if site.hardware.device == "cpu":
-        check = partial(Check, "GPUs", rule="GPUs of a node are hidden from its processes")
-        if seen := max(len(found) for _, found in devices):
-            return check(
-                "fail", f"{seen} seen on a site that computes on CPUs", remedy="Report it: a fault."
-            )
-        return check("pass", "none seen; the site computes on CPUs")
-    check = partial(Check, "GPUs", rule=f"{wanted} devices on each node, idle")
-    if any(one.get("torch") is None for one in facts):
-        return check(
-            "unknown",
-            "torch cannot be asked there",
-            remedy="nvidia-smi or rocm-smi on a node shows them.",
-        )
-    counts = {host: len(found) for host, found in devices}
-    if few := ", ".join(
-        f"{host}: {count}" for host, count in sorted(counts.items()) if count < wanted
-    ):
-        built = (
-            torch["version"]
-            for torch in map(_torch_of, facts)
-            if not torch.get("cuda") and not torch.get("hip")
-        )
-        if blind := next(built, None):
-            remedy = "Install the build for this GPU (make setup GPU=1; docs/trainer.md), or the site's image."
-            return check("fail", f"{few}; torch {blind} is built for the CPU alone", remedy=remedy)
-        return check(
-            "fail", few, remedy="Leave these nodes out, or set jobs.<phase>.devices_per_node."
-        )
-    in_use = [
-        (f"{host} {number}", device["total"] - device["free"])
-        for host, found in devices
-        for number, device in enumerate(found)
+        return _hidden_gpus_check(facts)
+    devices_per_node = site.hardware.devices_per_node
+    check = partial(Check, "GPUs", rule=f"{devices_per_node} devices on each node, idle")
+    if any(answer.get("torch") is None for answer in facts):
+        remedy = "nvidia-smi or rocm-smi on a node shows them."
+        return check("unknown", "torch cannot be asked there", remedy=remedy)
+    num_gpus = {answer["host"]: len(gpus_of(answer)) for answer in facts}
+    short_nodes = [
+        f"{host}: {count}" for host, count in sorted(num_gpus.items()) if count < devices_per_node
     ]
-    if busy := [f"{name}: {show_bytes(size)} in use" for name, size in in_use if size > IDLE_BYTES]:
-        return check(
-            "warn",
-            "; ".join(busy[:4]),
-            remedy="Somebody computes there: ask for whole nodes (exclusive).",
-        )
-    return check("pass", f"{wanted} on each of {len(counts)} nodes, idle")
+    if short_nodes:
+        return _missing_gpus_check(check, short_nodes, facts)
+    busy = _busy_gpus(facts)
+    if busy:
+        remedy = "Somebody computes there: ask for whole nodes (exclusive)."
+        return check("warn", "; ".join(busy[:4]), remedy=remedy)
+    return check("pass", f"{devices_per_node} on each of {len(num_gpus)} nodes, idle")
+
+
+def _hidden_gpus_check(facts: Sequence[ProbeAnswer]) -> Check:
+    """Judge whether the processes of a site that computes on CPUs see no GPU."""
+    check = partial(Check, "GPUs", rule="GPUs of a node are hidden from its processes")
+    num_visible = max(len(gpus_of(answer)) for answer in facts)
+    if num_visible:
+        value = f"{num_visible} seen on a site that computes on CPUs"
+        return check("fail", value, remedy="Report it: a fault.")
+    return check("pass", "none seen; the site computes on CPUs")
+
+
+def _missing_gpus_check(
+    check: Callable[..., Check], short_nodes: Sequence[str], facts: Sequence[ProbeAnswer]
+) -> Check:
+    """Return the failed check of nodes with too few GPUs, with the remedy that fits their torch."""
+    value = ", ".join(short_nodes)
+    cpu_build = _cpu_build_of_torch(facts)
+    if cpu_build:
+        value += f"; torch {cpu_build} is built for the CPU alone"
+        remedy = "Install the build for this GPU (make setup GPU=1; docs/trainer.md), or the site's image."
+    else:
+        remedy = "Leave these nodes out, or set jobs.<phase>.devices_per_node."
+    return check("fail", value, remedy=remedy)
+
+
+def _cpu_build_of_torch(facts: Sequence[ProbeAnswer]) -> str:
+    """Return the version of the first torch built without CUDA and ROCm. Empty where there is none."""
+    for answer in facts:
+        torch = _torch_of(answer)
+        if not torch.get("cuda") and not torch.get("hip"):
+            return str(torch["version"])
+    return ""
+
+
+def _busy_gpus(facts: Sequence[ProbeAnswer]) -> list[str]:
+    """Return each GPU whose memory somebody uses, with how much."""
+    busy = []
+    for answer in facts:
+        for number, device in enumerate(gpus_of(answer)):
+            used_bytes = device["total"] - device["free"]
+            if used_bytes > IDLE_BYTES:
+                busy.append(f"{answer['host']} {number}: {show_bytes(used_bytes)} in use")
+    return busy
 
 
 def networks_check(
     facts: Sequence[ProbeAnswer], groups: Mapping[str, Mapping[str, str | None]]
 ) -> Check:
-    """Devices that the environment names are there on each node."""
+    """Judge whether each node has the network devices that the environment names."""
     rule = "every device that the site's environment names is there on every node"
     check = partial(Check, "network devices", rule=rule)
-    if not (named := named_devices(groups)):
+    named = named_devices(groups)
+    if not named:
         return check("pass", "the environment names none")
-    absent = sorted(
-        {
-            f"{variable}={device} on {one['host']}"
-            for one in facts
-            for variable, device in named
-            if not any(name.startswith(device) for name in (*one["networks"], *one["infiniband"]))
-        }
-    )
+    absent = set()
+    for answer in facts:
+        present = (*answer["networks"], *answer["infiniband"])
+        for variable, device in named:
+            if not any(name.startswith(device) for name in present):
+                absent.add(f"{variable}={device} on {answer['host']}")
     if absent:
-        there = ", ".join([*facts[0]["networks"], *facts[0]["infiniband"]])
-        return check("fail", "; ".join(absent[:4]), remedy=f"Name devices that are there: {there}.")
+        first_node = ", ".join([*facts[0]["networks"], *facts[0]["infiniband"]])
+        remedy = f"Name devices that are there: {first_node}."
+        return check("fail", "; ".join(sorted(absent)[:4]), remedy=remedy)
     return check("pass", ", ".join(device for _, device in named))
 
 
@@ -270,71 +309,77 @@ def named_devices(groups: Mapping[str, Mapping[str, str | None]]) -> list[tuple[
 
 
 def reduce_check(facts: Sequence[ProbeAnswer], site: Site) -> Check:
-    """The ranks add numbers up over the network, rightly, at a speed that is shown."""
-    check = partial(
-        Check, "all-reduce", rule="a sum over all ranks is right; its bus bandwidth is shown"
-    )
-    if errors := [
-        f"rank {one['rank']}: {one['errors']['group']}" for one in facts if "group" in one["errors"]
-    ]:
-        return check(
-            "fail",
-            errors[0],
-            remedy="The ranks cannot reach each other: look at the network variables.",
-        )
-    groups = [one["group"] for one in facts if one.get("group")]
-    if len(groups) < int(facts[0]["world_size"]):
+    """Judge whether the ranks' all-reduce gives the right sum, and show its bandwidth."""
+    rule = "a sum over all ranks is right; its bus bandwidth is shown"
+    check = partial(Check, "all-reduce", rule=rule)
+    for answer in facts:
+        if "group" in answer["errors"]:
+            value = f"rank {answer['rank']}: {answer['errors']['group']}"
+            remedy = "The ranks cannot reach each other: look at the network variables."
+            return check("fail", value, remedy=remedy)
+    groups = [answer["group"] for answer in facts if answer.get("group")]
+    world_size = int(facts[0]["world_size"])
+    if len(groups) < world_size:
         return check("unknown", f"{len(groups)} of {facts[0]['world_size']} ranks answered")
     if not all(group["sum_is_right"] for group in groups):
-        return check(
-            "fail",
-            "the sum is wrong",
-            remedy="Report it: a device or adapter computes or carries wrongly.",
-        )
-    if (speed := groups[0]["bus_bytes_per_second"]) is None:
+        remedy = "Report it: a device or adapter computes or carries wrongly."
+        return check("fail", "the sum is wrong", remedy=remedy)
+    if groups[0]["bus_bytes_per_second"] is None:
         return check("pass", "one rank, nothing to carry")
-    slowest = max(group["seconds"] for group in groups)
-    value = (
-        f"{len(groups)} ranks, {show_bytes(groups[0]['bytes'])} in {show_duration(slowest)}: "
-        f"{speed / 1e9:.2f} GB/s bus bandwidth ({groups[0]['backend']})"
-    )
-    link = site.hardware.network
-    if link and len({one["host"] for one in facts}) > 1:
-        value += f", of {link:g} GB/s that a node's adapters carry"
+    value = _bandwidth_text(groups)
+    num_hosts = len({answer["host"] for answer in facts})
+    network_gb_per_second = site.hardware.network
+    if network_gb_per_second and num_hosts > 1:
+        value += f", of {network_gb_per_second:g} GB/s that a node's adapters carry"
     return check("pass", value)
 
 
+def _bandwidth_text(groups: Sequence[Mapping[str, Any]]) -> str:
+    """Return the size, the slowest rank's time and the bus bandwidth of the all-reduce."""
+    first = groups[0]
+    slowest_seconds = max(group["seconds"] for group in groups)
+    bus_gb_per_second = first["bus_bytes_per_second"] / 1e9
+    return (
+        f"{len(groups)} ranks, {show_bytes(first['bytes'])} in {show_duration(slowest_seconds)}: "
+        f"{bus_gb_per_second:.2f} GB/s bus bandwidth ({first['backend']})"
+    )
+
+
 def clocks_check(facts: Sequence[ProbeAnswer]) -> Check:
-    """Clocks of the nodes, and of the file server, against each other."""
+    """Compare the clocks of the nodes, and of the file server, with each other."""
     check = partial(Check, "clocks", rule=f"nodes and file server agree to {SKEW_SECONDS:g} s")
-    spreads = [one["group"]["clock_spread"] for one in facts if one.get("group")]
-    files = [abs(one["write"]["clock_of_files"]) for one in facts if one.get("write")]
-    if not spreads and not files:
+    between_ranks = [answer["group"]["clock_spread"] for answer in facts if answer.get("group")]
+    to_files = [abs(answer["write"]["clock_of_files"]) for answer in facts if answer.get("write")]
+    if not between_ranks and not to_files:
         return check("unknown", "nobody could be asked")
-    between, to_files = (show_duration(max(seconds, default=0.0)) for seconds in (spreads, files))
-    value = f"{between} between ranks, {to_files} to the files"
-    if max([*spreads, *files]) > SKEW_SECONDS:
-        return check(
-            "warn",
-            value,
-            remedy="Ask for a time service (chrony) there: heartbeats are compared by it.",
-        )
+    rank_skew = show_duration(max(between_ranks, default=0.0))
+    file_skew = show_duration(max(to_files, default=0.0))
+    value = f"{rank_skew} between ranks, {file_skew} to the files"
+    if max([*between_ranks, *to_files]) > SKEW_SECONDS:
+        remedy = "Ask for a time service (chrony) there: heartbeats are compared by it."
+        return check("warn", value, remedy=remedy)
     return check("pass", value)
 
 
 def write_check(facts: Sequence[ProbeAnswer], plan: Plan) -> Check:
-    """How fast files are written, against the time the plan promises for a checkpoint."""
-    check = partial(
-        Check, "writing", rule="a checkpoint is written in the time that the plan promises"
+    """Compare how fast files are written with the time that the plan promises for a checkpoint."""
+    rule = "a checkpoint is written in the time that the plan promises"
+    check = partial(Check, "writing", rule=rule)
+    writes = [answer["write"] for answer in facts if answer.get("write")]
+    errors = [answer["errors"]["write"] for answer in facts if "write" in answer["errors"]]
+    if not writes and errors:
+        return check("fail", errors[0])
+    if not writes:
+        return check("unknown", "nobody wrote")
+    bytes_per_second = sum(write["bytes_per_second"] for write in writes)
+    checkpoint_bytes = plan.checkpoint[FULL].checkpoint_bytes
+    seconds = checkpoint_bytes / bytes_per_second
+    value = (
+        f"{len(writes)} writers, {bytes_per_second / 1e9:.2f} GB/s: "
+        f"{show_bytes(checkpoint_bytes)} in {show_duration(seconds)}"
     )
-    if not (writes := [one["write"] for one in facts if one.get("write")]):
-        errors = [one["errors"]["write"] for one in facts if "write" in one["errors"]]
-        return check("fail", errors[0]) if errors else check("unknown", "nobody wrote")
-    speed = sum(write["bytes_per_second"] for write in writes)
-    size = plan.checkpoint[FULL].checkpoint_bytes
-    value = f"{len(writes)} writers, {speed / 1e9:.2f} GB/s: {show_bytes(size)} in {show_duration(size / speed)}"
     promised = [save.write_seconds for save in plan.endurance.saves]
-    if promised and size / speed > 2 * max(promised):
+    if promised and seconds > 2 * max(promised):
         num_devices = plan.phases[FULL].parallel.world_size
         remedy = (
             f"The plan promises {show_duration(min(promised))} to {show_duration(max(promised))}, all {num_devices} "
@@ -344,12 +389,12 @@ def write_check(facts: Sequence[ProbeAnswer], plan: Plan) -> Check:
     return check("pass", value)
 
 
-def gpus_of(one: ProbeAnswer) -> Sequence[ProbeAnswer]:
-    """The GPUs that a rank's torch sees."""
-    gpus: Sequence[ProbeAnswer] = _torch_of(one).get("devices", [])
+def gpus_of(answer: ProbeAnswer) -> Sequence[ProbeAnswer]:
+    """Return the GPUs that a rank's torch sees."""
+    gpus: Sequence[ProbeAnswer] = _torch_of(answer).get("devices", [])
     return gpus
 
 
-def _torch_of(one: ProbeAnswer) -> ProbeAnswer:
-    """What torch said of a rank's devices; empty where it could not be asked."""
-    return one.get("torch") or {}
+def _torch_of(answer: ProbeAnswer) -> ProbeAnswer:
+    """Return what torch said of a rank's devices. Empty where it could not be asked."""
+    return answer.get("torch") or {}
