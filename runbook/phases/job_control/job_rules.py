@@ -32,6 +32,8 @@ from runbook.results.failures.finder import Failure, find_cause, find_failures
 from runbook.results.failures.rule import Level, NextStep
 from runbook.runs import run_files
 
+JobEvent = Mapping[str, Any]
+"""A line of the run's events.jsonl."""
 GATE = "smoke/gate.json"
 TOKENIZE = "02-data--tokenize"
 TOKENS = "token files"
@@ -265,7 +267,7 @@ def read_attempt(folder: JobFolder, status: JobStatus, metrics: Path, events: Pa
     )
 
 
-def _events_of_job(events: Sequence[dict[str, Any]], job: str) -> Sequence[dict[str, Any]]:
+def _events_of_job(events: Sequence[JobEvent], job: str) -> Sequence[JobEvent]:
     """Return the events since the job was submitted for the last time. Empty where it never was."""
     for index in reversed(range(len(events))):
         event = events[index]
@@ -274,7 +276,7 @@ def _events_of_job(events: Sequence[dict[str, Any]], job: str) -> Sequence[dict[
     return []
 
 
-def _newest_event(events: Sequence[dict[str, Any]], name: str) -> dict[str, Any] | None:
+def _newest_event(events: Sequence[JobEvent], name: str) -> JobEvent | None:
     """Return the newest event of this name, or None where there is none."""
     return next((event for event in reversed(events) if event.get("event") == name), None)
 
@@ -291,7 +293,7 @@ class _JobFailure:
 
 
 def _find_failure(
-    folder: JobFolder, status: JobStatus, events: Sequence[Mapping[str, Any]]
+    folder: JobFolder, status: JobStatus, events: Sequence[JobEvent]
 ) -> _JobFailure | None:
     """Return why a job failed, or None where nothing failed."""
     if status.state in (JobState.DONE, JobState.STOPPED, JobState.CANCELLED):

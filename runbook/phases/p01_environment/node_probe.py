@@ -185,16 +185,16 @@ def software_check(facts: Sequence[ProbeAnswer], framework: Framework) -> Check:
     return check("pass", ", ".join(installed))
 
 
-def _versions_of(answer: ProbeAnswer) -> dict[str, Any]:
+def _versions_of(answer: ProbeAnswer) -> dict[str, str | None]:
     """Return the version of each package and GPU library of a rank. None where there is none."""
     torch = _torch_of(answer)
-    versions: dict[str, Any] = dict(answer["packages"])
+    versions: dict[str, str | None] = dict(answer["packages"])
     for key, library in LIBRARIES.items():
         versions[library] = torch.get(key)
     return versions
 
 
-def _import_fault(versions: Mapping[str, Any], errors: Mapping[str, str]) -> str:
+def _import_fault(versions: Mapping[str, str | None], errors: Mapping[str, str]) -> str:
     """Return why the trainer's packages cannot be imported. Empty where they can."""
     # A torch that is installed and cannot be imported says more than the list of packages does.
     if versions.get("torch") and errors.get("torch"):
@@ -334,7 +334,7 @@ def reduce_check(facts: Sequence[ProbeAnswer], site: Site) -> Check:
     return check("pass", value)
 
 
-def _bandwidth_text(groups: Sequence[Mapping[str, Any]]) -> str:
+def _bandwidth_text(groups: Sequence[ProbeAnswer]) -> str:
     """Return the size, the slowest rank's time and the bus bandwidth of the all-reduce."""
     first = groups[0]
     slowest_seconds = max(group["seconds"] for group in groups)
