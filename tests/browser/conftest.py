@@ -92,7 +92,8 @@ def cells_of(toy, phase: str) -> dict[str, str]:
     """The code cells of a notebook by id, each with the words by which it is found on the page."""
     content = json.loads((toy.root / "notebooks" / f"{phase}.ipynb").read_text())
     code = [cell for cell in content["cells"] if cell["cell_type"] == "code"]
-    return {cell["id"]: "".join(cell["source"]).splitlines()[-1] for cell in code}
+    # The last line may be a bare name, such as `gap`, which an import in an earlier cell holds too.
+    return {cell["id"]: "".join(cell["source"]).splitlines()[0] for cell in code}
 
 
 def step_through(notebook: Any, cells: dict[str, str], *, until: str = "") -> dict[str, str]:
