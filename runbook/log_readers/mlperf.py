@@ -116,20 +116,13 @@ class MlPerf(LineReader):
         position = samples or whole(metadata.get("step", metadata.get("epoch_num")))
         if not batch or not position:
             return None
-        tokens = batch * (facts.sequence_length or 0)
-        if not samples and tokens and position % tokens == 0:
-            unit = tokens
-        elif position % batch == 0:
-            unit = batch
-        else:
-            unit = 0
+        tokens = 0 if samples else batch * (facts.sequence_length or 0)
+        unit = next((unit for unit in (tokens, batch) if _divides(unit, position)), 0)
         if not samples and "step" in metadata:
             # the first step of a run settles the unit for the others
             self._unit = self._unit or unit or 1
             unit = self._unit
-        if not unit or position % unit != 0:
-            return None
-        return position // unit
+        return position // unit if _divides(unit, position) else None
 
     def _evaluate(
         self, loss: float | None, metadata: dict[str, object], facts: Facts, out: Assembly
@@ -200,6 +193,10 @@ class MlPerf(LineReader):
         for name, value in numbers.items():
             if value is not None and getattr(last, name) is None:
                 last.take(name, value)
+
+
+def _divides(unit: int, position: int) -> bool:
+    return unit != 0 and position % unit == 0
 
 
 def _first_number(values: dict[str, object], keys: tuple[str, ...]) -> float | None:

@@ -229,20 +229,21 @@ class LogReader:
             line = clean(line)
         if MARK in line:
             self._feed_mlperf(line)
-            return
+        elif not self._feed_megatron(line) and line and not line.isspace():
+            self._others(line)
+
+    def _feed_megatron(self, line: str) -> bool:
+        """Offer the line to Megatron's reader, between records first to that of the last record."""
         megatron = self.megatron
         out = self.megatron_out
         out.line = self.line
         if megatron.layout is not None and megatron.quick(line, out):
-            return
+            return True
         if megatron.pending is not None:
             is_taken = megatron.extend(line, out)
         else:
             is_taken = self._feed_last(line)
-        if is_taken or megatron.feed(line, out):
-            return
-        if line and not line.isspace():
-            self._others(line)
+        return is_taken or megatron.feed(line, out)
 
     def _feed_mlperf(self, line: str) -> None:
         before, mark, entry = line.partition(MARK)

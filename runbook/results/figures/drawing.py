@@ -32,7 +32,7 @@ STYLE: Any = {
 
 
 def as_svg(figure: Any) -> str:
-    """Return the figure as an SVG element for a notebook or page; the same figure gives the same text."""
+    """Return the figure as an SVG element; the same figure gives the same text."""
     import matplotlib as mpl
 
     out = io.StringIO()
@@ -59,7 +59,7 @@ def save(figure: Any, path: Path) -> None:
 
 @contextmanager
 def drawing(title: str, height: float = 3.4, *, panels: int = 1) -> Iterator[tuple[Any, Any]]:
-    """Yield a figure in our style with one axes or several, without touching pyplot or the caller's settings."""
+    """Yield a figure in our style with one axes or several; leave the caller's settings alone."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

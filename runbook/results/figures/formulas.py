@@ -1,11 +1,11 @@
-"""Formulas with the numbers of a plan put in: each in LaTeX, and in words for a terminal and a log."""
+"""Formulas with the numbers of a plan: each in LaTeX, and in words for a terminal and a log."""
 
 from runbook.core.units import show_bytes, show_count, show_duration
 from runbook.planning.plan import Plan
 
 
 def first_loss(plan: Plan, phase: str) -> tuple[str, str]:
-    """The loss of a model that has learned nothing: every token of the vocabulary is equally likely."""
+    """Return the loss of a model that has learned nothing: every token is equally likely."""
     vocabulary = plan.phases[phase].model.vocabulary
     loss = plan.parameters[phase].first_loss
     latex = rf"L_0 = -\ln \frac{{1}}{{V}} = \ln {_number(vocabulary)} = {loss:.2f} \text{{ nat per token}}"
@@ -13,23 +13,23 @@ def first_loss(plan: Plan, phase: str) -> tuple[str, str]:
 
 
 def parameters(plan: Plan, phase: str) -> tuple[str, str]:
-    """The count, from layers and embeddings."""
+    """Return the number of parameters, from layers and embeddings."""
     whole = plan.parameters[phase].whole
     layers = plan.phases[phase].model.layers
     others = whole.token_embedding + whole.position_embedding + whole.final_norm + whole.output
-    one = whole.layers // layers
+    per_layer = whole.layers // layers
     latex = (
-        rf"N = {layers} \cdot \underbrace{{{_number(one)}}}_{{\text{{one layer}}}}"
+        rf"N = {layers} \cdot \underbrace{{{_number(per_layer)}}}_{{\text{{one layer}}}}"
         rf" + \underbrace{{{_number(others)}}}_{{\text{{embeddings, last norm}}}} = {_number(whole.total)}"
     )
     return (
         latex,
-        f"N = {layers} layers x {one:,} + {others:,} (embeddings, last norm) = {whole.total:,}",
+        f"N = {layers} layers x {per_layer:,} + {others:,} (embeddings, last norm) = {whole.total:,}",
     )
 
 
 def batch(plan: Plan, phase: str) -> tuple[str, str]:
-    """The sequences of a step, and the share of it that stages of a pipeline wait."""
+    """Return the sequences of a step, and the share of the work that pipeline stages wait."""
     planned = plan.phases[phase]
     micro = planned.batch.micro
     copies = planned.parallel.data
@@ -47,7 +47,7 @@ def batch(plan: Plan, phase: str) -> tuple[str, str]:
 
 
 def memory(plan: Plan, phase: str) -> tuple[str, str]:
-    """Bytes a parameter that stay, times the parameters of the fullest rank, and what a step adds."""
+    """Return the bytes that the parameters of the fullest rank need, and what a step adds."""
     stage = plan.memory[phase].fullest_stage
     count = plan.parameters[phase].per_rank_by_stage[stage.stage]
     each = [size / count for size in (stage.weights, stage.gradients, stage.optimizer)]
@@ -64,7 +64,10 @@ def memory(plan: Plan, phase: str) -> tuple[str, str]:
 
 
 def step_time(plan: Plan, phase: str) -> tuple[str, str] | None:
-    """The operations of a step over what the devices reach of their peak; None where the time is not known."""
+    """Return the operations of a step over what the devices reach of their peak.
+
+    None where the time is not known.
+    """
     time = plan.time[phase]
     flops = plan.flops[phase]
     world = plan.phases[phase].parallel.world_size
@@ -85,7 +88,7 @@ def step_time(plan: Plan, phase: str) -> tuple[str, str] | None:
 
 
 def reached_speed(plan: Plan, phase: str, seconds: float) -> tuple[str, str]:
-    """The operations that the model's step needs, over the time that the devices took."""
+    """Return the operations of the model's step over the time that the devices took."""
     flops = plan.flops[phase]
     world = plan.phases[phase].parallel.world_size
     work = flops.per_iteration[flops.convention]
@@ -97,7 +100,7 @@ def reached_speed(plan: Plan, phase: str, seconds: float) -> tuple[str, str]:
 
 
 def epochs(plan: Plan, phase: str, tokens: int) -> tuple[str, str]:
-    """How often the training reads each token of its files."""
+    """Return how often the training reads each token of its files."""
     needed = plan.phases[phase].duration.tokens
     times = f"{needed / tokens:.3g}"
     latex = rf"E = \frac{{B \cdot s \cdot K}}{{D}} = \frac{{{_number(needed)}}}{{{_number(tokens)}}} = {times}"

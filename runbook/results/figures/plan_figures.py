@@ -147,7 +147,7 @@ _COLOURS = {
 }
 """By event; of forward and backward in turn, so that neighbours are told apart."""
 WINDOW = 1.5
-"""Beginning and end that are shown of a longer step, in passes of a micro-batch through all stages."""
+"""Drawn beginning and end of a long step, in passes of a micro-batch through all stages."""
 FEWEST = 5
 MOST_SHAPES = 4000
 """More are drawn as dots: as shapes they make an SVG of megabytes."""
@@ -284,8 +284,9 @@ MOST_STEPS = 400
 
 
 def device_figure(phase: PhasePlan, devices_per_node: int) -> Any:
-    """One cell a device with its rank: stages below each other, tensor and context ranks and copies side by side.
+    """Draw one cell a device with its rank.
 
+    Stages are below each other, tensor and context ranks and replicas side by side.
     Ranks are counted as Megatron does: tensor first, then context, data, pipeline.
     """
     cut = phase.parallel
@@ -323,56 +324,66 @@ def device_figure(phase: PhasePlan, devices_per_node: int) -> Any:
         axes.grid(visible=False)
         axes.set(xlim=(0, columns), ylim=(stages - 0.4, -0.6))
         if columns < copy * cut.data:
-            rest = f" The first {columns // copy} of {cut.data:,} copies are drawn."
+            drawn = f" The first {columns // copy} of {cut.data:,} copies are drawn."
         else:
-            rest = ""
+            drawn = ""
+        if devices_per_node < columns:
+            nodes = "Lines part the nodes."
+        else:
+            nodes = f"A node has {devices_per_node} devices."
         axes.set_xlabel(
-            f"Each cell is a device with its rank; {cut.tensor} tensor ranks share every layer of a stage.{rest}\n"
-            + (
-                "Lines part the nodes."
-                if devices_per_node < columns
-                else f"A node has {devices_per_node} devices."
-            )
+            f"Each cell is a device with its rank; {cut.tensor} tensor ranks share "
+            f"every layer of a stage.{drawn}\n{nodes}"
         )
     return axes.figure
 
 
 def planned_pipeline_figure(phase: PhasePlan, parts: dict[str, float], seconds: float) -> Any:
-    """The step as planned on the schedule of all stages, each alike; a rehearsal counts each stage for itself."""
-    count = phase.batch.num_microbatches
+    """Draw the step as planned on the schedule of all stages, each alike.
+
+    A dry run counts each stage for itself. `parts` are the planned seconds of the step by part.
+    """
+    num_microbatches = phase.batch.num_microbatches
     chunks = phase.parallel.virtual_pipeline
-    ends = sum(parts.get(name, 0.0) for name in ("optimizer", "data"))
-    working = (
-        sum(parts.values())
-        - ends
-        - sum(parts.get(name, 0.0) for name in ("bubble", "pipeline", "waiting"))
-    )
-    one = working / count / chunks
-    times = StageTimes(
-        (Seconds(one / 3),) * chunks,
-        (Seconds(2 * one / 3),) * chunks,
+    step_seconds = sum(parts.values())
+    end_seconds = sum(parts.get(name, 0.0) for name in ("optimizer", "data"))
+    idle_seconds = sum(parts.get(name, 0.0) for name in ("bubble", "pipeline", "waiting"))
+    working_seconds = step_seconds - end_seconds - idle_seconds
+    chunk_seconds = working_seconds / num_microbatches / chunks
+    # a backward pass takes twice the operations of a forward pass
+    stage_times = StageTimes(
+        (Seconds(chunk_seconds / 3),) * chunks,
+        (Seconds(2 * chunk_seconds / 3),) * chunks,
         Seconds(),
-        Seconds(matrices=ends),
+        Seconds(matrices=end_seconds),
     )
-    send = parts.get("pipeline", 0.0) / count / chunks / 2
-    waiting = parts.get("waiting", 0.0) / max(1e-9, sum(parts.values()) - parts.get("waiting", 0.0))
-    replay = Replay(count, send, False, waiting, seconds, parts, (times,) * phase.parallel.pipeline)
+    # each chunk of a micro-batch is sent once forward and once backward
+    send_seconds = parts.get("pipeline", 0.0) / num_microbatches / chunks / 2
+    waiting_seconds = parts.get("waiting", 0.0)
+    waiting_share = waiting_seconds / max(1e-9, step_seconds - waiting_seconds)
+    replay = Replay(
+        num_microbatches,
+        send_seconds,
+        False,
+        waiting_share,
+        seconds,
+        parts,
+        (stage_times,) * phase.parallel.pipeline,
+    )
     return schedule_figure(replay, "the plan's seconds, every stage alike")
 
 
 def rate_figure(phases: dict[str, PhasePlan]) -> Any:
     """Draw the learning rate of each phase over its steps: warm-up, then its schedule."""
     with drawing("Learning rate", height=2.8) as (figure, axes):
-        for (words, phase), (colour, style) in zip(phases.items(), SERIES, strict=False):
-            steps = phase.duration.iterations
-            drawn = sorted(
-                {max(1, round(place * steps / MOST_STEPS)) for place in range(MOST_STEPS + 1)}
-            )
-            rates = [phase.learning_rate.at(phase.batch.samples_after(step)) for step in drawn]
-            shares = [100 * step / steps for step in drawn]
-            axes.plot(
-                shares, rates, color=colour, linestyle=style, label=f"{words}: {steps:,} steps"
-            )
+        for (words, phase), (colour, line) in zip(phases.items(), SERIES, strict=False):
+            num_steps = phase.duration.iterations
+            points = range(MOST_STEPS + 1)
+            steps = sorted({max(1, round(point * num_steps / MOST_STEPS)) for point in points})
+            rates = [phase.learning_rate.at(phase.batch.samples_after(step)) for step in steps]
+            shares = [100 * step / num_steps for step in steps]
+            label = f"{words}: {num_steps:,} steps"
+            axes.plot(shares, rates, color=colour, linestyle=line, label=label)
         axes.set(xlabel="steps of the phase (%)", ylabel="learning rate", ylim=(0, None))
         figure.legend(loc="outside lower center", ncols=2)
     return figure
