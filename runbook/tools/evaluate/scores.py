@@ -26,39 +26,62 @@ from runbook.runs import run_files
 from runbook.runs.run_folder import hold_run
 from runbook.tools.evaluate.trainer_model import TrainerModel
 
+_LANGUAGE = ("lambada_openai", "hellaswag", "storycloze_2016")
+_CLOSED_BOOK = ("triviaqa", "nq_open", "webqs")
+_TRANSLATION = (
+    "wmt14-en-fr",
+    "wmt14-fr-en",
+    "wmt16-de-en",
+    "wmt16-en-de",
+    "wmt16-en-ro",
+    "wmt16-ro-en",
+)
+_REASONING_AND_READING = (
+    "wsc273",
+    "winogrande",
+    "piqa",
+    "arc_easy",
+    "arc_challenge",
+    "openbookqa",
+    "coqa",
+    "drop",
+    "squadv2",
+    "race",
+)
+_SUPERGLUE_AND_NLI = (
+    "boolq",
+    "cb",
+    "copa",
+    "rte",
+    "wic",
+    "wsc",
+    "multirc",
+    "record",
+    "anli_r1",
+    "anli_r2",
+    "anli_r3",
+)
+_ARITHMETIC = (
+    "arithmetic_2da",
+    "arithmetic_2ds",
+    "arithmetic_3da",
+    "arithmetic_3ds",
+    "arithmetic_4da",
+    "arithmetic_4ds",
+    "arithmetic_5da",
+    "arithmetic_5ds",
+    "arithmetic_2dm",
+    "arithmetic_1dc",
+)
+_WORD_PUZZLES = ("anagrams1", "anagrams2", "cycle_letters", "random_insertion", "reversed_words")
 GPT3 = (
-    *("lambada_openai", "hellaswag", "storycloze_2016", "triviaqa", "nq_open", "webqs"),
-    *("wmt14-en-fr", "wmt14-fr-en", "wmt16-de-en", "wmt16-en-de", "wmt16-en-ro", "wmt16-ro-en"),
-    *(
-        "wsc273",
-        "winogrande",
-        "piqa",
-        "arc_easy",
-        "arc_challenge",
-        "openbookqa",
-        "coqa",
-        "drop",
-        "squadv2",
-        "race",
-    ),
-    *(
-        "boolq",
-        "cb",
-        "copa",
-        "rte",
-        "wic",
-        "wsc",
-        "multirc",
-        "record",
-        "anli_r1",
-        "anli_r2",
-        "anli_r3",
-    ),
-    *(
-        f"arithmetic_{kind}"
-        for kind in ("2da", "2ds", "3da", "3ds", "4da", "4ds", "5da", "5ds", "2dm", "1dc")
-    ),
-    *("anagrams1", "anagrams2", "cycle_letters", "random_insertion", "reversed_words"),
+    *_LANGUAGE,
+    *_CLOSED_BOOK,
+    *_TRANSLATION,
+    *_REASONING_AND_READING,
+    *_SUPERGLUE_AND_NLI,
+    *_ARITHMETIC,
+    *_WORD_PUZZLES,
 )
 """The tasks of GPT-3's paper (arXiv:2005.14165) that the harness has; it lacks QuAC and the SAT analogies."""
 OURS = "evaluation/harness.jsonl"
@@ -82,85 +105,105 @@ class Wish:
 
 
 def score(run_folder: Path, wish: Wish) -> Table:
-    """Score what is not scored yet; all scores of these tasks. Nothing is written where a task fails."""
+    """Score the tasks that have no scores yet, and return all scores of these weights.
+
+    Nothing is written if a task fails.
+    """
     settings = params.load(str(run_folder / "run.yaml"))
     plan = run_files.read_plan_file(run_folder)
+    spec = plan.phases[FULL]
     manager = _task_manager(wish.folder)
     names = _known_names(manager, wish.tasks)
-    about = {"harness": version("lm_eval"), "limit": wish.limit, "shots": wish.shots}
-    newest = newest_checkpoint(run_folder / plan.phases[FULL].checkpoint.folder)
+    newest = newest_checkpoint(run_folder / spec.checkpoint.folder)
     checkpoint = newest.name if newest else ""
-    # The second tells checkpoints of a training that still goes on apart.
-    about["training"] = f"{phase_fingerprint(settings, plan, run_folder, PHASE)} {checkpoint}"
+    # The checkpoint's name tells apart the checkpoints of a training that still goes on.
+    training = f"{phase_fingerprint(settings, plan, run_folder, PHASE)} {checkpoint}"
+    about: Row = {
+        "harness": version("lm_eval"),
+        "limit": wish.limit,
+        "shots": wish.shots,
+        "training": training,
+    }
     path = run_folder / (EXPORTED if wish.exported else OURS)
-    known = read_lines(path) if path.exists() else []
-    kept: list[Row] = [row for row in known if row.get("training") == about["training"]]
-    done = {row["task"] for row in kept if all(row.get(key) == about[key] for key in SAME)}
-    left = [name for name in names if wish.again or wish.exported or name not in done]
-    if len(left) < len(names):
-        said = f"{', '.join(name for name in names if name not in left)}: scored before."
-    else:
-        said = ""
-    if left:
+    rows = _rows_of_training(path, about)
+    missing = _unscored(names, rows, about, wish)
+    notes = [f"lm-evaluation-harness {about['harness']}"]
+    if len(missing) < len(names):
+        scored = [name for name in names if name not in missing]
+        notes.append(f"{', '.join(scored)}: scored before.")
+    if missing:
         with hold_run(run_folder, "evaluating"):
-            _require_data(manager, left)
+            _require_data(manager, missing)
             model: Any = "hf"
             if wish.exported is None:
-                model = TrainerModel(run_folder, plan.phases[FULL], settings.run.data.tokenizer)
-            device = "cpu" if plan.phases[FULL].device == "cpu" else "cuda"
-            found = run_tasks(manager, left, model, wish, device)
-            about["iteration"] = None if wish.exported else model.iteration
-            rows = list(_rows(found, about, "exported folder" if wish.exported else ""))
-            again = {row["what"] for row in rows}
-            kept = [row for row in kept if row["what"] not in again] + rows
-            write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
+                model = TrainerModel(run_folder, spec, settings.run.data.tokenizer)
+            device = "cpu" if spec.device == "cpu" else "cuda"
+            answers = run_tasks(manager, missing, model, wish, device)
+            # The model knows its iteration only after it has answered.
+            iteration = None if wish.exported else model.iteration
+            suffix = "exported folder" if wish.exported else ""
+            new_rows = list(_rows(answers, {**about, "iteration": iteration}, suffix))
+            replaced = {row["what"] for row in new_rows}
+            rows = [row for row in rows if row["what"] not in replaced] + new_rows
+            write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
             note_files(run_folder, [path])
-    notes = (f"lm-evaluation-harness {about['harness']}", *filter(None, [said]))
-    return Table(
-        [{key: row[key] for key in row if key not in SAME} for row in kept],
-        "Scores in tasks",
-        notes,
-    )
+    shown = [_without_identity(row) for row in rows]
+    return Table(shown, "Scores in tasks", tuple(notes))
+
+
+def _rows_of_training(path: Path, about: Row) -> list[Row]:
+    """Return the scores in a file that are of the same weights."""
+    rows = read_lines(path) if path.exists() else []
+    return [row for row in rows if row.get("training") == about["training"]]
+
+
+def _unscored(names: Sequence[str], rows: Sequence[Row], about: Row, wish: Wish) -> list[str]:
+    """Return the tasks without a score. With --again or an exported folder these are all tasks."""
+    if wish.again or wish.exported:
+        return list(names)
+    scored = {row["task"] for row in rows if all(row.get(key) == about[key] for key in SAME)}
+    return [name for name in names if name not in scored]
+
+
+def _without_identity(row: Row) -> Row:
+    """Return a score without what says which weights it is of."""
+    return {key: value for key, value in row.items() if key not in SAME}
 
 
 def run_tasks(
     manager: TaskManager, names: Sequence[str], model: Any, wish: Wish, device: str = "cpu"
 ) -> Mapping[str, Any]:
-    """What the harness answers: `results`, `n-shot`, `n-samples`, `versions`, `samples`, each by task."""
+    """Return the harness's answers: `results`, `n-shot`, `n-samples`, `versions`, `samples`, by task."""
+    model_args = None
     if model == "hf":
-        ready = {"pretrained": str(wish.exported), "dtype": "float32", "device": device}
-    else:
-        ready = None
-    found: Mapping[str, Any] | None = simple_evaluate(
+        model_args = {"pretrained": str(wish.exported), "dtype": "float32", "device": device}
+    answers: Mapping[str, Any] | None = simple_evaluate(
         model=model,
-        model_args=ready,
+        model_args=model_args,
         tasks=list(names),
         task_manager=manager,
         limit=wish.limit,
         num_fewshot=wish.shots,
         batch_size=BATCH,
     )
-    if found is None:
+    if answers is None:
         raise DataError(f"lm-evaluation-harness gave no scores for {', '.join(names)}.")
-    return found
+    return answers
 
 
 def list_tasks(names: Sequence[str], folder: Path | None) -> Table:
-    """Tasks with the data that each reads, and whether it is in the cache; without names those of GPT-3's paper."""
+    """Return tasks with the data that each reads, and whether it is in the cache.
+
+    Without names they are those of GPT-3's paper.
+    """
     manager = _task_manager(folder)
-    rows = [
-        {
-            "task": name,
-            "data": data,
-            "part": part,
-            "in the cache": "yes" if _is_cached(data) else "no",
-        }
-        for name in _known_names(manager, names or ("gpt3",))
-        for data, part in [_data_of(manager, name)]
-    ]
-    return Table(
-        rows, "Tasks", ("Where there is a network, scoring fetches what is not in the cache.",)
-    )
+    rows: list[Row] = []
+    for name in _known_names(manager, names or ("gpt3",)):
+        data, part = _data_of(manager, name)
+        cached = "yes" if _is_cached(data) else "no"
+        rows.append({"task": name, "data": data, "part": part, "in the cache": cached})
+    note = "Where there is a network, scoring fetches what is not in the cache."
+    return Table(rows, "Tasks", (note,))
 
 
 def _task_manager(folder: Path | None) -> TaskManager:
@@ -173,18 +216,22 @@ def _task_manager(folder: Path | None) -> TaskManager:
 
 
 def _known_names(manager: TaskManager, wanted: Sequence[str]) -> list[str]:
-    """The tasks meant, each once; `ParamsError` names one that the harness lacks, and the nearest ones."""
-    names = list(
-        dict.fromkeys(name for one in wanted for name in (GPT3 if one == "gpt3" else (one,)))
-    )
+    """Return the tasks, each once. `gpt3` stands for those of GPT-3's paper.
+
+    Raise `ParamsError` for a task that the harness lacks, with the nearest names.
+    """
+    expanded: list[str] = []
+    for word in wanted:
+        expanded += GPT3 if word == "gpt3" else (word,)
+    names = list(dict.fromkeys(expanded))
     for name in names:
         if name not in manager.task_index:
             near = difflib.get_close_matches(name, manager.task_index, 3)
             if near:
-                meant = f"Did you mean {' or '.join(near)}?"
+                hint = f"Did you mean {' or '.join(near)}?"
             else:
-                meant = "`lm_eval ls tasks` prints all names."
-            raise ParamsError(f"--tasks: lm-evaluation-harness has no task {name!r}. {meant}")
+                hint = "`lm_eval ls tasks` prints all names."
+            raise ParamsError(f"--tasks: lm-evaluation-harness has no task {name!r}. {hint}")
     return names
 
 
@@ -211,7 +258,7 @@ def _is_cached(data: str) -> bool:
 
 
 def _require_data(manager: TaskManager, names: Sequence[str]) -> None:
-    """`DataError` with all that has to be fetched, where a task's data is not here and cannot be."""
+    """Raise `DataError` if a task's data is not here and cannot be fetched, with all that is missing."""
     missing = []
     for name in names:
         try:
@@ -220,10 +267,10 @@ def _require_data(manager: TaskManager, names: Sequence[str]) -> None:
             missing.append((name, *_data_of(manager, name), str(error).strip().splitlines()[0]))
     if missing:
         lines = [f"  {name} ({data} {part}): {why}" for name, data, part, why in missing]
-        words = {
-            ", ".join(repr(word) for word in (data, part) if word) for _, data, part, _ in missing
-        }
-        loads = "; ".join(f"load_dataset({one})" for one in sorted(words))
+        arguments = set()
+        for _, data, part, _ in missing:
+            arguments.add(", ".join(repr(word) for word in (data, part) if word))
+        loads = "; ".join(f"load_dataset({words})" for words in sorted(arguments))
         raise DataError(
             "The data of these tasks is not in the cache and could not be fetched; nothing was scored:\n"
             + "\n".join(lines)
@@ -232,23 +279,27 @@ def _require_data(manager: TaskManager, names: Sequence[str]) -> None:
         )
 
 
-def _rows(found: Mapping[str, Any], about: Row, suffix: str) -> Iterator[Row]:
-    """A row for each measure of each task."""
-    for task, measures in found["results"].items():
-        shots = found["n-shot"].get(task, 0)
-        what = ", ".join(filter(None, (task, counted(shots, "shot"), suffix)))
+def _rows(answers: Mapping[str, Any], about: Row, suffix: str) -> Iterator[Row]:
+    """Yield a row for each measure of each task."""
+    for task, measures in answers["results"].items():
+        shots = answers["n-shot"].get(task, 0)
+        labels = [task, counted(shots, "shot")]
+        if suffix:
+            labels.append(suffix)
         for key, value in measures.items():
-            name, _, way = key.partition(",")
-            if isinstance(value, int | float) and not name.endswith("_stderr") and way:
-                error = measures.get(f"{name}_stderr,{way}")
-                yield {
-                    "what": what,
-                    "measure": name if way == "none" else f"{name} ({way})",
-                    "samples": measures.get("sample_len"),  # `n-samples` lacks groups of tasks
-                    "before": None,
-                    "after": value,
-                    "standard error": error if isinstance(error, int | float) else None,
-                    "task": task,
-                    "version": found["versions"].get(task),
-                    **about,
-                }
+            name, _, aggregation = key.partition(",")
+            is_measure = isinstance(value, int | float) and not name.endswith("_stderr")
+            if not is_measure or not aggregation:
+                continue
+            error = measures.get(f"{name}_stderr,{aggregation}")
+            yield {
+                "what": ", ".join(labels),
+                "measure": name if aggregation == "none" else f"{name} ({aggregation})",
+                "samples": measures.get("sample_len"),  # `n-samples` lacks groups of tasks
+                "before": None,
+                "after": value,
+                "standard error": error if isinstance(error, int | float) else None,
+                "task": task,
+                "version": answers["versions"].get(task),
+                **about,
+            }
