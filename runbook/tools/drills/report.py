@@ -40,50 +40,67 @@ than in a real training.
 
 
 def page_text(verdicts: Sequence[DrillVerdict], date: str, commit: str) -> str:
-    """Markdown: the table, then what each drill found."""
-    lines = [f"Last run {date} at {commit or 'an unknown commit'}, {platform.machine()}, Python "]
-    lines[0] += f"{platform.python_version()}: **{score(verdicts)}**.\n"
+    """Return the page in Markdown: the table, then what each drill found."""
+    when = f"Last run {date} at {commit or 'an unknown commit'}"
+    machine = f"{platform.machine()}, Python {platform.python_version()}"
+    lines = [f"{when}, {machine}: **{score(verdicts)}**.\n"]
     lines.append(
         "| drill | fault | verdict | measured | detected after s | steps lost | losses equal | took s |"
     )
     lines.append("| --- | --- | --- | --- | ---: | ---: | --- | ---: |")
-    lines += [
-        f"| {one.name} | {_cell(one.fault)} | {_verdict_cell(one)} | {_cell(one.measured)} "
-        f"| {_value_cell(one.detected_after_s)} | {_value_cell(one.steps_lost)} "
-        f"| {_value_cell(one.final_loss_equal)} | {one.seconds:.0f} |"
-        for one in verdicts
-    ]
+    lines += [_table_row(verdict) for verdict in verdicts]
     lines.append("\n## What each one found\n")
-    for one in verdicts:
-        again = ", second attempt" if one.attempt > 1 else ""
-        lines.append(f"**{one.name}**{again} ({one.action or 'no action'}): {_cell(one.detail)}.\n")
+    for verdict in verdicts:
+        attempt = ", second attempt" if verdict.attempt > 1 else ""
+        action = verdict.action or "no action"
+        lines.append(f"**{verdict.name}**{attempt} ({action}): {_cell(verdict.detail)}.\n")
     return PAGE_HEAD + "\n".join(lines)
 
 
-def verdict_line(one: DrillVerdict) -> str:
-    """A line for people."""
-    again = "second attempt: " if one.attempt > 1 else ""
-    measured = f"; measured: {one.measured}" if one.figures else ""
-    return f"{one.name:24} {one.verdict}  {one.seconds:6.1f} s  {again}{one.detail}{measured}"
+def _table_row(verdict: DrillVerdict) -> str:
+    """Return the row of one attempt in the table of the page."""
+    result = verdict.verdict
+    if verdict.attempt > 1:
+        result += " (second attempt)"
+    cells = (
+        verdict.name,
+        _cell(verdict.fault),
+        result,
+        _cell(verdict.measured),
+        _value_cell(verdict.detected_after_s),
+        _value_cell(verdict.steps_lost),
+        _value_cell(verdict.final_loss_equal),
+        f"{verdict.seconds:.0f}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def verdict_line(verdict: DrillVerdict) -> str:
+    """Return one attempt as a line for a terminal."""
+    attempt = "second attempt: " if verdict.attempt > 1 else ""
+    measured = f"; measured: {verdict.measured}" if verdict.figures else ""
+    result = f"{verdict.verdict}  {verdict.seconds:6.1f} s"
+    return f"{verdict.name:24} {result}  {attempt}{verdict.detail}{measured}"
 
 
 def score(verdicts: Sequence[DrillVerdict]) -> str:
-    """How many drills ended as they should, and how many of them at the second attempt only."""
-    last = {one.name: one for one in verdicts}.values()
-    passed = [one for one in last if one.verdict == "pass"]
-    second = sum(one.attempt > 1 for one in passed)
-    return f"{len(passed)} of {len(last)} ended as they should{f', {second} at the second attempt' if second else ''}"
-
-
-def _verdict_cell(one: DrillVerdict) -> str:
-    return f"{one.verdict} (second attempt)" if one.attempt > 1 else one.verdict
+    """Say how many drills ended as they should, and how many of them at the second attempt only."""
+    last_verdicts = {verdict.name: verdict for verdict in verdicts}.values()
+    passed = [verdict for verdict in last_verdicts if verdict.verdict == "pass"]
+    second_attempts = sum(verdict.attempt > 1 for verdict in passed)
+    text = f"{len(passed)} of {len(last_verdicts)} ended as they should"
+    if second_attempts:
+        text += f", {second_attempts} at the second attempt"
+    return text
 
 
 def _cell(text: str) -> str:
+    """Return a text as one cell of a Markdown table."""
     return text.replace("|", "\\|").replace("\n", " ")
 
 
 def _value_cell(value: object) -> str:
+    """Return a value as one cell of a Markdown table. None is an empty cell."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "" if value is None else str(value)

@@ -40,7 +40,9 @@ DRILLS: dict[str, Drill] = {
 
 
 def chosen_drills(names: Sequence[str]) -> list[str]:
-    """The drills that were named, all where none is; a name may be its number alone, or its words alone.
+    """Return the drills that were named, or all drills without a name.
+
+    A name may be its number alone, or its words alone.
 
     >>> chosen_drills(["1", "same-failure"])
     ['01-kill-rank', '17-same-failure']
@@ -49,27 +51,28 @@ def chosen_drills(names: Sequence[str]) -> list[str]:
 
 
 def summary(name: str) -> str:
-    """What a drill does, in one line."""
+    """Return what a drill does, in one line."""
     return (DRILLS[name].__doc__ or "").strip().partition("\n")[0]
 
 
 def _drill_named(word: str) -> str:
+    """Return the name of the drill that a word means. Raise `ParamsError` with the nearest ones."""
     for name in DRILLS:
-        number, _, words = name.partition("-")
-        if word in (name, number, number.lstrip("0"), words):
+        number, _, label = name.partition("-")
+        if word in (name, number, number.lstrip("0"), label):
             return name
-    words_of = {name.partition("-")[2]: name for name in DRILLS}
-    near = difflib.get_close_matches(word, [*DRILLS, *words_of], 2, cutoff=0.55)
-    nearest = sorted({words_of.get(one, one) for one in near})
+    names_by_label = {name.partition("-")[2]: name for name in DRILLS}
+    matches = difflib.get_close_matches(word, [*DRILLS, *names_by_label], 2, cutoff=0.55)
+    nearest = sorted({names_by_label.get(match, match) for match in matches})
     if nearest:
-        meant = f"Did you mean {' or '.join(nearest)}?"
+        hint = f"Did you mean {' or '.join(nearest)}?"
     else:
-        meant = f"There are {', '.join(DRILLS)}."
-    raise ParamsError(f"There is no drill {word!r}. {meant}")
+        hint = f"There are {', '.join(DRILLS)}."
+    raise ParamsError(f"There is no drill {word!r}. {hint}")
 
 
 def do_drills(names: Sequence[str], log: TextIO) -> Iterator[DrillVerdict]:
-    """Each drill's verdict as soon as it is there; what the trainings say goes to `log`."""
+    """Yield each drill's verdict as soon as it is there. What the trainings print goes to `log`."""
     with Bench() as bench:
         for name in names:
             with contextlib.redirect_stdout(log):
@@ -78,18 +81,19 @@ def do_drills(names: Sequence[str], log: TextIO) -> Iterator[DrillVerdict]:
 
 
 def do_attempts(names: Sequence[str], log: TextIO, *, again: bool) -> Iterator[DrillVerdict]:
-    """The verdicts of all drills, then with `again` those of second attempts at the failed ones."""
+    """Yield the verdicts of all drills, then with `again` those of second attempts at failed ones."""
     failed = []
     for verdict in do_drills(names, log):
         yield verdict
         if verdict.verdict != "pass":
             failed.append(verdict.name)
-    for verdict in do_drills(failed, log) if again and failed else ():
-        yield replace(verdict, attempt=2)
+    if again and failed:
+        for verdict in do_drills(failed, log):
+            yield replace(verdict, attempt=2)
 
 
 def do_drill(bench: Bench, name: str) -> DrillVerdict:
-    """One drill on a bench that is open; whatever of it cannot go on is a failed drill."""
+    """Do one drill on a bench that is open. A drill that cannot go on has failed."""
     began = time.monotonic()
     try:
         ending = DRILLS[name](bench)
