@@ -73,7 +73,7 @@ def hold_file(path: Path, what: str, *, wait_seconds: float = 0.0) -> Iterator[s
     path = path.absolute()
     process = processes.identify(os.getpid())
     assert process is not None, "we run, so we are found"
-    own = Holder(
+    new_holder = Holder(
         secrets.token_hex(8),
         what,
         shlex.join(sys.argv),
@@ -84,7 +84,7 @@ def hold_file(path: Path, what: str, *, wait_seconds: float = 0.0) -> Iterator[s
     end = time.monotonic() + wait_seconds
     while True:
         try:
-            taken_over = _acquire(path, own)
+            taken_over = _acquire(path, new_holder)
             break
         except HeldError:
             if time.monotonic() >= end:
@@ -94,7 +94,7 @@ def hold_file(path: Path, what: str, *, wait_seconds: float = 0.0) -> Iterator[s
         yield taken_over
     finally:
         holder = _read(path)
-        if isinstance(holder, Holder) and holder.token == own.token:
+        if isinstance(holder, Holder) and holder.token == new_holder.token:
             path.unlink()
 
 
@@ -107,12 +107,12 @@ def may_be_held(run_folder: Path) -> bool:
     return holder is not None and not (isinstance(holder, Holder) and _dead(holder))
 
 
-def _acquire(path: Path, own: Holder) -> str:
+def _acquire(path: Path, new_holder: Holder) -> str:
     """Make the lock ours, and say whose dead lock it was if it was one."""
     for _ in range(25):  # each further turn is because somebody else was faster
         holder = _read(path)
         if holder is None:
-            if _create(path, own):
+            if _create(path, new_holder):
                 return ""
         elif isinstance(holder, str):
             if not processes.wait_until(
@@ -124,10 +124,13 @@ def _acquire(path: Path, own: Holder) -> str:
                 f"{path.parent} is held by {holder.describe()}. Wait until it has ended, or end it."
             )
             if processes.standing(holder.process) is Standing.ELSEWHERE:
-                here = processes.host_name()
-                text += f" Whether it still runs cannot be seen from {here}: if it does not, remove {path}."
+                host = processes.host_name()
+                text += (
+                    f" Whether it still runs cannot be seen from {host}: if it does not, remove "
+                    f"{path}."
+                )
             raise HeldError(text)
-        elif _take_over(path, holder, own):
+        elif _take_over(path, holder, new_holder):
             return f"The lock of a dead process was taken over: {holder.describe()}."
     raise HeldError(
         f"{path} is being taken over by others again and again. Try again when they have ended."

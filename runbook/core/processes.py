@@ -95,8 +95,10 @@ def standing(identity: Identity) -> Standing:
         return Standing.REBOOTED if identity.host == host_name() else Standing.ELSEWHERE
     if identity.namespace != _namespace():
         return Standing.ELSEWHERE
-    now = identify(identity.pid)
-    return Standing.ALIVE if now is not None and now.start == identity.start else Standing.DEAD
+    current = identify(identity.pid)
+    # Another process may have the same id now: its start tells them apart.
+    is_same = current is not None and current.start == identity.start
+    return Standing.ALIVE if is_same else Standing.DEAD
 
 
 def process_tree(token: str) -> list[psutil.Process]:
@@ -116,13 +118,13 @@ def process_tree(token: str) -> list[psutil.Process]:
 
 def ranks(parent: int, token: str) -> list[psutil.Process]:
     """The training processes a job's script has started, in the order of their rank."""
-    own: dict[int, psutil.Process] = {}
+    rank_processes: dict[int, psutil.Process] = {}
     with contextlib.suppress(psutil.NoSuchProcess):
         for process in psutil.Process(parent).children():
             environment = _environment(process)
             if environment.get(JOB_VARIABLE) == token and environment.get("RANK", "").isdigit():
-                own[int(environment["RANK"])] = process
-    return [own[rank] for rank in sorted(own)]
+                rank_processes[int(environment["RANK"])] = process
+    return [rank_processes[rank] for rank in sorted(rank_processes)]
 
 
 def send(processes: list[psutil.Process], signal_number: signal.Signals) -> int:

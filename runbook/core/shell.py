@@ -127,10 +127,10 @@ def start_detached(
         str(err.absolute()),
         *command,
     ]
-    said = run(launcher, cwd=cwd, env=env, check=False)
-    if said.exit_code:
-        raise ProgramError(f"{shlex.join(command)} could not be started.{_words(said.err)}")
-    return int(said.out)
+    answer = run(launcher, cwd=cwd, env=env, check=False)
+    if answer.exit_code:
+        raise ProgramError(f"{shlex.join(command)} could not be started.{_words(answer.err)}")
+    return int(answer.out)
 
 
 def how_it_ended(exit_code: int) -> str:
@@ -201,8 +201,8 @@ def _start(
 
 
 def _environment(changes: Mapping[str, str | None] | None) -> dict[str, str]:
-    wanted: dict[str, str | None] = {**os.environ, **(changes or {})}
-    return {name: value for name, value in wanted.items() if value is not None}
+    merged: dict[str, str | None] = {**os.environ, **(changes or {})}
+    return {name: value for name, value in merged.items() if value is not None}
 
 
 def _kill_group(leader: subprocess.Popen[str]) -> tuple[str, str]:

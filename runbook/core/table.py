@@ -174,8 +174,8 @@ def pandas() -> Any:
     try:
         return importlib.import_module("pandas")
     except ModuleNotFoundError as error:
-        words = f"a DataFrame needs pandas ({error}): pip install 'gpt3-runbook[jupyter]'"
-        raise ModuleNotFoundError(words, name=error.name) from error
+        message = f"a DataFrame needs pandas ({error}): pip install 'gpt3-runbook[jupyter]'"
+        raise ModuleNotFoundError(message, name=error.name) from error
 
 
 def show_value(value: Any) -> str:

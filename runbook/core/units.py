@@ -136,9 +136,9 @@ def show_duration(seconds: float) -> str:
     units = [(86400, "d"), (3600, "h"), (60, "min"), (1, "s")]
     pairs = itertools.pairwise(units)
     (big, big_name), (small, small_name) = next(pair for pair in pairs if seconds >= pair[0][0])
-    whole, rest = divmod(seconds, big)
+    whole, remainder = divmod(seconds, big)
     return f"{whole:.0f} {big_name}" + (
-        f" {rest // small:.0f} {small_name}" if rest >= small else ""
+        f" {remainder // small:.0f} {small_name}" if remainder >= small else ""
     )
 
 

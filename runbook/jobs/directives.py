@@ -41,42 +41,46 @@ class Directive:
 
 
 def directives_of(code: str) -> list[Directive]:
-    """The #SBATCH and #PBS lines.
+    """Return the #SBATCH and #PBS lines.
 
-    >>> [(directive.name, directive.value) for directive in directives_of("#PBS -l select=4:system=x,walltime=1:00:00")]
+    >>> script = "#PBS -l select=4:system=x,walltime=1:00:00"
+    >>> [(directive.name, directive.value) for directive in directives_of(script)]
     [('select', '4:system=x'), ('walltime', '1:00:00')]
     """
-    found = []
+    directives = []
     for line, text in enumerate(code.splitlines(), 1):
-        if match := re.match(r"#(SBATCH|PBS)\s+(.*)", text):
-            try:
-                words = shlex.split(match[2], comments=True)
-            except ValueError:  # a quote that is not closed
-                words = match[2].split()
-            found += options_of("slurm" if match[1] == "SBATCH" else "pbs", words, line)
-    return found
+        match = re.match(r"#(SBATCH|PBS)\s+(.*)", text)
+        if match is None:
+            continue
+        try:
+            options = shlex.split(match[2], comments=True)
+        except ValueError:  # a quote that is not closed
+            options = match[2].split()
+        queue = "slurm" if match[1] == "SBATCH" else "pbs"
+        directives += options_of(queue, options, line)
+    return directives
 
 
 def options_of(queue: str, words: Sequence[str], line: int) -> list[Directive]:
     """Requests given as options, of a directive or of sbatch and qsub themselves."""
-    found: list[Directive] = []
-    rest = deque(words)
-    while rest and rest[0].startswith("-"):  # the next word is the script's own name
-        word = rest.popleft()
+    directives: list[Directive] = []
+    remaining = deque(words)
+    while remaining and remaining[0].startswith("-"):  # the next word is the script's own name
+        word = remaining.popleft()
         name, equals, value = word.lstrip("-").partition("=")
         if not word.startswith("--"):
             name = word[1:2]
             equals = word[2:]
             value = word[2:].removeprefix("=")
-        if not equals and rest and not rest[0].startswith("-") and name not in _FLAGS:
-            value = rest.popleft()
+        if not equals and remaining and not remaining[0].startswith("-") and name not in _FLAGS:
+            value = remaining.popleft()
         if queue == "slurm":
-            found.append(Directive(queue, _SHORT.get(name, name), value, line))
+            directives.append(Directive(queue, _SHORT.get(name, name), value, line))
         elif name == "l":
             parts = (part.partition("=") for part in re.split(r",(?=[a-z_]+=)", value))
-            found += [
+            directives += [
                 Directive(queue, resource, amount.strip('"'), line) for resource, _, amount in parts
             ]
         else:
-            found.append(Directive(queue, name, value, line))
-    return found
+            directives.append(Directive(queue, name, value, line))
+    return directives

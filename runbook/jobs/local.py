@@ -147,26 +147,28 @@ def _by_process(folder: JobFolder, job_id: str, identity: Identity) -> tuple[Job
                 f"process {identity.pid} on {identity.host}, seen {show_duration(age)} ago",
             )
         if age is None:
-            seen = "no sign of life that could be dated"
+            sign_of_life = "no sign of life that could be dated"
         else:
-            seen = f"no sign of life for {show_duration(age)}"
+            sign_of_life = f"no sign of life for {show_duration(age)}"
         if folder.cancelled.exists():
             return (
                 JobState.CANCELLED,
-                f"cancelled from another machine; {seen} from {identity.host}",
+                f"cancelled from another machine; {sign_of_life} from {identity.host}",
             )
-        place = f"it ran on {identity.host}: {seen}. Look there"
+        sighting = f"it ran on {identity.host}: {sign_of_life}. Look there"
         return (
             JobState.UNKNOWN,
-            f"{place}; if that machine is gone for good, `runbook cancel` says so",
+            f"{sighting}; if that machine is gone for good, `runbook cancel` says so",
         )
     if folder.cancelled.exists():
         return JobState.CANCELLED, "cancelled; it did not end in time and was killed"
     if standing is Standing.REBOOTED:
         return JobState.LOST, f"machine {identity.host} was rebooted while the job ran"
-    left = len(processes.process_tree(job_id))
-    more = f"; {left} of its processes still run: cancelling it ends them" if left else ""
-    return JobState.LOST, f"process {identity.pid} vanished without an exit code (killed?){more}"
+    num_running = len(processes.process_tree(job_id))
+    reason = f"process {identity.pid} vanished without an exit code (killed?)"
+    if num_running:
+        reason += f"; {num_running} of its processes still run: cancelling it ends them"
+    return JobState.LOST, reason
 
 
 def _half_submitted(folder: JobFolder, job_id: str) -> tuple[JobState, str]:
@@ -195,8 +197,8 @@ def _job_id(folder: JobFolder) -> str:
         raise JobError(f"No job was submitted from {folder.path}: it has no {folder.record.name}.")
     if not folder.record.exists():  # started by hand, perhaps a moment ago
         processes.wait_until(lambda: job_folder.read_started(folder) is not None, 1)
-    known = job_folder.read_started(folder) or job_folder.read_record(folder)
-    return known.job_id if known else "unknown"
+    record = job_folder.read_started(folder) or job_folder.read_record(folder)
+    return record.job_id if record else "unknown"
 
 
 def _identity(folder: JobFolder) -> Identity | None:
@@ -215,10 +217,10 @@ def _kill(job_id: str, spare: int = 0) -> None:
     if spare:
         processes.kill_until_none(lambda: _all_but(spare, job_id), seconds=5)
         processes.wait_until(lambda: not processes.process_tree(job_id), 3)
-    left = processes.kill_until_none(lambda: processes.process_tree(job_id))
-    if left:
+    survivors = processes.kill_until_none(lambda: processes.process_tree(job_id))
+    if survivors:
+        pids = ", ".join(str(process.pid) for process in survivors)
         raise JobError(
-            f"These processes of {job_id} could not be killed: "
-            f"{', '.join(str(process.pid) for process in left)}. They wait for a device or a file "
-            "system that does not answer, or belong to another user."
+            f"These processes of {job_id} could not be killed: {pids}. They wait for a device or "
+            "a file system that does not answer, or belong to another user."
         )

@@ -280,12 +280,12 @@ class Session:
     def _write(self) -> Twin:
         twin = self._twin()
         path = twin_path(self.run_folder, self.phase)
-        other = self.started
+        recorded_start = self.started
         with contextlib.suppress(RecordError):  # none that could be read
-            other = read_twin(path).started
-        if self._is_open and other != self.started:
+            recorded_start = read_twin(path).started
+        if self._is_open and recorded_start != self.started:
             raise RecordError(
-                f"{path} belongs to another execution of {self.phase}, begun {other}; this one "
+                f"{path} belongs to another execution of {self.phase}, begun {recorded_start}; this one "
                 f"began {self.started} and writes nothing over it. Go on in that notebook, or "
                 "begin anew here from the first cell."
             )
@@ -306,10 +306,7 @@ def _state_and_reason(error: BaseException) -> tuple[ExecutionState, str]:
     if isinstance(error, KeyboardInterrupt):
         return ExecutionState.INTERRUPTED, "the cell was interrupted"
     lines = str(error).strip().splitlines()
-    if len(lines) > REASON_LINES:
-        more = [f"... {len(lines) - REASON_LINES} more lines in the notebook"]
-    else:
-        more = []
-    return ExecutionState.FAILED, f"{type(error).__name__}: " + "\n".join(
-        lines[:REASON_LINES] + more
-    )
+    num_hidden = len(lines) - REASON_LINES
+    if num_hidden > 0:
+        lines = [*lines[:REASON_LINES], f"... {num_hidden} more lines in the notebook"]
+    return ExecutionState.FAILED, f"{type(error).__name__}: " + "\n".join(lines)

@@ -260,11 +260,11 @@ Those that are not installed are left out.
 
 def versions() -> dict[str, str]:
     """Versions of Python, system and packages, without importing any of them."""
-    known = {"python": platform.python_version(), "system": platform.platform()}
+    versions_by_name = {"python": platform.python_version(), "system": platform.platform()}
     for name in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            known[name] = metadata.version(name)
-    return known
+            versions_by_name[name] = metadata.version(name)
+    return versions_by_name
 
 
 def commit_of(project: Path) -> str:

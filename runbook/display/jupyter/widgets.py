@@ -134,8 +134,9 @@ def plain_buttons(comms: Iterable[str], actions: Actions, fields: Iterable[str] 
                 'style="flex:1 1 12em;min-width:0;line-height:26px">'
             )
         parts.append(
-            f'<button type="button" class="jupyter-button" data-runbook-click="{escape(comm)}"{typed} '
-            f'title="{escape(title)}" style="padding:0 10px;line-height:28px;flex:0 0 auto">{escape(words)}</button>'
+            f'<button type="button" class="jupyter-button" data-runbook-click="{escape(comm)}"'
+            f'{typed} title="{escape(title)}" '
+            f'style="padding:0 10px;line-height:28px;flex:0 0 auto">{escape(words)}</button>'
         )
     return f'<div style="display:flex;flex-wrap:wrap;gap:4px">{"".join(parts)}</div>'
 
@@ -288,10 +289,12 @@ class Form:
     def _row(self, entry: Field) -> Any:
         import ipywidgets as widgets
 
-        words = f'<div style="opacity:.8;font-size:90%;line-height:1.4;padding-top:.4em">{escape(entry.help)}</div>'
-        help_text = widgets.HTML(
-            words, layout={"flex": "1 1 20em"}
-        )  # beside its field, below it on a narrow page
+        html = (
+            '<div style="opacity:.8;font-size:90%;line-height:1.4;padding-top:.4em">'
+            f"{escape(entry.help)}</div>"
+        )
+        # Next to its field, below it on a narrow page.
+        help_text = widgets.HTML(html, layout={"flex": "1 1 20em"})
         row = widgets.HBox([self._inputs[entry.key], help_text], layout={"flex_flow": "row wrap"})
         return widgets.VBox([row, self._errors[entry.key]])
 
@@ -353,5 +356,10 @@ def _input(entry: Field) -> Any:
 
 
 def _error(text: str) -> str:
-    style = f"border-left:.3em solid {BAD};padding-left:.5em;margin-left:17em;line-height:1.4;white-space:pre-wrap"
-    return f'<div role="alert" style="{style}">✗ {escape(text)}</div>' if text else ""
+    if not text:
+        return ""
+    style = (
+        f"border-left:.3em solid {BAD};padding-left:.5em;margin-left:17em;line-height:1.4;"
+        "white-space:pre-wrap"
+    )
+    return f'<div role="alert" style="{style}">✗ {escape(text)}</div>'

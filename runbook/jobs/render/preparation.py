@@ -89,10 +89,10 @@ def _secret(reference: str) -> str:
         raise ParamsError(
             "preparation.secret is no reference to a secret: write env:NAME or file:PATH."
         )
-    kind, _, place = reference.partition(":")
+    kind, _, location = reference.partition(":")
     if kind == "env":
-        return f"secret=${{{place}:?is not set: it holds the password for this step}}"
-    return f"secret=$(<{quote(str(Path(place).expanduser()))})"
+        return f"secret=${{{location}:?is not set: it holds the password for this step}}"
+    return f"secret=$(<{quote(str(Path(location).expanduser()))})"
 
 
 SETUP_FOLDER = "environment"

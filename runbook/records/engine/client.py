@@ -379,9 +379,9 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
         before = -1
         while not outputs.done():
             if before == self._messages:
-                words = "No output came, and the kernel did not report the end of the cell"
+                message = "No output came, and the kernel did not report the end of the cell"
                 raise CellTimeoutError.error_from_timeout_and_cell(
-                    words, MOST_SECONDS_OF_SILENCE, cell
+                    message, MOST_SECONDS_OF_SILENCE, cell
                 )
             before = self._messages
             await asyncio.wait([outputs], timeout=MOST_SECONDS_OF_SILENCE)

@@ -118,22 +118,23 @@ def write_record(notebook: Any, twin: Twin, run_folder: Path, ended_phase: str =
 
 
 def _as_it_ended(twin: Twin, notebook: Any, state: ExecutionState | None, reason: str) -> Twin:
-    if (
-        state is None
-    ):  # executed by another tool: its word about the cells is not taken (papermill's own may be wrong)
+    if state is None:
+        # Executed by another tool: what it says about the cells does not count (papermill's own may
+        # be wrong).
         state = twin.state
         reason = twin.reason
         if twin.is_open:
             reason = f"the record was never finished: {RUNNING}"
+    elif state is ExecutionState.DONE and twin.is_open:
+        state = ExecutionState.FAILED
+        reason = NEVER_FINISHED
     elif state is ExecutionState.DONE:
-        state, reason = (
-            (ExecutionState.FAILED, NEVER_FINISHED) if twin.is_open else (twin.state, twin.reason)
-        )
+        state = twin.state
+        reason = twin.reason
     else:
         if state is ExecutionState.FAILED and twin.state is ExecutionState.FAILED:
-            reason = (
-                twin.reason
-            )  # of several lines; the kernel's word for an interruption is not: it knows no cause
+            # Of several lines. The kernel's reason for an interruption is not taken: it knows no cause.
+            reason = twin.reason
         status = {cell.get("id", ""): _status(cell) for cell in notebook.cells}
         twin = replace(
             twin,

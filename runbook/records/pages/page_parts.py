@@ -72,8 +72,10 @@ def result_rows(twin: Twin) -> list[ResultRow]:
             ratio = f"{value / planned:.3g}"
         else:
             ratio = ""
-        shown = show_value(key, value), show_value(key, planned)
-        rows.append(ResultRow(key, in_words(key), as_json(value), *shown, ratio, is_number(value)))
+        shown_values = show_value(key, value), show_value(key, planned)
+        rows.append(
+            ResultRow(key, in_words(key), as_json(value), *shown_values, ratio, is_number(value))
+        )
     return rows
 
 
@@ -137,5 +139,8 @@ def links_for(reason: str, to_runs: str) -> list[tuple[str, str]]:
     [('device out of memory', '../../when-it-fails.html#device-out-of-memory')]
     """
     page = f"{to_runs}{HELP_NAME}"
-    named = [(one.name, f"{page}#{anchor(one.name)}") for one in find_failures(reason.splitlines())]
+    named = [
+        (failure.name, f"{page}#{anchor(failure.name)}")
+        for failure in find_failures(reason.splitlines())
+    ]
     return named or ([(TITLE, page)] if reason else [])

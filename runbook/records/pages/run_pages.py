@@ -499,5 +499,5 @@ def _link_of_part(phase: str, value: str) -> str:
         return "#record"
     if value.removesuffix(".html") in PHASES:
         return f"#{value.removesuffix('.html')}-report"
-    own = value in [f"{phase}.{suffix}" for suffix in LINK_WORDS]
-    return f"records/{value}" if own else value.removeprefix("../")
+    is_record_of_phase = value in [f"{phase}.{suffix}" for suffix in LINK_WORDS]
+    return f"records/{value}" if is_record_of_phase else value.removeprefix("../")
