@@ -252,7 +252,6 @@ def rehearse_run(
         raise RunbookError(
             f"--ranks {outside[0]}: this job has ranks 0 to {spec.parallel.world_size - 1}"
         )
-    on_cpu = settings.site.hardware.device == "cpu"
     planned = plan.memory[phase].least_by_stage
     if count:
         counted = count(plan, phase, chosen)
@@ -280,62 +279,84 @@ def rehearse_run(
         limit_bytes=usable_bytes(settings.site),
         microbatches=spec.batch.num_microbatches,
         changed=changed,
-        not_rehearsed=()
-        if on_cpu
-        else (_DEEPSPEED,)
-        if spec.engine == "deepspeed"
-        else (_TRANSFORMER_ENGINE, _FUSED),
+        not_rehearsed=_not_rehearsed(settings.site, spec),
         stages=stages,
         replay=replay,
         replay_basis=basis,
     )
 
 
+def _not_rehearsed(site: Site, phase_plan: PhasePlan) -> tuple[str, ...]:
+    """Return what the job does on its devices and the rehearsal on this CPU does not."""
+    if site.hardware.device == "cpu":
+        return ()
+    if phase_plan.engine == "deepspeed":
+        return (_DEEPSPEED,)
+    return (_TRANSFORMER_ENGINE, _FUSED)
+
+
 def _replayed(
     settings: Settings, plan: Plan, phase: str, stages: Sequence[Stage]
 ) -> tuple[Replay | None, str]:
-    """The step on the schedule of all stages and what its seconds rest on; None and why it cannot be."""
-    spec = plan.phases[phase]
-    choice = (full_choice if phase == FULL else smoke_choice)(settings)
-    firsts = {found.stage: found for found in reversed(stages)}
-    if len(firsts) < spec.parallel.pipeline:
-        return (
-            None,
-            f"{len(firsts)} of {spec.parallel.pipeline} stages were rehearsed, and a step needs all",
+    """Replay a step on the schedule of all stages.
+
+    Return it with what its seconds rest on, or None with the reason why there is none.
+    """
+    phase_plan = plan.phases[phase]
+    parallel = phase_plan.parallel
+    choice = full_choice(settings) if phase == FULL else smoke_choice(settings)
+    # Several ranks of one stage may have been rehearsed: the first of each stands for it.
+    first_of_stage = {stage.stage: stage for stage in reversed(stages)}
+    if len(first_of_stage) < parallel.pipeline:
+        reason = (
+            f"{len(first_of_stage)} of {parallel.pipeline} stages were rehearsed, "
+            "and a step needs all"
         )
+        return None, reason
     device = modelled_device(choice)
     if isinstance(device, str):
         return None, device
     model = StepModel(setup_for(choice, device))
-    parallel = spec.parallel
-    sends = [kind for kind in stages[0].collectives if kind.op == "send"]
-    sent = sum(kind.bytes for kind in sends)
-    count = sum(kind.count for kind in sends)
+    times = [
+        stage_times(index, first_of_stage[index].work, model) for index in sorted(first_of_stage)
+    ]
     replay = Replay(
-        microbatches=spec.batch.num_microbatches,
-        send_seconds=sent / count / model.bandwidth(parallel.world_size // parallel.data)
-        if count
-        else 0.0,
+        microbatches=phase_plan.batch.num_microbatches,
+        send_seconds=_seconds_of_a_send(stages[0], phase_plan, model),
         hides_sends=model.setup.hides_sends,
         waiting_share=model.waiting_share,
         planned_seconds=plan.time[phase].seconds_per_iteration or 0.0,
         planned_parts=plan.time[phase].parts or {},
-        stages=tuple(stage_times(stage, firsts[stage].work, model) for stage in sorted(firsts)),
+        stages=tuple(times),
     )
     return replay, f"counted work at the plan's rates for {device.name}"
 
 
+def _seconds_of_a_send(stage: Stage, phase_plan: PhasePlan, model: StepModel) -> float:
+    """Return the mean time of a point-to-point send of this stage. 0 where it sends nothing."""
+    sends = [kind for kind in stage.collectives if kind.op == "send"]
+    num_sends = sum(kind.count for kind in sends)
+    if num_sends == 0:
+        return 0.0
+    mean_bytes = sum(kind.bytes for kind in sends) / num_sends
+    parallel = phase_plan.parallel
+    return mean_bytes / model.bandwidth(parallel.world_size // parallel.data)
+
+
 def _own_settings(run: str, set_words: Sequence[str]) -> tuple[Settings, tuple[str, ...]]:
-    """The run as our own trainer would do it, and what was changed for that."""
+    """Load the run as our own trainer would do it. Return the settings and what was changed."""
     settings = params.load(run, set_words=set_words)
     training = settings.run.training
-    own = _ABSENT if training.framework == "runbook" else _ABSENT | _OWN
-    words = [
-        f"training.{key}={value}"
-        for key, value in own.items()
-        if str(getattr(training, key)).lower() != value
-    ]
-    return (params.load(run, set_words=[*set_words, *words]) if words else settings), tuple(words)
+    needed = dict(_ABSENT)
+    if training.framework != "runbook":
+        needed |= _OWN
+    changes = []
+    for key, value in needed.items():
+        if str(getattr(training, key)).lower() != value:
+            changes.append(f"training.{key}={value}")
+    if changes:
+        settings = params.load(run, set_words=[*set_words, *changes])
+    return settings, tuple(changes)
 
 
 def distinct_ranks(spec: PhasePlan) -> list[int]:
@@ -351,19 +372,24 @@ def first_ranks(spec: PhasePlan) -> list[int]:
     return [stage * spec.parallel.world_size // stages for stage in range(stages)]
 
 
-def planned_flops(spec: PhasePlan, stage: int) -> int:
-    """Of one rank of this stage in a step: the plan's formula, and what is computed again."""
-    parallel = spec.parallel
-    own = spec.parallel.stage_layers(spec.model.layers)[stage]
-    model = replace(spec.model, layers=own)
-    layers = replace(model, padded_vocabulary=0).flops_per_sequence()
-    head = model.flops_per_sequence() - layers
-    if spec.recompute == "full":
-        again = 1 + spec.tuning.recomputed(own // parallel.virtual_pipeline) / 3
+def planned_flops(phase_plan: PhasePlan, stage: int) -> int:
+    """Return the planned FLOPs of one rank of this stage in a step, with those of recomputation."""
+    parallel = phase_plan.parallel
+    num_layers = parallel.stage_layers(phase_plan.model.layers)[stage]
+    stage_model = replace(phase_plan.model, layers=num_layers)
+    # Without a vocabulary there is no head: what remains is the work of the layers.
+    layer_flops = replace(stage_model, padded_vocabulary=0).flops_per_sequence()
+    head_flops = stage_model.flops_per_sequence() - layer_flops
+    if phase_plan.recompute == "full":
+        # A forward pass is a third of the layers' FLOPs.
+        recomputed = phase_plan.tuning.recomputed(num_layers // parallel.virtual_pipeline)
+        flops_per_sequence = layer_flops * (1 + recomputed / 3)
     else:
-        again = 1
-    mine = layers * again + (head if stage == parallel.pipeline - 1 else 0)
-    return round(mine * spec.batch.global_ / parallel.data / parallel.tensor / parallel.context)
+        flops_per_sequence = layer_flops
+    if stage == parallel.pipeline - 1:
+        flops_per_sequence += head_flops
+    flops_per_step = flops_per_sequence * phase_plan.batch.global_
+    return round(flops_per_step / parallel.data / parallel.tensor / parallel.context)
 
 
 def _count_here(plan: Plan, phase: str, ranks: Sequence[int], say: Any) -> Iterator[Any]:
@@ -391,34 +417,30 @@ def _count_here(plan: Plan, phase: str, ranks: Sequence[int], say: Any) -> Itera
 
 
 def _rehearse_ranks(plan: Path, phase: str, ranks: Sequence[int]) -> list[Any]:
-    named = ",".join(map(str, ranks))
-    words = [
-        sys.executable,
-        "-m",
-        "runbook.training.rehearsal",
-        str(plan),
-        "--phase",
-        phase,
-        "--ranks",
-        named,
+    """Rehearse ranks in a process of their own, and return what it counted of each."""
+    rank_list = ",".join(map(str, ranks))
+    argv = [
+        *(sys.executable, "-m", "runbook.training.rehearsal", str(plan)),
+        *("--phase", phase),
+        *("--ranks", rank_list),
     ]
-    mark = {processes.JOB_VARIABLE: str(plan.parent)}
-    ended = shell.run(words, timeout=SECONDS_A_RANK * len(ranks), env=mark, check=False)
-    if ended.exit_code:
-        said = "\n".join(
-            line for line in ended.err.splitlines() if "registered at" not in line
-        )  # torch's long lists
-        if (
-            ended.exit_code == CANNOT_REHEARSE or ended.exit_code < 0
-        ):  # or somebody killed it: too little memory here
-            raise CannotRehearseError(
-                f"{shell.how_it_ended(ended.exit_code)}: {shell.last_lines(said, 3)}"
-            )
-        raise ProgramError(
-            f"{phase} cannot be rehearsed at rank {named}: the trainer ended with "
-            f"{shell.how_it_ended(ended.exit_code)}. Its last words:\n{shell.last_lines(said)}"
+    job_variable = {processes.JOB_VARIABLE: str(plan.parent)}
+    ended = shell.run(argv, timeout=SECONDS_A_RANK * len(ranks), env=job_variable, check=False)
+    if not ended.exit_code:
+        return [json.loads(line) for line in ended.out.splitlines()]
+    # Without torch's long lists, which would hide the error.
+    lines = [line for line in ended.err.splitlines() if "registered at" not in line]
+    errors = "\n".join(lines)
+    # Somebody killed it: too little memory here.
+    was_killed = ended.exit_code < 0
+    if ended.exit_code == CANNOT_REHEARSE or was_killed:
+        raise CannotRehearseError(
+            f"{shell.how_it_ended(ended.exit_code)}: {shell.last_lines(errors, 3)}"
         )
-    return [json.loads(line) for line in ended.out.splitlines()]
+    raise ProgramError(
+        f"{phase} cannot be rehearsed at rank {rank_list}: the trainer ended with "
+        f"{shell.how_it_ended(ended.exit_code)}. Its last words:\n{shell.last_lines(errors)}"
+    )
 
 
 def _gib(size: float) -> str:

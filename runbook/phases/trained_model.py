@@ -142,45 +142,47 @@ def _write_tokenizer(name: str, spec: PhasePlan, out: Path) -> None:
 
 
 def _model_card(folder: Path, settings: Settings, spec: PhasePlan, exported: Exported) -> str:
-    """README.md from what the run recorded; what only its owner knows is left to fill in."""
-    last = exported.iteration
-    metrics = folder / spec.log.metrics
-    if last and metrics.exists():
-        steps = [loss for step, loss in read_metrics(metrics).losses if step <= last]
-    else:
-        steps = []
-    evaluated = [
-        each for each in read_validation(folder / spec.log.validation) if each.iteration <= last
-    ]
-    twin = find_twin(folder, spec.phase)
-    versions = ", ".join(
-        f"{name} {version}" for name, version in (twin.versions if twin else {}).items()
-    )
+    """Return README.md from what the run recorded; what only its owner knows is left to fill in."""
+    record = find_twin(folder, spec.phase)
+    commit = record.commit if record else ""
+    package_versions = record.versions if record else {}
+    versions = ", ".join(f"{name} {version}" for name, version in package_versions.items())
     texts = [
         f"- {text.dataset.title} (`{text.name}`, weight {text.weight:g}); licence: {text.dataset.licence}"
         for text in settings.texts
     ]
-    return (
-        Path(__file__)
-        .with_name("model_card.md")
-        .read_text(encoding="utf-8")
-        .format(
-            settings=settings,
-            spec=spec,
-            exported=exported,
-            model=spec.model,
-            cut=spec.parallel,
-            texts="\n".join(texts),
-            loss=f"{steps[0]:.4f} at first, {steps[-1]:.4f} at step {last:,}"
-            if steps
-            else "not recorded",
-            validation=f"{evaluated[-1].loss:.4f} after step {evaluated[-1].iteration:,}"
-            if evaluated
-            else "not measured",
-            commit=(twin.commit if twin else "") or "not recorded",
-            versions=versions or "not recorded",
-        )
+    template = Path(__file__).with_name("model_card.md").read_text(encoding="utf-8")
+    return template.format(
+        settings=settings,
+        spec=spec,
+        exported=exported,
+        model=spec.model,
+        cut=spec.parallel,
+        texts="\n".join(texts),
+        loss=_training_loss_text(folder / spec.log.metrics, exported.iteration),
+        validation=_validation_loss_text(folder / spec.log.validation, exported.iteration),
+        commit=commit or "not recorded",
+        versions=versions or "not recorded",
     )
+
+
+def _training_loss_text(metrics: Path, last: int) -> str:
+    """Return the first loss and that of the last exported iteration."""
+    if not last or not metrics.exists():
+        return "not recorded"
+    losses = [loss for iteration, loss in read_metrics(metrics).losses if iteration <= last]
+    if not losses:
+        return "not recorded"
+    return f"{losses[0]:.4f} at first, {losses[-1]:.4f} at step {last:,}"
+
+
+def _validation_loss_text(validation: Path, last: int) -> str:
+    """Return the newest validation loss up to the last exported iteration."""
+    evaluated = [row for row in read_validation(validation) if row.iteration <= last]
+    if not evaluated:
+        return "not measured"
+    newest = evaluated[-1]
+    return f"{newest.loss:.4f} after step {newest.iteration:,}"
 
 
 def import_weights(folder: Path, source: Path, phase: str = TRAINED) -> str:
@@ -195,19 +197,22 @@ def import_weights(folder: Path, source: Path, phase: str = TRAINED) -> str:
 
 
 def _compare_tokenizers(name: str, source: Path) -> None:
-    """`ParamsError` where the run's tokenizer gives other ids than that of the folder, if the folder has one."""
-    for file in ("tokenizer.json", "tokenizer.model"):
-        if (path := source / file).exists():
-            ours = load_tokenizer(name)
-            theirs = load_tokenizer(str(path))
-            for probe in PROBES:
-                if (expected := theirs.encode(probe)) != (ids := ours.encode(probe)):
-                    raise ParamsError(
-                        f"{path} encodes {probe!r} as {expected[:8]}, and data.tokenizer {name} as {ids[:8]}: the "
-                        f"weights would read other words than they learned. Set data.tokenizer to {path}, and "
-                        "tokenize the data with it."
-                    )
-            return
+    """Raise `ParamsError` where the folder has a tokenizer that gives other ids than the run's."""
+    candidates = (source / "tokenizer.json", source / "tokenizer.model")
+    path = next((path for path in candidates if path.exists()), None)
+    if path is None:
+        return
+    ours = load_tokenizer(name)
+    theirs = load_tokenizer(str(path))
+    for probe in PROBES:
+        expected = theirs.encode(probe)
+        ids = ours.encode(probe)
+        if expected != ids:
+            raise ParamsError(
+                f"{path} encodes {probe!r} as {expected[:8]}, and data.tokenizer {name} as {ids[:8]}: the "
+                f"weights would read other words than they learned. Set data.tokenizer to {path}, and "
+                "tokenize the data with it."
+            )
 
 
 def ask_trainer(

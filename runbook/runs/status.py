@@ -62,15 +62,14 @@ def active_jobs(
 
 
 def _attempt(name: str) -> tuple[str, int, str]:
-    """What jobs are sorted by: phase, number, and the part of the phase's work where it has several jobs."""
+    """Return what jobs are sorted by: phase, number of the attempt, and part of the phase's work."""
     for phase in PHASES:
         if name == phase or name.startswith(f"{phase}-"):
-            part, _, number = name[len(phase) + 1 :].rpartition("-")
-            return (
-                phase,
-                int(number) if number.isdigit() else 1,
-                part if number.isdigit() else f"{part}-{number}",
-            )
+            suffix = name[len(phase) + 1 :]
+            part, _, number = suffix.rpartition("-")
+            if number.isdigit():
+                return phase, int(number), part
+            return phase, 1, f"{part}-{number}"
     return name, 0, ""
 
 
@@ -80,71 +79,98 @@ def scheduler_of(folder: Path) -> Scheduler:
 
 
 def status_of_all(runs: Path | None) -> str:
-    """A table of all runs."""
-    found = sorted(read_runs(runs or runs_folder(params.project_root())), key=lambda run: run.name)
-    if not found:
+    """Return a table of all runs."""
+    folder = runs or runs_folder(params.project_root())
+    states = sorted(read_runs(folder), key=lambda run: run.name)
+    if not states:
         return "No runs yet: runbook run local makes the first one."
-    rows = [
-        {
-            "run": run.name,
-            "phase": run.phase,
-            "state": run.state,
-            "verdict": run.verdict,
-            "age": show_duration(max(0.0, time.time() - run.changed.timestamp())),
-            "numbers": run.problem.splitlines()[0] if run.problem else _numbers(run.numbers),
-        }
-        for run in found
-    ]
+    rows = []
+    for run in states:
+        age_seconds = max(0.0, time.time() - run.changed.timestamp())
+        numbers = run.problem.splitlines()[0] if run.problem else _numbers(run.numbers)
+        rows.append(
+            {
+                "run": run.name,
+                "phase": run.phase,
+                "state": run.state,
+                "verdict": run.verdict,
+                "age": show_duration(age_seconds),
+                "numbers": numbers,
+            }
+        )
     return Table(rows).as_text()
 
 
 def status_of_one(name: str, runs: Path | None) -> str:
-    """Phases and jobs of a run; for jobs that have not ended, their queue and the last lines they wrote."""
+    """Return the phases and jobs of a run; for living jobs also their queue and last log lines."""
     folder = run_folder(name, runs)
     run = read_run(folder)
     parts = [str(folder), phases_table(run).as_text()]
     if run.problem:
-        return "\n\n".join(
-            [*parts, f"{run.problem}\nWithout it the queue of its jobs is not known."]
-        )
+        parts.append(f"{run.problem}\nWithout it the queue of its jobs is not known.")
+        return "\n\n".join(parts)
     scheduler = scheduler_of(folder)
     jobs = [(job, scheduler.state(job)) for job in job_folders(folder)]
     living = [job for job, status in jobs if status.state in LIVING]
-    rows = [_job_row(job, status) for job, status in jobs]
-    filled = [
-        {key: value for key, value in row.items() if any(other[key] for other in rows)}
-        for row in rows
-    ]
-    parts += [Table(table).as_text() for table in (filled, _queue_rows(scheduler, living)) if table]
-    tails = [(log, job_folder.log_tail(log, 6)) for job in living for log in _logs(job)]
-    return "\n\n".join(
-        [*parts, *("\n".join([f"==> {log} <==", *lines]) for log, lines in tails if lines)]
-    )
+    job_rows = _without_empty_columns([_job_row(job, status) for job, status in jobs])
+    queue_rows = _queue_rows(scheduler, living)
+    if job_rows:
+        parts.append(Table(job_rows).as_text())
+    if queue_rows:
+        parts.append(Table(queue_rows).as_text())
+    for job in living:
+        parts += _log_tails(job)
+    return "\n\n".join(parts)
+
+
+def _without_empty_columns(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows without the columns that are empty in every row."""
+    filled_rows: list[Row] = []
+    for row in rows:
+        filled = {key: value for key, value in row.items() if any(other[key] for other in rows)}
+        filled_rows.append(filled)
+    return filled_rows
+
+
+def _log_tails(job: JobFolder) -> list[str]:
+    """Return the last lines of each log of a job, under the log's path; nothing of an empty log."""
+    tails = []
+    for log in _logs(job):
+        lines = job_folder.log_tail(log, 6)
+        if lines:
+            tails.append("\n".join([f"==> {log} <==", *lines]))
+    return tails
 
 
 def phases_table(run: RunState) -> Table:
-    """State, verdict, end and key numbers of each phase."""
+    """Return the state, verdict, end and key numbers of each phase."""
     rows = []
     for phase in run.phases:
-        words: Row = {"verdict": "", "ended": "", "numbers": phase.problem.partition(". ")[0]}
-        if twin := phase.twin:
-            words = {
-                "verdict": twin.verdict,
-                "ended": twin.ended,
-                "numbers": _numbers(twin.results),
-            }
-        rows.append({"phase": phase.phase, "state": phase.state, **words})
+        row = {"phase": phase.phase, "state": phase.state}
+        record = phase.twin
+        if record:
+            row["verdict"] = record.verdict
+            row["ended"] = record.ended
+            row["numbers"] = _numbers(record.results)
+        else:
+            row["verdict"] = ""
+            row["ended"] = ""
+            row["numbers"] = phase.problem.partition(". ")[0]
+        rows.append(row)
     return Table(rows)
 
 
 def _job_row(job: JobFolder, status: JobStatus) -> Row:
-    """A job's folder, id, state, how long, partition, nodes, why."""
-    began = status.started
+    """Return a job's name, id, state, time, partition, nodes and the reason of its state."""
+    elapsed = ""
+    if status.started is not None:
+        ended = status.ended or time.time()
+        elapsed = show_duration(ended - status.started)
     return {
         "job": job.path.name,
         "id": status.job_id,
         "state": str(status.state),
-        "time": "" if began is None else show_duration((status.ended or time.time()) - began),
+        "time": elapsed,
         "partition": read_job_request(job).partition,
         "nodes": _nodes(job),
         "why": status.reason,
@@ -152,21 +178,24 @@ def _job_row(job: JobFolder, status: JobStatus) -> Row:
 
 
 def _nodes(job: JobFolder) -> str:
-    """The hosts a job was given, as it wrote them down; the host it began on where it did not; else empty."""
+    """Return the hosts that a job recorded, else the hosts where it began. Empty where neither is known."""
     if job.hostfile.exists():
         return ",".join(job.hostfile.read_text(encoding="utf-8").split())
     started = [job_folder.read_started(part) for part in element_folders(job) or [job]]
-    return ",".join(dict.fromkeys(one.identity.host for one in started if one))
+    hosts = [record.identity.host for record in started if record]
+    return ",".join(dict.fromkeys(hosts))
 
 
 def _numbers(results: Mapping[str, object]) -> str:
+    """Return the first and last loss and the throughput. Empty where there is no loss."""
     if results.get("last_loss") is None:
         return ""
+    first = _number(results.get("first_loss"), ".2f")
+    last = _number(results["last_loss"], ".2f")
+    text = f"loss {first} to {last}"
     if results.get("tokens_per_second"):
-        speed = f", {_number(results['tokens_per_second'], ',.0f')} tokens/s"
-    else:
-        speed = ""
-    return f"loss {_number(results.get('first_loss'), '.2f')} to {_number(results['last_loss'], '.2f')}{speed}"
+        text += f", {_number(results['tokens_per_second'], ',.0f')} tokens/s"
+    return text
 
 
 def _number(value: Any, form: str) -> str:
@@ -175,10 +204,11 @@ def _number(value: Any, form: str) -> str:
 
 
 def _queue_rows(scheduler: Scheduler, jobs: Iterable[JobFolder]) -> Sequence[Row]:
-    """What the queue says of the partitions that these jobs ask for; empty on a machine without one."""
-    names = sorted(
-        {name for job in jobs for name in read_job_request(job).partition.split(",") if name}
-    )
+    """Return what the queue says of the partitions of these jobs. Empty on a machine without one."""
+    partitions: set[str] = set()
+    for job in jobs:
+        partitions.update(read_job_request(job).partition.split(","))
+    names = sorted(partitions - {""})
     if not names or not isinstance(scheduler, QueueScheduler):
         return []
     try:
@@ -206,12 +236,16 @@ def find_job(job_id: str, runs: Path | None) -> str:
 def _has_id(job: JobFolder, word: str) -> bool:
     """Whether a job has this id: as runbook says it (slurm-12), as the queue does (12, 12.server, 12_3, 12[3])."""
     record = job_folder.read_record(job)
-    began = job_folder.read_started(job)
-    known = {record.job_id, record.queue_id} if record else set()
-    known |= {began.job_id} if began else set()
-    known |= {name.partition("-")[2] for name in known}
-    known |= {name.partition(".")[0].removesuffix("[]") for name in known}
-    return bool(word) and (word in known or re.split(r"[_.\[]", word, maxsplit=1)[0] in known)
+    started = job_folder.read_started(job)
+    ids: set[str] = set()
+    if record:
+        ids |= {record.job_id, record.queue_id}
+    if started:
+        ids.add(started.job_id)
+    ids |= {name.partition("-")[2] for name in ids}
+    ids |= {name.partition(".")[0].removesuffix("[]") for name in ids}
+    array_id = re.split(r"[_.\[]", word, maxsplit=1)[0]
+    return bool(word) and (word in ids or array_id in ids)
 
 
 def refuse_while_a_job_runs(folder: Path, scheduler: Scheduler) -> None:
@@ -251,28 +285,28 @@ def _request_stop(job: JobFolder, scheduler: Scheduler) -> str:
 def show_log(run: str, runs: Path | None, *, follow: bool, say: Callable[[str], None]) -> None:
     """Say what the newest job wrote to its out and err; `follow` goes on until the job has ended."""
     folder = run_folder(run, runs)
-    if not (jobs := job_folders(folder)):
+    jobs = job_folders(folder)
+    if not jobs:
         raise JobError(f"{folder.name} has submitted no job yet: runbook run {run} does.")
-    job = max(jobs, key=lambda one: one.record.stat().st_mtime)
+    job = max(jobs, key=lambda candidate: candidate.record.stat().st_mtime)
     scheduler = scheduler_of(folder)
     offsets = dict.fromkeys(_logs(job), 0)
     say(f"==> {job.path} <==")
     while True:
-        status = scheduler.state(
-            job
-        )  # before reading: what an ended job wrote is then read to its end
-        last = status.final or not follow
+        # Asked before the logs are read: what an ended job wrote is then read to its end.
+        status = scheduler.state(job)
+        is_last = status.final or not follow
         for path in filter(Path.exists, offsets):
             with path.open("rb") as stream:
                 stream.seek(offsets[path])
                 text = stream.read()
-            text = (
-                text if last else text[: text.rfind(b"\n") + 1]
-            )  # a line half written is said when it is whole
+            if not is_last:
+                # A line that is half written is shown when it is whole.
+                text = text[: text.rfind(b"\n") + 1]
             offsets[path] += len(text)
             for line in text.decode(errors="replace").splitlines():
                 say(line)
-        if last:
+        if is_last:
             say(f"==> {status.state}: {status.reason or 'no reason given'} <==")
             return
         time.sleep(POLL_SECONDS)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from html import escape
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 from runbook.core.checks import counted, judge
 from runbook.core.errors import DataError
@@ -184,39 +185,43 @@ def tokenize(open_phase: OpenPhase) -> None:
 
 
 def verify(open_phase: OpenPhase) -> CheckTable:
-    """Hold the token files against their manifests and against themselves."""
+    """Compare the token files with their manifests and with themselves, and record what was counted."""
     if open_phase.plan.data.mock:
         return open_phase.check(
             [Check("token files", "unknown", "mock data", "there are no token files")]
         )
-    found = token_prefixes_of(open_phase)
-    names = {prefix: f"{prefix.name}: " if len(found) > 1 else "" for prefix in found}
+    prefixes = token_prefixes_of(open_phase)
     ready = ready_pairs(open_phase.settings, open_phase.plan.data, open_phase.folder)
-    readers = [IndexedReader(one.bin, one.idx) for one in map(TokenFiles.existing, ready)]
-    manifests = [read_manifest(prefix) for prefix in found if prefix not in ready]
-    checks = [
-        replace(check, name=name + check.name)
-        for prefix, name in names.items()
-        for check in verify_tokens(prefix)
-    ]
-    checks += [*check_sources(manifests), *vocabulary_checks(open_phase)]
+    manifests = [read_manifest(prefix) for prefix in prefixes if prefix not in ready]
+    results = _counted_results(manifests, ready)
+    checks: list[Check] = []
+    for prefix in prefixes:
+        label = f"{prefix.name}: " if len(prefixes) > 1 else ""
+        for check in verify_tokens(prefix):
+            checks.append(replace(check, name=label + check.name))
+    checks += check_sources(manifests)
+    checks += vocabulary_checks(open_phase)
     verdicts = open_phase.check(checks)
-    if manifests:
-        counted_keys: tuple[str, ...] = (
-            "documents",
-            "tokens",
-            "text_bytes",
-            "skipped_records",
-            "empty",
-        )
-    else:
-        counted_keys = ()
-    sums = {key: sum(getattr(manifest, key) for manifest in manifests) for key in counted_keys}
-    sums["documents"] = sums.get("documents", 0) + sum(reader.num_documents for reader in readers)
-    sums["tokens"] = sums.get("tokens", 0) + sum(reader.num_tokens for reader in readers)
-    open_phase.session.add_results(sums)
+    open_phase.session.add_results(results)
     open_phase.session.plan["tokens"] = open_phase.plan.data.estimated_tokens or None
     return verdicts
+
+
+def _counted_results(manifests: Sequence[Manifest], ready: Sequence[Path]) -> dict[str, int]:
+    """Sum what the manifests counted, and the documents and tokens of files that came ready.
+
+    Ready files have no manifest, so a run of these alone has no other counts.
+    """
+    counts: dict[str, int] = {"documents": 0, "tokens": 0}
+    if manifests:
+        for key in ("documents", "tokens", "text_bytes", "skipped_records", "empty"):
+            counts[key] = sum(getattr(manifest, key) for manifest in manifests)
+    for prefix in ready:
+        files = TokenFiles.existing(prefix)
+        reader = IndexedReader(files.bin, files.idx)
+        counts["documents"] += reader.num_documents
+        counts["tokens"] += reader.num_tokens
+    return counts
 
 
 def check_sources(manifests: Sequence[Manifest]) -> list[Check]:
@@ -276,70 +281,80 @@ def token_prefixes_of(open_phase: OpenPhase) -> list[Path]:
 
 
 def show_what_it_is(open_phase: OpenPhase) -> View:
-    """One table of what came out, and pictures of how long documents are and where they come from."""
-    if not (found := _read_manifests(open_phase)):
+    """Return a table of what came out, with figures of document lengths and sources."""
+    manifests = _read_manifests(open_phase)
+    if not manifests:
         return View(["There is no manifest: no text became tokens in this run."])
-    view = View(
-        [
-            Table(
-                [{"what": what, "value": value} for what, value in _manifest_facts(found)],
-                "What the data is",
-            )
-        ]
-    )
-    if sources := _source_rows(found):
+    facts = [{"what": name, "value": value} for name, value in _manifest_facts(manifests)]
+    view = View([Table(facts, "What the data is")])
+    sources = _source_rows(manifests)
+    if sources:
         view.append(Table(sources, "By source"))
-    lengths = [
-        sum(counts)
-        for counts in zip_longest(*(manifest.lengths for manifest in found), fillvalue=0)
-    ]
-    words = ", ".join(
-        f"{count:,} of {2**place:,} to {2 ** (place + 1) - 1:,}"
-        for place, count in enumerate(lengths)
-        if count
-    )
-    figure = length_figure(lengths, open_phase.plan.model.sequence_length)
-    view.append((figure, f"Documents by their number of tokens: {words}."))
+    view.append(_lengths_figure(manifests, open_phase.plan.model.sequence_length))
     if sources:
         figure = source_figure({row["source"]: row["tokens"] for row in sources})
         view.append((figure, "Tokens of each source; the numbers are in the table."))
-    return View(
-        [
-            *view,
-            Formula(*formulas.epochs(open_phase.plan, FULL, sum(each.tokens for each in found))),
-        ]
-    )
+    num_tokens = sum(manifest.tokens for manifest in manifests)
+    view.append(Formula(*formulas.epochs(open_phase.plan, FULL, num_tokens)))
+    return view
+
+
+def _lengths_figure(manifests: Sequence[Manifest], sequence_length: int) -> tuple[Any, str]:
+    """Return the figure of document lengths, and the same counts as text."""
+    histograms = [manifest.lengths for manifest in manifests]
+    lengths = [sum(counts) for counts in zip_longest(*histograms, fillvalue=0)]
+    # Entry n of a histogram counts documents of 2^n to 2^(n+1) - 1 tokens.
+    ranges = [
+        f"{count:,} of {2**exponent:,} to {2 ** (exponent + 1) - 1:,}"
+        for exponent, count in enumerate(lengths)
+        if count
+    ]
+    text = f"Documents by their number of tokens: {', '.join(ranges)}."
+    return length_figure(lengths, sequence_length), text
 
 
 def show_plan_beside(open_phase: OpenPhase) -> View:
-    """The plan's estimates beside what was counted, with the difference; and the speed of each stage."""
-    if not (found := _read_manifests(open_phase)):
+    """Return the plan's estimates next to what was counted, and the throughput of each stage."""
+    manifests = _read_manifests(open_phase)
+    if not manifests:
         return View(["There is nothing to compare: no text became tokens in this run."])
-    plan = open_phase.plan
-    hours = plan.data_work[0].core_hours if plan.data_work else None
-    stages = ("read", "parse", "encode", "write")
-    core_seconds = sum(manifest.seconds.get(stage, 0.0) for manifest in found for stage in stages)
-    written = sum(file["bytes"] for manifest in found for file in manifest.files.values())
-    sizes = [text.dataset.text_bytes for text in open_phase.settings.texts]
-    catalogued = sum(sizes) if all(sizes) else None
-    planned = {
-        "tokens": plan.data.estimated_tokens or None,
-        "token files (MB)": plan.data.estimated_bytes / 1e6 if plan.data.estimated_bytes else None,
-        "text (MB)": catalogued / 1e6 if catalogued else None,
-        "time on one core (s)": None if hours is None else 3600 * hours,
-    }
-    counts = (
-        sum(one.tokens for one in found),
-        written / 1e6,
-        sum(one.text_bytes for one in found) / 1e6,
-        core_seconds,
-    )
-    table = plan_versus_actual(planned, dict(zip(planned, counts, strict=True)))
-    longest = max(found, key=lambda manifest: manifest.seconds["wall"])
-    speed = FUSED_BYTES_PER_SECOND / RECORD_SHARE / 1e6 * longest.workers
+    table = plan_versus_actual(_planned_work(open_phase), _counted_work(manifests))
+    longest = max(manifests, key=lambda manifest: manifest.seconds["wall"])
+    planned_mb_per_second = FUSED_BYTES_PER_SECOND / RECORD_SHARE / 1e6 * longest.workers
     rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in longest.rates.items())
-    words = f"MB of text a second: {rates}; plan {speed:,.0f}."
-    return View([replace(table, title="Planned and found"), words])
+    text = f"MB of text a second: {rates}; plan {planned_mb_per_second:,.0f}."
+    return View([replace(table, title="Planned and found"), text])
+
+
+def _planned_work(open_phase: OpenPhase) -> dict[str, float | None]:
+    """Return the plan's estimates. None where the plan has none."""
+    plan = open_phase.plan
+    core_hours = plan.data_work[0].core_hours if plan.data_work else None
+    text_sizes = [text.dataset.text_bytes for text in open_phase.settings.texts]
+    text_bytes = sum(text_sizes) if all(text_sizes) else 0
+    token_bytes = plan.data.estimated_bytes
+    return {
+        "tokens": plan.data.estimated_tokens or None,
+        "token files (MB)": token_bytes / 1e6 if token_bytes else None,
+        "text (MB)": text_bytes / 1e6 if text_bytes else None,
+        "time on one core (s)": None if core_hours is None else 3600 * core_hours,
+    }
+
+
+def _counted_work(manifests: Sequence[Manifest]) -> dict[str, float]:
+    """Return what the manifests counted, under the names of the plan's estimates."""
+    file_bytes = 0
+    core_seconds = 0.0
+    for manifest in manifests:
+        file_bytes += sum(file["bytes"] for file in manifest.files.values())
+        for stage in ("read", "parse", "encode", "write"):
+            core_seconds += manifest.seconds.get(stage, 0.0)
+    return {
+        "tokens": sum(manifest.tokens for manifest in manifests),
+        "token files (MB)": file_bytes / 1e6,
+        "text (MB)": sum(manifest.text_bytes for manifest in manifests) / 1e6,
+        "time on one core (s)": core_seconds,
+    }
 
 
 def show_documents(open_phase: OpenPhase) -> None:
@@ -372,54 +387,66 @@ def coloured_tokens(pieces: Iterable[tuple[int, str]]) -> str:
 
 
 def _read_manifests(open_phase: OpenPhase) -> list[Manifest]:
-    """Of all pairs that were made here."""
-    found = []
-    for prefix in [] if open_phase.plan.data.mock else token_prefixes_of(open_phase):
+    """Read the manifests of all pairs that were made here."""
+    if open_phase.plan.data.mock:
+        return []
+    manifests = []
+    for prefix in token_prefixes_of(open_phase):
         with contextlib.suppress(DataError):  # made elsewhere
-            found.append(read_manifest(prefix))
-    return found
+            manifests.append(read_manifest(prefix))
+    return manifests
 
 
-def _manifest_facts(found: list[Manifest]) -> list[tuple[str, str]]:
-    """What came out, in words."""
+def _manifest_facts(manifests: list[Manifest]) -> list[tuple[str, str]]:
+    """Return (name, value) of each fact about the token files that were made."""
 
     def total(key: str) -> int:
-        return sum(getattr(manifest, key) for manifest in found)
+        return sum(getattr(manifest, key) for manifest in manifests)
 
-    files = [file for manifest in found for file in manifest.inputs]
-    tokenizer = found[0].tokenizer
-    out = {
-        kind: sum(manifest.files[kind]["bytes"] for manifest in found) for kind in ("bin", "idx")
-    }
+    tokenizer = manifests[0].tokenizer
     text_bytes = total("text_bytes")
     text_tokens = total("text_tokens")
+    end_tokens = total("tokens") - text_tokens
+    bytes_per_token = text_bytes / max(1, text_tokens)
+    tokens_per_document = text_tokens / max(1, total("sequences"))
     return [
-        ("input", f"{len(files):,} files, {show_bytes(sum(file['bytes'] for file in files))}"),
+        ("input", _input_text(manifests)),
         (
             "text",
             f"{show_bytes(text_bytes)} in {total('documents'):,} documents, {total('empty'):,} of them empty",
         ),
-        (
-            "tokens",
-            f"{total('tokens'):,}, {total('tokens') - text_tokens:,} of them ends of documents",
-        ),
-        ("bytes of text to a token", f"{text_bytes / max(1, text_tokens):.2f}"),
-        ("mean document", f"{text_tokens / max(1, total('sequences')):,.0f} tokens"),
+        ("tokens", f"{total('tokens'):,}, {end_tokens:,} of them ends of documents"),
+        ("bytes of text to a token", f"{bytes_per_token:.2f}"),
+        ("mean document", f"{tokens_per_document:,.0f} tokens"),
         (
             "tokenizer",
             f"{tokenizer['name']}, {tokenizer['vocabulary']:,} tokens, by {tokenizer['encoder']}",
         ),
         ("compared with", f"{tokenizer['judge']}: {total('judged'):,} sampled texts, none differs"),
-        (
-            "token files",
-            f"{show_bytes(out['bin'])} .bin ({found[0].dtype}), {show_bytes(out['idx'])} .idx",
-        ),
+        ("token files", _token_files_text(manifests)),
         (
             "left out as bad",
             f"{total('skipped_records'):,} records, {total('skipped_files'):,} files",
         ),
-        ("left out by choice", _left_out_by_choice(found)),
+        ("left out by choice", _left_out_by_choice(manifests)),
     ]
+
+
+def _input_text(manifests: Sequence[Manifest]) -> str:
+    """Return how many text files were read, and their size."""
+    num_files = sum(len(manifest.inputs) for manifest in manifests)
+    num_bytes = 0
+    for manifest in manifests:
+        num_bytes += sum(file["bytes"] for file in manifest.inputs)
+    return f"{num_files:,} files, {show_bytes(num_bytes)}"
+
+
+def _token_files_text(manifests: Sequence[Manifest]) -> str:
+    """Return the sizes of all .bin and .idx files."""
+    bin_bytes = sum(manifest.files["bin"]["bytes"] for manifest in manifests)
+    idx_bytes = sum(manifest.files["idx"]["bytes"] for manifest in manifests)
+    dtype = manifests[0].dtype
+    return f"{show_bytes(bin_bytes)} .bin ({dtype}), {show_bytes(idx_bytes)} .idx"
 
 
 def _left_out_by_choice(manifests: list[Manifest]) -> str:
@@ -432,21 +459,25 @@ def _left_out_by_choice(manifests: list[Manifest]) -> str:
     return f"{whole:,} documents" + (f": {named}" if named else "")
 
 
-def _source_rows(found: list[Manifest]) -> list[Row]:
-    """Documents, bytes and tokens of each source over all pairs, largest first, with shares."""
+def _source_rows(manifests: list[Manifest]) -> list[Row]:
+    """Return documents, bytes and tokens of each source over all pairs, most tokens first."""
     sources: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for manifest in found:
-        for name, values in manifest.sources.items():
-            sources[name].update(values)
-    whole = sum(values["tokens"] for values in sources.values()) or 1
-    return [
-        {
-            "source": name,
-            "documents": values["documents"],
-            "text (B)": values["text_bytes"],
-            "tokens": values["tokens"],
-            "share": f"{values['tokens'] / whole:.1%}",
-            "bytes to a token": round(values["text_bytes"] / max(1, values["tokens"]), 2),
-        }
-        for name, values in sorted(sources.items(), key=lambda one: -one[1]["tokens"])
-    ]
+    for manifest in manifests:
+        for name, counts in manifest.sources.items():
+            sources[name].update(counts)
+    all_tokens = sum(counts["tokens"] for counts in sources.values()) or 1
+    rows: list[Row] = []
+    for name, counts in sorted(sources.items(), key=lambda item: -item[1]["tokens"]):
+        tokens = counts["tokens"]
+        text_bytes = counts["text_bytes"]
+        rows.append(
+            {
+                "source": name,
+                "documents": counts["documents"],
+                "text (B)": text_bytes,
+                "tokens": tokens,
+                "share": f"{tokens / all_tokens:.1%}",
+                "bytes to a token": round(text_bytes / max(1, tokens), 2),
+            }
+        )
+    return rows

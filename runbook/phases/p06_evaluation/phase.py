@@ -65,54 +65,87 @@ def minimal_pairs(count: int = PAIRS_EACH) -> Iterator[tuple[str, str, str]]:
 
 
 def held_out_texts(folder: Path, settings: Settings, plan: Plan) -> Iterator[Text]:
-    """The first documents held out of each source, cut into sequences of the training's length."""
+    """Yield the first held-out documents of each source, in sequences of the training's length."""
+    if plan.data.mock:
+        return
     tokenizer = load_tokenizer(settings.run.data.tokenizer)
-    spec = plan.phases[FULL]
+    phase_plan = plan.phases[FULL]
+    end = phase_plan.sampling.end_of_document
+    length = phase_plan.model.sequence_length
     parts = plan.data.parts or (plan.data,)
-    end = spec.sampling.end_of_document
-    length = spec.model.sequence_length
-    train, validation, _ = split_shares(plan.data.split)
-    for part in () if plan.data.mock else parts:
-        left = HELD_OUT_TOKENS // len(parts)
-        for prefix in part.validation if plan.data.held_out else part.train:
+    for part in parts:
+        tokens_left = HELD_OUT_TOKENS // len(parts)
+        prefixes = part.validation if plan.data.held_out else part.train
+        for prefix in prefixes:
             reader = IndexedReader(folder / f"{prefix}.bin", folder / f"{prefix}.idx")
-            shares = (0.0, 1.0) if plan.data.held_out else (train, train + validation)
-            first, last = (round(share * reader.num_sequences) for share in shares)
-            for number in range(first, last):
-                ids = [int(token) for token in reader.sequence(number)[: left + 1] if token != end]
-                for start in range(0 if end >= 0 else 1, min(len(ids), left), length):
+            for number in _held_out_range(plan, reader.num_sequences):
+                document = reader.sequence(number)[: tokens_left + 1]
+                ids = [int(token) for token in document if token != end]
+                # Without an end-of-document token the first token is context: nothing precedes it.
+                first = 0 if end >= 0 else 1
+                for start in range(first, min(len(ids), tokens_left), length):
                     text = tuple(ids[start : start + length])
-                    before = (ids[start - 1],) if start else (end,)
-                    yield Text(part.dataset, before, text, len(tokenizer.decode(text).encode()))
-                left -= len(ids)
-                if left <= 0:
+                    context = (ids[start - 1],) if start else (end,)
+                    num_bytes = len(tokenizer.decode(text).encode())
+                    yield Text(part.dataset, context, text, num_bytes)
+                tokens_left -= len(ids)
+                if tokens_left <= 0:
                     break
 
 
+def _held_out_range(plan: Plan, num_sequences: int) -> range:
+    """Return the numbers of the documents that a file of tokens holds out.
+
+    All of them where whole files are held out, else the validation part of the split.
+    """
+    if plan.data.held_out:
+        return range(num_sequences)
+    train, validation, _ = split_shares(plan.data.split)
+    first = round(train * num_sequences)
+    last = round((train + validation) * num_sequences)
+    return range(first, last)
+
+
 def score_built_in(folder: Path, settings: Settings, plan: Plan) -> list[Row]:
-    """The built-in set: minimal pairs, and bits per byte of what was held out, by source."""
-    tokenizer = load_tokenizer(settings.run.data.tokenizer)
-    spec = plan.phases[FULL]
-    texts = list(held_out_texts(folder, settings, plan))
-    end = spec.sampling.end_of_document
-    for name, *sentences in minimal_pairs():
-        for ids in map(tuple, map(tokenizer.encode, sentences)):
-            texts.append(Text(name, (end,), ids) if end >= 0 else Text(name, ids[:1], ids[1:]))
-    resumed = events_named(read_events(folder / spec.log.events, FULL), "resumed")
-    weights = ["first", "trained"][
-        any(event.iteration == 0 for event in resumed) :
-    ]  # imported weights are not drawn
+    """Score the built-in set: minimal pairs, and bits per byte of held-out text by source."""
+    phase_plan = plan.phases[FULL]
+    texts = [*held_out_texts(folder, settings, plan), *_sentences_of_pairs(settings, phase_plan)]
+    resumed = events_named(read_events(folder / phase_plan.log.events, FULL), "resumed")
+    # Imported weights are not drawn, so there are no first weights to compare with.
+    is_imported = any(event.iteration == 0 for event in resumed)
+    weights = ["trained"] if is_imported else ["first", "trained"]
     request = {"weights": weights, "pairs": [(text.context, text.ids) for text in texts]}
-    answers = ask_trainer("score", folder, FULL, request, num_processes(spec))["answers"]
-    known = [_measures(texts, [likelihood for likelihood, _ in answer]) for answer in answers]
-    first = known[0] if known[1:] else {}
+    answers = ask_trainer("score", folder, FULL, request, num_processes(phase_plan))["answers"]
+    scores = [_measures(texts, [likelihood for likelihood, _ in answer]) for answer in answers]
+    trained = scores[-1]
+    first = scores[0] if len(scores) > 1 else {}
     rows: list[Row] = []
-    for (what, name), (count, after) in known[-1].items():
-        before = first.get((what, name), (0, None))[1]
+    for key, (num_samples, after) in trained.items():
+        source, measure_name = key
+        before = first[key][1] if key in first else None
         rows.append(
-            {"what": what, "measure": name, "samples": count, "before": before, "after": after}
+            {
+                "what": source,
+                "measure": measure_name,
+                "samples": num_samples,
+                "before": before,
+                "after": after,
+            }
         )
     return rows
+
+
+def _sentences_of_pairs(settings: Settings, phase_plan: PhasePlan) -> Iterator[Text]:
+    """Yield both sentences of each minimal pair as texts: the right one, then the wrong one."""
+    tokenizer = load_tokenizer(settings.run.data.tokenizer)
+    end = phase_plan.sampling.end_of_document
+    for phenomenon, *sentences in minimal_pairs():
+        for sentence in sentences:
+            ids = tuple(tokenizer.encode(sentence))
+            if end >= 0:
+                yield Text(phenomenon, (end,), ids)
+            else:
+                yield Text(phenomenon, ids[:1], ids[1:])
 
 
 def num_processes(spec: PhasePlan) -> int:
@@ -124,27 +157,36 @@ def num_processes(spec: PhasePlan) -> int:
 def _measures(
     texts: Sequence[Text], likelihoods: Sequence[float]
 ) -> dict[tuple[str, str], tuple[int, float]]:
-    """By what was scored and the measure: how many samples, and the value."""
-    found: dict[tuple[str, str], tuple[int, float]] = {}
-    known = list(zip(texts, likelihoods, strict=True))
+    """Return (number of samples, value) by (what was scored, measure)."""
+    scored = list(zip(texts, likelihoods, strict=True))
+    measures: dict[tuple[str, str], tuple[int, float]] = {}
     for source in dict.fromkeys(text.what for text in texts if text.bytes):
-        own = [(text, likelihood) for text, likelihood in known if text.what == source]
-        nats = -sum(likelihood for _, likelihood in own)
-        tokens = sum(len(text.ids) for text, _ in own)
-        found[source, "bits per byte"] = (
-            len(own),
-            nats / math.log(2) / sum(text.bytes for text, _ in own),
-        )
-        found[source, "perplexity of a token"] = len(own), math.exp(min(nats / tokens, 700))
-    sentences = [(text.what, likelihood) for text, likelihood in known if not text.bytes]
-    right: dict[str, list[bool]] = {}
-    for (name, good), (_, bad) in zip(sentences[::2], sentences[1::2], strict=True):
-        right.setdefault(name, []).append(good > bad)
-    everything = [one for own in right.values() for one in own]
-    found["all minimal pairs", "right (share)"] = len(everything), sum(everything) / len(everything)
-    return found | {
-        (name, PHENOMENON): (len(own), sum(own) / len(own)) for name, own in right.items()
-    }
+        of_source = [(text, likelihood) for text, likelihood in scored if text.what == source]
+        num_texts = len(of_source)
+        nats = -sum(likelihood for _, likelihood in of_source)
+        num_tokens = sum(len(text.ids) for text, _ in of_source)
+        num_bytes = sum(text.bytes for text, _ in of_source)
+        measures[source, "bits per byte"] = num_texts, nats / math.log(2) / num_bytes
+        # exp(710) overflows a double.
+        perplexity = math.exp(min(nats / num_tokens, 700))
+        measures[source, "perplexity of a token"] = num_texts, perplexity
+    return measures | _pair_measures(scored)
+
+
+def _pair_measures(
+    scored: Sequence[tuple[Text, float]],
+) -> dict[tuple[str, str], tuple[int, float]]:
+    """Return the share of minimal pairs whose right sentence is likelier: of all, then of each phenomenon."""
+    sentences = [(text.what, likelihood) for text, likelihood in scored if not text.bytes]
+    is_right: dict[str, list[bool]] = {}
+    for (name, right), (_, wrong) in zip(sentences[::2], sentences[1::2], strict=True):
+        is_right.setdefault(name, []).append(right > wrong)
+    num_pairs = sum(len(pairs) for pairs in is_right.values())
+    num_right = sum(sum(pairs) for pairs in is_right.values())
+    measures = {("all minimal pairs", "right (share)"): (num_pairs, num_right / num_pairs)}
+    for name, pairs in is_right.items():
+        measures[name, PHENOMENON] = len(pairs), sum(pairs) / len(pairs)
+    return measures
 
 
 def measure(open_phase: OpenPhase) -> None:
@@ -210,17 +252,15 @@ def finish(open_phase: OpenPhase) -> None:
 
 
 def checks(scores: Sequence[Row]) -> Iterator[Check]:
-    """Whether each score is a number, and held-out text is foreseen better than before the training."""
+    """Judge whether each score is a number, and held-out text likelier than before the training."""
+    num_scores = counted(len(scores), "score")
     is_sound = all(math.isfinite(row["after"]) for row in scores)
-    yield judge("scores", is_sound, counted(len(scores), "score"), "each is a number")
-    yield judge(
-        "measured", bool(scores), counted(len(scores), "score"), "at least one", otherwise="warn"
-    )
+    yield judge("scores", is_sound, num_scores, "each is a number")
+    yield judge("measured", bool(scores), num_scores, "at least one", otherwise="warn")
     rule = "fewer bits per byte than with the first weights"
-    for row in (
-        row for row in scores if row["measure"] == "bits per byte" and row["before"] is not None
-    ):
-        shown = f"{row['after']:.3f}, {row['before']:.3f} before"
-        yield judge(
-            f"held-out {row['what']}", row["after"] < row["before"], shown, rule, otherwise="warn"
-        )
+    for row in scores:
+        if row["measure"] != "bits per byte" or row["before"] is None:
+            continue
+        name = f"held-out {row['what']}"
+        value = f"{row['after']:.3f}, {row['before']:.3f} before"
+        yield judge(name, row["after"] < row["before"], value, rule, otherwise="warn")
