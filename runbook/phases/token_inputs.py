@@ -1,6 +1,7 @@
 """The text a run is made from and its token files, made here or elsewhere."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,29 +106,43 @@ def text_identity(settings: Settings, folder: Path) -> list[Any]:
 
     Once the text is gone, what the token files' manifests in the run's folder say was read: tokens outlive their text.
     """
-    texts = [
-        one
-        for one in settings.texts
-        if one.dataset.kind != "mock" and (one.folder or not one.dataset.files)
-    ]
+    texts = [text for text in settings.texts if _is_unvouched(text)]
     if not texts:
         return []
     try:
-        files = whole_files(
-            (path for text in texts for path in input_files(settings, text)), empty=True
-        )
-        read = [(file.path, file.size, file.mtime_ns, file.sample) for file in files]
+        files = _files_now(settings, texts)
     except DataError:
-        manifests = [
-            json.loads(path.read_text()) for path in (folder / "data").glob("*.manifest.json")
-        ]
-        inputs = [file for manifest in manifests for file in manifest["inputs"]]
-        read = [(file["path"], file["bytes"], file["mtime_ns"], file["sample"]) for file in inputs]
-    is_sampled = len(read) <= MOST_SAMPLED
+        files = _files_in_manifests(folder)
+    is_sampled = len(files) <= MOST_SAMPLED
     return sorted(
         [Path(path).name, size, date, sample if is_sampled else 0]
-        for path, size, date, sample in read
+        for path, size, date, sample in files
     )
+
+
+def _is_unvouched(text: TextShare) -> bool:
+    """Whether the catalogue has no checksums for the files of this text."""
+    return text.dataset.kind != "mock" and bool(text.folder or not text.dataset.files)
+
+
+def _files_now(settings: Settings, texts: Sequence[TextShare]) -> list[tuple[Any, ...]]:
+    """Return (path, size, date, sample) of each text file. Raise `DataError` where one is gone."""
+    paths: list[Path] = []
+    for text in texts:
+        paths += input_files(settings, text)
+    return [
+        (file.path, file.size, file.mtime_ns, file.sample)
+        for file in whole_files(paths, empty=True)
+    ]
+
+
+def _files_in_manifests(folder: Path) -> list[tuple[Any, ...]]:
+    """Return (path, size, date, sample) of each text file that the run's manifests say was read."""
+    files = []
+    for path in (folder / "data").glob("*.manifest.json"):
+        for file in json.loads(path.read_text())["inputs"]:
+            files.append((file["path"], file["bytes"], file["mtime_ns"], file["sample"]))
+    return files
 
 
 def ready_pairs(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
@@ -139,7 +154,9 @@ def ready_pairs(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
 def link_ready_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
     """Link ready token files to where the plan reads them, in the run's folder; the files that are there then."""
     made: list[Path] = []
-    for text in (one for one in settings.texts if one.dataset.kind == TOKENIZED):
+    for text in settings.texts:
+        if text.dataset.kind != TOKENIZED:
+            continue
         planned = _planned_prefixes(text, data)
         if any(Path(prefix).is_absolute() for prefix in planned):
             continue  # into the site's own folder for data, where the files are already
@@ -158,7 +175,7 @@ def link_ready_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[
 
 
 def _planned_prefixes(text: TextShare, data: DataPlan) -> list[str]:
-    part = next((one for one in data.parts if one.dataset == text.name), data)
+    part = next((part for part in data.parts if part.dataset == text.name), data)
     return [*part.train, *part.validation, *part.test]
 
 

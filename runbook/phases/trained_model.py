@@ -62,10 +62,9 @@ def sample_texts(
     sampling = phases[phase].sampling
     prompts = [prompt or sampling.prompt for prompt in prompts]
     end = sampling.end_of_document
-    ids = [
-        load_tokenizer(tokenizer).encode(prompt) if prompt else [end] if end >= 0 else []
-        for prompt in prompts
-    ]
+    # An empty prompt begins a new document; without an end-of-document token there is no such beginning.
+    beginning = [end] if end >= 0 else []
+    ids = [load_tokenizer(tokenizer).encode(prompt) if prompt else beginning for prompt in prompts]
     if not all(ids):
         raise ParamsError(
             "There is no prompt, and this tokenizer has no end of document to begin after: give --prompt."

@@ -104,9 +104,10 @@ def keep_calibration(
     used = plan.calibration[SMOKE]
     flops = plan.flops[SMOKE]
     plain = (planned or 0.0) / (used.factor if used else 1)
-    if (factor := calibrate(seconds, plain)) is None:
+    factor = calibrate(seconds, plain)
+    if factor is None:
         return None
-    found = Calibration(
+    calibration = Calibration(
         factor=float(f"{factor:.4g}"),
         measured_seconds=float(f"{factor * plain:.4g}"),
         predicted_seconds=float(f"{plain:.4g}"),
@@ -119,8 +120,8 @@ def keep_calibration(
         measured=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         warned=warned,
     )
-    write_text(folder / CALIBRATION_FILE, json.dumps(as_json(found), indent=1) + "\n")
-    return found
+    write_text(folder / CALIBRATION_FILE, json.dumps(as_json(calibration), indent=1) + "\n")
+    return calibration
 
 
 def known_calibrations(settings: Settings, runs: Path) -> Calibrations:
@@ -140,7 +141,7 @@ def known_calibrations(settings: Settings, runs: Path) -> Calibrations:
 def calibrations_of_run(settings: Settings, folder: Path) -> Calibrations:
     """What this run's plan was made with, so that it stays the same; for a run without a plan, all that is known."""
     try:
-        kept = tuple(one for one in read_plan_file(folder).calibration.values() if one)
+        kept = tuple(filter(None, read_plan_file(folder).calibration.values()))
     except RecordError:
         return known_calibrations(settings, folder.parent)
     return Calibrations(machine_identity(settings.site), kept)

@@ -59,7 +59,8 @@ def _write_if_changed(path: Path, text: str) -> None:
 
 def write_overrides(settings: Settings, folder: Path) -> None:
     """Keep what was given by hand, so that whoever opens the run again need not give it again."""
-    if values := given_by_hand(settings, GIVEN):
+    values = given_by_hand(settings, GIVEN)
+    if values:
         head = f"# Given by hand, over the run file of {settings.run.run}; who opens this run again has it from here.\n"
         _write_if_changed(folder / OVERRIDES, head + write_tree(nest(values)))
         note_files(folder, [folder / OVERRIDES])
@@ -110,13 +111,14 @@ def changed_values(folder: Path, settings: Settings) -> list[tuple[str, Any, Any
     built_in = {
         key for key, chain in settings.origins.items() if chain and chain[-1].layer == "built-in"
     }
-    return [
-        (key, there.get(key, "(absent)"), now.get(key, "(absent)"))
-        for key in sorted(there.keys() | now.keys())
-        if key not in (*FREE_KEYS, *ALARM_KEYS)
-        and there.get(key) != now.get(key)
-        and (key in there or key not in built_in)
-    ]
+    changes = []
+    for key in sorted(there.keys() | now.keys()):
+        may_change = key in FREE_KEYS or key in ALARM_KEYS
+        is_newer_default = key not in there and key in built_in
+        if may_change or is_newer_default or there.get(key) == now.get(key):
+            continue
+        changes.append((key, there.get(key, "(absent)"), now.get(key, "(absent)")))
+    return changes
 
 
 @dataclass(frozen=True)
@@ -228,7 +230,8 @@ def step_status(
     run_folder: Path, step: str, digest: str = "", reading: Reading = Reading.EVERYTHING
 ) -> StepStatus:
     """Return where a step stands. Without a digest its inputs are not compared."""
-    if (mark := read_mark(run_folder, step)) is None:
+    mark = read_mark(run_folder, step)
+    if mark is None:
         return StepStatus(StepState.NOT_DONE)
     if digest and mark.fingerprint != digest:
         return StepStatus(StepState.INPUTS_CHANGED)

@@ -1,6 +1,5 @@
 """01-environment: set the machine up, and check whether it suffices for the plan."""
 
-import contextlib
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -109,9 +108,8 @@ def set_up(settings: Settings, folder: Path) -> list[Row]:
     require_values(settings)
     todo = setup_steps(settings, PACKAGE)
     if settings.site.scheduler == "local" and not settings.site.preparation:
-        todo = [
-            step for step in todo if step.name != "tokenizer"
-        ]  # the package's own files are used in their place
+        # The package's own files are used in place of the tokenizer's.
+        todo = [step for step in todo if step.name != "tokenizer"]
     for name, content in preparation_files(settings).items():
         write_text(folder / SETUP_FOLDER / name, content)
     done = []
@@ -132,9 +130,10 @@ def _do_step(settings: Settings, folder: Path, number: int, step: SetupStep) -> 
     mark = f"01-environment--{step.name}"
     text = step_script(settings, [step])
     digest = run_files.fingerprint(SETUP_VERSION, {"script": text, "creates": step.creates})
-    there = bool(step.creates) and (folder / step.creates).exists()
-    old = run_files.read_mark(folder, mark)
-    if there and old is not None and old.fingerprint == digest and step.name != "checkout":
+    is_there = bool(step.creates) and (folder / step.creates).exists()
+    earlier = run_files.read_mark(folder, mark)
+    is_unchanged = earlier is not None and earlier.fingerprint == digest
+    if is_there and is_unchanged and step.name != "checkout":
         return row
     script = folder / SETUP_FOLDER / f"{number}-{step.name}.sh"
     write_text(script, text)
@@ -143,26 +142,37 @@ def _do_step(settings: Settings, folder: Path, number: int, step: SetupStep) -> 
     seconds = time.monotonic() - started
     out = finished.out
     err = finished.err
-    if step.secret:  # should the step's programs have repeated the password they were given
-        with contextlib.suppress(ParamsError):  # it is not there, so nobody can have said it
-            out, err = (
-                text.replace(resolve_secret(step.secret), "[secret]") for text in (out, err)
-            )
+    if step.secret:
+        out = _without_secret(out, step.secret)
+        err = _without_secret(err, step.secret)
     log = script.with_suffix(".log")
     write_text(log, out + err)
     log.chmod(0o600)  # what a log-in program says is nobody else's business
     if finished.exit_code:
-        words = shell.last_lines(err or out)
+        last_lines = shell.last_lines(err or out)
         raise ProgramError(
-            f"{step.title}: {shell.how_it_ended(finished.exit_code)}. Its last words:\n{words}\nAll of them: {log}. "
+            f"{step.title}: {shell.how_it_ended(finished.exit_code)}. Its last words:\n{last_lines}\nAll of them: {log}. "
             f"After mending the cause run the cell again, or by hand: bash {script}"
         )
     if step.creates:
         run_files.write_mark(
             folder, mark, SETUP_VERSION, digest, [], creates=step.creates, seconds=round(seconds, 1)
         )
-    return {
-        **row,
-        "state": "found" if there else "done" if step.creates else "looked",
-        "took": show_duration(seconds),
-    }
+    if is_there:
+        row["state"] = "found"
+    elif step.creates:
+        row["state"] = "done"
+    else:
+        row["state"] = "looked"
+    row["took"] = show_duration(seconds)
+    return row
+
+
+def _without_secret(text: str, reference: str) -> str:
+    """Return the text without a secret's value, should the step's programs have repeated it."""
+    try:
+        secret = resolve_secret(reference)
+    except ParamsError:
+        # The secret is not there, so no program can have repeated it.
+        return text
+    return text.replace(secret, "[secret]")
