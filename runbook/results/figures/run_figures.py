@@ -231,9 +231,12 @@ def waterfall(
     """Draw bars by start and length, one a row; those between the first and the last are losses."""
     with drawing(title, height=max(3.4, 1.2 + 0.3 * len(bars))) as (figure, axes):
         for row, (left, length) in enumerate(bars):
-            lost = 0 < row < len(bars) - 1
-            look = {"color": ORANGE, "hatch": "///"} if lost else {"color": BLUE if row else GREY}
-            axes.barh(row, length, left=left, edgecolor="black", linewidth=0.3, **look)
+            style = {"color": BLUE}
+            if row == 0:
+                style = {"color": GREY}
+            elif row < len(bars) - 1:
+                style = {"color": ORANGE, "hatch": "///"}
+            axes.barh(row, length, left=left, edgecolor="black", linewidth=0.3, **style)
         axes.set_yticks(range(len(bars)), labels=labels)
         axes.invert_yaxis()
         axes.axvline(bars[0][1], color=GREEN, linestyle="-.", linewidth=1)
