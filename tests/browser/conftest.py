@@ -92,8 +92,7 @@ def cells_of(toy, phase: str) -> dict[str, str]:
     """The code cells of a notebook by id, each with the words by which it is found on the page."""
     content = json.loads((toy.root / "notebooks" / f"{phase}.ipynb").read_text())
     code = [cell for cell in content["cells"] if cell["cell_type"] == "code"]
-    # The last line may be a bare name, such as `gap`, which an import in an earlier cell holds too.
-    return {cell["id"]: "".join(cell["source"]).splitlines()[0] for cell in code}
+    return {cell["id"]: _telling_line("".join(cell["source"]).splitlines()) for cell in code}
 
 
 def step_through(notebook: Any, cells: dict[str, str], *, until: str = "") -> dict[str, str]:
@@ -158,3 +157,8 @@ def by_hand(browser, toy, lab) -> SimpleNamespace:
     whole("06-evaluation")
     context.close()
     return SimpleNamespace(folder=folder, said=said, seen=seen, running=running, again=again)
+
+
+def _telling_line(lines: list[str]) -> str:
+    """The line that only this cell has: its last, or its first where the last is a bare name such as `gap`."""
+    return lines[0] if lines[-1].isidentifier() else lines[-1]

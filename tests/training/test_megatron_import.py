@@ -7,6 +7,7 @@ import os
 import pickle
 import shutil
 import warnings
+import zipfile
 from argparse import Namespace
 
 import numpy
@@ -362,6 +363,27 @@ def test_a_hostile_object_among_the_shards_runs_nothing(whole, copied, offline, 
     assert code == 2 and "more than data, and is not read" in answer, answer
     assert "Traceback" not in answer and len(answer) < 500
     assert not (tmp_path / "owned").exists() and not list(tmp_path.glob("checkpoints/*"))
+
+
+@pytest.mark.parametrize("use", [use_common_file, use_common_object])
+def test_an_archive_that_unpacks_to_more_than_it_is_is_refused(use, copied, offline, tmp_path):
+    folder = copied("gpt", "torch_dist")
+    use_common_file(folder / "iter_0000007")
+    common = folder / "iter_0000007" / "common.pt"
+    content = torch.load(common, weights_only=False)
+    torch.save([content] if use is use_common_object else content, common)
+    packed = io.BytesIO()
+    with zipfile.ZipFile(common) as stored, zipfile.ZipFile(packed, "w") as archive:
+        for entry in stored.infolist():
+            data = stored.read(entry)
+            archive.writestr(entry.filename, data, compress_type=zipfile.ZIP_DEFLATED)
+    if use is use_common_object:
+        torch.save(content, common)
+        use_common_object(folder / "iter_0000007", packed.getvalue())
+    else:
+        common.write_bytes(packed.getvalue())
+    code, answer = offline("import", tmp_path, source=str(folder))
+    assert code == 2 and "has a compressed part" in answer and "Traceback" not in answer, answer
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.98])

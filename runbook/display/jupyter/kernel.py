@@ -1,9 +1,8 @@
 """The edge to ipykernel: the only module that names what we use of its inside, and of IPython's.
 
-close = listen(listener)      listener(Message) -> bool: whether it was dealt with and the kernel
-need not see it page_kernel() -> PageKernel | None      the kernel around us, where pages can be
-heard while a cell runs lose_no_output()                        nothing that a cell prints is
-dropped, however slow its reader is
+    close = listen(listener)                the listener tells whether it dealt with a message
+    page_kernel() -> PageKernel | None      the kernel around us, which hears pages while a cell runs
+    lose_no_output()                        nothing that a cell prints is dropped
 
 A kernel answers one request after the other, so a click or a second run of a cell waits for the
 cell's end. ipykernel 7 receives messages in a thread of its own; there they can be looked at as
@@ -19,10 +18,7 @@ from typing import Any
 from runbook.display.output_place import current_shell
 
 DELIMITER = b"<IDS|MSG>"
-"""Between addresses and the signed parts of a message.
-
-Signature, header, parent, metadata, content.
-"""
+"""Between addresses and the signed parts of a message: signature, header, parent, and so on."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +58,9 @@ class PageKernel:
     def redirect(
         self, receive: Callable[[Sequence[Any], Callable[[Sequence[Any]], Any]], Any] | None
     ) -> None:
-        """Let `receive` get each message before the kernel, with the kernel's own receiver; None.
+        """Let `receive` get each message before the kernel, and the kernel's own receiver with it.
 
-        As it was.
+        None: as it was before.
         """
         stream = self._kernel.shell_stream
         usual = self._kernel.shell_channel_thread_main

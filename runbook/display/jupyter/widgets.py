@@ -105,7 +105,7 @@ def _buttons(actions: Actions) -> tuple[Any, Clicks, TextFields]:
             )
             fields[field.model_id] = field
             widgets.append(field)
-        clicks[button.model_id] = partial(_act, action, said, field)
+        clicks[button.model_id] = partial(_act, action, said, field, [])
         button.on_click(lambda clicked: clicks[clicked.model_id]())
         widgets.append(button)
     row = ipywidgets.HBox([*widgets, said], layout={"flex_flow": "row wrap"})
@@ -176,27 +176,27 @@ def widget_bundle(widget: Any, text: str) -> dict[str, object]:
     }
 
 
-def _act(action: Callable[..., str], said: Any, field: Any) -> None:
+def _act(action: Callable[..., str], said: Any, field: Any, sent: list[str]) -> None:
     """Start the action of a click, with the text that its field holds now.
 
-    The next one may be typed at once.
-
-    It has a thread of its own: the thread that heard the click has other messages to pass on.
+    The text stays in the field: emptied from here, the field could lose what a person has typed
+    since the click. The same text again is therefore taken for a double click. The action has a
+    thread of its own, since the thread that heard the click has other messages to pass on.
     """
     texts = [] if field is None else [field.value]
-    if field is not None:
-        field.value = ""
-    Thread(target=_act_and_say, args=(action, texts, said, field), daemon=True).start()
+    if texts and texts == sent:
+        return
+    sent[:] = texts
+    Thread(target=_act_and_say, args=(action, texts, said, sent), daemon=True).start()
 
 
-def _act_and_say(action: Callable[..., str], texts: list[str], said: Any, field: Any) -> None:
+def _act_and_say(action: Callable[..., str], texts: list[str], said: Any, sent: list[str]) -> None:
     said.value = "..."
     try:
         said.value = escape(action(*texts))
     except RunbookError as error:
         said.value = escape(str(error))
-        if field is not None and not field.value:
-            field.value = texts[0]  # to be mended and sent again
+        sent.clear()
 
 
 @dataclass(frozen=True)

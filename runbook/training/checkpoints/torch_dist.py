@@ -256,6 +256,7 @@ READ_ERRORS = (
     ArithmeticError,
     MemoryError,
     pickle.UnpicklingError,
+    zipfile.BadZipFile,
 )
 """What torch raises over a file that is not what its metadata says."""
 
@@ -608,6 +609,7 @@ def read_pickle(source: Path | io.BytesIO, *, name: Path | None = None) -> Any:
         is_zip = zipfile.is_zipfile(source)
         names: list[str] = []
         if is_zip:
+            _refuse_compressed(source, path)
             _rewind(source)
             names = torch.serialization.get_unsafe_globals_in_checkpoint(source)
         _rewind(source)
@@ -631,6 +633,20 @@ def read_pickle(source: Path | io.BytesIO, *, name: Path | None = None) -> Any:
         ) from error
     finally:
         torch.serialization.add_safe_globals(known)
+
+
+def _refuse_compressed(source: Path | io.BytesIO, path: Path | None) -> None:
+    """Raise `RefusedError` for an archive with compressed entries: a few kilobytes can unpack to gigabytes.
+
+    `torch.save` stores its entries as they are.
+    """
+    with zipfile.ZipFile(source) as archive:
+        for entry in archive.infolist():
+            if entry.compress_type != zipfile.ZIP_STORED or entry.file_size > entry.compress_size:
+                raise RefusedError(
+                    f"{path} has a compressed part, {entry.filename[:100]!r}, which torch.save does not "
+                    "write: it is not read. Take another checkpoint, and ask where this one comes from"
+                )
 
 
 def _rewind(source: Path | io.BytesIO) -> None:
