@@ -157,6 +157,15 @@ def on_gpu() -> bool:
     return torch.cuda.is_available()
 
 
+def cores_of_rank(environment: Mapping[str, str] = os.environ) -> int:
+    """Cores that this rank may keep busy: those of this process, shared by the ranks that torchrun started here."""
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    return max(1, cores // int(environment.get("LOCAL_WORLD_SIZE") or 1))
+
+
 def own_gpu(local_rank: int, visible: int, environment: Mapping[str, str] = os.environ) -> int:
     """Number of this rank's GPU among the visible ones: its local rank, or the only one that its launcher shows it.
 

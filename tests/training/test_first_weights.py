@@ -11,6 +11,8 @@ numpy = pytest.importorskip("numpy")
 import warnings  # noqa: E402
 from types import SimpleNamespace  # noqa: E402
 
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # megatron-core's, at import
     from runbook.training.engines import gpt_model
@@ -44,6 +46,44 @@ def test_a_slice_is_that_of_the_whole_weight_to_the_last_bit(shape, cuts):
 def test_rows_that_pad_a_vocabulary_change_no_other_row():
     small, large = (part("w.weight", (rows, 64), WHOLE, WHOLE) for rows in (256, 384))
     assert torch.equal(large[:256], small)
+
+
+def test_the_numbers_do_not_depend_on_threads_and_number_format(monkeypatch):
+    monkeypatch.setattr(gpt_model, "SMALL_BLOCK", 0)
+    drawn = []
+    for threads in (1, 5):
+        monkeypatch.setattr(gpt_model, "cores_of_rank", lambda threads=threads: threads)
+        drawn.append(part("w.weight", (1200, 448), WHOLE, (1, 2)))
+    assert torch.equal(*drawn)
+    half = torch.nn.Parameter(torch.empty(1200, 224, dtype=torch.bfloat16))
+    shard = mapping.ShardedTensor.from_rank_offsets("w.weight", half, (0, 0, 1), (1, 1, 2))
+    gpt_model.fill_first_weights({"w": shard}, MODEL, 7)
+    assert torch.equal(half, drawn[0].bfloat16())
+
+
+class CopiesToDevice(TorchDispatchMode):
+    """Keeps what is copied into tensors of the "meta" device, which stands for a GPU's."""
+
+    def __init__(self):
+        super().__init__()
+        self.copies = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.copy_.default and args[0].is_meta:
+            self.copies.append(args[1].clone())
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("block_rows", [10_000, 700])
+def test_a_weight_reaches_a_gpu_in_large_copies(block_rows, monkeypatch):
+    monkeypatch.setattr(gpt_model, "BLOCK_BYTES", block_rows * 192 * 4)
+    whole = part("w.weight", (2000, 192), WHOLE, WHOLE)
+    on_device = torch.empty(2000, 192, device="meta")
+    shard = mapping.ShardedTensor.from_rank_offsets("w.weight", on_device)
+    with CopiesToDevice() as device:
+        gpt_model.fill_first_weights({"w": shard}, MODEL, 7)
+    assert len(device.copies) == -(-2000 // block_rows)
+    assert torch.equal(torch.cat(device.copies), whole)
 
 
 def test_a_rank_draws_no_more_numbers_than_its_slice_has(monkeypatch):

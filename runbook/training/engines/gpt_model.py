@@ -14,6 +14,7 @@ import importlib
 import math
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -39,7 +40,7 @@ from runbook.plan_file.schema import PhasePlan, PlannedModel
 from runbook.training import cpu
 from runbook.training.engines.engine import Shards, each_shard, sharded_weights
 from runbook.training.engines.kernels import blocked_attention, blocked_is_faster, cross_entropy
-from runbook.training.ranks import on_gpu
+from runbook.training.ranks import cores_of_rank, on_gpu
 
 TEMPERATURE = 0.7
 NUM_CHOICES = 40
@@ -396,6 +397,7 @@ def draw_token(
 
 
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
+PhiloxKey: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 
 PANEL = 64
 """A matrix is cut into panels of so many columns, whose numbers follow one another row by row: a slice of rows and one
@@ -404,6 +406,13 @@ ROWS = 512
 """So many rows of a panel are drawn at a time, in arrays that stay in the processor's cache."""
 _NUMBERS_A_STEP = 8
 """Of the counter, which gives four times 64 bits, and two numbers from each."""
+_STEPS_A_ROW = PANEL // _NUMBERS_A_STEP
+BLOCK_BYTES = 256 * 2**20
+"""So much of a weight is on the host at once, on its way to a GPU."""
+MOST_THREADS = 8
+"""More draw no faster than a GPU's bus takes what is drawn."""
+SMALL_BLOCK = 2**18
+"""Numbers that are drawn before threads have started."""
 
 
 def fill_first_weights(shards: Shards, model: PlannedModel, seed: int) -> None:
@@ -423,22 +432,59 @@ def fill_first_weights(shards: Shards, model: PlannedModel, seed: int) -> None:
 
 
 def _fill_normal(shard: ShardedTensor, std: float, seed: int) -> None:
-    """Draw this rank's part of a matrix, panel by panel."""
-    (top, left), (height, width) = shard.global_offset, shard.data.shape
+    """Draw this rank's part of a matrix on the host; to a GPU it goes in few large copies.
+
+    A copy from pageable memory waits for the GPU: panel by panel, a model of 1.3B weights would wait 40,000 times.
+    """
+    weight = shard.data.detach()
+    height, width = weight.shape
     digest = hashlib.sha256(f"{seed}/{shard.key}".encode()).digest()
-    philox = np.random.Philox(key=np.frombuffer(digest[:16], "<u8").astype(np.uint64))
-    place = 0
-    for panel in range(left // PANEL, -(-(left + width) // PANEL)):
-        first = max(left, panel * PANEL)
-        last = min(left + width, (panel + 1) * PANEL)
-        for row in range(0, height, ROWS):
-            rows = min(ROWS, height - row)
-            wanted = (panel << 64) + (top + row) * PANEL // _NUMBERS_A_STEP
-            philox.advance(wanted - place)
-            drawn = _normal_numbers(philox, rows * PANEL, std).reshape(rows, PANEL)
-            place = wanted + rows * PANEL // _NUMBERS_A_STEP
-            part = torch.from_numpy(drawn[:, first - panel * PANEL : last - panel * PANEL])
-            shard.data[row : row + rows, first - left : last - left].copy_(part)
+    key = np.frombuffer(digest[:16], "<u8").astype(np.uint64)
+    top, left = shard.global_offset
+    if weight.device.type == "cpu":
+        _draw_block(weight, top, left, key, std)
+        return
+    rows = min(height, max(1, BLOCK_BYTES // (width * weight.itemsize)))
+    block = torch.empty(rows, width, dtype=weight.dtype)
+    for first in range(0, height, rows):
+        filled = block[: min(rows, height - first)]
+        _draw_block(filled, top + first, left, key, std)
+        weight[first : first + rows].copy_(filled)
+
+
+def _draw_block(block: torch.Tensor, top: int, left: int, key: PhiloxKey, std: float) -> None:
+    """Fill a block of a matrix, whose corner is at `top` and `left`, panel by panel, in a few threads.
+
+    A panel's numbers follow from its place alone, not from who draws it. numpy lets other threads run while it draws.
+    """
+    right = left + block.shape[1]
+    panels = range(left // PANEL, -(-right // PANEL))
+
+    def draw(panel: int) -> None:
+        start = max(left, panel * PANEL)
+        stop = min(right, (panel + 1) * PANEL)
+        columns = slice(start - panel * PANEL, stop - panel * PANEL)
+        target = block[:, start - left : stop - left]
+        _draw_panel(target, columns, (panel << 64) + top * _STEPS_A_ROW, key, std)
+
+    threads = min(len(panels), MOST_THREADS, cores_of_rank())
+    if threads == 1 or block.numel() < SMALL_BLOCK:
+        for panel in panels:
+            draw(panel)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(draw, panels))
+
+
+def _draw_panel(
+    target: torch.Tensor, columns: slice, counter: int, key: PhiloxKey, std: float
+) -> None:
+    """Fill rows of a panel; the generator of this key is at `counter` where the first of them begins."""
+    philox = np.random.Philox(key=key).advance(counter)
+    for part in torch.split(target, ROWS):
+        count = len(part) * PANEL
+        drawn = _normal_numbers(philox, count, std).reshape(-1, PANEL)
+        part.copy_(torch.from_numpy(drawn[:, columns]))
 
 
 def _normal_numbers(philox: np.random.Philox, count: int, std: float) -> Numbers:
