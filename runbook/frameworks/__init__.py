@@ -12,7 +12,7 @@ from runbook.plan_file.schema import PhasePlan, Tuning
 
 
 def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
-    """What follows the training script, values as they reach the program.
+    """Return what follows the training script, values as they reach the program.
 
     Relative paths in `phase` are relative to the run's folder, where jobs work.
     """
@@ -23,8 +23,8 @@ def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
         return write(PhaseRun(settings, phase))
     if training.offload:
         raise ParamsError(
-            "training.offload=true: our own trainer keeps the optimizer's states on the device. Set training.offload "
-            "to false, or training.framework to megatron-deepspeed."
+            "training.offload=true: our own trainer keeps the optimizer's states on the device. "
+            "Set training.offload to false, or training.framework to megatron-deepspeed."
         )
     return ["plan.json", "--phase", phase.phase]
 
@@ -36,30 +36,35 @@ _TABLES = {
 }
 _TUNED = (
     *(f"training.{member.name}" for member in fields(Tuning)),
-    *(
-        "training.fp8",
-        "parallel.context",
-        "parallel.first_stage_layers",
-        "parallel.last_stage_layers",
-    ),
+    "training.fp8",
+    "parallel.context",
+    "parallel.first_stage_layers",
+    "parallel.last_stage_layers",
 )
+"""Keys that change how a step is carried out. A framework has an option for each, or refuses it."""
+
+
+def _keys_of(framework: str) -> set[str]:
+    """Return the run file's keys that a framework follows."""
+    keys = {key for option in _TABLES[framework] for key in option.keys}
+    if framework == "megatron-deepspeed":
+        # overlap_comm of DeepSpeed's configuration file
+        keys.add("training.overlap_gradients")
+    if framework != "nemo":
+        # Both Megatrons always do it, and have no option for it.
+        keys.add("training.broadcast_batches")
+    return keys
 
 
 def _refuse_unknown(settings: Settings) -> None:
-    """`ParamsError` where a tuning was chosen that the framework's table has no option for."""
+    """Raise `ParamsError` where a tuning was set that the framework's table has no option for."""
     framework = settings.run.training.framework
-    has = {key for option in _TABLES[framework] for key in option.keys}
-    if framework == "megatron-deepspeed":
-        has.add("training.overlap_gradients")  # overlap_comm of DeepSpeed's file
-    if framework != "nemo":
-        has.add(
-            "training.broadcast_batches"
-        )  # both Megatrons always do it, and have no option for it
+    supported = _keys_of(framework)
     for key in _TUNED:
         value = attrgetter(key)(settings.run)
         default = all_keys()[key].default
-        if value != default and key not in has:
+        if value != default and key not in supported:
             raise ParamsError(
-                f"{key}={value}: no option of {framework} is known for it here. Set {key} to {default}, or "
-                "training.framework to runbook or megatron-lm."
+                f"{key}={value}: no option of {framework} is known for it here. "
+                f"Set {key} to {default}, or training.framework to runbook or megatron-lm."
             )

@@ -1,10 +1,11 @@
 """Options of Megatron-LM and Megatron-DeepSpeed, and DeepSpeed's configuration file.
 
-Megatron-LM is NVIDIA/Megatron-LM e958b2ca, of the Azure document; Megatron-DeepSpeed is Microsoft's, and the LUMI and
-ALCF forks of it.
+Megatron-LM is NVIDIA/Megatron-LM e958b2ca, of the Azure document. Megatron-DeepSpeed is
+Microsoft's, or one of its LUMI and ALCF forks.
 """
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -16,10 +17,17 @@ from runbook.frameworks.options import (
     RAMP_KEYS,
     Option,
     PhaseRun,
+    Reader,
     chosen,
+    evaluation_batches,
+    evaluation_interval,
+    fixed,
+    flag,
     minutes,
     one_of,
+    ramp,
     text,
+    tokenizer_file,
     whole,
     written,
 )
@@ -28,21 +36,23 @@ from runbook.plan_file.deepspeed import deepspeed_config
 from runbook.plan_file.schema import PhasePlan, Source
 
 OWN_DEEPSPEED = "deepspeed.json"
-"""Name of the file in the folder of a job of our own trainer."""
+"""Name of DeepSpeed's file in the folder of a job of our own trainer."""
 Condition = Callable[[PhasePlan], bool]
+"""Whether a phase has an option."""
 
 
 def deepspeed_name(settings: Settings, phase: PhasePlan) -> str:
-    """Path of the file relative to the run's folder, where jobs work.
+    """Return the path of DeepSpeed's file, relative to the run's folder, where jobs work.
 
-    It ends with a digest of the content: jobs that differ never share a file, and a changed one never reads the old.
+    It ends with a digest of the content: jobs that differ never share a file, and a changed job
+    never reads the old one.
     """
     digest = hashlib.sha256(deepspeed_file(settings, phase).encode()).hexdigest()
     return f"deepspeed/{phase.phase}-zero{phase.parallel.zero_stage}-{digest[:12]}.json"
 
 
 def deepspeed_file(settings: Settings, phase: PhasePlan) -> str:
-    """The file's text: batch, ZeRO stage, precision, and what the site's document adds.
+    """Return the text of DeepSpeed's file: batch, ZeRO stage, precision, and what the site adds.
 
     For our own engine it is what plan.json hands to it, word for word.
     """
@@ -54,52 +64,60 @@ def deepspeed_file(settings: Settings, phase: PhasePlan) -> str:
 
 
 def _merged(content: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """One mapping laid over another, sections within sections."""
+    """Return `content` with `extra` laid over it, section by section."""
     result = dict(content)
     for key, value in extra.items():
-        inner = result.get(key)
-        result[key] = (
-            _merged(inner, value)
-            if isinstance(inner, dict) and isinstance(value, Mapping)
-            else value
-        )
+        section = result.get(key)
+        if isinstance(section, dict) and isinstance(value, Mapping):
+            result[key] = _merged(section, value)
+        else:
+            result[key] = value
     return result
 
 
-def _unit(run: PhaseRun) -> str:
-    """Megatron takes no mixture: all in iterations where all are whole numbers of them, else in samples.
+def _counts_tokens(run: PhaseRun) -> bool:
+    """Return whether the phase counts in tokens: Megatron-DeepSpeed can, where the run does."""
+    is_training = run.phase.phase == "04-training"
+    return (
+        is_training and bool(run.training.tokens) and run.training.framework == "megatron-deepspeed"
+    )
 
-    Megatron-DeepSpeed counts in tokens where the run gives its length in tokens.
+
+def _unit(run: PhaseRun) -> str:
+    """Return the unit of a phase's lengths: iters, samples or tokens.
+
+    Megatron takes no mixture: all are in iterations where all are whole numbers of them, otherwise
+    in samples.
     """
     phase = run.phase
-    training = run.training
-    if (
-        training.tokens
-        and phase.phase == "04-training"
-        and training.framework == "megatron-deepspeed"
-    ):
+    if _counts_tokens(run):
         return "tokens"
-    counts = (
+    lengths_in_samples = (
         phase.duration.samples,
         phase.learning_rate.warmup_samples,
         phase.learning_rate.decay_samples,
     )
-    whole_steps = all(count % phase.batch.global_ == 0 for count in counts)
-    if whole_steps and not training.samples and not phase.batch.ramp.start:
+    whole_steps = all(samples % phase.batch.global_ == 0 for samples in lengths_in_samples)
+    if whole_steps and not run.training.samples and not phase.batch.ramp.start:
         return "iters"
     return "samples"
 
 
-def _in(unit: str, samples: str) -> Callable[[PhaseRun], int | None]:
-    """A number of samples of the plan in this unit; nothing where the phase counts in another."""
+def _in(unit: str, path: str) -> Callable[[PhaseRun], int | None]:
+    """Return a writer of the plan's number of samples at `path` in this unit.
+
+    The writer returns None where the phase counts in another unit.
+    """
 
     def write(run: PhaseRun) -> int | None:
-        count: int = attrgetter(samples)(run.phase)
-        in_units = {
-            "iters": count // run.phase.batch.global_,
-            "tokens": count * run.phase.model.sequence_length,
-        }
-        return in_units.get(unit, count) if _unit(run) == unit else None
+        if _unit(run) != unit:
+            return None
+        samples: int = attrgetter(path)(run.phase)
+        if unit == "iters":
+            return samples // run.phase.batch.global_
+        if unit == "tokens":
+            return samples * run.phase.model.sequence_length
+        return samples
 
     return write
 
@@ -107,8 +125,8 @@ def _in(unit: str, samples: str) -> Callable[[PhaseRun], int | None]:
 def _train_samples(run: PhaseRun) -> int | None:
     """Return the length in samples, or None where the phase counts in iterations.
 
-    A length in tokens needs it too: Megatron-DeepSpeed makes its number of iterations from the samples, and ends at
-    whichever of the two lengths comes first.
+    A length in tokens needs it too: Megatron-DeepSpeed makes its number of iterations from the
+    samples, and ends at whichever of the two lengths comes first.
     """
     return None if _unit(run) == "iters" else run.phase.duration.samples
 
@@ -118,8 +136,9 @@ def _train_tokens(run: PhaseRun) -> int | None:
 
 
 def _warmup_tokens(run: PhaseRun) -> int | None:
-    counted = _in("tokens", "learning_rate.warmup_samples")(run)
-    return counted and (run.training.warmup_tokens or counted)
+    """Return the warm-up as the run gives it, not rounded to whole samples."""
+    tokens = _in("tokens", _WARMUP)(run)
+    return tokens and (run.training.warmup_tokens or tokens)
 
 
 def _kind(text: str) -> str:
@@ -130,23 +149,25 @@ def _attention(run: PhaseRun) -> str:
     return run.training.attention
 
 
+def _backend(run: PhaseRun) -> str:
+    return _BACKENDS.get(run.training.attention, "auto")
+
+
 def _is(path: str, *values: object) -> Condition:
-    """The phases whose plan has one of these values there."""
+    """Return the condition that a phase's plan has one of these values at `path`."""
     return lambda phase: attrgetter(path)(phase) in values
 
 
 def _is_not(path: str, usual: object) -> Condition:
-    """The phases whose plan has another value there."""
+    """Return the condition that a phase's plan has another value at `path`."""
     return lambda phase: attrgetter(path)(phase) != usual
 
 
-def _both(one: Condition, other: Condition) -> Condition:
-    return lambda phase: one(phase) and other(phase)
+def _both(first: Condition, second: Condition) -> Condition:
+    return lambda phase: first(phase) and second(phase)
 
 
 _FP16 = _is("precision.format", "fp16")
-_STATIC_SCALE = _both(_FP16, _is_not("precision.static_loss_scale", 0))
-_LEAST_SCALE = _both(_FP16, _is_not("precision.minimum_loss_scale", 1))
 _ROTARY = _is("model.position_embedding", "rope")
 _IN_8_BITS = _is_not("precision.fp8", "none")
 _OWN_EPSILON = _is_not("model.norm_epsilon", 1e-5)
@@ -163,10 +184,25 @@ def _grouped(phase: PhasePlan) -> bool:
     return phase.model.kv_heads != phase.model.heads
 
 
+def _has_own_ffn(phase: PhasePlan) -> bool:
+    """Return whether the feed-forward's width is not Megatron's default."""
+    return phase.model.ffn_hidden != 4 * phase.model.hidden
+
+
+def _is_interleaved(phase: PhasePlan) -> bool:
+    return phase.parallel.virtual_pipeline > 1
+
+
+def _one_text(phase: PhasePlan) -> bool:
+    """Return whether the split divides each token file, because no whole file is held out."""
+    return bool(phase.data.train) and not phase.data.held_out
+
+
 def _no_qkv_biases(run: PhaseRun) -> None:
     raise ParamsError(
-        f"model {run.phase.model.name}: Megatron-DeepSpeed gives biases to all matrices or to none, not to those of "
-        "queries, keys and values alone. Choose a model without qkv_biases, or training.framework=runbook."
+        f"model {run.phase.model.name}: Megatron-DeepSpeed gives biases to all matrices or to "
+        "none, not to those of queries, keys and values alone. Choose a model without qkv_biases, "
+        "or training.framework=runbook."
     )
 
 
@@ -178,20 +214,70 @@ def _recipe(run: PhaseRun) -> str:
     return run.phase.precision.fp8
 
 
-def _one_text(phase: PhasePlan) -> bool:
-    """Whether the split divides each token file, because no whole file is held out."""
-    return bool(phase.data.train) and not phase.data.held_out
+def _timeout_minutes(run: PhaseRun) -> int:
+    return max(1, round(run.phase.limits.process_group_timeout_seconds / 60))
+
+
+def _exit_minutes(run: PhaseRun) -> int:
+    return max(1, run.phase.limits.exit_duration_seconds // 60)
+
+
+def _save_interval(run: PhaseRun) -> int:
+    """Return the steps between two saves; without an interval, the training saves at its end."""
+    return run.phase.checkpoint.interval or run.phase.duration.iterations
+
+
+def _layers_per_chunk(run: PhaseRun) -> int:
+    parallel = run.phase.parallel
+    return run.phase.model.layers // (parallel.pipeline * parallel.virtual_pipeline)
+
+
+def _shares_states(run: PhaseRun) -> int:
+    """Return 1 where a ZeRO stage is set: Megatron-LM has the distributed optimizer or nothing."""
+    return min(1, run.phase.parallel.zero_stage)
+
+
+def _dataset(run: PhaseRun) -> str:
+    return "mock" if run.phase.data.mock else ""
+
+
+def _offload(run: PhaseRun) -> bool:
+    return run.training.offload
+
+
+def _deepspeed_path(run: PhaseRun) -> str:
+    return deepspeed_name(run.settings, run.phase)
 
 
 def _always(
     name: str, ours: str, when: str | Callable[[PhasePlan], object] | None = None
 ) -> Option:
-    """An option without a value that is given whatever the run file says, in all phases or those of `when`."""
-    return Option(name, write=lambda run: True, when=when, ours=ours)
+    """Return a row for an option without a value that does not depend on the run file.
+
+    It is written in all phases, or in those of `when`.
+    """
+    return Option(name, write=fixed(True), when=when, ours=ours)
+
+
+def _length(name: str, key: str, unit: str, path: str) -> Option:
+    """Return a row for a length that is written where the phase counts in this unit."""
+    return Option(name, key, whole, _in(unit, path))
+
+
+def _loss_scaling(
+    name: str, key: str, read: Reader, field: str, *, usual: float | None = None
+) -> Option:
+    """Return a row for an option of loss scaling, which only fp16 has.
+
+    It is not written where the plan has the `usual` value.
+    """
+    path = f"precision.{field}"
+    when = _FP16 if usual is None else _both(_FP16, _is_not(path, usual))
+    return Option(name, key, read, path, when)
 
 
 def _three_shares(text: str) -> str:
-    """Megatron's --split with all three shares; it takes one or two as well.
+    """Return Megatron's --split with all three shares; Megatron takes one or two as well.
 
     >>> _three_shares("'98, 2'"), _three_shares("949,50,1")
     ('98,2,0', '949,50,1')
@@ -203,13 +289,24 @@ def _three_shares(text: str) -> str:
     return ",".join([*shares, "0", "0"][:3])
 
 
-def _weighted(sources: tuple[Source, ...]) -> tuple[object, ...] | None:
-    """Weight and prefix of each file, in turn; a single file goes without a weight."""
-    if len(sources) == 1:
-        return (sources[0].prefix,)
-    return tuple(word for source in sources for word in (source.weight, source.prefix)) or None
+def _weighted(use: str) -> Callable[[PhaseRun], tuple[object, ...] | None]:
+    """Return a writer of weight and prefix of each file of a use (train, validation, test).
+
+    A single file goes without a weight; without files, the option is not written.
+    """
+
+    def write(run: PhaseRun) -> tuple[object, ...] | None:
+        sources: tuple[Source, ...] = getattr(run.phase.data, use)
+        if len(sources) == 1:
+            return (sources[0].prefix,)
+        pairs = [(source.weight, source.prefix) for source in sources]
+        return tuple(itertools.chain(*pairs)) or None
+
+    return write
 
 
+_WARMUP = "learning_rate.warmup_samples"
+_DECAY = "learning_rate.decay_samples"
 _SCHEDULES = one_of({name: name for name in ("cosine", "linear", "constant")})
 _RECOMPUTED = one_of({"full": "full", "selective": "selective"})
 _BACKENDS = {"auto": "auto", "flash2": "flash", "flash1": "flash", "plain": "unfused"}
@@ -218,195 +315,102 @@ _READ_BACKENDS = one_of(
     {"auto": "auto", "flash": "flash2", "unfused": "plain", "fused": "auto", "local": "plain"}
 )
 _HELD_OUT = "data.held_out, or data.split"
+_VOCABULARY = "GPT-2's vocab.json is shipped"
+_MERGES = "GPT-2's merges.txt is shipped"
 _OWN_FOLDERS = "every run has folders of its own; the smoke test and the training never share one"
 _OWN_CHECKPOINT = "a job that is started again goes on from the run's own checkpoint"
+_OWN_CONFIG = "written from the run file, with a name of its own for each job"
+_NO_PIPELINE = "given where parallel.pipeline is 1, unless the site leaves it out"
+_WITH_RECOMPUTE = "goes with training.recompute"
 _PINNED = "the default of the pinned commit"
+_TIMEOUT = "training.process_group_timeout"
+_GROUP = "training.recompute_num_layers"
+_GROUP_SIZE = "tuning.recompute_num_layers"
+_EXIT = "limits.exit_interval"
+_SAVES = "checkpoint.saves"
 
+# Each row: the framework's name, our key, how to read it, how to write it, when.
 _MODEL = (
     Option("num-layers", "training.shape.layers", whole, "model.layers"),
     Option("hidden-size", "training.shape.hidden", whole, "model.hidden"),
     Option("num-attention-heads", "training.shape.heads", whole, "model.heads"),
-    Option(
-        "ffn-hidden-size",
-        "training.shape.ffn_hidden",
-        whole,
-        "model.ffn_hidden",
-        when=lambda phase: phase.model.ffn_hidden != 4 * phase.model.hidden,
-    ),
+    Option("ffn-hidden-size", "training.shape.ffn_hidden", whole, "model.ffn_hidden", _has_own_ffn),
     Option("seq-length", "training.sequence_length", whole, "model.sequence_length"),
     Option("max-position-embeddings", "training.shape.positions", whole, "model.positions"),
-    Option("swiglu", "model.activation", None, "model.activation", means="swiglu"),
-    Option("disable-bias-linear", "model.biases", None, "model.biases", means=False),
-    Option(
-        "untie-embeddings-and-output-weights",
-        "model.tied_embeddings",
-        None,
-        "model.tied_embeddings",
-        means=False,
-    ),
+    flag("swiglu", "model.activation", means="swiglu"),
+    flag("disable-bias-linear", "model.biases", means=False),
+    flag("untie-embeddings-and-output-weights", "model.tied_embeddings", means=False),
     Option("tensor-model-parallel-size", "parallel.tensor", whole, "parallel.tensor"),
     Option("pipeline-model-parallel-size", "parallel.pipeline", whole, "parallel.pipeline"),
-    Option("sequence-parallel", "parallel.sequence", None, "parallel.sequence", means=True),
-    Option(
-        "no-gradient-accumulation-fusion",
-        "training.fuse_gradients",
-        None,
-        "tuning.fuse_gradients",
-        means="never",
-    ),
+    flag("sequence-parallel", "parallel.sequence"),
+    flag("no-gradient-accumulation-fusion", "training.fuse_gradients", means="never"),
 )
 _TRAINING = (
     Option("micro-batch-size", "training.micro_batch", whole, "batch.micro"),
     Option("global-batch-size", "training.global_batch", whole, "batch.global_"),
-    Option("rampup-batch-size", RAMP_KEYS, whole, lambda run: run.ramp, "batch.ramp.start"),
-    Option("train-iters", "training.iterations", whole, _in("iters", "duration.samples")),
+    Option("rampup-batch-size", RAMP_KEYS, whole, ramp, "batch.ramp.start"),
+    _length("train-iters", "training.iterations", "iters", "duration.samples"),
     Option("train-samples", "training.samples", whole, _train_samples),
     Option("lr", "training.learning_rate", float, "learning_rate.peak"),
     Option("min-lr", "training.min_learning_rate", float, "learning_rate.minimum"),
     Option("lr-decay-style", "training.schedule", _SCHEDULES, "learning_rate.schedule"),
-    Option(
-        "lr-decay-iters",
-        "training.decay_iterations",
-        whole,
-        _in("iters", "learning_rate.decay_samples"),
-    ),
-    Option(
-        "lr-decay-samples",
-        "training.decay_samples",
-        whole,
-        _in("samples", "learning_rate.decay_samples"),
-    ),
-    Option(
-        "lr-warmup-iters",
-        "training.warmup_iterations",
-        whole,
-        _in("iters", "learning_rate.warmup_samples"),
-    ),
-    Option(
-        "lr-warmup-samples",
-        "training.warmup_samples",
-        whole,
-        _in("samples", "learning_rate.warmup_samples"),
-    ),
+    _length("lr-decay-iters", "training.decay_iterations", "iters", _DECAY),
+    _length("lr-decay-samples", "training.decay_samples", "samples", _DECAY),
+    _length("lr-warmup-iters", "training.warmup_iterations", "iters", _WARMUP),
+    _length("lr-warmup-samples", "training.warmup_samples", "samples", _WARMUP),
     Option("adam-beta1", "training.adam_beta1", float, "optimizer.beta1"),
     Option("adam-beta2", "training.adam_beta2", float, "optimizer.beta2"),
     Option("adam-eps", "training.adam_epsilon", float, "optimizer.epsilon"),
     Option("weight-decay", "training.weight_decay", float, "optimizer.weight_decay"),
     Option("clip-grad", "training.clip_gradient", float, "optimizer.clip_gradient"),
-    Option("fp16", "training.precision", None, "precision.format", means="fp16"),
-    Option("bf16", "training.precision", None, "precision.format", means="bf16"),
-    Option(
-        "initial-loss-scale",
-        "training.initial_loss_scale",
-        float,
-        "precision.initial_loss_scale",
-        _FP16,
-    ),
-    Option(
-        "loss-scale-window",
-        "training.loss_scale_window",
-        whole,
-        "precision.loss_scale_window",
-        _FP16,
-    ),
-    Option("hysteresis", "training.loss_scale_hysteresis", whole, "precision.hysteresis", _FP16),
-    Option(
-        "loss-scale",
-        "training.static_loss_scale",
-        float,
-        "precision.static_loss_scale",
-        _STATIC_SCALE,
-    ),
-    Option(
-        "min-loss-scale",
-        "training.min_loss_scale",
-        float,
-        "precision.minimum_loss_scale",
-        _LEAST_SCALE,
+    flag("fp16", "training.precision", "precision.format", means="fp16"),
+    flag("bf16", "training.precision", "precision.format", means="bf16"),
+    _loss_scaling("initial-loss-scale", "training.initial_loss_scale", float, "initial_loss_scale"),
+    _loss_scaling("loss-scale-window", "training.loss_scale_window", whole, "loss_scale_window"),
+    _loss_scaling("hysteresis", "training.loss_scale_hysteresis", whole, "hysteresis"),
+    _loss_scaling("loss-scale", "training.static_loss_scale", float, "static_loss_scale", usual=0),
+    _loss_scaling(
+        "min-loss-scale", "training.min_loss_scale", float, "minimum_loss_scale", usual=1
     ),
     Option("init-method-std", "training.init_std", float, "model.init_std"),
     Option("hidden-dropout", "training.dropout", float, "model.dropout"),
     Option("attention-dropout", write="model.dropout"),
     Option("seed", "training.seed", whole, "seed"),
-    Option(
-        "distributed-timeout-minutes",
-        "training.process_group_timeout",
-        minutes,
-        lambda run: max(1, round(run.phase.limits.process_group_timeout_seconds / 60)),
-    ),
+    Option("distributed-timeout-minutes", _TIMEOUT, minutes, _timeout_minutes),
 )
 _DATA = (
-    Option(
-        "train-data-path", write=lambda run: _weighted(run.phase.data.train), when="data.held_out"
-    ),
-    Option(
-        "valid-data-path", write=lambda run: _weighted(run.phase.data.validation), ours=_HELD_OUT
-    ),
-    Option("test-data-path", write=lambda run: _weighted(run.phase.data.test), ours=_HELD_OUT),
-    Option("data-path", write=lambda run: _weighted(run.phase.data.train), when=_one_text),
+    Option("train-data-path", write=_weighted("train"), when="data.held_out"),
+    Option("valid-data-path", write=_weighted("validation"), ours=_HELD_OUT),
+    Option("test-data-path", write=_weighted("test"), ours=_HELD_OUT),
+    Option("data-path", write=_weighted("train"), when=_one_text),
     Option("split", "data.split", _three_shares, "data.split", _one_text),
-    Option("tokenizer-type", write=lambda run: "GPT2BPETokenizer"),
-    Option(
-        "vocab-file",
-        write=lambda run: run.tokenizer_file("vocab.json"),
-        ours="GPT-2's vocab.json is shipped",
-    ),
-    Option(
-        "merge-file",
-        write=lambda run: run.tokenizer_file("merges.txt"),
-        ours="GPT-2's merges.txt is shipped",
-    ),
+    Option("tokenizer-type", write=fixed("GPT2BPETokenizer")),
+    Option("vocab-file", write=tokenizer_file("vocab.json"), ours=_VOCABULARY),
+    Option("merge-file", write=tokenizer_file("merges.txt"), ours=_MERGES),
 )
 _CACHE = Option("data-cache-path", write="data.cache", ours="a folder of the run's own")
-# A training that saves nothing gets no folder: these programs save at their end wherever --save is given.
+# A training that saves nothing gets no folder: these programs save at their end wherever --save
+# is given.
 _OUTPUTS = (
     Option("log-interval", "training.log_interval", whole, "log.interval"),
-    Option("eval-interval", "training.eval_interval", whole, lambda run: run.evaluation_interval),
-    Option("eval-iters", "training.eval_iterations", whole, lambda run: run.evaluation_batches),
-    Option(
-        "save-interval",
-        "training.save_interval",
-        whole,
-        lambda run: run.phase.checkpoint.interval or run.phase.duration.iterations,
-        "checkpoint.saves",
-    ),
-    Option("save", write="checkpoint.folder", when="checkpoint.saves", ours=_OWN_FOLDERS),
-    Option("load", write="checkpoint.folder", when="checkpoint.saves", ours=_OWN_CHECKPOINT),
+    Option("eval-interval", "training.eval_interval", whole, evaluation_interval),
+    Option("eval-iters", "training.eval_iterations", whole, evaluation_batches),
+    Option("save-interval", "training.save_interval", whole, _save_interval, _SAVES),
+    Option("save", write="checkpoint.folder", when=_SAVES, ours=_OWN_FOLDERS),
+    Option("load", write="checkpoint.folder", when=_SAVES, ours=_OWN_CHECKPOINT),
     Option("tensorboard-dir", write="log.tensorboard", ours="written into the run's folder"),
-    _always("exit-signal-handler", "always given"),  # asked to stop, it saves and ends
-    Option(
-        "exit-interval",
-        "training.exit_interval",
-        whole,
-        "limits.exit_interval",
-        "limits.exit_interval",
-    ),
-    Option(
-        "exit-duration-in-mins",
-        write=lambda run: max(1, run.phase.limits.exit_duration_seconds // 60),
-        when="limits.exit_duration_seconds",
-    ),
+    # Asked to stop, it saves and ends.
+    _always("exit-signal-handler", "always given"),
+    Option("exit-interval", "training.exit_interval", whole, _EXIT, _EXIT),
+    Option("exit-duration-in-mins", write=_exit_minutes, when="limits.exit_duration_seconds"),
 )
 
-_GROUP = "training.recompute_num_layers"
-MEGATRON_LM = (
-    *_MODEL,
-    *_TRAINING,
-    Option(
-        "num-layers-per-virtual-pipeline-stage",
-        write=lambda run: (
-            run.phase.model.layers
-            // (run.phase.parallel.pipeline * run.phase.parallel.virtual_pipeline)
-        ),
-        when=lambda phase: phase.parallel.virtual_pipeline > 1,
-    ),
+_LM_LAYOUT = (
+    Option("num-layers-per-virtual-pipeline-stage", write=_layers_per_chunk, when=_is_interleaved),
     Option("context-parallel-size", "parallel.context", whole, "parallel.context", _CUTS_CONTEXT),
-    Option(
-        "use-distributed-optimizer",
-        "parallel.zero_stage",
-        write=lambda run: min(1, run.phase.parallel.zero_stage),
-        means=1,
-    ),
+    Option("use-distributed-optimizer", "parallel.zero_stage", write=_shares_states, means=1),
+)
+_LM_MODEL = (
     _always("group-query-attention", "goes with training.shape.kv_heads", _grouped),
     Option("num-query-groups", "training.shape.kv_heads", whole, "model.kv_heads", _grouped),
     Option(
@@ -417,15 +421,12 @@ MEGATRON_LM = (
         _ROTARY,
     ),
     Option("rotary-base", "model.rope_base", whole, "model.rope_base", _OWN_BASE),
-    Option("normalization", "model.normalization", _kind, lambda run: "RMSNorm", _RMS),
+    Option("normalization", "model.normalization", _kind, fixed("RMSNorm"), _RMS),
     Option("norm-epsilon", "model.norm_epsilon", float, "model.norm_epsilon", _OWN_EPSILON),
-    Option("add-qkv-bias", "model.qkv_biases", None, "model.qkv_biases", means=True),
-    Option(
-        "attention-backend",
-        "training.attention",
-        _READ_BACKENDS,
-        lambda run: _BACKENDS.get(_attention(run), "auto"),
-    ),
+    flag("add-qkv-bias", "model.qkv_biases"),
+)
+_LM_TUNING = (
+    Option("attention-backend", "training.attention", _READ_BACKENDS, _backend),
     Option("recompute-granularity", "training.recompute", _RECOMPUTED, "recompute", _RECOMPUTES),
     Option(
         "recompute-method",
@@ -434,73 +435,44 @@ MEGATRON_LM = (
         "tuning.recompute_method",
         _RECOMPUTES_ALL,
     ),
-    Option("recompute-num-layers", _GROUP, whole, "tuning.recompute_num_layers", _RECOMPUTES_ALL),
+    Option("recompute-num-layers", _GROUP, whole, _GROUP_SIZE, _RECOMPUTES_ALL),
     chosen("decoder-first-pipeline-num-layers", "parallel.first_stage_layers", whole),
     chosen("decoder-last-pipeline-num-layers", "parallel.last_stage_layers", whole),
-    Option(
-        "overlap-grad-reduce",
-        "training.overlap_gradients",
-        None,
-        "tuning.overlap_gradients",
-        means=True,
-    ),
-    Option(
-        "overlap-param-gather",
-        "training.overlap_weights",
-        None,
-        "tuning.overlap_weights",
-        means=True,
-    ),
-    Option("tp-comm-overlap", "training.overlap_tensor", None, "tuning.overlap_tensor", means=True),
-    Option("enable-cuda-graph", "training.cuda_graphs", None, "tuning.cuda_graphs", means=True),
-    Option(
-        "fp8-format", write=lambda run: "hybrid", when=_IN_8_BITS, ours="goes with training.fp8"
-    ),
+    flag("overlap-grad-reduce", "training.overlap_gradients"),
+    flag("overlap-param-gather", "training.overlap_weights"),
+    flag("tp-comm-overlap", "training.overlap_tensor"),
+    flag("enable-cuda-graph", "training.cuda_graphs"),
+    Option("fp8-format", write=fixed("hybrid"), when=_IN_8_BITS, ours="goes with training.fp8"),
     Option("fp8-recipe", "training.fp8", str, _recipe, _IN_8_BITS),
-    Option(
-        "no-overlap-p2p-communication",
-        "training.overlap_pipeline",
-        None,
-        "tuning.overlap_pipeline",
-        means="never",
-    ),
+    flag("no-overlap-p2p-communication", "training.overlap_pipeline", means="never"),
     _always("manual-gc", "goes with training.gc_interval", "tuning.gc_interval"),
     chosen("manual-gc-interval", "training.gc_interval", whole),
+)
+MEGATRON_LM = (
+    *_MODEL,
+    *_TRAINING,
+    *_LM_LAYOUT,
+    *_LM_MODEL,
+    *_LM_TUNING,
     *_DATA,
     _CACHE,
-    Option(
-        "mock-data",
-        "data.dataset",
-        write=lambda run: "mock" if run.phase.data.mock else "",
-        means="mock",
-    ),
+    Option("mock-data", "data.dataset", write=_dataset, means="mock"),
     *_OUTPUTS,
-    Option("ckpt-format", write=lambda run: "torch_dist", ours="torch_dist is always given"),
+    Option("ckpt-format", write=fixed("torch_dist"), ours="torch_dist is always given"),
     _always("log-throughput", "always given"),
 )
 
-MEGATRON_DEEPSPEED = (
-    *_MODEL,
-    *_TRAINING,
+_DEEPSPEED_LENGTHS = (
     Option("train-tokens", "training.tokens", whole, _train_tokens),
-    Option(
-        "lr-decay-tokens",
-        "training.decay_tokens",
-        whole,
-        _in("tokens", "learning_rate.decay_samples"),
-    ),
+    _length("lr-decay-tokens", "training.decay_tokens", "tokens", _DECAY),
     Option("lr-warmup-tokens", "training.warmup_tokens", whole, _warmup_tokens),
+)
+_DEEPSPEED_MODEL = (
     Option(
         "ds-sequence-parallel-size", "parallel.context", whole, "parallel.context", _CUTS_CONTEXT
     ),
     Option("num-key-value-heads", "training.shape.kv_heads", whole, "model.kv_heads", _grouped),
-    Option(
-        "use-rotary-position-embeddings",
-        "model.position_embedding",
-        None,
-        "model.position_embedding",
-        means="rope",
-    ),
+    flag("use-rotary-position-embeddings", "model.position_embedding", means="rope"),
     Option(
         "rotary-position-embeddings-theta", "model.rope_base", whole, "model.rope_base", _OWN_BASE
     ),
@@ -510,37 +482,37 @@ MEGATRON_DEEPSPEED = (
     Option("use-flash-attn-v1", "training.attention", None, _attention, means="flash1"),
     Option("use-flash-attn-v2", "training.attention", None, _attention, means="flash2"),
     Option("use-flash-attn-triton", "training.attention", None, _attention, means="flash-triton"),
-    *_DATA,
-    Option("data-impl", write=lambda run: "mmap", ours="mmap is always given"),
-    _CACHE,
-    *_OUTPUTS,
-    # The scheduler's numbers come from this list, not from the checkpoint: a changed length is then possible.
+)
+_DEEPSPEED_ENGINE = (
+    # The scheduler's numbers come from this list, not from the checkpoint: a changed length is
+    # then possible.
     _always("override-opt_param-scheduler", "always given"),
     _always("deepspeed", "given by the framework megatron-deepspeed"),
-    Option(
-        "deepspeed_config",
-        write=lambda run: deepspeed_name(run.settings, run.phase),
-        ours="written from the run file, with a name of its own for each job",
-    ),
+    Option("deepspeed_config", write=_deepspeed_path, ours=_OWN_CONFIG),
     Option("zero-stage", "parallel.zero_stage", whole, "parallel.zero_stage"),
-    _always(
-        "no-pipeline-parallel",
-        "given where parallel.pipeline is 1, unless the site leaves it out",
-        _ONE_STAGE,
-    ),
+    _always("no-pipeline-parallel", _NO_PIPELINE, _ONE_STAGE),
     Option(
         "checkpoint-activations",
         "training.recompute",
         None,
-        lambda run: "full",
+        fixed("full"),
         _RECOMPUTES,
         means="full",
     ),
-    Option(
-        "checkpoint-num-layers", _GROUP, whole, "tuning.recompute_num_layers", _RECOMPUTES_GROUPS
-    ),
-    _always("deepspeed-activation-checkpointing", "goes with training.recompute", _RECOMPUTES),
-    Option("cpu-optimizer", "training.offload", None, lambda run: run.training.offload, means=True),
+    Option("checkpoint-num-layers", _GROUP, whole, _GROUP_SIZE, _RECOMPUTES_GROUPS),
+    _always("deepspeed-activation-checkpointing", _WITH_RECOMPUTE, _RECOMPUTES),
+    Option("cpu-optimizer", "training.offload", None, _offload, means=True),
+)
+MEGATRON_DEEPSPEED = (
+    *_MODEL,
+    *_TRAINING,
+    *_DEEPSPEED_LENGTHS,
+    *_DEEPSPEED_MODEL,
+    *_DATA,
+    Option("data-impl", write=fixed("mmap"), ours="mmap is always given"),
+    _CACHE,
+    *_OUTPUTS,
+    *_DEEPSPEED_ENGINE,
 )
 
 _ONLY_READ = (
@@ -563,37 +535,54 @@ _ONLY_READ = (
 
 
 def _by_name(*tables: Iterable[Option]) -> dict[str, Option]:
-    """Options to read, by name in one spelling (dashes); of two with one name the first that says more than its name.
+    """Return the options to read, by name with dashes.
+
+    Of two rows with one name the first counts that has a key, or says what the runbook does.
 
     >>> _by_name([Option("zero_stage", "parallel.zero_stage", int)])["zero-stage"].key
     'parallel.zero_stage'
     """
     options: dict[str, Option] = {}
-    for option in (option for table in tables for option in table):
+    for option in itertools.chain(*tables):
         if option.key or option.ours:
             options.setdefault(option.name.replace("_", "-"), option)
     return options
 
 
 OPTIONS = _by_name(MEGATRON_LM, MEGATRON_DEEPSPEED, _ONLY_READ)
-"""What a command line of either may say, by name with dashes."""
+"""What a command line of either framework may say, by name with dashes."""
 
 
 def arguments(run: PhaseRun) -> list[str]:
-    """The options after the training script; those of the site's document replace ours, and `false` takes one out."""
+    """Return the options after the training script.
+
+    Those of the site's document replace ours, and `false` takes one out.
+    """
     framework = run.training.framework
-    values = written(MEGATRON_DEEPSPEED if framework == "megatron-deepspeed" else MEGATRON_LM, run)
+    table = MEGATRON_DEEPSPEED if framework == "megatron-deepspeed" else MEGATRON_LM
+    values = written(table, run)
     for name, value in run.settings.site.frameworks[framework].options.items():
         if name == "no-pipeline-parallel" and run.phase.parallel.zero_stage > 1:
-            continue  # the document runs a single stage in the pipeline engine, which takes ZeRO 0 and 1 only
+            # The document runs a single stage in the pipeline engine, which takes ZeRO 0 and 1.
+            continue
         if value is False:
             values.pop(name, None)
         else:
             values[name] = value
-    return [word for name, value in values.items() for word in (f"--{name}", *_words(value))]
+    return _command_line(values)
 
 
-def _words(value: object) -> list[str]:
+def _command_line(values: Mapping[str, object]) -> list[str]:
+    """Return each name with dashes, and the words after it."""
+    command_line = list[str]()
+    for name, value in values.items():
+        command_line += [f"--{name}", *_texts(value)]
+    return command_line
+
+
+def _texts(value: object) -> list[str]:
+    """Return the words after an option's name; none where it stands alone."""
     if value is True:
         return []
-    return [text(part) for part in value] if isinstance(value, tuple) else [text(value)]
+    parts = value if isinstance(value, tuple) else (value,)
+    return [text(part) for part in parts]

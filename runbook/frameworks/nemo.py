@@ -1,6 +1,10 @@
-"""Options of NeMo (NeMo-Framework-Launcher 23.04, of the AWS document): Hydra overrides of its configuration."""
+"""Options of NeMo: Hydra overrides of its configuration.
+
+NeMo is that of NeMo-Framework-Launcher 23.04, of the AWS document.
+"""
 
 import re
+from itertools import chain
 
 from runbook.core.units import parse_duration
 from runbook.frameworks.options import (
@@ -8,12 +12,18 @@ from runbook.frameworks.options import (
     Option,
     PhaseRun,
     chosen,
+    evaluation_batches,
+    evaluation_interval,
+    fixed,
     one_of,
+    ramp,
     text,
+    tokenizer_file,
     truth,
     whole,
     written,
 )
+from runbook.plan_file.schema import PhasePlan
 
 NULL = object()
 """Written as Hydra's null; None is not written."""
@@ -23,29 +33,42 @@ _SCHEDULES = {
     "constant": "WarmupHoldPolicy",
 }
 _PRECISIONS = {"bf16": "bf16", "16": "fp16", "32": "fp32", "bf16-mixed": "bf16", "16-mixed": "fp16"}
+_PRECISION_WORDS: dict[str, object] = {"bf16": "bf16", "fp16": 16, "fp32": 32}
+"""NeMo's word for each of our formats."""
 _RECOMPUTED = {"full": "full", "selective": "selective", "null": "none", "none": "none"}
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 
 
+def _nodes(run: PhaseRun) -> int:
+    return run.job.nodes
+
+
+def _devices(run: PhaseRun) -> int:
+    return run.job.devices_per_node
+
+
 def _precision(run: PhaseRun) -> object:
-    return {"bf16": "bf16", "fp16": 16, "fp32": 32}[run.phase.precision.format]
+    return _PRECISION_WORDS[run.phase.precision.format]
 
 
 def _max_time(run: PhaseRun) -> str:
-    seconds = run.phase.limits.exit_duration_seconds
-    return f"{seconds // 86400:02d}:{seconds % 86400 // 3600:02d}:{seconds % 3600 // 60:02d}:00"
+    """Return the time limit as Lightning reads it: days, hours, minutes and seconds."""
+    minutes_left = run.phase.limits.exit_duration_seconds // 60
+    days, minutes_left = divmod(minutes_left, 24 * 60)
+    hours, minutes_left = divmod(minutes_left, 60)
+    return f"{days:02d}:{hours:02d}:{minutes_left:02d}:00"
 
 
 def _read_max_time(text: str) -> int:
     return parse_duration(re.sub(r"^(\d+):(\d+:\d+:\d+)$", r"\1-\2", text))
 
 
-def _constant_steps(run: PhaseRun) -> int:
-    """NeMo decays until max_steps less these, and stays at the minimum; below 0, the decay outlasts the training."""
-    return (
-        run.phase.duration.iterations
-        - run.phase.learning_rate.decay_samples // run.phase.batch.global_
-    )
+def _saves(run: PhaseRun) -> bool:
+    return run.phase.checkpoint.interval > 0
+
+
+def _model_parallel_size(run: PhaseRun) -> int:
+    return run.phase.parallel.tensor * run.phase.parallel.pipeline
 
 
 def _virtual(run: PhaseRun) -> object:
@@ -53,9 +76,37 @@ def _virtual(run: PhaseRun) -> object:
     return chunks if chunks > 1 else NULL
 
 
+def _read_virtual(text: str) -> int:
+    return 1 if text.lower() in ("null", "none") else whole(text)
+
+
 def _interleaved(run: PhaseRun) -> object:
-    """NeMo's 175B sets these for its interleaved pipeline; its smaller sizes, which have none, leave them empty."""
+    """Return nothing for an interleaved pipeline, else null.
+
+    NeMo's 175B sets these for its interleaved pipeline; its smaller sizes, which have none, leave
+    them empty.
+    """
     return None if run.phase.parallel.virtual_pipeline > 1 else NULL
+
+
+def _has_own_epsilon(phase: PhasePlan) -> bool:
+    return phase.model.norm_epsilon != 1e-5
+
+
+def _recompute(run: PhaseRun) -> object:
+    return NULL if run.phase.recompute == "none" else run.phase.recompute
+
+
+def _recompute_method(run: PhaseRun) -> str:
+    return run.phase.tuning.recompute_method if run.phase.recompute == "full" else "block"
+
+
+def _recompute_num_layers(run: PhaseRun) -> int:
+    return run.phase.tuning.recompute_num_layers if run.phase.recompute == "full" else 0
+
+
+def _read_recompute_num_layers(text: str) -> int:
+    return max(1, whole(text))
 
 
 def _fusion(run: PhaseRun) -> object:
@@ -66,63 +117,83 @@ def _read_fusion(text: str) -> str:
     return "always" if truth(text) else "never"
 
 
-def _recompute(run: PhaseRun) -> object:
-    return NULL if run.phase.recompute == "none" else run.phase.recompute
+def _half_precision(run: PhaseRun) -> bool:
+    return run.phase.precision.format != "fp32"
 
 
-OPTIONS = (
-    Option("trainer.num_nodes", "jobs.training.nodes", whole, lambda run: run.job.nodes),
-    Option(
-        "trainer.devices",
-        "jobs.training.devices_per_node",
-        whole,
-        lambda run: run.job.devices_per_node,
-    ),
-    Option("trainer.precision", "training.precision", one_of(_PRECISIONS), _precision),
+def _optimizer(run: PhaseRun) -> str:
+    return "distributed_fused_adam" if run.phase.parallel.zero_stage else "fused_adam"
+
+
+def _betas(run: PhaseRun) -> tuple[float, float]:
+    return run.phase.optimizer.beta1, run.phase.optimizer.beta2
+
+
+def _schedule(run: PhaseRun) -> str:
+    return _SCHEDULES[run.phase.learning_rate.schedule]
+
+
+def _warmup_steps(run: PhaseRun) -> int:
+    return run.phase.learning_rate.warmup_samples // run.phase.batch.global_
+
+
+def _constant_steps(run: PhaseRun) -> int:
+    """Return the steps at the minimum learning rate: NeMo decays until max_steps less these.
+
+    Below 0, the decay outlasts the training.
+    """
+    decay_steps = run.phase.learning_rate.decay_samples // run.phase.batch.global_
+    return run.phase.duration.iterations - decay_steps
+
+
+def _data_kind(run: PhaseRun) -> str:
+    return "mmap" if run.phase.data.train else "mock"
+
+
+def _data_prefix(run: PhaseRun) -> tuple[object, ...]:
+    """Return weight and prefix of each training file, in turn."""
+    pairs = [(source.weight, source.prefix) for source in run.phase.data.train]
+    return tuple(chain(*pairs))
+
+
+_READ_PRECISION = one_of(_PRECISIONS)
+_READ_RECOMPUTE = one_of(_RECOMPUTED)
+_READ_SCHEDULE = one_of({name.lower(): schedule for schedule, name in _SCHEDULES.items()})
+_BETAS = "training.adam_beta1 training.adam_beta2"
+_EXIT = "limits.exit_duration_seconds"
+_GROUP = "training.recompute_num_layers"
+_FUSE = "training.fuse_gradients"
+_SCALE = "precision.initial_loss_scale"
+_WINDOW = "precision.loss_scale_window"
+
+# Each row: NeMo's name, our key, how to read it, how to write it, when.
+_TRAINER = (
+    Option("trainer.num_nodes", "jobs.training.nodes", whole, _nodes),
+    Option("trainer.devices", "jobs.training.devices_per_node", whole, _devices),
+    Option("trainer.precision", "training.precision", _READ_PRECISION, _precision),
     Option("trainer.max_steps", "training.iterations", whole, "duration.iterations"),
     Option("trainer.log_every_n_steps", "training.log_interval", whole, "log.interval"),
-    Option(
-        "trainer.val_check_interval",
-        "training.eval_interval",
-        whole,
-        lambda run: run.evaluation_interval,
-    ),
-    Option(
-        "trainer.limit_val_batches",
-        "training.eval_iterations",
-        whole,
-        lambda run: run.evaluation_batches,
-    ),
-    Option("trainer.limit_test_batches", write=lambda run: run.evaluation_batches),
+    Option("trainer.val_check_interval", "training.eval_interval", whole, evaluation_interval),
+    Option("trainer.limit_val_batches", "training.eval_iterations", whole, evaluation_batches),
+    Option("trainer.limit_test_batches", write=evaluation_batches),
     Option("trainer.gradient_clip_val", "training.clip_gradient", float, "optimizer.clip_gradient"),
     # The experiment manager's callback saves, not Lightning's.
-    Option("trainer.enable_checkpointing", write=lambda run: False),
-    Option(
-        "trainer.max_time",
-        "training.exit_duration",
-        _read_max_time,
-        _max_time,
-        "limits.exit_duration_seconds",
-    ),
-    # The launcher's base_results_dir, which NeMo's file puts in here, is not known to a program started alone.
+    Option("trainer.enable_checkpointing", write=fixed(False)),
+    Option("trainer.max_time", "training.exit_duration", _read_max_time, _max_time, _EXIT),
+)
+_CALLBACK = "exp_manager.checkpoint_callback_params"
+_EXPERIMENT = (
+    # The launcher's base_results_dir, which NeMo's file puts in here, is not known to a program
+    # started alone.
     Option("run.results_dir", write="checkpoint.folder"),
     Option("exp_manager.explicit_log_dir", write="checkpoint.folder"),
     Option("exp_manager.wandb_logger_kwargs.name", write="phase"),
-    Option("exp_manager.resume_if_exists", write=lambda run: run.phase.checkpoint.interval > 0),
-    Option(
-        "exp_manager.create_checkpoint_callback",
-        write=lambda run: run.phase.checkpoint.interval > 0,
-    ),
-    Option(
-        "exp_manager.checkpoint_callback_params.save_top_k",
-        "training.keep_checkpoints",
-        whole,
-        "checkpoint.keep",
-    ),
-    Option(
-        "exp_manager.checkpoint_callback_params.model_parallel_size",
-        write=lambda run: run.phase.parallel.tensor * run.phase.parallel.pipeline,
-    ),
+    Option("exp_manager.resume_if_exists", write=_saves),
+    Option("exp_manager.create_checkpoint_callback", write=_saves),
+    Option(f"{_CALLBACK}.save_top_k", "training.keep_checkpoints", whole, "checkpoint.keep"),
+    Option(f"{_CALLBACK}.model_parallel_size", write=_model_parallel_size),
+)
+_MODEL = (
     Option("model.micro_batch_size", "training.micro_batch", whole, "batch.micro"),
     Option("model.global_batch_size", "training.global_batch", whole, "batch.global_"),
     Option("model.tensor_model_parallel_size", "parallel.tensor", whole, "parallel.tensor"),
@@ -130,7 +201,7 @@ OPTIONS = (
     Option(
         "model.virtual_pipeline_model_parallel_size",
         "parallel.virtual_pipeline",
-        lambda text: 1 if text.lower() in ("null", "none") else whole(text),
+        _read_virtual,
         _virtual,
     ),
     Option("model.encoder_seq_length", "training.sequence_length", whole, "model.sequence_length"),
@@ -139,96 +210,51 @@ OPTIONS = (
     Option("model.hidden_size", "training.shape.hidden", whole, "model.hidden"),
     Option("model.ffn_hidden_size", "training.shape.ffn_hidden", whole, "model.ffn_hidden"),
     Option("model.num_attention_heads", "training.shape.heads", whole, "model.heads"),
-    Option(
-        "model.layernorm_epsilon",
-        write="model.norm_epsilon",
-        when=lambda phase: phase.model.norm_epsilon != 1e-5,
-    ),
+    Option("model.layernorm_epsilon", write="model.norm_epsilon", when=_has_own_epsilon),
     Option("model.init_method_std", "training.init_std", float, "model.init_std"),
     Option("model.hidden_dropout", "training.dropout", float, "model.dropout"),
     Option("model.sequence_parallel", "parallel.sequence", truth, "parallel.sequence"),
+)
+_CHECKPOINTED = "model.activations_checkpoint"
+_TUNING = (
+    Option(f"{_CHECKPOINTED}_granularity", "training.recompute", _READ_RECOMPUTE, _recompute),
+    Option(f"{_CHECKPOINTED}_method", "training.recompute_method", write=_recompute_method),
     Option(
-        "model.activations_checkpoint_granularity",
-        "training.recompute",
-        one_of(_RECOMPUTED),
-        _recompute,
-    ),
-    Option(
-        "model.activations_checkpoint_method",
-        "training.recompute_method",
-        write=lambda run: (
-            run.phase.tuning.recompute_method if run.phase.recompute == "full" else "block"
-        ),
-    ),
-    Option(
-        "model.activations_checkpoint_num_layers",
-        "training.recompute_num_layers",
-        lambda text: max(1, whole(text)),
-        lambda run: run.phase.tuning.recompute_num_layers if run.phase.recompute == "full" else 0,
+        f"{_CHECKPOINTED}_num_layers", _GROUP, _read_recompute_num_layers, _recompute_num_layers
     ),
     chosen("model.optim.overlap_grad_sync", "training.overlap_gradients", truth),
-    Option("model.gradient_accumulation_fusion", "training.fuse_gradients", _read_fusion, _fusion),
-    Option("model.tokenizer.vocab_file", write=lambda run: run.tokenizer_file("vocab.json")),
-    Option("model.tokenizer.merge_file", write=lambda run: run.tokenizer_file("merges.txt")),
-    Option(
-        "model.native_amp_init_scale",
-        "training.initial_loss_scale",
-        float,
-        "precision.initial_loss_scale",
-    ),
-    Option(
-        "model.native_amp_growth_interval",
-        "training.loss_scale_window",
-        whole,
-        "precision.loss_scale_window",
-    ),
+    Option("model.gradient_accumulation_fusion", _FUSE, _read_fusion, _fusion),
+    Option("model.tokenizer.vocab_file", write=tokenizer_file("vocab.json")),
+    Option("model.tokenizer.merge_file", write=tokenizer_file("merges.txt")),
+    Option("model.native_amp_init_scale", "training.initial_loss_scale", float, _SCALE),
+    Option("model.native_amp_growth_interval", "training.loss_scale_window", whole, _WINDOW),
     Option("model.hysteresis", "training.loss_scale_hysteresis", whole, "precision.hysteresis"),
-    Option("model.megatron_amp_O2", write=lambda run: run.phase.precision.format != "fp32"),
+    Option("model.megatron_amp_O2", write=_half_precision),
     Option("model.seed", "training.seed", whole, "seed"),
-    Option(
-        "model.optim.name",
-        write=lambda run: (
-            "distributed_fused_adam" if run.phase.parallel.zero_stage else "fused_adam"
-        ),
-    ),
+)
+_OPTIMIZER = (
+    Option("model.optim.name", write=_optimizer),
     Option("model.optim.lr", "training.learning_rate", float, "learning_rate.peak"),
     Option("model.optim.weight_decay", "training.weight_decay", float, "optimizer.weight_decay"),
-    Option(
-        "model.optim.betas",
-        "training.adam_beta1 training.adam_beta2",
-        float,
-        lambda run: (run.phase.optimizer.beta1, run.phase.optimizer.beta2),
-    ),
-    Option(
-        "model.optim.sched.name",
-        "training.schedule",
-        one_of({name.lower(): schedule for schedule, name in _SCHEDULES.items()}),
-        lambda run: _SCHEDULES[run.phase.learning_rate.schedule],
-    ),
-    Option(
-        "model.optim.sched.warmup_steps",
-        "training.warmup_iterations",
-        whole,
-        lambda run: run.phase.learning_rate.warmup_samples // run.phase.batch.global_,
-    ),
+    Option("model.optim.betas", _BETAS, float, _betas),
+    Option("model.optim.sched.name", "training.schedule", _READ_SCHEDULE, _schedule),
+    Option("model.optim.sched.warmup_steps", "training.warmup_iterations", whole, _warmup_steps),
     Option("model.optim.sched.constant_steps", write=_constant_steps),
     Option(
         "model.optim.sched.min_lr", "training.min_learning_rate", float, "learning_rate.minimum"
     ),
-    Option("model.rampup_batch_size", RAMP_KEYS, whole, lambda run: run.ramp, "batch.ramp.start"),
+    Option("model.rampup_batch_size", RAMP_KEYS, whole, ramp, "batch.ramp.start"),
     Option("model.num_micro_batches_with_partial_activation_checkpoints", write=_interleaved),
     Option("model.activations_checkpoint_layers_per_pipeline", write=_interleaved),
-    Option("model.data.data_impl", write=lambda run: "mmap" if run.phase.data.train else "mock"),
+)
+_DATA = (
+    Option("model.data.data_impl", write=_data_kind),
     Option("model.data.splits_string", "data.split", str, "data.split"),
     Option("model.data.seq_length", "training.sequence_length", whole, "model.sequence_length"),
     Option("model.data.index_mapping_dir", write="data.cache"),
-    Option(
-        "model.data.data_prefix",
-        write=lambda run: tuple(
-            word for source in run.phase.data.train for word in (source.weight, source.prefix)
-        ),
-    ),
+    Option("model.data.data_prefix", write=_data_prefix),
 )
+OPTIONS = (*_TRAINER, *_EXPERIMENT, *_MODEL, *_TUNING, *_OPTIMIZER, *_DATA)
 READ = {option.name: option for option in OPTIONS if option.read} | {
     "cluster.nodes": Option("cluster.nodes", "jobs.training.nodes", whole)
 }
@@ -236,25 +262,29 @@ READ = {option.name: option for option in OPTIONS if option.read} | {
 
 
 def arguments(run: PhaseRun) -> list[str]:
-    """Overrides after megatron_gpt_pretraining.py.
+    """Return the overrides after megatron_gpt_pretraining.py; the site's options replace ours.
 
-    The image's own file is the base and is not edited: every value that it takes from the launcher is given here, where
-    the document's script had each of eight ranks rewrite the file.
+    The image's own file is the base and is not edited: every value that it takes from the launcher
+    is given here, where the document's script had each of eight ranks rewrite the file.
     """
-    given = run.settings.site.frameworks["nemo"].options
-    hydra = {"config-path", "config-name"}
-    values = written(OPTIONS, run) | {
-        name: value for name, value in given.items() if name not in hydra
-    }
-    words = [f"--{name}={given[name]}" for name in sorted(hydra & given.keys())]
-    return words + [f"{name}={_hydra(value)}" for name, value in values.items()]
+    site_options = run.settings.site.frameworks["nemo"].options
+    of_hydra = ("config-name", "config-path")
+    values = written(OPTIONS, run)
+    for name, value in site_options.items():
+        if name not in of_hydra:
+            values[name] = value
+    hydra_words = [f"--{name}={site_options[name]}" for name in of_hydra if name in site_options]
+    overrides = [f"{name}={_hydra(value)}" for name, value in values.items()]
+    return hydra_words + overrides
 
 
 def _hydra(value: object) -> str:
-    r"""A value in Hydra's grammar: quoted wherever it is more than a plain word.
+    r"""Return a value in Hydra's grammar, quoted wherever it is more than a plain word.
 
-    >>> _hydra("a/b.json"), _hydra("949,50,1"), _hydra(NULL), _hydra(True), _hydra((1.0, "x y")), _hydra("it's")
-    ('a/b.json', "'949,50,1'", 'null', 'True', "[1.0,'x y']", "'it\\'s'")
+    >>> _hydra("a/b.json"), _hydra("949,50,1"), _hydra("it's")
+    ('a/b.json', "'949,50,1'", "'it\\'s'")
+    >>> _hydra(NULL), _hydra(True), _hydra((1.0, "x y"))
+    ('null', 'True', "[1.0,'x y']")
     """
     if value is NULL:
         return "null"

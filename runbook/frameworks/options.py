@@ -1,4 +1,4 @@
-"""Options of a training framework: its name for each, our key, how the value is written and read back."""
+"""Rows that give a framework's option its key in the run file, and say how to write and read it."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass
@@ -34,7 +34,10 @@ class PhaseRun:
 
     @property
     def evaluation_interval(self) -> int:
-        """Steps between two evaluations; a training without any has its length, for programs that take no 0."""
+        """Steps between two evaluations.
+
+        A training without evaluations has its own length here: some programs take no 0.
+        """
         return self.phase.evaluation.interval or self.phase.duration.iterations
 
     @property
@@ -48,62 +51,134 @@ class PhaseRun:
         return astuple(self.phase.batch.ramp)
 
     def tokenizer_file(self, name: str) -> str:
-        """A file of GPT-2's tokenizer: where the site keeps it, else in the run's folder."""
+        """Return the path of a file of GPT-2's tokenizer.
+
+        It is where the site keeps it, else in the run's folder. Raise `ParamsError` where the run
+        has another tokenizer.
+        """
         tokenizer = self.settings.run.data.tokenizer
         if tokenizer != "gpt2":
             raise ParamsError(
                 f"data.tokenizer={tokenizer} with training.framework={self.training.framework}: "
-                "only GPT-2's vocabulary and merges are rendered for it. Set data.tokenizer to gpt2."
+                "only GPT-2's vocabulary and merges are rendered for it. "
+                "Set data.tokenizer to gpt2."
             )
-        return f"{self.settings.site.paths.get('tokenizer', 'data/gpt2').rstrip('/')}/{name}"
+        folder = self.settings.site.paths.get("tokenizer", "data/gpt2")
+        return f"{folder.rstrip('/')}/{name}"
+
+
+Writer = Callable[[PhaseRun], object]
+"""Return an option's value for a phase; None: it is not written."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a framework, for both directions: `jobs.render` writes it, `adopt` reads it."""
+    """One option of a framework: `jobs.render` writes it, `adopt` reads it."""
 
     name: str
     """As the framework spells it, without dashes in front."""
     key: str = ""
-    """The run file's key, or several with spaces between; `model.` names a property of the catalogue's model."""
+    """The run file's key, or several with spaces between.
+
+    A key that begins with `model.` names a property of the catalogue's model.
+    """
     read: Reader | None = None
-    """The key's value from the option's; None: the option has none, or adopt needs more than this option to read it."""
-    write: str | Callable[[PhaseRun], object] = ""
-    """A path in the phase's plan, or a function; None is not written, True is the name alone, a tuple several words."""
+    """Turn the option's text into the key's value.
+
+    None: the option has no value, or adopt needs more than this option to read it.
+    """
+    write: str | Writer = ""
+    """A path in the phase's plan, or a function that returns the value.
+
+    None is not written, True is the name alone, a tuple is several words.
+    """
     when: str | Callable[[PhasePlan], object] | None = None
-    """Which phases have it: those where this path in the phase's plan, or a function, gives something; None: all."""
+    """A path in the phase's plan, or a function: phases where it is true have the option.
+
+    None: all phases have it.
+    """
     means: str | int | None = None
-    """The key's value where the option stands without one; it is written exactly where `write` gives this value."""
+    """The key's value where the option stands without one.
+
+    The option is written exactly where `write` gives this value.
+    """
     ours: str = ""
-    """Why nobody needs to set it: what the runbook does by itself."""
+    """What the runbook does by itself, so that nobody needs to set the option."""
 
     @property
     def keys(self) -> list[str]:
-        """The keys one by one."""
+        """Each key that the option sets."""
         return self.key.split()
 
     def value(self, run: PhaseRun) -> object:
-        """What to write for this phase; None: nothing."""
-        condition = attrgetter(self.when) if isinstance(self.when, str) else self.when
-        if not self.write or (condition and not condition(run.phase)):
+        """Return what to write for this phase; None: nothing."""
+        if not self.write or not self._applies(run.phase):
             return None
         if isinstance(self.write, str):
             value = attrgetter(self.write)(run.phase)
         else:
             value = self.write(run)
-        if self.means is not None:
-            return True if value == self.means else None
-        return value
+        if self.means is None:
+            return value
+        return True if value == self.means else None
+
+    def _applies(self, phase: PhasePlan) -> bool:
+        if self.when is None:
+            return True
+        condition = attrgetter(self.when) if isinstance(self.when, str) else self.when
+        return bool(condition(phase))
+
+
+def fixed(value: object) -> Writer:
+    """Return a writer of this value, whatever the run file says."""
+    return lambda run: value
+
+
+def tokenizer_file(name: str) -> Writer:
+    """Return a writer of the path of a file of GPT-2's tokenizer."""
+    return lambda run: run.tokenizer_file(name)
+
+
+def ramp(run: PhaseRun) -> tuple[int, ...]:
+    """Write start, increment and samples of the batch ramp."""
+    return run.ramp
+
+
+def evaluation_interval(run: PhaseRun) -> int:
+    """Write the steps between two evaluations."""
+    return run.evaluation_interval
+
+
+def evaluation_batches(run: PhaseRun) -> int:
+    """Write the batches of an evaluation."""
+    return run.evaluation_batches
 
 
 def chosen(name: str, key: str, read: Reader) -> Option:
-    """An option of a key that plan.json has under its own name, and that is written only where it was chosen."""
-    path = key.replace("training.", "tuning.")
+    """Return a row for a key that keeps its name in plan.json, written only where it was set."""
+    path = plan_path(key)
     return Option(name, key, read, path, path)
 
 
+def flag(name: str, key: str, path: str = "", *, means: str | bool = True) -> Option:
+    """Return a row for an option without a value, written where the plan has `means` at `path`.
+
+    Without a path, the key keeps its name in plan.json.
+    """
+    return Option(name, key, None, path or plan_path(key), means=means)
+
+
+def plan_path(key: str) -> str:
+    """Return where plan.json has a key that keeps its name there.
+
+    >>> plan_path("training.cuda_graphs"), plan_path("parallel.sequence")
+    ('tuning.cuda_graphs', 'parallel.sequence')
+    """
+    return key.replace("training.", "tuning.")
+
+
 def written(table: Iterable[Option], run: PhaseRun) -> dict[str, object]:
-    """Name and value of each option that this phase needs, in the table's order."""
+    """Return name and value of each option that this phase needs, in the table's order."""
     values: dict[str, object] = {}
     for option in table:
         value = option.value(run)
@@ -116,7 +191,7 @@ def written(table: Iterable[Option], run: PhaseRun) -> dict[str, object]:
 
 
 def text(value: object) -> str:
-    """A number as a person would write it; anything else as it is.
+    """Return a number as a person would write it, and anything else as it is.
 
     >>> text(6e-05), text(0.1), text(1.0), text(4294967296.0), text("a b")
     ('6e-05', '0.1', '1.0', '4294967296', 'a b')
@@ -127,32 +202,32 @@ def text(value: object) -> str:
 
 
 def whole(text: str) -> int:
-    """A whole number, also as 1e3 or 1_000."""
+    """Read a whole number, also as 1e3 or 1_000; raise `ValueError` for a fraction."""
     value = float(text.replace("_", ""))
     if value != int(value):
         raise ValueError(text)
     return int(value)
 
 
+_TRUE = ("true", "1", "yes", "on")
+_FALSE = ("false", "0", "no", "off")
+
+
 def truth(text: str) -> bool:
-    """True and False as shells, Hydra and people write them."""
-    return {
-        "true": True,
-        "1": True,
-        "yes": True,
-        "on": True,
-        "false": False,
-        "0": False,
-        "no": False,
-        "off": False,
-    }[text.lower()]
+    """Read True or False as shells, Hydra and people write them; raise `KeyError` otherwise."""
+    word = text.lower()
+    if word in _TRUE:
+        return True
+    if word in _FALSE:
+        return False
+    raise KeyError(word)
 
 
 def minutes(text: str) -> int:
-    """Seconds of a number of minutes."""
+    """Read a number of minutes as seconds."""
     return round(float(text) * 60)
 
 
 def one_of(names: Mapping[str, str]) -> Reader:
-    """A reader of words that stand for other words."""
+    """Return a reader of words that stand for other words."""
     return lambda text: names[text.strip("\"'").lower()]
