@@ -137,110 +137,181 @@ def layer_activations(
 
 
 def stage_memory(choice: Choice, stage: int) -> StageMemory:
-    """Bytes on each rank of this stage at the fullest moment of a step (1F1B)."""
-    training = choice.training
-    shape = choice.shape
-    precision = training.precision
-    copies = choice.data * choice.context
-    own = choice.stage_layers[stage]
+    """Return the bytes on each rank of this stage at the fullest moment of a step (1F1B)."""
     parameters = on_rank(
-        shape, tensor=choice.tensor, pipeline=choice.pipeline, stage=stage, layers=own
+        choice.shape,
+        tensor=choice.tensor,
+        pipeline=choice.pipeline,
+        stage=stage,
+        layers=choice.stage_layers[stage],
     ).total
-    states = state_bytes(
-        precision,
-        deepspeed=choice.deepspeed,
-        zero_stage=choice.zero_stage,
-        data=copies,
-        own_trainer=choice.own_trainer,
-    )
-    host = 0.0
-    if (
-        training.offload and choice.deepspeed and choice.zero_stage
-    ):  # ZeRO 2 hands over each gradient at once
-        states = replace(
-            states, gradients=0 if choice.zero_stage >= 2 else states.gradients, optimizer=0
-        )
-        host = 16 / copies  # weights, two moments and gradients in fp32, shared over the copies
-    kept, scores = layer_activations(
-        shape, choice.parallel, choice.micro_batch, precision, gathers_keys=choice.own_trainer
-    )
-    chunks, after = (
-        choice.virtual_pipeline,
-        choice.pipeline - stage - 1,
-    )  # of a stage, and stages after this one
-    in_flight = after + 1 if chunks == 1 else 2 * after + (chunks - 1) * choice.pipeline + 1
-    held = min(
-        in_flight, chunks * choice.num_microbatches
-    )  # chunks with activations of a micro-batch
-    layers = own / chunks * held
-    width = 4 if precision == "fp32" else 2
-    sequence_split = choice.tensor if choice.sequence else 1
-    tokens = shape.sequence_length / choice.context * choice.micro_batch
-    if training.recompute == "full":
-        inputs = layers
-        again = min(float(choice.tuning.recompute_num_layers), own / chunks)
-        whole = 0.0
-        if choice.tuning.recompute_method == "block":
-            inputs, again, whole = held * again, 1.0, layers - held * again
-        else:
-            inputs = layers / again
-        activations = (
-            inputs * width * tokens * shape.hidden / sequence_split + (whole + again) * kept
-        )
-        all_scores = (whole + again) * scores
-    else:
-        activations = layers * kept
-        all_scores = layers * scores
-    if training.recompute == "selective":
-        all_scores = scores
+    states, host_bytes = _states_with_offload(choice)
+    activations, attention_scores = _kept_activations(choice, stage)
+    # Transformer Engine keeps each weight twice more in 8 bits, the second time transposed.
+    fp8_weights = 2 if choice.training.fp8 != "none" else 0
     stored = StageMemory(
         stage=stage,
-        # Transformer Engine keeps each weight twice more in 8 bits, the second time transposed.
-        weights=round(parameters * (states.weights + (2 if training.fp8 != "none" else 0))),
+        weights=round(parameters * (states.weights + fp8_weights)),
         gradients=round(parameters * states.gradients),
         optimizer=round(parameters * states.optimizer),
         activations=round(activations),
-        attention_scores=round(all_scores),
+        attention_scores=round(attention_scores),
         logits=0,
-        host=round(parameters * host),
+        host=round(parameters * host_bytes),
     )
-    last = stage == choice.pipeline - 1
+    is_last = stage == choice.pipeline - 1
     if choice.on_cpu:
-        return _on_cpu(choice, stored, parameters, tokens * width if last else 0)
-    # In and out of a layer, and in and out of the feed-forward's middle.
-    inside = 2 * shape.ffn_hidden * (1.5 if shape.gated else 1) / choice.tensor
-    gradients = width * tokens * (2 * shape.hidden / sequence_split + inside)
-    moment = buffers = 0
-    if choice.own_trainer and not choice.deepspeed:
-        scores = tokens * shape.padded_vocabulary / choice.tensor
-        logits = width * scores + min(4 * scores, LOSS_BLOCK_BYTES) if last else 0
+        head_bytes = _rank_tokens(choice) * _width(choice) if is_last else 0
+        return _on_cpu(choice, stored, parameters, head_bytes)
+    logits = _logits(choice) if is_last else 0
+    return replace(
+        stored,
+        logits=round(logits),
+        passing=round(max(0.0, _passing_gradients(choice) - logits)),
+        buffers=_engine_buffers(choice, parameters),
+        optimizer_moment=_optimizer_moment(choice, parameters),
+    )
+
+
+def _width(choice: Choice) -> int:
+    """Return the bytes of a weight or an activation."""
+    return 4 if choice.training.precision == "fp32" else 2
+
+
+def _rank_tokens(choice: Choice) -> float:
+    """Return the tokens of a micro-batch on one rank: context parallelism divides the sequence."""
+    return choice.shape.sequence_length / choice.context * choice.micro_batch
+
+
+def _sequence_split(choice: Choice) -> int:
+    """Return the ranks among which sequence parallelism divides what tensor parallelism does not."""
+    return choice.tensor if choice.sequence else 1
+
+
+def _states_with_offload(choice: Choice) -> tuple[States, float]:
+    """Return the bytes a parameter on the device, and those in the node's memory (offload)."""
+    replicas = choice.data * choice.context
+    states = state_bytes(
+        choice.training.precision,
+        deepspeed=choice.deepspeed,
+        zero_stage=choice.zero_stage,
+        data=replicas,
+        own_trainer=choice.own_trainer,
+    )
+    offloads = choice.training.offload and choice.deepspeed and choice.zero_stage > 0
+    if not offloads:
+        return states, 0.0
+    # ZeRO 2 hands over each gradient at once.
+    gradients = 0 if choice.zero_stage >= 2 else states.gradients
+    # Weights, two moments and gradients in fp32, shared over the replicas.
+    host_bytes = 16 / replicas
+    return replace(states, gradients=gradients, optimizer=0), host_bytes
+
+
+def _chunks_in_flight(choice: Choice, stage: int) -> int:
+    """Return how many chunks of a stage have activations of a micro-batch at the fullest moment."""
+    chunks = choice.virtual_pipeline
+    later_stages = choice.pipeline - stage - 1
+    if chunks == 1:
+        in_flight = later_stages + 1
     else:
-        if last:
-            logits = 2 * width * tokens * (shape.hidden + shape.padded_vocabulary) / choice.tensor
-        else:
-            logits = 0
+        in_flight = 2 * later_stages + (chunks - 1) * choice.pipeline + 1
+    return min(in_flight, chunks * choice.num_microbatches)
+
+
+def _kept_activations(choice: Choice, stage: int) -> tuple[float, float]:
+    """Return the bytes that a stage keeps for backward: (activations, attention scores)."""
+    recompute = choice.training.recompute
+    layer_bytes, layer_scores = layer_activations(
+        choice.shape,
+        choice.parallel,
+        choice.micro_batch,
+        choice.training.precision,
+        gathers_keys=choice.own_trainer,
+    )
+    chunks = _chunks_in_flight(choice, stage)
+    layers_per_chunk = choice.stage_layers[stage] / choice.virtual_pipeline
+    layers = layers_per_chunk * chunks
+    if recompute == "selective":
+        return layers * layer_bytes, layer_scores
+    if recompute != "full":
+        return layers * layer_bytes, layers * layer_scores
+    group = min(float(choice.tuning.recompute_num_layers), layers_per_chunk)
+    if choice.tuning.recompute_method == "block":
+        # The first layers of each chunk keep their inputs only, and are computed again one by one.
+        stored_inputs = chunks * group
+        whole_layers = layers - chunks * group + 1.0
+    else:
+        # Each group keeps its first input, and is computed again as a whole.
+        stored_inputs = layers / group
+        whole_layers = group
+    input_bytes = (
+        stored_inputs
+        * _width(choice)
+        * _rank_tokens(choice)
+        * choice.shape.hidden
+        / _sequence_split(choice)
+    )
+    return input_bytes + whole_layers * layer_bytes, whole_layers * layer_scores
+
+
+def _logits(choice: Choice) -> float:
+    """Return the bytes of the last stage's logits and of what the loss makes of them, on a GPU."""
+    shape = choice.shape
+    width = _width(choice)
+    tokens = _rank_tokens(choice)
+    if choice.own_trainer and not choice.deepspeed:
+        logits = tokens * shape.padded_vocabulary / choice.tensor
+        return width * logits + min(4 * logits, LOSS_BLOCK_BYTES)
+    return 2 * width * tokens * (shape.hidden + shape.padded_vocabulary) / choice.tensor
+
+
+def _passing_gradients(choice: Choice) -> float:
+    """Return the bytes of the gradients on their way through a layer, on a GPU."""
     if choice.own_trainer and choice.deepspeed:
-        gradients = 0
-        if choice.zero_stage:
-            buffers = width * bucket_elements(
-                on_rank(shape, tensor=1, pipeline=1, stage=0).total, choice.tensor
-            )
-    if not choice.own_trainer:  # as logs of 2021 have it (tests/planning/gpu_peaks.csv)
-        gradients += (
-            width * shape.hidden * shape.ffn_hidden / choice.tensor
-        )  # of the largest weight, until it is added
-        if choice.deepspeed and precision != "fp32":
-            moment = 4 * parameters // (copies if choice.zero_stage else 1)  # gradients in fp32
-            buffers = width * min(parameters, LIVE_PARAMETERS) if choice.zero_stage == 3 else 0
-        elif precision == "fp16" and choice.zero_stage == 0:
-            buffers = width * parameters
-    passing = max(0.0, gradients - logits)
-    more = {"buffers": buffers, "optimizer_moment": moment}
-    return replace(stored, logits=round(logits), passing=round(passing), **more)
+        return 0
+    shape = choice.shape
+    width = _width(choice)
+    # In and out of a layer, and in and out of the feed-forward's middle.
+    outside = 2 * shape.hidden / _sequence_split(choice)
+    inside = 2 * shape.ffn_hidden * (1.5 if shape.gated else 1) / choice.tensor
+    gradients = width * _rank_tokens(choice) * (outside + inside)
+    if not choice.own_trainer:
+        # The gradient of the largest weight, until it is added: as logs of 2021 have it
+        # (tests/planning/gpu_peaks.csv).
+        gradients += width * shape.hidden * shape.ffn_hidden / choice.tensor
+    return gradients
+
+
+def _engine_buffers(choice: Choice, parameters: int) -> int:
+    """Return the bytes that the engine keeps in addition to its states, on a GPU."""
+    width = _width(choice)
+    if choice.own_trainer:
+        if not choice.deepspeed or choice.zero_stage == 0:
+            return 0
+        model = on_rank(choice.shape, tensor=1, pipeline=1, stage=0).total
+        return width * bucket_elements(model, choice.tensor)
+    if choice.deepspeed and choice.training.precision != "fp32":
+        return width * min(parameters, LIVE_PARAMETERS) if choice.zero_stage == 3 else 0
+    if choice.training.precision == "fp16" and choice.zero_stage == 0:
+        return width * parameters
+    return 0
+
+
+def _optimizer_moment(choice: Choice, parameters: int) -> int:
+    """Return the bytes that the optimizer's step takes for a moment, on a GPU."""
+    if choice.own_trainer or not choice.deepspeed or choice.training.precision == "fp32":
+        return 0
+    replicas = choice.data * choice.context
+    # Gradients in fp32.
+    return 4 * parameters // (replicas if choice.zero_stage else 1)
 
 
 def _on_cpu(choice: Choice, stored: StageMemory, parameters: int, head_bytes: float) -> StageMemory:
-    """The same in main memory; `head_bytes`: what all tokens have for one word of the vocabulary, 0 without a head."""
+    """Return the same memory of a stage whose device is a CPU.
+
+    `head_bytes`: bytes that all tokens have for one entry of the vocabulary; 0 without a head.
+    """
     shape = choice.shape
     precision = choice.training.precision
     deepspeed = choice.deepspeed
