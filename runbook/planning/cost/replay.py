@@ -1,11 +1,11 @@
-"""A step replayed: the work that a rehearsal counted at each pipeline stage, in seconds, on the schedule of all stages.
+"""Replay of a step: the work that a dry run counted at each stage, on the schedule of all stages.
 
-Rates, bandwidths and shares are those that `iteration` plans with. What differs is the work, which is counted here and
-estimated there, and the schedule: a stage begins a micro-batch when its input has come.
+Rates, bandwidths and shares are those that `iteration` plans with. What differs is the work, which
+is counted here and estimated there, and the schedule: a stage begins a micro-batch when its input
+has come.
 """
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, NamedTuple, TypeAlias
@@ -43,35 +43,39 @@ _COLUMNS = {
     "bubble": ("bubble",),
     "slowest device": ("waiting",),
 }
-"""Columns of the table by the parts of a step that they add up, the replay's and the plan's; the first has all."""
+"""Columns of the table, and the parts of a step that each adds up; none means all parts."""
 
 
 @dataclass(frozen=True)
 class Seconds:
-    """What takes one part of a step at one stage."""
+    """Seconds of one part of a step at one stage, by what takes them."""
 
     matrices: float = 0.0
     attention: float = 0.0
     memory: float = 0.0
     """Moving tensors to and from the device's memory."""
     launching: float = 0.0
-    """What a layer takes at least, however small."""
+    """Launching operators: a layer takes at least this long, however small it is."""
     communication: float = 0.0
     """Collectives that nothing hides."""
 
     @property
     def computing(self) -> float:
-        """All but communication."""
+        """Seconds without communication."""
         return self.matrices + self.attention + self.memory + self.launching
 
     def whole(self) -> float:
-        """All of it."""
+        """Return all seconds."""
         return self.computing + self.communication
 
 
 @dataclass(frozen=True)
 class StageTimes:
-    """One stage: each chunk's passes over a micro-batch, what else a step does before the optimizer, the optimizer."""
+    """Seconds of one stage.
+
+    `forward` and `backward` have a micro-batch's pass through each chunk. `once` is what else a
+    step does before the optimizer.
+    """
 
     forward: tuple[Seconds, ...]
     backward: tuple[Seconds, ...]
@@ -80,7 +84,7 @@ class StageTimes:
 
 
 class Activity(NamedTuple):
-    """Something that a stage does; between two events it waits."""
+    """Work of a stage from `start` to `end`, in seconds; between two activities it waits."""
 
     stage: int
     kind: str
@@ -92,156 +96,172 @@ class Activity(NamedTuple):
 
 @dataclass(frozen=True)
 class Replay:
-    """One step of all stages."""
+    """Replay of one step on all stages, and the plan's figures for it."""
 
     COMPUTED: ClassVar = ("seconds", "bubble_share", "communication_share", "parts")
 
     microbatches: int
     send_seconds: float
-    """Of a message from a stage to the next."""
+    """Seconds that sending a micro-batch to the next stage takes."""
     hides_sends: bool
     """Whether a stage goes on while it sends."""
     waiting_share: float
-    """What waiting for the slowest of all devices adds, as the plan has it."""
+    """Share of a step that waiting for the slowest device adds, as the plan has it."""
     planned_seconds: float
     planned_parts: dict[str, float]
-    """The plan's step."""
+    """Seconds of the plan's step by part."""
     stages: tuple[StageTimes, ...]
 
     @cached_property
     def events(self) -> tuple[Activity, ...]:
-        """Everything that the stages do in one step, but for waiting for the slowest device."""
+        """All activities of the stages in one step, without waiting for the slowest device."""
         return tuple(_events(self))
 
     @cached_property
     def parts(self) -> list[dict[str, float]]:
-        """Seconds of a step at each stage, under the plan's names where it has one; they add up to `seconds`."""
-        whole = max(event.end for event in self.events)
-        found = []
-        for stage, times in enumerate(self.stages):
-            own = [event for event in self.events if event.stage == stage]
-            passes = (*times.forward, *times.backward)
-            ends = (times.once, times.optimizer)
-            parts = {
-                name: self.microbatches * sum(getattr(one, name) for one in passes)
-                for name in ("matrices", "attention", "memory", "launching")
-            }
-            parts["tensor"] = self.microbatches * sum(one.communication for one in passes)
-            parts["data"] = sum(one.communication for one in ends)
-            sent = sum(event.end - event.start for event in own if event.kind == COMMUNICATION)
-            parts["pipeline"] = (
-                sent - parts["tensor"] - parts["data"] if len(self.stages) > 1 else 0.0
-            )
-            parts["optimizer"] = sum(one.computing for one in ends)
-            parts["bubble"] = whole - sum(event.end - event.start for event in own)
-            found.append(parts | {"waiting": whole * self.waiting_share})
-        return found
+        """Seconds of a step at each stage by part, named as in the plan; they add up to `seconds`."""
+        step_seconds = max(event.end for event in self.events)
+        return [self._stage_parts(stage, step_seconds) for stage in range(len(self.stages))]
+
+    def _stage_parts(self, stage: int, step_seconds: float) -> dict[str, float]:
+        times = self.stages[stage]
+        passes = (*times.forward, *times.backward)
+        ends = (times.once, times.optimizer)
+        events = [event for event in self.events if event.stage == stage]
+        busy = sum(event.end - event.start for event in events)
+        communicating = sum(
+            event.end - event.start for event in events if event.kind == COMMUNICATION
+        )
+        parts = {
+            name: self.microbatches * sum(getattr(one_pass, name) for one_pass in passes)
+            for name in ("matrices", "attention", "memory", "launching")
+        }
+        parts["tensor"] = self.microbatches * sum(one_pass.communication for one_pass in passes)
+        parts["data"] = sum(end.communication for end in ends)
+        parts["pipeline"] = 0.0
+        if len(self.stages) > 1:
+            parts["pipeline"] = communicating - parts["tensor"] - parts["data"]
+        parts["optimizer"] = sum(end.computing for end in ends)
+        parts["bubble"] = step_seconds - busy
+        parts["waiting"] = step_seconds * self.waiting_share
+        return parts
 
     @property
     def seconds(self) -> float:
-        """Of one step."""
+        """Seconds of one step."""
         return sum(self.parts[0].values())
 
     @property
     def bubble_share(self) -> float:
-        """Share of a step that stages wait for each other, in the mean."""
+        """Share of a step that stages wait for each other, averaged over the stages."""
         return self._share("bubble")
 
     @property
     def communication_share(self) -> float:
-        """Share of a step that stages spend in communication that nothing hides, in the mean."""
+        """Share of a step in communication that nothing hides, averaged over the stages."""
         return self._share("tensor", "pipeline", "data")
 
     def _share(self, *names: str) -> float:
-        return (
-            sum(parts[name] for parts in self.parts for name in names)
-            / len(self.parts)
-            / self.seconds
-        )
+        seconds = sum(parts[name] for parts in self.parts for name in names)
+        return seconds / len(self.parts) / self.seconds
 
     @property
     def text(self) -> str:
-        """The step and the plan's, for people."""
-        off = self.planned_seconds / self.seconds - 1
-        return f"{self.seconds:.4g} s replayed, {self.planned_seconds:.4g} s planned (the plan is {off:+.1%} off)"
+        """The step's seconds next to the plan's, for people."""
+        error = self.planned_seconds / self.seconds - 1
+        return (
+            f"{self.seconds:.4g} s replayed, {self.planned_seconds:.4g} s planned "
+            f"(the plan is {error:+.1%} off)"
+        )
 
     def table(self, basis: str) -> Table:
-        """Where the time of a step goes at each stage, and in the plan."""
-        rows = [
-            *((str(stage), parts) for stage, parts in enumerate(self.parts)),
-            ("plan", self.planned_parts),
-        ]
+        """Return the table of where the time of a step goes at each stage, and in the plan."""
+        rows = [_table_row(str(stage), parts) for stage, parts in enumerate(self.parts)]
+        rows.append(_table_row("plan", self.planned_parts))
+        bubble = f"{self.bubble_share:.1%}"
+        communication = f"{self.communication_share:.1%}"
         return Table(
-            [
-                {"stage": name}
-                | {
-                    words: f"{sum(parts.get(key, 0.0) for key in keys or parts):.4g}"
-                    for words, keys in _COLUMNS.items()
-                }
-                for name, parts in rows
-            ],
+            rows,
             title="Seconds of one step, replayed on the schedule of all stages",
             notes=[
                 f"A step takes {self.text}; replayed: {basis}",
-                f"Stages wait for each other in {self.bubble_share:.1%} of it, send in {self.communication_share:.1%}",
+                f"Stages wait for each other in {bubble} of it, send in {communication}",
             ],
         )
 
 
+def _table_row(name: str, parts: Mapping[str, float]) -> dict[str, str]:
+    row = {"stage": name}
+    for column, names in _COLUMNS.items():
+        seconds = sum(parts.get(part, 0.0) for part in names or parts)
+        row[column] = f"{seconds:.4g}"
+    return row
+
+
 def stage_times(stage: int, work: Sequence[Work], model: StepModel) -> StageTimes:
-    """A stage's counted work in seconds on the model's devices."""
-    setup = model.setup
+    """Return the seconds that a stage's counted work takes on the model's devices."""
     chunks = range(model.setup.virtual_pipeline)
-    passes: dict[str, list[Seconds]] = {FORWARD: [], BACKWARD: []}
-    for part, chunk in itertools.product(passes, chunks):
-        own = [_priced(one, model) for one in work if (one.part, one.chunk) == (part, chunk)]
-        passes[part].append(own[0] if own else Seconds())
+    by_chunk = {(part.part, part.chunk): part for part in reversed(work)}
+    forward = [_priced_pass(by_chunk.get((FORWARD, chunk)), model) for chunk in chunks]
+    backward = [_priced_pass(by_chunk.get((BACKWARD, chunk)), model) for chunk in chunks]
+    least_seconds = _least_seconds(stage, model) / len(chunks)
+    for chunk in chunks:
+        seconds = forward[chunk].whole() + backward[chunk].whole()
+        missing = max(0.0, least_seconds - seconds)
+        forward[chunk] = replace(forward[chunk], launching=1 / 3 * missing)
+        backward[chunk] = replace(backward[chunk], launching=2 / 3 * missing)
+    # Communication of gradients and weights goes on next to the passes.
+    computing = sum(one_pass.computing for one_pass in (*forward, *backward))
+    by_part = {part.part: part for part in reversed(work)}
+    once, optimizer = (
+        _priced(by_part[part], model, computing) if part in by_part else Seconds()
+        for part in (ONCE, OPTIMIZER)
+    )
+    return StageTimes(tuple(forward), tuple(backward), once, optimizer)
+
+
+def _priced_pass(work: Work | None, model: StepModel) -> Seconds:
+    return _priced(work, model) if work else Seconds()
+
+
+def _least_seconds(stage: int, model: StepModel) -> float:
+    """Return the seconds that launching operators takes: a stage's micro-batch, both passes."""
+    setup = model.setup
     if setup.stage_layers:
         layers: float = setup.stage_layers[stage]
     else:
         layers = setup.shape.layers / setup.pipeline
-    for chunk in chunks:
-        both = [passes[part][chunk] for part in passes]
-        least = (model.least_layer_seconds * layers + model.least_microbatch_seconds) / len(chunks)
-        missing = max(0.0, least - sum(map(Seconds.whole, both)))
-        for part, share in ((FORWARD, 1 / 3), (BACKWARD, 2 / 3)):
-            passes[part][chunk] = replace(passes[part][chunk], launching=share * missing)
-    last = sum(
-        one.computing for part in passes for one in passes[part]
-    )  # what gradients and weights go on beside
-    ends = [
-        [_priced(one, model, last) for one in work if one.part == part]
-        for part in (ONCE, OPTIMIZER)
-    ]
-    once, optimizer = (one[0] if one else Seconds() for one in ends)
-    return StageTimes(tuple(passes[FORWARD]), tuple(passes[BACKWARD]), once, optimizer)
+    return model.least_layer_seconds * layers + model.least_microbatch_seconds
 
 
-def _priced(work: Work, model: StepModel, beside: float = 0.0) -> Seconds:
-    amount = work.amounts.get
+def _priced(work: Work, model: StepModel, overlapping: float = 0.0) -> Seconds:
+    """Return the seconds of some work.
+
+    `overlapping`: seconds of other computing that its overlapped communication may hide behind.
+    """
     sent = {"alone": 0.0, "overlapped": 0.0}
     for kind, size in work.amounts.items():
         if ":" in kind:
             group, operation, when = kind.split(":")
-            members, span = _group(group, model)
+            ranks, span = _group(group, model)
+            # An all-reduce is a reduce-scatter and an all-gather.
             times = 2 if operation.startswith("allreduce") else 1
-            sent[when] += times * model.collective(size, members, span=span)
-    busy = Seconds(
-        matrices=amount(MATRIX, 0) / model.matrix_rate,
-        attention=amount(ATTENTION, 0) / 2 / model.attention_rate,
-        memory=amount(MOVED, 0) / model.setup.device.memory_bandwidth,
+            sent[when] += times * model.collective(size, ranks, span=span)
+    computing = Seconds(
+        matrices=work.amounts.get(MATRIX, 0) / model.matrix_rate,
+        attention=work.amounts.get(ATTENTION, 0) / 2 / model.attention_rate,
+        memory=work.amounts.get(MOVED, 0) / model.setup.device.memory_bandwidth,
     )
-    return replace(
-        busy,
-        communication=sent["alone"] + model.exposed(busy.computing + beside, sent["overlapped"]),
-    )
+    hidden_behind = computing.computing + overlapping
+    exposed = model.exposed(hidden_behind, sent["overlapped"])
+    return replace(computing, communication=sent["alone"] + exposed)
 
 
 def _group(name: str, model: StepModel) -> tuple[int, int]:
-    """Ranks of a process group, and how many devices they span."""
+    """Return the number of ranks in a process group, and of the devices they span."""
     setup = model.setup
     world = model.setup.world
-    named = {
+    groups = {
         "tensor": (setup.tensor, setup.tensor),
         "context": (setup.context, setup.tensor * setup.context),
         "data": (setup.data * setup.context, world // setup.pipeline),
@@ -250,85 +270,125 @@ def _group(name: str, model: StepModel) -> tuple[int, int]:
         "tensor and pipeline": (setup.tensor * setup.pipeline, world),
         "everyone": (world, world),
     }
-    return named.get(name) or (int(name.split()[0]), world // setup.pipeline)
+    if name in groups:
+        return groups[name]
+    # Other groups are named by their number of ranks.
+    return int(name.split()[0]), world // setup.pipeline
 
 
 def schedule_of(
     stage: int, stages: int, chunks: int, microbatches: int
 ) -> list[tuple[str, int, int]]:
-    """(pass, chunk, micro-batch) in the order in which a stage runs them: 1F1B, interleaved with several chunks.
+    """Return (pass, chunk, micro-batch) in the order in which a stage runs them.
+
+    The schedule is 1F1B, interleaved where a stage has several chunks.
 
     >>> [f"{kind[0]}{microbatch}" for kind, _, microbatch in schedule_of(0, 2, 1, 3)]
     ['f0', 'f1', 'b0', 'f2', 'b1', 'b2']
     """
-    table = [
+    passes = [
         (chunk, microbatch)
         for first in range(0, microbatches, stages)
         for chunk in range(chunks)
         for microbatch in range(first, min(first + stages, microbatches))
     ]
-    ahead = stages - stage - 1 if chunks == 1 else 2 * (stages - stage - 1) + (chunks - 1) * stages
-    forward = [(FORWARD, *place) for place in table]
-    order = forward[:ahead]
-    for place, (chunk, microbatch) in enumerate(table):
-        order += [*forward[ahead + place :][:1], (BACKWARD, chunks - 1 - chunk, microbatch)]
+    later_stages = stages - stage - 1
+    if chunks == 1:
+        warmup = later_stages
+    else:
+        warmup = 2 * later_stages + (chunks - 1) * stages
+    forward = [(FORWARD, chunk, microbatch) for chunk, microbatch in passes]
+    order = forward[:warmup]
+    for index, (chunk, microbatch) in enumerate(passes):
+        # The next forward pass, as long as there is one, then the oldest backward pass.
+        order += forward[warmup + index : warmup + index + 1]
+        order.append((BACKWARD, chunks - 1 - chunk, microbatch))
     return order
 
 
+_Pass: TypeAlias = tuple[str, int, int, int]
+"""One pass: its kind (forward or backward), stage, chunk and micro-batch."""
+
+
+class _Timeline:
+    """The clocks of all stages, what they did, and when each pass's result reached the next."""
+
+    def __init__(self, replayed: Replay) -> None:
+        self.replayed = replayed
+        self.num_stages = len(replayed.stages)
+        self.num_chunks = len(replayed.stages[0].forward)
+        self.clocks = [0.0] * self.num_stages
+        self.arrivals = dict[_Pass | None, float]({None: 0.0})
+        self.events = list[Activity]()
+
+    def add(self, stage: int, kind: str, chunk: int, microbatch: int, seconds: float) -> None:
+        """Let a stage do something, unless it takes no time."""
+        if seconds:
+            start = self.clocks[stage]
+            end = start + seconds
+            self.events.append(Activity(stage, kind, chunk, microbatch, start, end))
+            self.clocks[stage] = end
+
+    def run_pass(self, stage: int, kind: str, chunk: int, microbatch: int) -> bool:
+        """Run one pass and send its result; return False where its input has not come yet."""
+        source = _source(stage, self.num_stages, self.num_chunks, kind, chunk, microbatch)
+        if source not in self.arrivals:
+            return False
+        self.clocks[stage] = max(self.clocks[stage], self.arrivals[source])
+        times: Seconds = getattr(self.replayed.stages[stage], kind)[chunk]
+        self.add(stage, kind, chunk, microbatch, times.computing)
+        sending = 0.0 if self._ends_here(stage, kind, chunk) else self.replayed.send_seconds
+        waiting = 0.0 if self.replayed.hides_sends else sending
+        self.add(stage, COMMUNICATION, chunk, microbatch, times.communication + waiting)
+        self.arrivals[kind, stage, chunk, microbatch] = self.clocks[stage] + sending - waiting
+        return True
+
+    def run_end(self, part: str) -> None:
+        """Run what all stages do after the passes; afterwards the clocks agree."""
+        for stage in range(self.num_stages):
+            times: Seconds = getattr(self.replayed.stages[stage], part)
+            self.add(stage, OPTIMIZER, 0, 0, times.computing)
+            self.add(stage, COMMUNICATION, 0, 0, times.communication)
+        self.clocks = [max(self.clocks)] * self.num_stages
+
+    def _ends_here(self, stage: int, kind: str, chunk: int) -> bool:
+        """Return whether no other stage waits for the result of a pass."""
+        if kind == FORWARD:
+            return (stage, chunk) == (self.num_stages - 1, self.num_chunks - 1)
+        return (stage, chunk) == (0, 0)
+
+
 def _events(replayed: Replay) -> list[Activity]:
-    stages = replayed.stages
-    count = len(replayed.stages)
-    chunks = len(replayed.stages[0].forward)
+    timeline = _Timeline(replayed)
+    stages = range(timeline.num_stages)
     orders = [
-        iter(schedule_of(stage, count, chunks, replayed.microbatches)) for stage in range(count)
+        iter(schedule_of(stage, timeline.num_stages, timeline.num_chunks, replayed.microbatches))
+        for stage in stages
     ]
     following = [next(order, None) for order in orders]
-    clocks = [0.0] * count
-    arrived = dict[_Place | None, float]({None: 0.0})
-    events = list[Activity]()
-
-    def do(stage: int, kind: str, chunk: int, microbatch: int, seconds: float) -> None:
-        if seconds:
-            events.append(
-                Activity(stage, kind, chunk, microbatch, clocks[stage], clocks[stage] + seconds)
-            )
-            clocks[stage] += seconds
-
+    # Each stage goes on until it waits for another one; then it is the next stage's turn.
     while any(following):
-        for stage in range(count):
-            while (step := following[stage]) and (
-                source := _source(stage, count, chunks, *step)
-            ) in arrived:
-                kind, chunk, microbatch = step
-                clocks[stage] = max(clocks[stage], arrived[source])
-                times: Seconds = getattr(stages[stage], kind)[chunk]
-                is_last = (stage, chunk) == ((count - 1, chunks - 1) if kind == FORWARD else (0, 0))
-                do(stage, kind, chunk, microbatch, times.computing)
-                sending = 0.0 if is_last else replayed.send_seconds
-                waits = 0.0 if replayed.hides_sends else sending
-                do(stage, COMMUNICATION, chunk, microbatch, times.communication + waits)
-                arrived[kind, stage, chunk, microbatch] = clocks[stage] + sending - waits
-                following[stage] = next(orders[stage], None)
-    for part in (ONCE, OPTIMIZER):  # between the two, all stages agree on the norm of the gradient
-        for stage in range(count):
-            times = getattr(stages[stage], part)
-            do(stage, OPTIMIZER, 0, 0, times.computing)
-            do(stage, COMMUNICATION, 0, 0, times.communication)
-        clocks = [max(clocks)] * count
-    return events
-
-
-_Place: TypeAlias = tuple[str, int, int, int]
+        for stage in stages:
+            step = following[stage]
+            while step and timeline.run_pass(stage, *step):
+                step = next(orders[stage], None)
+            following[stage] = step
+    # Between the two, all stages agree on the norm of the gradient.
+    timeline.run_end(ONCE)
+    timeline.run_end(OPTIMIZER)
+    return timeline.events
 
 
 def _source(
     stage: int, stages: int, chunks: int, kind: str, chunk: int, microbatch: int
-) -> _Place | None:
-    """The pass, stage, chunk and micro-batch whose result this one needs; None: it begins with the tokens."""
+) -> _Pass | None:
+    """Return the pass whose result this one needs; None: it begins with the tokens."""
     if kind == FORWARD:
-        before = (stage - 1, chunk) if stage else (stages - 1, chunk - 1)
-        return (FORWARD, *before, microbatch) if before[1] >= 0 else None
-    after = (stage + 1, chunk) if stage + 1 < stages else (0, chunk + 1)
-    if after[1] < chunks:
-        return (BACKWARD, *after, microbatch)
+        if stage:
+            return (FORWARD, stage - 1, chunk, microbatch)
+        return (FORWARD, stages - 1, chunk - 1, microbatch) if chunk else None
+    if stage + 1 < stages:
+        return (BACKWARD, stage + 1, chunk, microbatch)
+    if chunk + 1 < chunks:
+        return (BACKWARD, 0, chunk + 1, microbatch)
     return (FORWARD, stage, chunk, microbatch)
