@@ -1,11 +1,12 @@
 """Search over layouts, and what one changed value would bring."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, get_args
 
+from runbook.core.checks import Check
 from runbook.core.table import UNKNOWN, Table
 from runbook.core.units import four_digits, show_bytes, show_device_hours, show_duration
 from runbook.params.settings import Settings
@@ -24,13 +25,16 @@ from runbook.planning.sizes import same_fields
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 RECOMPUTE = ("none", "full")
-"""Selective recomputation drops attention scores, which fused attention never keeps: it is the same as none."""
+"""Selective recomputation drops attention scores, which fused attention never keeps.
+
+It is the same as none.
+"""
 MOST_CHUNKS = 8
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A layout that keeps the rules and fits."""
+    """A layout that keeps the rules and fits into memory."""
 
     nodes: int
     devices: int
@@ -54,158 +58,214 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Search:
-    """All that was found, best first."""
+    """Result of a search: the candidates, best first, and why other layouts were left out."""
 
     candidates: tuple[Candidate, ...]
     looked_at: int
     broke_a_rule: int
     did_not_fit: int
     reason: str = ""
-    """Which rule left none, and what to change; empty where there is one."""
+    """Which rule left no candidate, and what to change; empty where there is one."""
 
 
 def search(choice: Choice, tokens: float = 0.0) -> Search:
-    """Every cut of the choice's model over its nodes; `tokens` of the whole training give days and cost (0: none)."""
+    """Try every layout of the choice's model over its nodes.
+
+    `tokens`: length of the whole training, which gives days and cost; 0: neither.
+    """
     device = modelled_device(choice)
     if isinstance(device, str):
         return Search((), 0, 0, 0, device)
     if not device.memory_bytes:
         name = choice.site.hardware.device
         where = f"params/sites/{choice.site.site}.yaml"
-        return Search(
-            (),
-            0,
-            0,
-            0,
-            f"the name {name} leaves its memory open: write hardware.device_memory in {where}",
-        )
-    found: list[Candidate] = []
-    looked = too_large = thriftiest = 0
-    broken: Counter[str] = Counter()
-    for tried in _choices(choice):
-        looked += 1
-        # The first stage keeps most activations, the last has the logits.
-        need = max(memory.stage_memory(tried, stage).least for stage in {0, tried.pipeline - 1})
-        if need > RESERVE * device.memory_bytes:
-            too_large += 1
-            thriftiest = min(thriftiest or need, need)
-        elif failed := [check for check in check_layout(tried) if check.verdict == "fail"]:
-            broken[failed[0].as_text()] += 1
+        reason = f"the name {name} leaves its memory open: write hardware.device_memory in {where}"
+        return Search((), 0, 0, 0, reason)
+    candidates = list[Candidate]()
+    rejected = _Rejected()
+    num_layouts = 0
+    for layout in _choices(choice):
+        num_layouts += 1
+        memory_bytes = _fullest_device(layout)
+        if memory_bytes > RESERVE * device.memory_bytes:
+            rejected.too_large.append(memory_bytes)
+            continue
+        failures = _failures(check_layout(layout))
+        if failures:
+            rejected.broken_rules[failures[0].as_text()] += 1
         else:
-            found.append(_candidate(tried, need, tokens, device))
-    found.sort(key=lambda one: (one.seconds_per_step, one.memory_bytes))
-    reason = "" if found else _why_none(choice, device, looked, broken, thriftiest)
-    return Search(tuple(found), looked, broken.total(), too_large, reason)
+            candidates.append(_candidate(layout, memory_bytes, tokens, device))
+    candidates.sort(key=lambda candidate: (candidate.seconds_per_step, candidate.memory_bytes))
+    reason = "" if candidates else _why_none(choice, device, num_layouts, rejected)
+    return Search(
+        candidates=tuple(candidates),
+        looked_at=num_layouts,
+        broke_a_rule=rejected.broken_rules.total(),
+        did_not_fit=len(rejected.too_large),
+        reason=reason,
+    )
+
+
+@dataclass
+class _Rejected:
+    """Layouts that a search left out."""
+
+    too_large: list[int] = field(default_factory=list)
+    """Bytes on the fullest device of each layout that did not fit."""
+    broken_rules: Counter[str] = field(default_factory=Counter)
+    """How many layouts broke each rule first."""
+
+
+def _fullest_device(choice: Choice) -> int:
+    """Return the bytes that the fullest device needs at least."""
+    # The first stage keeps most activations, the last has the logits.
+    stages = {0, choice.pipeline - 1}
+    return max(memory.stage_memory(choice, stage).least for stage in stages)
+
+
+def _failures(checks: Iterable[Check]) -> list[Check]:
+    return [check for check in checks if check.verdict == "fail"]
 
 
 def growth(
     choice: Choice, tokens: float = 0.0, most_devices: int = 10_000
 ) -> list[Candidate | str]:
-    """The best layout of the same training on twice the nodes, again and again; a reason where there is none."""
+    """Return the best layout on twice the nodes, again and again; a reason where there is none."""
     rows: list[Candidate | str] = []
-    per_node = choice.devices_per_node
     nodes = choice.nodes
-    while nodes * per_node <= most_devices:
+    while nodes * choice.devices_per_node <= most_devices:
         result = search(replace(choice, nodes=nodes), tokens)
-        rows.append(
-            result.candidates[0] if result.candidates else f"{nodes} nodes: {result.reason}"
-        )
+        if result.candidates:
+            rows.append(result.candidates[0])
+        else:
+            rows.append(f"{nodes} nodes: {result.reason}")
         nodes *= 2
     return rows
 
 
 def _choices(choice: Choice) -> Iterator[Choice]:
-    """Every cut that divides evenly, the finer rules left to `check_layout`; sequence parallelism only saves memory."""
-    layers = choice.model.layers
-    heads = choice.model.heads
+    """Yield every layout that divides evenly; `check_layout` has the finer rules."""
     trainings = [choice.training.model_copy(update={"recompute": mode}) for mode in RECOMPUTE]
     zero_stages = (0, 1, 2, 3) if choice.deepspeed else (0, 1)
-    for tensor, pipeline in product(_divisors(choice.devices_per_node), _divisors(layers)):
-        copies, left_over = divmod(choice.world_size, tensor * pipeline * choice.context)
-        if left_over or heads % tensor:
-            continue
-        deepest = 1 if pipeline == 1 or choice.deepspeed else MOST_CHUNKS
-        chunks = [size for size in range(1, deepest + 1) if layers // pipeline % size == 0]
-        for micro, zero, training, virtual in product(
+    for tensor, pipeline in _evenly_divided(choice):
+        model_ranks = tensor * pipeline * choice.context
+        replicas = choice.world_size // model_ranks
+        chunks = _chunks(choice, pipeline)
+        for micro_batch, zero_stage, training, virtual_pipeline in product(
             MICRO_BATCHES, zero_stages, trainings, chunks
         ):
-            if choice.global_batch % (micro * copies) == 0 and (
-                zero == 0 or copies * choice.context > 1
-            ):
+            fills_batch = choice.global_batch % (micro_batch * replicas) == 0
+            # ZeRO shares states among replicas and ranks of context.
+            shares_states = replicas * choice.context > 1
+            if fills_batch and (zero_stage == 0 or shares_states):
                 yield replace(
                     choice,
                     tensor=tensor,
                     pipeline=pipeline,
-                    virtual_pipeline=virtual,
-                    sequence=tensor > 1
-                    and not choice.own_trainer
-                    and (choice.sequence or not choice.deepspeed),
-                    zero_stage=zero,
-                    micro_batch=micro,
+                    virtual_pipeline=virtual_pipeline,
+                    sequence=_sequence_parallel(choice, tensor),
+                    zero_stage=zero_stage,
+                    micro_batch=micro_batch,
                     training=training,
                 )
+
+
+def _evenly_divided(choice: Choice) -> Iterator[tuple[int, int]]:
+    """Yield tensor x pipeline sizes that divide the heads, the layers and the devices."""
+    tensor_sizes = _divisors(choice.devices_per_node)
+    pipeline_sizes = _divisors(choice.model.layers)
+    for tensor, pipeline in product(tensor_sizes, pipeline_sizes):
+        divides_devices = choice.world_size % (tensor * pipeline * choice.context) == 0
+        divides_heads = choice.model.heads % tensor == 0
+        if divides_devices and divides_heads:
+            yield tensor, pipeline
+
+
+def _chunks(choice: Choice, pipeline: int) -> list[int]:
+    """Return the numbers of chunks that a stage's layers divide into; DeepSpeed has one."""
+    most_chunks = 1 if pipeline == 1 or choice.deepspeed else MOST_CHUNKS
+    stage_layers = choice.model.layers // pipeline
+    return [chunks for chunks in range(1, most_chunks + 1) if stage_layers % chunks == 0]
+
+
+def _sequence_parallel(choice: Choice, tensor: int) -> bool:
+    """Return whether to use sequence parallelism: with tensor parallelism it only saves memory."""
+    if tensor == 1 or choice.own_trainer:
+        return False
+    return choice.sequence or not choice.deepspeed
 
 
 def _divisors(number: int) -> list[int]:
     return [size for size in range(1, number + 1) if number % size == 0]
 
 
-def _candidate(choice: Choice, need: int, tokens: float, device: Accelerator) -> Candidate:
+def _candidate(choice: Choice, memory_bytes: int, tokens: float, device: Accelerator) -> Candidate:
     shape = choice.shape
     seconds = iteration(setup_for(choice, device)).seconds
-    work = flops.flops(shape, choice.global_batch) / seconds / choice.world_size / 1e12
-    per_second = choice.global_batch * shape.sequence_length / seconds
-    days = tokens / per_second / 86400 if tokens else None
+    step_flops = flops.flops(shape, choice.global_batch)
+    tflops = step_flops / seconds / choice.world_size / 1e12
+    tokens_per_second = choice.global_batch * shape.sequence_length / seconds
+    days = tokens / tokens_per_second / 86400 if tokens else None
     price = choice.site.price_per_device_hour
+    cost = None
+    if days is not None and price is not None:
+        cost = four_digits(days * 24 * choice.world_size * price)
     return Candidate(
         **same_fields(Candidate, choice),
         devices=choice.world_size,
         recompute=choice.training.recompute,
-        memory_bytes=need,
+        memory_bytes=memory_bytes,
         seconds_per_step=four_digits(seconds),
-        tokens_per_second=four_digits(per_second),
-        tflops_per_device=four_digits(work),
-        mfu=four_digits(work / device.peaks[choice.training.precision]),
+        tokens_per_second=four_digits(tokens_per_second),
+        tflops_per_device=four_digits(tflops),
+        mfu=four_digits(tflops / device.peaks[choice.training.precision]),
         days=None if days is None else four_digits(days),
-        cost=None
-        if days is None or price is None
-        else four_digits(days * 24 * choice.world_size * price),
+        cost=cost,
         nodes_in_multiples_of=choice.node_multiple,
     )
 
 
-def _why_none(
-    choice: Choice, device: Accelerator, looked: int, broken: Counter[str], thriftiest: int
-) -> str:
+def _why_none(choice: Choice, device: Accelerator, num_layouts: int, rejected: _Rejected) -> str:
+    """Return why a search found no candidate, and what to change."""
     world = choice.world_size
-    if not looked and world % choice.context:
-        return f"parallel.context={choice.context} does not divide {world} devices: change it or jobs.training.nodes"
-    if not looked:
+    if not num_layouts and world % choice.context:
         return (
-            f"no cut of {choice.model.layers} layers and {choice.model.heads} heads over {world} devices divides a "
-            f"global batch of {choice.global_batch}: change jobs.training.nodes or training.global_batch"
+            f"parallel.context={choice.context} does not divide {world} devices: "
+            "change it or jobs.training.nodes"
+        )
+    if not num_layouts:
+        return (
+            f"no cut of {choice.model.layers} layers and {choice.model.heads} heads over "
+            f"{world} devices divides a global batch of {choice.global_batch}: "
+            "change jobs.training.nodes or training.global_batch"
         )
     reasons = []
-    if thriftiest:
+    if rejected.too_large:
+        least_gib = min(rejected.too_large) / 2**30
         reasons.append(
-            f"{looked - broken.total()} of {looked} layouts do not fit into {RESERVE:.0%} of "
-            f"{show_bytes(device.memory_bytes)}, the thriftiest needs {thriftiest / 2**30:.1f} GiB of each device: "
-            "take more nodes, or an engine that shares more states (parallel.zero_stage with DeepSpeed)"
+            f"{len(rejected.too_large)} of {num_layouts} layouts do not fit into {RESERVE:.0%} of "
+            f"{show_bytes(device.memory_bytes)}, the thriftiest needs {least_gib:.1f} GiB of each "
+            "device: take more nodes, or an engine that shares more states "
+            "(parallel.zero_stage with DeepSpeed)"
         )
-    if broken:
-        rule, count = broken.most_common(1)[0]
+    if rejected.broken_rules:
+        rule, count = rejected.broken_rules.most_common(1)[0]
         reasons.append(
-            f"{broken.total()} of {looked} layouts fit and break a rule, {count} of them this: {rule}"
+            f"{rejected.broken_rules.total()} of {num_layouts} layouts fit and break a rule, "
+            f"{count} of them this: {rule}"
         )
     return "; ".join(reasons)
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """One way to do the training; figures are None where they cannot be known or a rule is broken."""
+    """One way to do the training.
+
+    Figures are None where they cannot be known or a rule is broken.
+    """
 
     change: str
-    """Words for --set, or what it is."""
+    """Words for --set, or a name."""
     devices: int
     memory_bytes: int | None
     memory_limit_bytes: int
@@ -214,108 +274,141 @@ class Alternative:
     device_hours: float | None = None
     cost: float | None = None
     problem: str = ""
-    """The first rule it breaks, or an empty word."""
+    """The first rule that it breaks; empty where it breaks none."""
 
 
 def what_if(
     settings: Settings, machine: Machine | None = None, measured: Calibrations | None = None
 ) -> list[Alternative]:
-    """The plan, and every single change of it that is usual; the same text and global batch throughout."""
-    choice = full_choice(settings)
-    wanted = [("as planned", choice), *_changes(choice)]
-    return [_alternative(change, other, machine, measured) for change, other in wanted]
+    """Return the plan, and every usual change of one value of it.
+
+    Text and global batch are the same in all of them.
+    """
+    planned = full_choice(settings)
+    changes = [("as planned", planned), *_changes(planned)]
+    return [_alternative(change, choice, machine, measured) for change, choice in changes]
 
 
 def _changes(choice: Choice) -> Iterator[tuple[str, Choice]]:
-    """Changes of one value, each with the words that make it; the best layout by `plan --search` last."""
-    training = choice.training
-    sizes = {
-        "jobs.training.nodes": [nodes for nodes in (2 * choice.nodes, choice.nodes // 2) if nodes],
-        "training.micro_batch": [
-            size for size in (2 * choice.micro_batch, choice.micro_batch // 2) if size
-        ],
-        "parallel.tensor": [2 * choice.tensor] + [choice.tensor // 2] * (choice.tensor % 2 == 0),
-        "parallel.pipeline": [2 * choice.pipeline]
-        + [choice.pipeline // 2] * (choice.pipeline % 2 == 0),
-        "parallel.zero_stage": [stage for stage in range(4) if stage != choice.zero_stage],
-    }
-    for key, values in sizes.items():
+    """Yield each change with the words that make it; the best layout by `plan --search` is last."""
+    for key, values in _changed_sizes(choice).items():
+        field_name = key.rpartition(".")[2]
         for value in values:
-            field: dict[str, Any] = {key.rpartition(".")[2]: value}
-            yield f"{key}={value}", replace(choice, **field)
-    modes = {
-        "recompute": [mode for mode in get_args(Recompute) if mode != training.recompute],
-        "precision": [name for name in ("bf16", "fp32") if name != training.precision],
-    }
+            changed: dict[str, Any] = {field_name: value}
+            yield f"{key}={value}", replace(choice, **changed)
+    training = choice.training
+    modes = {"recompute": get_args(Recompute), "precision": ("bf16", "fp32")}
     for key, names in modes.items():
         for name in names:
-            yield (
-                f"training.{key}={name}",
-                replace(choice, training=training.model_copy(update={key: name})),
-            )
+            if name != getattr(training, key):
+                yield f"training.{key}={name}", _with_training(choice, key, name)
     for best in search(choice).candidates[:1]:
-        cut = ("tensor", "pipeline", "virtual_pipeline", "micro_batch", "zero_stage")
-        words = [
-            f"{'training' if key == 'micro_batch' else 'parallel'}.{key}={getattr(best, key)}"
-            for key in cut
-        ]
-        yield (
-            f"{' '.join(words)} training.recompute={best.recompute} (best by --search)",
-            replace(
-                choice,
-                training=training.model_copy(update={"recompute": best.recompute}),
-                **{key: getattr(best, key) for key in (*cut, "sequence")},
-            ),
-        )
+        yield _best_layout(choice, best)
+
+
+def _changed_sizes(choice: Choice) -> dict[str, list[int]]:
+    """Return the other values of each size to try, by the run file's key."""
+    return {
+        "jobs.training.nodes": _doubled_and_halved(choice.nodes),
+        "training.micro_batch": _doubled_and_halved(choice.micro_batch),
+        "parallel.tensor": _doubled_and_evenly_halved(choice.tensor),
+        "parallel.pipeline": _doubled_and_evenly_halved(choice.pipeline),
+        "parallel.zero_stage": [stage for stage in range(4) if stage != choice.zero_stage],
+    }
+
+
+def _doubled_and_halved(size: int) -> list[int]:
+    return [changed for changed in (2 * size, size // 2) if changed]
+
+
+def _doubled_and_evenly_halved(size: int) -> list[int]:
+    return [2 * size, size // 2] if size % 2 == 0 else [2 * size]
+
+
+def _with_training(choice: Choice, key: str, value: str) -> Choice:
+    return replace(choice, training=choice.training.model_copy(update={key: value}))
+
+
+def _best_layout(choice: Choice, best: Candidate) -> tuple[str, Choice]:
+    """Return the words that make the best layout of a search, and the choice with it."""
+    layout: dict[str, Any] = {
+        "parallel.tensor": best.tensor,
+        "parallel.pipeline": best.pipeline,
+        "parallel.virtual_pipeline": best.virtual_pipeline,
+        "training.micro_batch": best.micro_batch,
+        "parallel.zero_stage": best.zero_stage,
+    }
+    words = " ".join(f"{key}={value}" for key, value in layout.items())
+    fields = {key.rpartition(".")[2]: value for key, value in layout.items()}
+    recomputing = _with_training(choice, "recompute", best.recompute)
+    return (
+        f"{words} training.recompute={best.recompute} (best by --search)",
+        replace(recomputing, **fields, sequence=best.sequence),
+    )
 
 
 def _alternative(
     change: str, choice: Choice, machine: Machine | None, measured: Calibrations | None
 ) -> Alternative:
     result = Alternative(change, choice.world_size, None, 0)
-    broken = [
-        check
-        for check in (*check_layout(choice), *check_schedule(choice))
-        if check.verdict == "fail"
-    ]
-    if not broken:
-        found = memory.phase_memory(choice, memory.all_stages(choice), machine)
-        need = found.least_bytes if choice.on_cpu else max(found.least_by_stage)
-        result = replace(result, memory_bytes=need, memory_limit_bytes=found.limit_bytes)
-        fits = memory.check_memory(choice, found)
-        broken = [fits] if fits.verdict == "fail" else []
-    if broken:
-        return replace(result, problem=f"{broken[0].value}; {broken[0].rule}")
-    speed = estimate(choice, machine, measured.holds_for(choice) if measured else None)
+    failures = _failures((*check_layout(choice), *check_schedule(choice)))
+    if not failures:
+        phase = memory.phase_memory(choice, memory.all_stages(choice), machine)
+        result = replace(
+            result,
+            memory_bytes=phase.least_bytes if choice.on_cpu else max(phase.least_by_stage),
+            memory_limit_bytes=phase.limit_bytes,
+        )
+        failures = _failures([memory.check_memory(choice, phase)])
+    if failures:
+        return replace(result, problem=f"{failures[0].value}; {failures[0].rule}")
+    calibration = measured.holds_for(choice) if measured else None
+    speed = estimate(choice, machine, calibration)
     return replace(result, **same_fields(Alternative, speed))
 
 
 def what_if_table(alternatives: Sequence[Alternative], currency: str = "") -> Table:
-    """One row a change, those that break a rule at the end with the rule."""
-    planned = alternatives[0].seconds if alternatives else None
+    """Return a row for each change; those that break a rule are notes, with the rule."""
+    planned_seconds = alternatives[0].seconds if alternatives else None
     rows = [
-        {
-            "change": one.change,
-            "devices": f"{one.devices:,}",
-            "memory": _memory(one),
-            "a step": shown(one.seconds_per_iteration, show_duration),
-            "the whole training": shown(one.seconds, show_duration),
-            "against the plan": ""
-            if not (one.seconds and planned)
-            else f"{one.seconds / planned:.2f} x",
-            "device hours": shown(one.device_hours, show_device_hours),
-            "cost": UNKNOWN if one.cost is None else f"{one.cost:,.0f} {currency}".strip(),
-        }
-        for one in alternatives
-        if not one.problem
+        _what_if_row(alternative, planned_seconds, currency)
+        for alternative in alternatives
+        if not alternative.problem
     ]
-    broken = [f"{one.change}: {one.problem}" for one in alternatives if one.problem]
-    return Table(rows, "What if", ["Not possible:", *broken] if broken else [])
+    notes = [
+        f"{alternative.change}: {alternative.problem}"
+        for alternative in alternatives
+        if alternative.problem
+    ]
+    if notes:
+        notes.insert(0, "Not possible:")
+    return Table(rows, "What if", notes)
 
 
-def _memory(one: Alternative) -> str:
-    if one.memory_bytes and one.memory_limit_bytes:
-        share = f" ({one.memory_bytes / one.memory_limit_bytes:.0%})"
-    else:
-        share = ""
-    return shown(one.memory_bytes, show_bytes) + share
+def _what_if_row(
+    alternative: Alternative, planned_seconds: float | None, currency: str
+) -> dict[str, str]:
+    ratio = ""
+    if alternative.seconds and planned_seconds:
+        ratio = f"{alternative.seconds / planned_seconds:.2f} x"
+    cost = UNKNOWN
+    if alternative.cost is not None:
+        cost = f"{alternative.cost:,.0f} {currency}".strip()
+    return {
+        "change": alternative.change,
+        "devices": f"{alternative.devices:,}",
+        "memory": _memory(alternative),
+        "a step": shown(alternative.seconds_per_iteration, show_duration),
+        "the whole training": shown(alternative.seconds, show_duration),
+        "against the plan": ratio,
+        "device hours": shown(alternative.device_hours, show_device_hours),
+        "cost": cost,
+    }
+
+
+def _memory(alternative: Alternative) -> str:
+    """Return the memory, with its share of what there is where both are known."""
+    share = ""
+    if alternative.memory_bytes and alternative.memory_limit_bytes:
+        share = f" ({alternative.memory_bytes / alternative.memory_limit_bytes:.0%})"
+    return shown(alternative.memory_bytes, show_bytes) + share
