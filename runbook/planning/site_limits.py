@@ -27,42 +27,55 @@ def _queue(phase: str, section: str, job: Job, settings: Settings) -> Check:
     rule = "nodes and walltime are within what the queue accepts"
     site = settings.site.site
     queues = settings.site.queues
-    names = [word for word in job.partition.split(",") if word]
-    missing = next((word for word in names if word not in queues), "")
-    if missing and not queues:
-        return Check(
-            name, "unknown", f"the limits of {job.partition} on {site} are not known", rule
-        )
-    if missing:
-        near = get_close_matches(missing, list(queues), 1, 0.5)
-        meant = f"Did you mean {near[0]}?" if near else f"There are {', '.join(queues)}."
-        value = f"{missing} is not among the queues of params/sites/{site}.yaml"
-        return Check(
-            name,
-            "warn",
-            value,
-            rule,
-            f"{meant} Change jobs.{section}.partition, or add it below queues.",
-        )
-    limit = min((queues[word] for word in names), key=lambda limit: len(_faults(job, limit)))
-    faults = [f"jobs.{section}.{fault}" for fault in _faults(job, limit)]
-    limits = [
-        f"at least {limit.min_nodes}" if limit.min_nodes else "",
-        f"at most {limit.max_nodes} nodes" if limit.max_nodes else "",
-        f"at most {limit.max_walltime}" if limit.max_walltime else "",
-    ]
-    clock = show_clock(job.walltime) if job.walltime else "the queue's own time"
-    accepted = ", ".join(filter(None, limits)) or "no limit known"
-    value = f"{counted(job.nodes, 'node')} for {clock} in {job.partition} ({accepted})"
-    return judge(name, not faults, value, rule, f"Change {' and '.join(faults)}.")
+    partitions = [partition for partition in job.partition.split(",") if partition]
+    unlisted = [partition for partition in partitions if partition not in queues]
+    if unlisted and not queues:
+        value = f"the limits of {job.partition} on {site} are not known"
+        return Check(name, "unknown", value, rule)
+    if unlisted:
+        value = f"{unlisted[0]} is not among the queues of params/sites/{site}.yaml"
+        suggestion = _suggested_queue(unlisted[0], queues)
+        remedy = f"{suggestion} Change jobs.{section}.partition, or add it below queues."
+        return Check(name, "warn", value, rule, remedy)
+    # A job that names several partitions starts in any of them: the one it fits best counts.
+    limits = [queues[partition] for partition in partitions]
+    limit = min(limits, key=lambda limit: len(_exceeded_keys(job, limit)))
+    exceeded = [f"jobs.{section}.{key}" for key in _exceeded_keys(job, limit)]
+    time_limit = show_clock(job.walltime) if job.walltime else "the queue's own time"
+    nodes = counted(job.nodes, "node")
+    value = f"{nodes} for {time_limit} in {job.partition} ({_accepted(limit)})"
+    return judge(name, not exceeded, value, rule, f"Change {' and '.join(exceeded)}.")
 
 
-def _faults(job: Job, limit: QueueLimit) -> list[str]:
-    faults = {
-        "nodes": job.nodes < limit.min_nodes or (limit.max_nodes and job.nodes > limit.max_nodes),
-        "walltime": limit.max_walltime and job.walltime > parse_duration(limit.max_walltime),
-    }
-    return [key for key, broken in faults.items() if broken]
+def _suggested_queue(unlisted: str, queues: Mapping[str, QueueLimit]) -> str:
+    close = get_close_matches(unlisted, list(queues), 1, 0.5)
+    if close:
+        return f"Did you mean {close[0]}?"
+    return f"There are {', '.join(queues)}."
+
+
+def _accepted(limit: QueueLimit) -> str:
+    """Return what a queue accepts, for people."""
+    bounds = []
+    if limit.min_nodes:
+        bounds.append(f"at least {limit.min_nodes}")
+    if limit.max_nodes:
+        bounds.append(f"at most {limit.max_nodes} nodes")
+    if limit.max_walltime:
+        bounds.append(f"at most {limit.max_walltime}")
+    return ", ".join(bounds) or "no limit known"
+
+
+def _exceeded_keys(job: Job, limit: QueueLimit) -> list[str]:
+    """Return the job's keys that a queue does not accept."""
+    exceeded = []
+    too_few = job.nodes < limit.min_nodes
+    too_many = limit.max_nodes and job.nodes > limit.max_nodes
+    if too_few or too_many:
+        exceeded.append("nodes")
+    if limit.max_walltime and job.walltime > parse_duration(limit.max_walltime):
+        exceeded.append("walltime")
+    return exceeded
 
 
 TEBIBYTE = 2**40
@@ -71,36 +84,44 @@ STATED_PARAMETERS = range(174_000_000_000, 176_000_000_000)
 
 
 def tier_table(site: Site, parameters: int, precision: Precision) -> Table:
-    """Each of the site's tiers with the least time that a checkpoint of this model takes; no rows without tiers.
+    """Return each of the site's tiers with the least time that a checkpoint of this model takes.
 
-    Beside it the document's own time, for the size that it states one for.
+    The document's own time is next to it, for the size that it states one for. A site without tiers
+    has no rows.
     """
-    size = checkpoint_bytes(parameters, precision)
+    checkpoint = checkpoint_bytes(parameters, precision)
     tiers = _tiers(site)
     rows = []
-    for name, gigabytes in site.write_bandwidth.items():
-        seconds = size / (gigabytes * GIGABYTE)
+    for name, gigabytes_per_second in site.write_bandwidth.items():
         tier = tiers.get(name)
-        minutes = seconds / 60
-        stated = tier.stated_minutes if tier and parameters in STATED_PARAMETERS else 0.0
+        seconds = checkpoint / (gigabytes_per_second * GIGABYTE)
+        is_stated = parameters in STATED_PARAMETERS
+        stated_minutes = tier.stated_minutes if tier and is_stated else 0.0
         rows.append(
             {
                 "tier": name,
                 "size": f"{tier.size / TEBIBYTE:g} TiB" if tier and tier.size else UNKNOWN,
-                "bandwidth": f"{gigabytes:g} GB/s",
-                "checkpoint": f"{size / 1e12:.3f} TB = {size / TEBIBYTE:.3f} TiB",
-                "least time to write": f"{minutes:.2f} min"
-                if minutes >= 0.1
-                else f"{seconds:.2f} s",
-                "the document says": f"{stated:.2f} min ({stated / minutes - 1:+.1%})"
-                if stated
-                else "",
+                "bandwidth": f"{gigabytes_per_second:g} GB/s",
+                "checkpoint": f"{checkpoint / 1e12:.3f} TB = {checkpoint / TEBIBYTE:.3f} TiB",
+                "least time to write": _write_time(seconds),
+                "the document says": _stated_time(stated_minutes, seconds / 60),
             }
         )
     note = "All nodes writing at the tier's full bandwidth; 1 GB = 10^9 bytes, 1 TiB = 2^40 bytes."
-    return Table(
-        rows, f"A checkpoint of {show_count(parameters)} parameters by storage tier", [note]
-    )
+    title = f"A checkpoint of {show_count(parameters)} parameters by storage tier"
+    return Table(rows, title, [note])
+
+
+def _write_time(seconds: float) -> str:
+    minutes = seconds / 60
+    return f"{minutes:.2f} min" if minutes >= 0.1 else f"{seconds:.2f} s"
+
+
+def _stated_time(stated_minutes: float, minutes: float) -> str:
+    """Return a document's time and how far it is from ours; empty where it states none."""
+    if not stated_minutes:
+        return ""
+    return f"{stated_minutes:.2f} min ({stated_minutes / minutes - 1:+.1%})"
 
 
 def _tiers(site: Site) -> dict[str, Tier]:
@@ -135,11 +156,12 @@ def check_volumes(
             )
         )
     for key, volume in settings.site.volumes.items():
-        if kinds := [kind for kind in volume.holds if kind in wants]:
-            sizes = {kind: wants[kind] for kind in kinds}
-            if "data" in kinds:
-                sizes |= {f"text {text}": size for text, size in texts.items()}
-            checks.append(_volume(key, volume, name, sizes))
+        sizes = {kind: wants[kind] for kind in volume.holds if kind in wants}
+        if not sizes:
+            continue
+        if "data" in sizes:
+            sizes |= {f"text {text}": size for text, size in texts.items()}
+        checks.append(_volume(key, volume, name, sizes))
     return checks
 
 

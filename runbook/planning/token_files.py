@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import PurePosixPath
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from runbook.core.checks import Check, judge
 from runbook.core.files import natural_key
@@ -69,76 +69,82 @@ class DataPlan(PlannedFiles):
 
     @property
     def train_share(self) -> float:
-        """Part of all tokens that is trained on, where files are of one size."""
-        if self.parts:
-            trained = sum(part.estimated_tokens * part.train_share for part in self.parts)
-            return trained / self.estimated_tokens if self.estimated_tokens else 0.0
-        return _train_share(self.num_files, self.held_out, self.split)
+        """Share of all tokens that is trained on, where files are of one size."""
+        if not self.parts:
+            return _train_share(self.num_files, self.held_out, self.split)
+        if not self.estimated_tokens:
+            return 0.0
+        trained = sum(part.estimated_tokens * part.train_share for part in self.parts)
+        return trained / self.estimated_tokens
 
     def weighted(self, use: str) -> tuple[Source, ...]:
-        """The files of a use (train, validation, test); those of one text share its weight, by tokens once counted."""
-        texts = [(part.dataset, part.weight, getattr(part, use)) for part in self.parts]
+        """Return the files of a use (train, validation, test).
+
+        Those of one text share its weight, by tokens once counted.
+        """
         if not self.parts:
-            files = getattr(self, use)
-            texts = [(self.dataset, float(len(files)), files)]
-        return tuple(
-            Source(weight / len(prefixes), prefix, text if len(prefixes) > 1 else "")
-            for text, weight, prefixes in texts
-            for prefix in prefixes
-        )
+            prefixes = getattr(self, use)
+            return _equal_sources(self.dataset, float(len(prefixes)), prefixes)
+        sources = list[Source]()
+        for part in self.parts:
+            sources += _equal_sources(part.dataset, part.weight, getattr(part, use))
+        return tuple(sources)
+
+
+def _equal_sources(text: str, weight: float, prefixes: Sequence[str]) -> tuple[Source, ...]:
+    """Return a text's files with equal parts of its weight; a single file does not name its text."""
+    shared_text = text if len(prefixes) > 1 else ""
+    return tuple(Source(weight / len(prefixes), prefix, shared_text) for prefix in prefixes)
 
 
 def plan_data(settings: Settings) -> DataPlan:
-    """Prefixes and estimates from what the catalogue knows of the texts."""
+    """Return prefixes and estimates, from what the catalogue knows of the texts."""
     data = settings.run.data
-    mock = settings.dataset.kind == MOCK
     parts = tuple(_part(settings, text) for text in settings.texts)
-    counted = not mock and all(part.estimated_tokens for part in parts)
-    sources = [
-        part.tokens_from if len(parts) == 1 else f"{part.dataset}: {part.tokens_from}"
-        for part in parts
-    ]
-    files = {
-        use: tuple(chain(*(getattr(part, use) for part in parts)))
-        for use in ("train", "validation", "test")
-    }
+    is_mock = settings.dataset.kind == MOCK
+    is_counted = not is_mock and all(part.estimated_tokens for part in parts)
     return DataPlan(
         dataset=data.dataset,
-        mock=mock,
+        mock=is_mock,
         prefix=next(part.prefix for part in parts if part.dataset == data.dataset),
-        **(dict.fromkeys(files, ()) if mock else files),
+        train=() if is_mock else _files_of(parts, "train"),
+        validation=() if is_mock else _files_of(parts, "validation"),
+        test=() if is_mock else _files_of(parts, "test"),
         split=data.split,
         held_out=data.held_out,
         num_files=sum(part.num_files for part in parts),
-        estimated_tokens=sum(part.estimated_tokens for part in parts) if counted else 0,
-        tokens_from="mock data: random tokens, as many as asked for"
-        if mock
-        else "; ".join(sources),
-        estimated_bytes=sum(part.estimated_bytes for part in parts) if counted else 0,
+        estimated_tokens=sum(part.estimated_tokens for part in parts) if is_counted else 0,
+        tokens_from=_tokens_from(parts, is_mock=is_mock),
+        estimated_bytes=sum(part.estimated_bytes for part in parts) if is_counted else 0,
         parts=parts if len(parts) > 1 else (),
     )
+
+
+def _files_of(parts: Sequence[BlendPart], use: str) -> tuple[str, ...]:
+    return tuple(chain(*(getattr(part, use) for part in parts)))
+
+
+def _tokens_from(parts: Sequence[BlendPart], *, is_mock: bool) -> str:
+    """Return where the number of tokens is from, for each text of a blend."""
+    if is_mock:
+        return "mock data: random tokens, as many as asked for"
+    if len(parts) == 1:
+        return parts[0].tokens_from
+    return "; ".join(f"{part.dataset}: {part.tokens_from}" for part in parts)
 
 
 def _part(settings: Settings, text: TextShare) -> BlendPart:
     data = settings.run.data
     dataset = text.dataset
-    place = settings.site.paths.get("data", "")
-    base = (
-        f"{place.rstrip('/')}/{text.name}" if place else "data"
-    )  # one folder a dataset where sites have a place
-    prefix = f"{base}/{text.name}_text_document"
-    ready = dataset.kind == TOKENIZED and dataset.paths
-    train = [prefix]
-    validation = list[str]()
-    test = list[str]()
-    if ready:
-        train = [f"{base}/{path.removesuffix('.bin')}" for path in dataset.paths]
-    if data.held_out:
-        stems = [PurePosixPath(path).name.split(".")[0] for path in dataset.paths]
-        prefixes = train if ready else [f"{base}/{stem}_text_document" for stem in stems]
-        train, validation, test = held_out_split(prefixes, data.held_out)
+    folder = _token_folder(settings, text)
+    prefix = f"{folder}/{text.name}_text_document"
+    train, validation, test = _prefixes(settings, text, folder, prefix)
     tokens, tokens_from = _tokens(settings, dataset)
-    width = token_bytes(settings.model.vocabulary)
+    estimated_bytes = 0
+    if tokens:
+        token_width = token_bytes(settings.model.vocabulary)
+        index = index_bytes(dataset.documents, dataset.documents + 1)
+        estimated_bytes = tokens * token_width + index
     return BlendPart(
         dataset=text.name,
         weight=text.weight,
@@ -148,12 +154,36 @@ def _part(settings: Settings, text: TextShare) -> BlendPart:
         test=tuple(test),
         num_files=len(dataset.paths),
         estimated_tokens=tokens,
-        estimated_bytes=tokens * width + index_bytes(dataset.documents, dataset.documents + 1)
-        if tokens
-        else 0,
+        estimated_bytes=estimated_bytes,
         tokens_from=tokens_from,
         train_share=_train_share(len(dataset.paths), data.held_out, data.split),
     )
+
+
+def _token_folder(settings: Settings, text: TextShare) -> str:
+    """Return the folder of a text's token files: one a dataset where the site has a place for data."""
+    site_folder = settings.site.paths.get("data", "")
+    return f"{site_folder.rstrip('/')}/{text.name}" if site_folder else "data"
+
+
+def _prefixes(
+    settings: Settings, text: TextShare, folder: str, prefix: str
+) -> tuple[list[str], list[str], list[str]]:
+    """Return the prefixes of a text's token files: train, validation and test.
+
+    `prefix`: of the one file that a text becomes where no whole file is held out.
+    """
+    data = settings.run.data
+    dataset = text.dataset
+    token_files: list[str] = []
+    if dataset.kind == TOKENIZED:
+        token_files = [f"{folder}/{path.removesuffix('.bin')}" for path in dataset.paths]
+    if not data.held_out:
+        return token_files or [prefix], [], []
+    if not token_files:
+        stems = [PurePosixPath(path).name.split(".")[0] for path in dataset.paths]
+        token_files = [f"{folder}/{stem}_text_document" for stem in stems]
+    return held_out_split(token_files, data.held_out)
 
 
 def text_place(settings: Settings, text: TextShare) -> str:
@@ -178,8 +208,8 @@ def _shared_folder(settings: Settings) -> str:
 
 def fetched_bytes(dataset: Dataset) -> int:
     """Return the bytes of a text's files as they are fetched; 0: not known."""
-    known = dataset.download_bytes or sum(file.bytes for file in dataset.files)
-    return known or round(_record_bytes(dataset) * COMPRESSED_SHARE)
+    listed_bytes = dataset.download_bytes or sum(file.bytes for file in dataset.files)
+    return listed_bytes or round(_record_bytes(dataset) * COMPRESSED_SHARE)
 
 
 def text_on_site(settings: Settings) -> dict[str, int]:
@@ -197,9 +227,11 @@ def _record_bytes(dataset: Dataset) -> int:
 
 
 def _train_share(num_files: int, held_out: int, split: str) -> float:
-    if held_out:
-        return max(0, num_files - 2 * held_out) / num_files if num_files else 0.0
-    return split_shares(split)[0]
+    if not held_out:
+        return split_shares(split)[0]
+    if not num_files:
+        return 0.0
+    return max(0, num_files - 2 * held_out) / num_files
 
 
 def held_out_split(prefixes: list[str], held_out: int) -> tuple[list[str], list[str], list[str]]:
@@ -226,8 +258,10 @@ def split_shares(split: str) -> tuple[float, float, float]:
     (0.949, 0.05, 0.001)
     """
     first, second, third = (float(part) for part in split.split(","))
-    whole = first + second + third
-    return (first / whole, second / whole, third / whole) if whole else (0.0, 0.0, 0.0)
+    total = first + second + third
+    if not total:
+        return (0.0, 0.0, 0.0)
+    return (first / total, second / total, third / total)
 
 
 def check_data(settings: Settings, plan: DataPlan) -> list[Check]:
@@ -245,44 +279,63 @@ def check_data(settings: Settings, plan: DataPlan) -> list[Check]:
 
 
 def check_epochs(phase: str, tokens: int, plan: DataPlan) -> list[Check]:
-    """Whether a run of this many tokens reads its text more than once; in a blend the text read most often counts."""
+    """Check whether a run of this many tokens reads its text more than once.
+
+    In a blend, the text that is read most often counts.
+    """
     if plan.mock:
         return []
     name = f"{phase}: text read once"
     rule = "a run reads its training text at most once"
-    texts = [
-        (part.weight, part.estimated_tokens * part.train_share, part.dataset) for part in plan.parts
-    ]
-    texts = texts or [(1.0, plan.estimated_tokens * plan.train_share, "")]
-    if unknown := [dataset for _, available, dataset in texts if not available]:
-        whose = f"the count of {unknown[0]}" if plan.parts else "the text's own count"
-        return [Check(name, "unknown", f"{tokens:,} tokens wanted; {whose} is not known", rule)]
-    whole = sum(weight for weight, _, _ in texts)
-    epochs = [
-        (tokens * weight / whole / available, dataset) for weight, available, dataset in texts
-    ]
-    most, dataset = max(epochs)
+    texts = _training_texts(plan)
+    for text in texts:
+        if not text.tokens:
+            count = f"the count of {text.dataset}" if plan.parts else "the text's own count"
+            value = f"{tokens:,} tokens wanted; {count} is not known"
+            return [Check(name, "unknown", value, rule)]
+    total_weight = sum(text.weight for text in texts)
+    epochs = [(tokens * text.weight / total_weight / text.tokens, text.dataset) for text in texts]
+    most_epochs, most_read = max(epochs)
     if plan.parts:
-        read = f": {', '.join(f'{one} read {times:.2f} times' for times, one in epochs)}"
-        remedy = f"Take more text, fewer iterations, or a smaller weight of {dataset}; "
+        each = ", ".join(f"{dataset} read {times:.2f} times" for times, dataset in epochs)
+        reading = f": {each}"
+        remedy = f"Take more text, fewer iterations, or a smaller weight of {most_read}; "
     else:
-        read = f", {show_count(texts[0][1])} there to train on: read {most:.2f} times"
+        available = show_count(texts[0].tokens)
+        reading = f", {available} there to train on: read {most_epochs:.2f} times"
         remedy = "Take more text, or fewer iterations; "
-    value = f"{show_count(tokens)} tokens wanted{read}"
+    value = f"{show_count(tokens)} tokens wanted{reading}"
     remedy = f"{remedy}repeating it a few times does little harm."
-    return [judge(name, most <= 1, value, rule, remedy, otherwise="warn")]
+    return [judge(name, most_epochs <= 1, value, rule, remedy, otherwise="warn")]
+
+
+class _TrainingText(NamedTuple):
+    """A text, its weight in the blend, and the tokens of it that are trained on (0: not known)."""
+
+    dataset: str
+    weight: float
+    tokens: float
+
+
+def _training_texts(plan: DataPlan) -> list[_TrainingText]:
+    if not plan.parts:
+        return [_TrainingText("", 1.0, plan.estimated_tokens * plan.train_share)]
+    return [
+        _TrainingText(part.dataset, part.weight, part.estimated_tokens * part.train_share)
+        for part in plan.parts
+    ]
 
 
 def _blend(parts: Sequence[BlendPart]) -> Iterator[Check]:
     """No file is in a blend twice, whatever its texts are called."""
     if not parts:
         return
-    files = Counter(
-        prefix for part in parts for prefix in (*part.train, *part.validation, *part.test)
-    )
-    twice = sorted(prefix for prefix, count in files.items() if count > 1)
-    whole = sum(part.weight for part in parts)
-    shares = ", ".join(f"{part.dataset} {part.weight / whole:.1%}" for part in parts)
+    uses = Counter[str]()
+    for part in parts:
+        uses.update((*part.train, *part.validation, *part.test))
+    twice = sorted(prefix for prefix, count in uses.items() if count > 1)
+    total_weight = sum(part.weight for part in parts)
+    shares = ", ".join(f"{part.dataset} {part.weight / total_weight:.1%}" for part in parts)
     yield judge(
         "data blend",
         not twice,
@@ -295,8 +348,8 @@ def _blend(parts: Sequence[BlendPart]) -> Iterator[Check]:
 def _data_job(settings: Settings) -> Iterator[Check]:
     """Nodes, tasks and arrays are a queue's; a machine without one has data.workers."""
     job = settings.run.jobs.data
-    asked = {"nodes": job.nodes, "tasks_per_node": job.tasks_per_node, "array": job.array}
-    shared = [f"jobs.data.{name}={count}" for name, count in asked.items() if count > 1]
+    counts = {"nodes": job.nodes, "tasks_per_node": job.tasks_per_node, "array": job.array}
+    shared = [f"jobs.data.{name}={count}" for name, count in counts.items() if count > 1]
     if not shared:
         return
     yield judge(

@@ -1,7 +1,7 @@
 """Long trainings: checkpoint bytes and write times, failures, jobs in a row, energy."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from runbook.core.units import four_digits, parse_duration
 from runbook.params.schema.run_file import Job
@@ -142,50 +142,73 @@ def jobs_in_a_row(seconds: float, walltime: float, reserve: float) -> int | None
 
 
 def endurance(choice: Choice, job: Job, checkpoint_bytes: int, time: Speed) -> Endurance:
-    """Everything of one training phase at its expected speed."""
+    """Return what one training phase takes in addition to its steps, at its expected speed."""
     site = choice.site
-    step = time.seconds_per_iteration
-    seconds = time.seconds
-    between = None if choice.on_cpu else seconds_between_failures(choice.world_size)
-    if step and choice.training.save_interval:
-        interval = step * choice.training.save_interval
-    else:
-        interval = None
-
-    def to_tier(tier: str, speed: float) -> Saves:
-        write = checkpoint_bytes / speed
-        saves = Saves(tier, speed, four_digits(write))
-        if between is None:
-            return saves
-        best = daly(write, between)
-        return replace(
-            saves,
-            best_interval_seconds=four_digits(best),
-            added_share=four_digits(added_share(write, best, between)),
-            added_share_as_chosen=None
-            if interval is None
-            else four_digits(added_share(write, interval, between)),
-        )
-
-    saves = tuple(to_tier(tier, speed * GIGABYTE) for tier, speed in site.write_bandwidth.items())
-    queue = site.queues.get(job.partition)
-    walltime = job.walltime or parse_duration(
-        queue.max_walltime if queue and queue.max_walltime else 0
+    step_seconds = time.seconds_per_iteration
+    between_failures = None if choice.on_cpu else seconds_between_failures(choice.world_size)
+    interval = None
+    if step_seconds and choice.training.save_interval:
+        interval = step_seconds * choice.training.save_interval
+    saves = tuple(
+        _saves(tier, bandwidth * GIGABYTE, checkpoint_bytes, interval, between_failures)
+        for tier, bandwidth in site.write_bandwidth.items()
     )
+    walltime = _walltime(site, job)
     reserve = 2 * min((save.write_seconds for save in saves), default=0.0)
+    jobs = None
+    if time.seconds is not None and walltime:
+        jobs = jobs_in_a_row(time.seconds, walltime, reserve)
+    hours_between_failures = None
+    failure_source = ""
+    if between_failures is not None:
+        hours_between_failures = four_digits(between_failures / 3600)
+        failure_source = FAILURE_SOURCE
     energy, basis = _energy(site, time.device_hours)
     return Endurance(
         saves=saves,
         interval_seconds=None if interval is None else four_digits(interval),
-        hours_between_failures=None if between is None else four_digits(between / 3600),
-        failure_source="" if between is None else FAILURE_SOURCE,
+        hours_between_failures=hours_between_failures,
+        failure_source=failure_source,
         walltime_seconds=walltime,
-        jobs=jobs_in_a_row(seconds, walltime, reserve)
-        if seconds is not None and walltime
-        else None,
+        jobs=jobs,
         energy_kwh=energy,
         energy_basis=basis,
     )
+
+
+def _saves(
+    tier: str,
+    bytes_per_second: float,
+    checkpoint_bytes: int,
+    interval: float | None,
+    between_failures: float | None,
+) -> Saves:
+    """Return the saves to one tier; `interval` and `between_failures` are seconds, None: not known."""
+    write_seconds = checkpoint_bytes / bytes_per_second
+    if between_failures is None:
+        return Saves(tier, bytes_per_second, four_digits(write_seconds))
+    best_interval = daly(write_seconds, between_failures)
+    share_as_chosen = None
+    if interval is not None:
+        share_as_chosen = four_digits(added_share(write_seconds, interval, between_failures))
+    return Saves(
+        tier=tier,
+        bytes_per_second=bytes_per_second,
+        write_seconds=four_digits(write_seconds),
+        best_interval_seconds=four_digits(best_interval),
+        added_share=four_digits(added_share(write_seconds, best_interval, between_failures)),
+        added_share_as_chosen=share_as_chosen,
+    )
+
+
+def _walltime(site: Site, job: Job) -> int:
+    """Return the seconds that one job may take, by its own limit or its queue's; 0: not known."""
+    if job.walltime:
+        return job.walltime
+    queue = site.queues.get(job.partition)
+    if queue and queue.max_walltime:
+        return parse_duration(queue.max_walltime)
+    return 0
 
 
 def _energy(site: Site, device_hours: float | None) -> tuple[float | None, str]:
