@@ -125,7 +125,9 @@ class Choice(Cut):
         """Share of the data-parallel communication of our own trainer that nothing hides."""
         if not self.own_trainer or self.deepspeed or self.tuning.overlap_weights:
             return 0.0
-        return (1 / 3 if self.zero_stage else 0.0) if self.tuning.overlap_gradients else 1.0
+        if not self.tuning.overlap_gradients:
+            return 1.0
+        return 1 / 3 if self.zero_stage else 0.0
 
     @property
     def hides_sends(self) -> bool:
@@ -175,7 +177,10 @@ def full_choice(settings: Settings) -> Choice:
     """The training itself."""
     run = settings.run
     job = settings.job(FULL)
+    site = settings.site
     price = settings.run.jobs.price_per_device_hour
+    if price:
+        site = site.model_copy(update={"price_per_device_hour": price})
     return Choice(
         phase=FULL,
         keys=FULL_KEYS,
@@ -188,9 +193,7 @@ def full_choice(settings: Settings) -> Choice:
         global_batch=run.training.global_batch,
         sequence_length=run.training.sequence_length or settings.model.sequence_length,
         training=run.training,
-        site=settings.site.model_copy(update={"price_per_device_hour": price})
-        if price
-        else settings.site,
+        site=site,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from runbook.core.checks import Check, counted
 from runbook.core.table import UNKNOWN, Table
 from runbook.core.units import show_bytes, show_count, show_device_hours, show_duration
-from runbook.params.schema.site import Site
+from runbook.params.schema.site import Site, Timing
 from runbook.plan_file.schema import PhasePlan, Precision
 from runbook.planning.cost.flops import CONVENTIONS
 from runbook.planning.layout import FULL, SMOKE
@@ -65,72 +65,80 @@ def tables(plan: Plan) -> tuple[Table, ...]:
         places_table,
         checks_table,
     )
-    return tuple(table for make in makers if (table := make(plan)).rows)
+    all_tables = [make(plan) for make in makers]
+    return tuple(table for table in all_tables if table.rows)
 
 
 def summary_table(plan: Plan) -> Table:
-    """Size, fit, time, money, disk and what was warned of."""
+    """Return size, fit, time, money, disk and the warnings."""
     phase = plan.phases[FULL]
-    memory = plan.memory[FULL]
     time = plan.time[FULL]
-    endurance = plan.endurance
     label = plan.labels[-1]
-    parallel = phase.parallel
-    limit = endurance.walltime_seconds
-    interval = phase.checkpoint.interval
-    saved = f"saved every {interval:,} steps" if interval else "saved only at the end"
-    warnings = "; ".join(check.name for check in plan.checks if check.verdict == "warn")
+    step_time = shown(time.seconds_per_iteration, show_duration)
     rows = [
         ("model", f"{label.parameters:,} parameters", f'called "{label.label}"'),
-        (
-            "devices",
-            f"{parallel.world_size:,}",
-            f"{parallel.tensor} tensor x {parallel.pipeline} pipeline x {parallel.context} context x "
-            f"{parallel.data} copies",
-        ),
-        (
-            f"memory of a {memory.limit_of}",
-            show_bytes(memory.least_bytes),
-            f"of {show_bytes(memory.limit_bytes)}"
-            if memory.limit_bytes
-            else f"how much there is: {UNKNOWN}",
-        ),
+        ("devices", *_devices(phase)),
+        (f"memory of a {plan.memory[FULL].limit_of}", *_needed_memory(plan)),
         ("tokens", show_count(phase.duration.tokens), f"{phase.duration.iterations:,} steps"),
-        (
-            "smoke test",
-            *_smoke_test_time(plan),
-        ),
-        (
-            "training",
-            shown(time.seconds, show_duration),
-            f"{shown(time.seconds_per_iteration, show_duration)} a step, {time.basis}",
-        ),
+        ("smoke test", *_smoke_test_time(plan)),
+        ("training", shown(time.seconds, show_duration), f"{step_time} a step, {time.basis}"),
         (
             "device hours",
             shown(time.device_hours, show_device_hours),
             f"cost: {shown(time.cost, '{:,.4g}')}",
         ),
-        (
-            "jobs in a row",
-            shown(endurance.jobs, "{:,}"),
-            f"of at most {show_duration(limit)}" if limit else "no time limit is known",
-        ),
-        (
-            "disk for checkpoints",
-            show_bytes(plan.checkpoint[FULL].disk_bytes),
-            saved if phase.checkpoint.saves else "nothing is saved",
-        ),
+        ("jobs in a row", *_jobs(plan)),
+        ("disk for checkpoints", *_checkpoint_disk(plan)),
         ("disk for text", *_text_disk(plan)),
-        (
-            "rules",
-            _verdicts(plan.checks),
-            f"warned of: {warnings}" if warnings else "nothing is warned of",
-        ),
+        ("rules", *_rules(plan)),
     ]
     return Table(
-        [{"what": what, "plan": value, "beside it": beside} for what, value, beside in rows],
+        [{"what": name, "plan": value, "beside it": note} for name, value, note in rows],
         "In short",
     )
+
+
+def _devices(phase: PhasePlan) -> tuple[str, str]:
+    parallel = phase.parallel
+    return (
+        f"{parallel.world_size:,}",
+        f"{parallel.tensor} tensor x {parallel.pipeline} pipeline x "
+        f"{parallel.context} context x {parallel.data} copies",
+    )
+
+
+def _needed_memory(plan: Plan) -> tuple[str, str]:
+    memory = plan.memory[FULL]
+    needed = show_bytes(memory.least_bytes)
+    if not memory.limit_bytes:
+        return needed, f"how much there is: {UNKNOWN}"
+    return needed, f"of {show_bytes(memory.limit_bytes)}"
+
+
+def _jobs(plan: Plan) -> tuple[str, str]:
+    jobs = shown(plan.endurance.jobs, "{:,}")
+    limit = plan.endurance.walltime_seconds
+    if not limit:
+        return jobs, "no time limit is known"
+    return jobs, f"of at most {show_duration(limit)}"
+
+
+def _checkpoint_disk(plan: Plan) -> tuple[str, str]:
+    disk = show_bytes(plan.checkpoint[FULL].disk_bytes)
+    checkpoint = plan.phases[FULL].checkpoint
+    if not checkpoint.saves:
+        return disk, "nothing is saved"
+    if not checkpoint.interval:
+        return disk, "saved only at the end"
+    return disk, f"saved every {checkpoint.interval:,} steps"
+
+
+def _rules(plan: Plan) -> tuple[str, str]:
+    verdicts = _verdicts(plan.checks)
+    warnings = [check.name for check in plan.checks if check.verdict == "warn"]
+    if not warnings:
+        return verdicts, "nothing is warned of"
+    return verdicts, f"warned of: {'; '.join(warnings)}"
 
 
 START_UP_SECONDS = 120.0
@@ -420,45 +428,54 @@ def checks_table(plan: Plan) -> Table:
 
 def site_tables(site: Site, content: Plan, precision: Precision) -> tuple[Table, ...]:
     """What the site adds to a plan: checkpoint times by tier, and its document's own numbers."""
-    found = (tier_table(site, content.model.parameters, precision), documents_table(site, content))
-    return tuple(table for table in found if table.rows)
+    all_tables = (
+        tier_table(site, content.model.parameters, precision),
+        documents_table(site, content),
+    )
+    return tuple(table for table in all_tables if table.rows)
 
 
 def documents_table(site: Site, content: Plan) -> Table:
-    """What the site's document measured or advises, and what that makes of this run."""
+    """Return what the site's document measured or advises, and what that makes of this run."""
     rows = []
     if site.advised_batch:
-        spec = content.phases[FULL]
-        world = spec.parallel.world_size
-        said = f"{site.advised_batch} x {world} devices = {site.advised_batch * world:,} sequences"
-        own = f"{spec.batch.global_:,} sequences"
-        rows.append(
-            {
-                "what": "global batch, advised",
-                "the document": said,
-                "rate": "",
-                "this run": own,
-                "on": "",
-            }
-        )
-    for one in site.timings:
-        rate = one.bytes / one.seconds if one.bytes else 0.0
-        size = content.data.estimated_bytes if rate and one.like == "data" else 0
-        rows.append(
-            {
-                "what": one.what,
-                "the document": (f"{show_bytes(one.bytes)} in " if rate else "")
-                + show_duration(one.seconds),
-                "rate": f"{rate / 1e6:,.0f} MB/s" if rate else "",
-                "this run": f"{show_bytes(size)} in {show_duration(size / rate)}" if size else "",
-                "on": one.machine,
-            }
-        )
+        rows.append(_advised_batch(site.advised_batch, content.phases[FULL]))
+    rows += [_timing_row(timing, content.data.estimated_bytes) for timing in site.timings]
     return Table(
         rows,
         "Beside it: the document's numbers",
         ["Measured or advised by its authors, not by us."],
     )
+
+
+def _advised_batch(sequences_per_device: int, phase: PhasePlan) -> dict[str, str]:
+    devices = phase.parallel.world_size
+    sequences = sequences_per_device * devices
+    return {
+        "what": "global batch, advised",
+        "the document": f"{sequences_per_device} x {devices} devices = {sequences:,} sequences",
+        "rate": "",
+        "this run": f"{phase.batch.global_:,} sequences",
+        "on": "",
+    }
+
+
+def _timing_row(timing: Timing, data_bytes: int) -> dict[str, str]:
+    """Return a document's time, and this run's at the same rate; `data_bytes` 0: not known."""
+    row = {
+        "what": timing.what,
+        "the document": show_duration(timing.seconds),
+        "rate": "",
+        "this run": "",
+        "on": timing.machine,
+    }
+    if timing.bytes:
+        rate = timing.bytes / timing.seconds
+        row["the document"] = f"{show_bytes(timing.bytes)} in {show_duration(timing.seconds)}"
+        row["rate"] = f"{rate / 1e6:,.0f} MB/s"
+        if timing.like == "data" and data_bytes:
+            row["this run"] = f"{show_bytes(data_bytes)} in {show_duration(data_bytes / rate)}"
+    return row
 
 
 def devices_sum(phase: PhasePlan) -> str:
@@ -468,11 +485,10 @@ def devices_sum(phase: PhasePlan) -> str:
     if parallel.context > 1:
         words.append(f"{parallel.context} context")
     product = " x ".join([*words, f"{parallel.data} data copies"])
+    chunks = ""
     if parallel.virtual_pipeline > 1:
-        virtual = f", {parallel.virtual_pipeline} chunks a stage"
-    else:
-        virtual = ""
-    return f"{product} = {parallel.world_size}{virtual}, ZeRO {parallel.zero_stage}"
+        chunks = f", {parallel.virtual_pipeline} chunks a stage"
+    return f"{product} = {parallel.world_size}{chunks}, ZeRO {parallel.zero_stage}"
 
 
 def batch_sum(phase: PhasePlan) -> str:
@@ -513,10 +529,14 @@ def by_phase(rows: Callable[[str], Mapping[str, object]], title: str, *notes: st
 
 
 def _side_by_side(columns: Mapping[str, Mapping[str, object]]) -> list[dict[str, object]]:
-    whats = next(iter(columns.values()))
-    return [
-        {"what": what} | {name: column[what] for name, column in columns.items()} for what in whats
-    ]
+    row_names = next(iter(columns.values()))
+    rows = []
+    for row_name in row_names:
+        row: dict[str, object] = {"what": row_name}
+        for column_name, column in columns.items():
+            row[column_name] = column[row_name]
+        rows.append(row)
+    return rows
 
 
 def shown(value: Any, show: str | Callable[[Any], str]) -> str:

@@ -92,43 +92,65 @@ FORWARD_SHARE = 1 / 3
 
 
 def cpu_step(choice: Choice, machine: Machine | None) -> tuple[dict[str, float] | None, str]:
-    """Seconds of a step on the site's CPUs by what takes them, and their source; None and the reason if not known."""
-    cores = (
-        (machine.cores if machine else 0) or choice.site.hardware.cores_per_node
-    ) * choice.nodes
+    """Return the seconds of a step on the site's CPUs by part, and their source.
+
+    None where they are not known, with the reason.
+    """
+    cores = _cores_per_node(choice, machine) * choice.nodes
     if not cores:
         return None, "how many cores this machine has is not known"
     precision = choice.training.precision
     path = cpu_path(precision, machine.flags if machine else frozenset())
     if path is None:
         return None, f"whether this CPU multiplies {precision} directly is not known"
-    again = 1 + FORWARD_SHARE * choice.recomputed if choice.training.recompute == "full" else 1.0
-    waiting = 1 + choice.bubble
+    parts = _step_parts(choice, cores, CORE_FLOPS[path])
+    where = f"{cores} cores" if choice.nodes == 1 else f"{cores} cores of {choice.nodes} nodes"
+    products_share = parts["products"] / sum(parts.values())
+    return parts, (
+        f"{where} x {CORE_FLOPS[path] / 1e9:g} GFLOP/s ({path}, measured) for products of "
+        f"matrices, {products_share:.0%} of the step"
+    )
+
+
+def _cores_per_node(choice: Choice, machine: Machine | None) -> int:
+    """Return the cores of this machine, else of the site's nodes; 0: not known."""
+    if machine and machine.cores:
+        return machine.cores
+    return choice.site.hardware.cores_per_node
+
+
+def _step_parts(choice: Choice, cores: int, core_flops: float) -> dict[str, float]:
+    """Return the seconds of a step by part, on so many cores of this rate."""
     shape = choice.shape
+    recomputes = choice.training.recompute == "full"
+    again = 1 + FORWARD_SHARE * choice.recomputed if recomputes else 1.0
+    waiting = 1 + choice.bubble
     tokens = choice.global_batch * shape.sequence_length
     elements = tokens * shape.hidden * shape.layers / cores
-    cut = {"tensor": choice.tensor, "pipeline": choice.pipeline}
-    own = [
-        on_rank(shape, **cut, stage=at, layers=count)
-        for at, count in enumerate(choice.stage_layers)
-    ]
-    parts = {
-        "products": flops.flops(shape, choice.global_batch, CONVENTION)
-        / (cores * CORE_FLOPS[path])
-        * again
-        * waiting,
+    step_flops = flops.flops(shape, choice.global_batch, CONVENTION)
+    message_seconds = MESSAGE_SECONDS if choice.tensor > 1 else 0
+    return {
+        "products": step_flops / (cores * core_flops) * again * waiting,
         "loss": tokens * shape.padded_vocabulary * WORD_SECONDS / cores * waiting,
-        "elements": elements
-        * (ELEMENT_SECONDS * again + (MESSAGE_SECONDS if choice.tensor > 1 else 0))
-        * waiting,
-        "weights": max(stage.total for stage in own) * WEIGHT_SECONDS,
+        "elements": elements * (ELEMENT_SECONDS * again + message_seconds) * waiting,
+        "weights": _largest_rank(choice) * WEIGHT_SECONDS,
         "calls": max(choice.stage_layers) * choice.num_microbatches * CALL_SECONDS,
     }
-    where = f"{cores} cores" if choice.nodes == 1 else f"{cores} cores of {choice.nodes} nodes"
-    return parts, (
-        f"{where} x {CORE_FLOPS[path] / 1e9:g} GFLOP/s ({path}, measured) for products of matrices, "
-        f"{parts['products'] / sum(parts.values()):.0%} of the step"
-    )
+
+
+def _largest_rank(choice: Choice) -> int:
+    """Return the parameters of the rank that has most."""
+    ranks = [
+        on_rank(
+            choice.shape,
+            tensor=choice.tensor,
+            pipeline=choice.pipeline,
+            stage=stage,
+            layers=layers,
+        )
+        for stage, layers in enumerate(choice.stage_layers)
+    ]
+    return max(rank.total for rank in ranks)
 
 
 def check_cpu(choice: Choice, machine: Machine | None) -> list[Check]:
@@ -143,10 +165,10 @@ def check_cpu(choice: Choice, machine: Machine | None) -> list[Check]:
         return [Check(name, "unknown", "which instructions this CPU has is not known", rule)]
     times = CORE_FLOPS[cpu_path("fp32", flags) or "fp32"] / CORE_FLOPS[path]
     if times > 1:
-        slower = f"about {times:.1f} times as long as in fp32"
+        comparison = f"take about {times:.1f} times as long as in fp32"
     else:
-        slower = f"{1 / times:.1f} times as fast as fp32"
-    value = f"{path}: products of matrices {'take ' if times > 1 else 'are '}{slower}"
+        comparison = f"are {1 / times:.1f} times as fast as fp32"
+    value = f"{path}: products of matrices {comparison}"
     return [
         judge(name, times <= 1.5, value, rule, "Set training.precision to fp32.", otherwise="warn")
     ]

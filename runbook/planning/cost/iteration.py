@@ -233,15 +233,18 @@ class StepModel:
         return 4.0 if self.setup.precision in ("fp32", "tf32") else 2.0
 
     def _product(self, columns: float, inner: float, rate: float) -> tuple[float, float]:
-        """Seconds of tokens x inner times inner x columns: forward, and with both products of the backward pass."""
+        """Return the seconds of tokens x inner times inner x columns: (forward, all three products).
+
+        The backward pass has two products, one for the gradient of each factor.
+        """
         tokens = self._tokens
+        bandwidth = self.setup.device.memory_bandwidth
         moved = self._width * (tokens * inner + inner * columns + tokens * columns)
-        one = 2 * tokens * inner * columns / rate
-        forward = (
-            one * (1 + _WAVE / 2 / (tokens * columns)) + moved / self.setup.device.memory_bandwidth
-        )
-        wave = _WAVE / 2 / tokens / inner + _WAVE / 2 / inner / columns
-        return forward, forward + one * (2 + wave) + 2 * moved / self.setup.device.memory_bandwidth
+        computing = 2 * tokens * inner * columns / rate
+        forward_wave = _WAVE / 2 / (tokens * columns)
+        forward = computing * (1 + forward_wave) + moved / bandwidth
+        backward_waves = _WAVE / 2 / tokens / inner + _WAVE / 2 / inner / columns
+        return forward, forward + computing * (2 + backward_waves) + 2 * moved / bandwidth
 
     def _matrices(self) -> tuple[float, float]:
         """(forward, both passes) of a layer's products."""
@@ -256,35 +259,34 @@ class StepModel:
             (feed_forward_in, shape.hidden),
         )
         products = (*first, (shape.hidden, shape.ffn_hidden / tensor))
-        forward, both = zip(
-            *(self._product(wide, deep, self.matrix_rate) for wide, deep in products), strict=True
-        )
-        return sum(forward), sum(both)
+        seconds = [self._product(columns, inner, self.matrix_rate) for columns, inner in products]
+        forward = sum(one_pass for one_pass, _ in seconds)
+        both = sum(both_passes for _, both_passes in seconds)
+        return forward, both
 
     def _attention(self) -> tuple[float, float]:
         """(forward, both passes) of scores and their use."""
         setup = self.setup
         shape = self.setup.shape
-        own = self.coefficients
         pairs = self._tokens * shape.sequence_length
         full = 4 * pairs * shape.heads * shape.head_size / setup.tensor
         if setup.flash:
             forward = full / 2 / self.attention_rate
             return forward, 3.5 * forward
         scores = pairs * shape.heads / setup.tensor
-        kept = scores * own.scores / setup.device.memory_bandwidth
-        forward = full / (self._half_rate * 0.7) + kept / 3
-        return forward, 3 * full / (self._half_rate * 0.7) + kept
+        score_seconds = scores * self.coefficients.scores / setup.device.memory_bandwidth
+        forward = full / (self._half_rate * 0.7) + score_seconds / 3
+        return forward, 3 * full / (self._half_rate * 0.7) + score_seconds
 
     @cached_property
     def attention_rate(self) -> float:
         """Operations a second of fused attention, of which it leaves out those above the diagonal."""
-        own = self.coefficients
+        coefficients = self.coefficients
         setup = self.setup
-        hopper = own.attention_hopper if setup.device.family.startswith("H100") else 1.0
-        return self._half_rate * (
-            _VENDOR_ATTENTION if setup.code == "tuned" else own.attention * hopper
-        )
+        is_hopper = setup.device.family.startswith("H100")
+        hopper = coefficients.attention_hopper if is_hopper else 1.0
+        share = _VENDOR_ATTENTION if setup.code == "tuned" else coefficients.attention * hopper
+        return self._half_rate * share
 
     def _launching(self, least: float, busy: float) -> float:
         """What the host's least time adds to the device's busy time."""
@@ -301,38 +303,47 @@ class StepModel:
 
     @property
     def _operator_seconds(self) -> float:
-        own = self.coefficients
+        coefficients = self.coefficients
         setup = self.setup
         if setup.code == "unfused":
-            each = own.unfused_operator_microseconds
+            microseconds = coefficients.unfused_operator_microseconds
         else:
-            each = own.operator_microseconds
-        return each * 1e-6 * (_GRAPHED if setup.cuda_graphs else 1.0)
+            microseconds = coefficients.operator_microseconds
+        return microseconds * 1e-6 * (_GRAPHED if setup.cuda_graphs else 1.0)
 
     @property
     def least_layer_seconds(self) -> float:
-        """Of both passes, however small the layer is: what launching its operators takes."""
+        """Seconds that launching a layer's operators takes in both passes, however small it is."""
+        forward = self._forward_operators
+        passes = 1 + _BACKWARD_OPERATORS + self._recomputed_operators
+        return forward * passes * self._operator_seconds
+
+    @property
+    def _forward_operators(self) -> int:
+        """Operators that the forward pass of a layer launches."""
         setup = self.setup
-        elsewhere = setup.code == "unfused" and not self._has_fused_kernels
-        forward = _OPERATORS_ELSEWHERE if elsewhere else _OPERATORS[setup.code]
-        softmax_rows = setup.micro_batch * max(1, setup.shape.heads // setup.tensor)
-        if (
-            setup.code == "unfused"
-            and not (setup.flash or elsewhere)
-            and softmax_rows % _SOFTMAX_GROUP
-        ):
-            forward += _SOFTMAX_OPERATORS
-        forward += _CONTEXT_OPERATORS * (setup.context - 1)
-        again = {
-            "full": setup.recomputed,
-            "operators": 0.7,
-            "selective": 0.0 if setup.flash else 0.3,
-        }
-        return (
-            forward
-            * (1 + _BACKWARD_OPERATORS + again.get(setup.recompute, 0.0))
-            * self._operator_seconds
-        )
+        is_unfused = setup.code == "unfused"
+        if is_unfused and not self._has_fused_kernels:
+            operators = _OPERATORS_ELSEWHERE
+        else:
+            operators = _OPERATORS[setup.code]
+        if is_unfused and self._has_fused_kernels and not setup.flash:
+            softmax_rows = setup.micro_batch * max(1, setup.shape.heads // setup.tensor)
+            if softmax_rows % _SOFTMAX_GROUP:
+                operators += _SOFTMAX_OPERATORS
+        return operators + _CONTEXT_OPERATORS * (setup.context - 1)
+
+    @property
+    def _recomputed_operators(self) -> float:
+        """Operators of recomputation, relative to the forward pass."""
+        setup = self.setup
+        if setup.recompute == "full":
+            return setup.recomputed
+        if setup.recompute == "operators":
+            return 0.7
+        if setup.recompute == "selective" and not setup.flash:
+            return 0.3
+        return 0.0
 
     @property
     def least_microbatch_seconds(self) -> float:
@@ -345,67 +356,70 @@ class StepModel:
         return self.coefficients.jitter * max(0.0, math.log2(self.setup.world / 8))
 
     def _elementwise(self) -> float:
-        """Forward seconds of everything that is bound by memory."""
+        """Return the forward seconds of everything that is bound by memory."""
         setup = self.setup
         shape = self.setup.shape
-        own = self.coefficients
+        coefficients = self.coefficients
         inner = shape.ffn_hidden * (1.5 if shape.gated else 1) / (4 * shape.hidden)
         split = (_FORWARD_BYTES - _SHARED_BYTES) * inner / setup.tensor
         whole = _SHARED_BYTES / (setup.tensor if setup.sequence else 1)
         casts = _FP8_CASTS / setup.tensor if setup.precision == "fp8" else 0.0
-        unfused = own.unfused if self._has_fused_kernels else own.unfused_elsewhere
-        kernels = {"unfused": unfused, "eager": own.eager, "fused": 1.0, "tuned": own.tuned}[
-            setup.code
-        ]
-        factor = own.elementwise * kernels
+        factor = coefficients.elementwise * self._kernel_factor
         moved = self._tokens * shape.hidden * (split + whole + casts) * factor * self._width / 2
         return moved / setup.device.memory_bandwidth
+
+    @property
+    def _kernel_factor(self) -> float:
+        """Bytes that the framework's kernels move, relative to fused kernels."""
+        coefficients = self.coefficients
+        code = self.setup.code
+        if code == "unfused":
+            if self._has_fused_kernels:
+                return coefficients.unfused
+            return coefficients.unfused_elsewhere
+        return {"eager": coefficients.eager, "fused": 1.0, "tuned": coefficients.tuned}[code]
 
     def bandwidth(self, span: int) -> float:
         """Bytes a second between ranks that span so many devices."""
         device = self.setup.device
-        own = self.coefficients
         if span <= device.devices_per_node:
-            return device.link_bandwidth * own.links
-        return device.network_bandwidth * own.network
+            return device.link_bandwidth * self.coefficients.links
+        return device.network_bandwidth * self.coefficients.network
 
     def collective(self, num_bytes: float, size: int, *, span: int) -> float:
-        """Seconds of one all-gather or reduce-scatter of so many bytes over `size` ranks that span `span` devices."""
+        """Return the seconds of one all-gather or reduce-scatter of so many bytes.
+
+        `size` ranks take part, which span `span` devices.
+        """
         if size <= 1:
             return 0.0
         node = self.setup.device.devices_per_node
         bandwidth = self.bandwidth(span)
+        latency = self.coefficients.latency_microseconds * 1e-6
         if span > node:
-            bandwidth = min(
-                bandwidth * max(1.0, min(size, size * node / span)), self.bandwidth(node)
-            )
-        latency = (
-            self.coefficients.latency_microseconds
-            * 1e-6
-            * (_NETWORK_LATENCY if span > node else 1.0)
-        )
+            ranks_of_a_node = max(1.0, min(size, size * node / span))
+            bandwidth = min(bandwidth * ranks_of_a_node, self.bandwidth(node))
+            latency *= _NETWORK_LATENCY
         return num_bytes * (size - 1) / size / bandwidth + latency * math.log2(size)
 
     def _tensor(self) -> float:
-        """Waited-for collectives of a layer and micro-batch, two a pass, both ways; context's keys hide as these do."""
+        """Return the seconds that a layer waits for collectives, for one micro-batch.
+
+        There are two a pass, both ways. The keys of context parallelism hide as these do.
+        """
         setup = self.setup
         shape = self.setup.shape
         waited = self.coefficients.tensor_tuned if setup.code == "tuned" else 1.0
-        one = self._tokens * shape.hidden * self._width
+        activation_bytes = self._tokens * shape.hidden * self._width
         times = 8 + (4 * setup.recomputed if setup.recompute == "full" else 0)
-        keys = (
-            2
-            * self._tokens
-            * shape.kv_heads
-            * shape.head_size
-            * self._width
-            / setup.tensor
-            * setup.context
+        rank_key_bytes = (
+            2 * self._tokens * shape.kv_heads * shape.head_size * self._width / setup.tensor
         )
-        ring = (
-            3 * waited * self.collective(keys, setup.context, span=setup.tensor * setup.context) / 2
-        )
-        return times * waited * self.collective(one, setup.tensor, span=setup.tensor) + ring
+        key_bytes = rank_key_bytes * setup.context
+        context_span = setup.tensor * setup.context
+        ring = 3 * waited * self.collective(key_bytes, setup.context, span=context_span) / 2
+        gather = self.collective(activation_bytes, setup.tensor, span=setup.tensor)
+        return times * waited * gather + ring
 
     def _output(self) -> float:
         setup = self.setup
@@ -415,40 +429,34 @@ class StepModel:
         return products + _LOGIT_BYTES * self._tokens * columns / setup.device.memory_bandwidth
 
     def step(self) -> StepTime:
-        """All parts of a step, counted by formula."""
+        """Return the seconds of a step by part, counted by formula."""
         setup = self.setup
-        (forward, matrices), moved_forward, output = (
-            self._matrices(),
-            self._elementwise(),
-            self._output(),
-        )
+        forward, matrices = self._matrices()
         attention_forward, attention = self._attention()
-        elementwise = (1 + _BACKWARD) * moved_forward
+        elementwise_forward = self._elementwise()
+        elementwise = (1 + _BACKWARD) * elementwise_forward
+        output = self._output()
         tensor = self._tensor()
-        again = {
-            "full": (forward + attention_forward + moved_forward) * setup.recomputed,
-            "operators": 0.5 * forward + moved_forward,
-            "selective": 0.0 if setup.flash else attention_forward,
-        }.get(setup.recompute, 0.0)
-        busy = matrices + attention + elementwise + again + tensor
-        even = setup.shape.layers / setup.pipeline
-        microbatches = setup.num_microbatches
-        layers = max(setup.stage_layers, default=even)
-        last = [even, *setup.stage_layers][-1]
-        stage = layers * busy
-        send = self._send() * 2 * setup.virtual_pipeline if setup.pipeline > 1 else 0.0
-        send = self.exposed(stage, send) if setup.hides_sends else send
-        mean = even * busy + output / setup.pipeline + send
+        again = self._recomputed(forward, attention_forward, elementwise_forward)
+        layer = matrices + attention + elementwise + again + tensor
+        even_layers = setup.shape.layers / setup.pipeline
+        layers = max(setup.stage_layers, default=even_layers)
+        last_layers = setup.stage_layers[-1] if setup.stage_layers else even_layers
+        stage = layers * layer
+        send = self._sends(stage)
+        mean = even_layers * layer + output / setup.pipeline + send
         # A vendor's recipes give the last stage fewer layers; elsewhere all wait for it.
-        is_even = setup.code == "tuned" and layers == even
-        slowest = mean if is_even else max(stage, last * busy + output) + send
+        if setup.code == "tuned" and layers == even_layers:
+            slowest = mean
+        else:
+            slowest = max(stage, last_layers * layer + output) + send
         least = layers * self.least_layer_seconds + self.least_microbatch_seconds
         launching = self._launching(least, slowest)
         mean += self._launching(least, mean)
         bubble = (setup.pipeline - 1) / setup.virtual_pipeline * mean
-        shared = setup.data * setup.context if setup.zero_stage else 1
-        optimizer = _OPTIMIZER_BYTES * self._parameters / shared / setup.device.memory_bandwidth
+        optimizer = self._optimizer()
         data = self._data(slowest + launching, bubble if setup.code == "tuned" else 0.0)
+        microbatches = setup.num_microbatches
         batches = microbatches * self._batch() if setup.broadcasts_batches else 0.0
         work = microbatches * (slowest + launching) + batches + bubble + data + optimizer
         times = microbatches * layers
@@ -467,6 +475,32 @@ class StepModel:
             waiting=work * self.waiting_share,
         )
 
+    def _recomputed(self, matrices: float, attention: float, elementwise: float) -> float:
+        """Return the seconds of a layer's recomputation; arguments: its forward pass by part."""
+        setup = self.setup
+        if setup.recompute == "full":
+            return (matrices + attention + elementwise) * setup.recomputed
+        if setup.recompute == "operators":
+            return 0.5 * matrices + elementwise
+        if setup.recompute == "selective" and not setup.flash:
+            return attention
+        return 0.0
+
+    def _sends(self, stage: float) -> float:
+        """Return the seconds that sending a micro-batch to the next stage and back adds to a stage."""
+        setup = self.setup
+        if setup.pipeline == 1:
+            return 0.0
+        seconds = self._send() * 2 * setup.virtual_pipeline
+        return self.exposed(stage, seconds) if setup.hides_sends else seconds
+
+    def _optimizer(self) -> float:
+        """Return the seconds of the optimizer's step, which moves states and does little else."""
+        setup = self.setup
+        shards = setup.data * setup.context if setup.zero_stage else 1
+        moved = _OPTIMIZER_BYTES * self._parameters / shards
+        return moved / setup.device.memory_bandwidth
+
     def _batch(self) -> float:
         """A micro-batch to the tensor-parallel ranks: four numbers of 32 bits a token; all wait for it."""
         return self.collective(16 * self._tokens, self.setup.tensor, span=self.setup.tensor)
@@ -474,8 +508,8 @@ class StepModel:
     def _send(self) -> float:
         setup = self.setup
         split = setup.tensor if setup.sequence else 1
-        one = self._tokens * setup.shape.hidden * self._width / split
-        return one / self.bandwidth(setup.tensor * setup.context * setup.pipeline)
+        microbatch_bytes = self._tokens * setup.shape.hidden * self._width / split
+        return microbatch_bytes / self.bandwidth(setup.tensor * setup.context * setup.pipeline)
 
     @cached_property
     def _parameters(self) -> float:
@@ -486,22 +520,27 @@ class StepModel:
         return layers * sizes.layer(shape, tensor=setup.tensor) + embedding
 
     def _data(self, microbatch: float, pause: float) -> float:
-        """What data-parallel communication adds: hidden behind the work, and the pause, that it may overlap with."""
+        """Return the seconds that data-parallel communication adds.
+
+        It hides behind `microbatch`, the seconds of a micro-batch's work, and behind `pause`, seconds
+        in which stages wait.
+        """
         setup = self.setup
         ranks = setup.data * setup.context
         if ranks == 1:
             return 0.0
-        one = self.collective(
-            self._parameters * self._width, ranks, span=setup.world // setup.pipeline
-        )
+        model_bytes = self._parameters * self._width
+        gather = self.collective(model_bytes, ranks, span=setup.world // setup.pipeline)
         if setup.zero_stage >= 2 and setup.pipeline == 1:
             gathers = 3.0 if setup.zero_stage >= 3 and setup.recompute != "none" else 2.0
             gathers += 1.0 if setup.zero_stage >= 3 else 0.0
-            return setup.num_microbatches * self.exposed(microbatch, gathers * one)
+            return setup.num_microbatches * self.exposed(microbatch, gathers * gather)
         if not setup.zero_stage and setup.code == "unfused":
-            return 2 * one  # one all-reduce, after the last backward pass
-        # Weights gathered in 16 bits, gradients reduced in 32, or in 16 as vendors' recipes for fp8 have it.
-        sent = (2 if setup.precision == "fp8" and setup.code == "tuned" else 3) * one
+            # One all-reduce, after the last backward pass.
+            return 2 * gather
+        # Weights gathered in 16 bits, gradients reduced in 32, or in 16 as vendors' recipes for fp8
+        # have it.
+        sent = (2 if setup.precision == "fp8" and setup.code == "tuned" else 3) * gather
         work = microbatch * max(1, setup.num_microbatches // 4) + pause
         return self.exposed(work, sent * (1 - setup.shown_data)) + sent * setup.shown_data
 

@@ -58,14 +58,12 @@ class Calibration:
 def read_calibration(content: Any) -> Calibration | None:
     """The calibration in the JSON that `as_json` wrote; None where it is none."""
     with contextlib.suppress(RefusedError):
-        found = from_json(
+        calibration = from_json(
             Calibration, content, name="the calibration", failure="this is no calibration:"
         )
-        if all(
-            0 < value < math.inf
-            for value in (found.factor, found.predicted_seconds, found.operations)
-        ):
-            return found
+        figures = (calibration.factor, calibration.predicted_seconds, calibration.operations)
+        if all(0 < figure < math.inf for figure in figures):
+            return calibration
     return None
 
 
@@ -77,14 +75,12 @@ def calibrate(measured_seconds: Sequence[float], predicted_seconds: float) -> fl
     >>> calibrate([30.0, 12.0, 11.0, 13.0, 12.0], 10.0), calibrate([30.0, 12.0, 11.0], 10.0)
     (1.2, None)
     """
-    kept = measured_seconds[1:]
-    if (
-        len(kept) < FEWEST
-        or predicted_seconds <= 0
-        or any(not 0 < seconds < math.inf for seconds in kept)
-    ):
+    steps = measured_seconds[1:]
+    if len(steps) < FEWEST or predicted_seconds <= 0:
         return None
-    return statistics.median(kept) / predicted_seconds
+    if not all(0 < seconds < math.inf for seconds in steps):
+        return None
+    return statistics.median(steps) / predicted_seconds
 
 
 @dataclass(frozen=True)
@@ -142,23 +138,30 @@ def estimate(
         basis = f"{basis}, {calibration.text}"
     step *= factor
     seconds = step * (duration(choice).iterations + evaluation_batches(choice) * FORWARD_SHARE)
-    hours = seconds * choice.world_size / 3600
+    device_hours = seconds * choice.world_size / 3600
     price = choice.site.price_per_device_hour
-    per_device = flops.flops(choice.shape, choice.global_batch) / step / choice.world_size / 1e12
+    step_flops = flops.flops(choice.shape, choice.global_batch)
+    tflops_per_device = step_flops / step / choice.world_size / 1e12
     peak = peak_of(choice.site, choice.training.precision)
     return Speed(
         seconds_per_iteration=four_digits(step),
         seconds=four_digits(seconds),
         tokens_per_second=four_digits(choice.global_batch * choice.sequence_length / step),
-        tflops_per_device=four_digits(per_device),
+        tflops_per_device=four_digits(tflops_per_device),
         tflops_convention=flops.OURS,
-        device_hours=four_digits(hours),
-        cost=None if price is None else four_digits(hours * price),
+        device_hours=four_digits(device_hours),
+        cost=None if price is None else four_digits(device_hours * price),
         basis=basis,
-        mfu=four_digits(per_device / peak) if peak else None,
-        parts=parts
-        and {name: four_digits(seconds * factor) for name, seconds in parts.items() if seconds},
+        mfu=four_digits(tflops_per_device / peak) if peak else None,
+        parts=_scaled(parts, factor),
     )
+
+
+def _scaled(parts: dict[str, float] | None, factor: float) -> dict[str, float] | None:
+    """Return the parts that take time, times the factor."""
+    if parts is None:
+        return None
+    return {name: four_digits(seconds * factor) for name, seconds in parts.items() if seconds}
 
 
 def modelled_step(

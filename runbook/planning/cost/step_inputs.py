@@ -25,13 +25,19 @@ CODE = {
 
 
 def device_of(site: Site) -> Accelerator | None:
-    """The site's accelerator, with the site's own peaks, memory and devices of a node; None where it is not known."""
+    """Return the site's accelerator, with the site's own peaks, memory and devices of a node.
+
+    None where the table has no such device.
+    """
     hardware = site.hardware
-    found = find_accelerator(site.hardware.device)
-    peaks = {**found.peaks, **hardware.peak_tflops} if found else {}
-    node = hardware.devices_per_node
-    return found and replace(
-        found, peaks=peaks, memory_bytes=memory_of(site), devices_per_node=node
+    device = find_accelerator(hardware.device)
+    if device is None:
+        return None
+    return replace(
+        device,
+        peaks={**device.peaks, **hardware.peak_tflops},
+        memory_bytes=memory_of(site),
+        devices_per_node=hardware.devices_per_node,
     )
 
 
@@ -82,31 +88,36 @@ def check_device(choice: Choice) -> list[Check]:
 
 
 def setup_for(choice: Choice, device: Accelerator) -> StepSetup:
-    """The choice in the words of the model of an iteration; attention keeps no scores, as all three frameworks' do."""
+    """Return the choice as the model of an iteration takes it.
+
+    Attention keeps no scores, as in all three frameworks.
+    """
     training = choice.training
-    precision = "fp8" if training.fp8 != "none" else training.precision
-    own = {
+    inputs = same_fields(StepSetup, choice) | {
         "device": device,
-        "precision": precision,
+        "precision": _product_precision(choice),
         "recompute": training.recompute,
         "code": CODE[training.framework],
+        "broadcasts_batches": training.broadcast_batches,
     }
-    return StepSetup(
-        **same_fields(StepSetup, choice) | own, broadcasts_batches=training.broadcast_batches
-    )
+    return StepSetup(**inputs)
+
+
+def _product_precision(choice: Choice) -> str:
+    """Return the number format of matrix products."""
+    return "fp8" if choice.training.fp8 != "none" else choice.training.precision
 
 
 def modelled_device(choice: Choice) -> Accelerator | str:
-    """The device that `iteration` models steps of, or why no speed can be given."""
+    """Return the device that `iteration` models steps of, or why no speed can be given."""
     if choice.on_cpu:
         return "a CPU has no links between devices to lay a model out over"
-    if device := device_of(choice.site):
-        return (
-            known(device, "fp8" if choice.training.fp8 != "none" else choice.training.precision)
-            or device
-        )
+    device = device_of(choice.site)
+    if device:
+        return known(device, _product_precision(choice)) or device
     name = choice.site.hardware.device
     return (
-        f"the accelerator {name} is not in our table, and no peak is guessed: write hardware.device of "
-        f"params/sites/{choice.site.site}.yaml as one of {', '.join(nearest_accelerators(name))}"
+        f"the accelerator {name} is not in our table, and no peak is guessed: write "
+        f"hardware.device of params/sites/{choice.site.site}.yaml as one of "
+        f"{', '.join(nearest_accelerators(name))}"
     )
