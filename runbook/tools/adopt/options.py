@@ -9,11 +9,11 @@ from typing import Any
 
 from runbook.frameworks.megatron import OPTIONS
 from runbook.frameworks.nemo import READ
-from runbook.frameworks.options import minutes, truth
+from runbook.frameworks.options import Option, minutes, truth
 from runbook.tools.adopt.findings import Findings
 from runbook.tools.adopt.script import Script, StartedProgram, Word
 
-_KNOWN = {
+_DATASETS = {
     "slimpajama": "slimpajama",
     "pile": "the-pile",
     "oscar": "oscar-1GB",
@@ -23,16 +23,17 @@ _KNOWN = {
 
 
 def _data_path(values: Sequence[Word], findings: Findings) -> None:
-    """Where token files lie: a name of the catalogue where it tells one, else files that are there already."""
+    """Take the place of the token files: a dataset of the catalogue by its name, else a folder of files."""
     path = values[-1]
     paths = " ".join(value.shown for value in values)
     text = f"token files {paths[:80]}"
     blend = _blend(values)
-    dataset = dataset_of(paths) if len(blend) < 2 else ""
+    is_blend = len(blend) > 1
+    dataset = "" if is_blend else dataset_of(paths)
     source = "the token files' name" if dataset else "--data-path"
     findings.take("data.dataset", dataset or "tokenized", path.line, source, over=False)
     folder = path.text.rpartition("/")[0]
-    if len(blend) > 1:
+    if is_blend:
         weights = ", ".join(f"{name} {weight:g}" for name, weight in blend.items())
         why = f"name each in params/datasets.yaml (kind: tokenized, a folder of its own) and set data.blend: {weights}"
         findings.leave(path.line, text, why)
@@ -45,23 +46,34 @@ def _data_path(values: Sequence[Word], findings: Findings) -> None:
 
 
 def dataset_of(path: str) -> str:
-    """The dataset of the catalogue that a path names; empty where it names none."""
-    return next((dataset for word, dataset in _KNOWN.items() if word in path.lower()), "")
+    """Return the dataset of the catalogue that a path names; empty where it names none."""
+    for word, dataset in _DATASETS.items():
+        if word in path.lower():
+            return dataset
+    return ""
 
 
 def _blend(values: Sequence[Word]) -> dict[str, float]:
-    """Weight of each text, where weights and paths take turns; files of one dataset are one text."""
+    """Return the weight of each text of `weight prefix weight prefix ...`; empty where it is no such list.
+
+    The files of one dataset are one text, whose weights are added up.
+    """
     prefixes = [value.text for value in values[1::2]]
     try:
         weights = [float(value.text) for value in values[::2]]
     except ValueError:
         return {}
-    shares: dict[str, float] = {}
+    blend: dict[str, float] = {}
     for weight, prefix in zip(weights, prefixes, strict=False):
-        file = prefix.rpartition("/")[2].removesuffix("_text_document").lower()
-        name = dataset_of(prefix) or re.sub(r"[^a-z0-9]+", "-", file).strip("-")
-        shares[name] = shares.get(name, 0.0) + weight
-    return shares
+        name = dataset_of(prefix) or _text_name(prefix)
+        blend[name] = blend.get(name, 0.0) + weight
+    return blend
+
+
+def _text_name(prefix: str) -> str:
+    """Return a name for a text that no catalogue has, made from the prefix of its token files."""
+    file = prefix.rpartition("/")[2].removesuffix("_text_document").lower()
+    return re.sub(r"[^a-z0-9]+", "-", file).strip("-")
 
 
 ModelKind = dict[str, str | float]
@@ -71,76 +83,111 @@ NEVER_MINUTES = 100_000
 
 
 def pairs(words: Sequence[Word]) -> Iterator[tuple[Word, str, list[Word]]]:
-    """Each option with its name in one spelling and what follows it.
+    """Yield each option as it is written, its name in one spelling, and the values after it.
+
+    A word that no option takes comes with an empty name.
 
     >>> [(name, [value.text for value in values]) for _, name, values in pairs([Word("--zero_stage=1", 3)])]
     [('zero-stage', ['1'])]
     """
-    rest = deque(words)
-    while rest:
-        word = rest.popleft()
+    unread = deque(words)
+    while unread:
+        word = unread.popleft()
         if not word.text.startswith("--"):
             yield word, "", []
             continue
         name, equals, value = word.text[2:].partition("=")
-        values = [Word(value, word.line)] if equals else []
-        while not equals and rest and not rest[0].text.startswith("--"):
-            values.append(rest.popleft())
+        if equals:
+            values = [Word(value, word.line)]
+        else:
+            values = _take_values(unread)
         yield word, name.replace("_", "-"), values
 
 
+def _take_values(unread: deque[Word]) -> list[Word]:
+    """Remove the words before the next option from `unread`, and return them."""
+    values = []
+    while unread and not unread[0].text.startswith("--"):
+        values.append(unread.popleft())
+    return values
+
+
 def count_known(words: Sequence[Word]) -> int:
-    """How many of the words are options of a training that a run file has a key for, or NeMo's overrides.
+    """Count the words that are NeMo's overrides, or options that a run file has a key for.
 
     >>> count_known([Word("--num-layers", 1), Word("2", 1), Word("--colour", 1), Word("trainer.devices=8", 1)])
     2
     """
+    overrides = sum(bool(_NEMO_OVERRIDE.match(word.text)) for word in words)
     names = [name for _, name, _ in pairs(words)]
-    overrides = sum(
-        bool(re.match(r"[+~]*(training\.)?(trainer|model|exp_manager)\.\w", word.text))
-        for word in words
-    )
-    return sum(bool(OPTIONS[name].key) for name in names if name in OPTIONS) + overrides
+    options_with_key = sum(name in OPTIONS and bool(OPTIONS[name].key) for name in names)
+    return options_with_key + overrides
+
+
+_NEMO_OVERRIDE = re.compile(r"[+~]*(training\.)?(trainer|model|exp_manager)\.\w")
 
 
 def take_options(words: Sequence[Word], findings: Findings, framework: str) -> ModelKind:
-    """Keys of the options that have one; returns the model's kind (activation, normalization ...) as far as given."""
+    """Take every option that has a key, report the others, and return the kind of model that they describe."""
     kind: ModelKind = {}
-    checkout = next(
-        (one for name, one in findings.site.frameworks.items() if name == framework), None
-    )
-    sites_own = {name.replace("_", "-") for name in checkout.options} if checkout else set()
+    site_options = _options_of_site(findings, framework)
     for word, name, values in pairs(words):
-        source = f"--{name}"
-        option = OPTIONS.get(name)
-        text = " ".join([source, *(value.shown for value in values[:4])])
-        if option and option.key.startswith("model."):
-            if option.means is not None:
-                kind[option.key.removeprefix("model.")] = option.means
-            elif option.read and values:
-                kind[option.key.removeprefix("model.")] = option.read(values[0].text)
-        elif option and option.read and len(values) >= len(option.keys):
-            for key, part in zip(option.keys, values, strict=False):
-                findings.read(key, part, source, option.read)
-        elif option and option.means is not None:
-            findings.take(option.key, option.means, word.line, source)
+        if not name:
+            why = "a word for the training program that no option takes"
+            findings.leave(word.line, word.shown, why)
+        elif name in OPTIONS:
+            _take_option(OPTIONS[name], Word(name, word.line), values, findings, kind)
         elif name in _SPECIAL and values:
             _SPECIAL[name](values[0], findings)
         elif name in ("data-path", "train-data-path") and values:
             _data_path(values, findings)
-        elif option and option.ours:
-            findings.does(word.line, source, option.ours)
-        elif not name:
-            findings.leave(
-                word.line, word.shown, "a word for the training program that no option takes"
-            )
-        elif option:
-            findings.leave(word.line, source, f"no value reached it: set {option.key}")
-        elif name in sites_own:
-            findings.does(word.line, text, f"{findings.site_file} gives it to {framework}")
+        elif name in site_options:
+            does = f"{findings.site_file} gives it to {framework}"
+            findings.does(word.line, _option_text(name, values), does)
         else:
-            findings.leave_to_site(word.line, text, f"frameworks.{framework}.options")
+            section = f"frameworks.{framework}.options"
+            findings.leave_to_site(word.line, _option_text(name, values), section)
     return kind
+
+
+def _take_option(
+    option: Option, name: Word, values: Sequence[Word], findings: Findings, kind: ModelKind
+) -> None:
+    """Take the values of an option that we know, or the one that it means by itself."""
+    source = f"--{name.text}"
+    if option.key.startswith("model."):
+        _take_kind(option, values, kind)
+    elif option.read and len(values) >= len(option.keys):
+        for key, value in zip(option.keys, values, strict=False):
+            findings.read(key, value, source, option.read)
+    elif option.means is not None:
+        findings.take(option.key, option.means, name.line, source)
+    elif option.ours:
+        findings.does(name.line, source, option.ours)
+    else:
+        findings.leave(name.line, source, f"no value reached it: set {option.key}")
+
+
+def _options_of_site(findings: Findings, framework: str) -> set[str]:
+    """Return the names of the options that the site's file gives to this framework, in one spelling."""
+    for name, checkout in findings.site.frameworks.items():
+        if name == framework:
+            return {option.replace("_", "-") for option in checkout.options}
+    return set()
+
+
+def _option_text(name: str, values: Sequence[Word]) -> str:
+    """Write an option with its first values, for people."""
+    return " ".join([f"--{name}", *(value.shown for value in values[:4])])
+
+
+def _take_kind(option: Option, values: Sequence[Word], kind: ModelKind) -> None:
+    """Note what an option says of the model's kind; nothing where its value is missing."""
+    field = option.key.removeprefix("model.")
+    if option.means is not None:
+        kind[field] = option.means
+    elif option.read and values:
+        kind[field] = option.read(values[0].text)
 
 
 def _exit_duration(limit: Word, findings: Findings) -> None:
@@ -156,37 +203,36 @@ def _layers_per_stage(layers_of_chunk: Word, findings: Findings) -> None:
     line = layers_of_chunk.line
     layers = findings.number("training.shape.layers")
     pipeline = findings.number("parallel.pipeline", 1)
-    chunk = pipeline * (int(layers_of_chunk.text) if layers_of_chunk.text.isdigit() else 0)
+    layers_per_chunk = int(layers_of_chunk.text) if layers_of_chunk.text.isdigit() else 0
+    layers_per_round = pipeline * layers_per_chunk  # one chunk on each stage
     if pipeline == 1:
         findings.does(line, f"{source} {layers_of_chunk.shown}", "one stage has no chunks")
-    elif layers and chunk and layers % chunk == 0:
-        findings.take("parallel.virtual_pipeline", layers // chunk, line, source)
+    elif layers and layers_per_round and layers % layers_per_round == 0:
+        findings.take("parallel.virtual_pipeline", layers // layers_per_round, line, source)
     else:
         why = "set parallel.virtual_pipeline: layers / pipeline / layers a chunk"
         findings.leave(line, f"{source} {layers_of_chunk.shown}", why)
 
 
 def _attention_dropout(share: Word, findings: Findings) -> None:
+    """Take the dropout of attention where it equals the other dropout: a run file has one value for both."""
     try:
-        own = float(share.text)
+        dropout = float(share.text)
     except ValueError:
-        own = -1.0
-    if own >= 0 and findings.value("training.dropout", own) == own:
-        findings.take("training.dropout", own, share.line, "--attention-dropout")
+        dropout = -1.0
+    if dropout >= 0 and findings.value("training.dropout", dropout) == dropout:
+        findings.take("training.dropout", dropout, share.line, "--attention-dropout")
     else:
         text = f"--attention-dropout {share.shown}"
         findings.leave(share.line, text, "training.dropout is one value for both dropouts")
 
 
 def _tokenizer(kind: Word, findings: Findings) -> None:
+    text = f"--tokenizer-type {kind.shown}"
     if kind.text == "GPT2BPETokenizer":
-        findings.does(
-            kind.line, "--tokenizer-type GPT2BPETokenizer", "data.tokenizer: gpt2 is the default"
-        )
+        findings.does(kind.line, text, "data.tokenizer: gpt2 is the default")
     else:
-        findings.leave(
-            kind.line, f"--tokenizer-type {kind.shown}", "name its file in data.tokenizer"
-        )
+        findings.leave(kind.line, text, "name its file in data.tokenizer")
 
 
 _SPECIAL: dict[str, Callable[[Word, Findings], None]] = {
@@ -207,45 +253,48 @@ MODELS = {"126m": "126m", "5b": "5b", "20b": "20b", "40b": "40b", "175b": "nemo-
 
 
 def size_of(words: Sequence[Word]) -> Word | None:
-    """The size of NeMo's own file: `--config-name=175b.yaml`, or `training=gpt3/5b` of the launcher."""
+    """Return the size that names NeMo's own file; None where no word names one.
+
+    It is `--config-name=175b.yaml`, or `training=gpt3/5b` of the launcher.
+    """
     for word in words:
-        match = re.fullmatch(
-            r"(?:--config-name=|(?:\+\+)?training=\w+/)([\w.-]+?)(?:\.yaml)?", word.text
-        )
+        match = _NEMO_SIZE.fullmatch(word.text)
         if match:
             return Word(match[1].lower(), word.line)
     return None
 
 
+_NEMO_SIZE = re.compile(r"(?:--config-name=|(?:\+\+)?training=\w+/)([\w.-]+?)(?:\.yaml)?")
+
+
 def take_overrides(words: Sequence[Word], findings: Findings) -> None:
-    """Values given as `name=value`; `training.` before it and `++` are the launcher's spelling."""
+    """Take values that are written as `name=value`; `training.` before them and `++` are the launcher's spelling."""
     for word in words:
-        name, equals, value = word.text.partition("=")
+        name, equals, text = word.text.partition("=")
         name = name.lstrip("+~").removeprefix("training.")
-        if not equals or name.startswith("--") or not name:
-            if not name.startswith("--config") and not word.known:
-                findings.leave(
-                    word.line, word.shown, "more overrides, known only while the script runs"
-                )
-            continue
-        inner = Word(value, word.line)
-        if name == "exp_manager.create_checkpoint_callback":
-            if inner.known and not truth(value):
-                findings.take("training.save_interval", 0, word.line, f"{name}=False")
-        elif (option := READ.get(name)) and option.read:
-            parts = re.split(r",\s*", value.strip("[]")) if len(option.keys) > 1 else [value]
-            for key, part in zip(option.keys, parts, strict=False):
-                findings.read(key, Word(part, word.line), name, option.read)
-        elif _NEMO.match(name):
-            findings.does(
-                word.line,
-                f"{name}={inner.shown[:60]}",
-                "the site's file and the run's own folders give it",
-            )
-        elif name != "training":
-            findings.leave_to_site(
-                word.line, f"{name}={inner.shown[:60]}", "frameworks.nemo.options"
-            )
+        if equals and name and not name.startswith("--"):
+            _take_override(name, Word(text, word.line), findings)
+        elif not name.startswith("--config") and not word.known:
+            why = "more overrides, known only while the script runs"
+            findings.leave(word.line, word.shown, why)
+
+
+def _take_override(name: str, value: Word, findings: Findings) -> None:
+    """Take one of NeMo's values, or report what becomes of it."""
+    text = f"{name}={value.shown[:60]}"
+    option = READ.get(name)
+    if name == "exp_manager.create_checkpoint_callback":
+        if value.known and not truth(value.text):
+            findings.take("training.save_interval", 0, value.line, f"{name}=False")
+    elif option and option.read:
+        is_list = len(option.keys) > 1
+        parts = re.split(r",\s*", value.text.strip("[]")) if is_list else [value.text]
+        for key, part in zip(option.keys, parts, strict=False):
+            findings.read(key, Word(part, value.line), name, option.read)
+    elif _NEMO.match(name):
+        findings.does(value.line, text, "the site's file and the run's own folders give it")
+    elif name != "training":
+        findings.leave_to_site(value.line, text, "frameworks.nemo.options")
 
 
 _GIVEN = {
@@ -265,95 +314,105 @@ Number = int | float
 
 
 def _documents(commands: Sequence[StartedProgram]) -> list[dict[str, Any]]:
-    """The JSON files that a training was started with; numbers that nothing sets become null."""
-    found = []
-    for text in (text for command in commands for text in command.files.values()):
-        with contextlib.suppress(ValueError):
-            found.append(json.loads(re.sub(r"__NOT_SET_\w+?__", "null", text)))
-    return [content for content in found if isinstance(content, dict)]
+    """Return the JSON objects that a training was started with; numbers that nothing sets become null."""
+    documents = []
+    for command in commands:
+        for text in command.files.values():
+            with contextlib.suppress(ValueError):
+                content = json.loads(re.sub(r"__NOT_SET_\w+?__", "null", text))
+                if isinstance(content, dict):
+                    documents.append(content)
+    return documents
 
 
 def take_documents(script: Script, findings: Findings) -> None:
-    """Values of DeepSpeed's configuration; options of the training program win over it."""
-    for content in _documents(script.commands)[-1:]:
-        if (
-            not {"train_micro_batch_size_per_gpu", "zero_optimization", "fp16", "train_batch_size"}
-            & content.keys()
-        ):
-            continue
-        for name, value in content.items():
-            line = _line(script, name)
-            text = f"DeepSpeed's {name}"
-            if name in _GIVEN:
-                _number(_GIVEN[name], value, line, text, findings)
-            elif name == "zero_optimization" and isinstance(value, Mapping):
-                _zero(value, line, script, findings)
-            elif name == "fp16" and isinstance(value, Mapping):
-                _scale(value, line, findings)
-            elif name in _WRITTEN:
-                findings.does(line, text, "written from the run file")
-            else:
-                findings.leave_to_site(line, text, _SECTION)
+    """Take the values of DeepSpeed's last configuration; options of the training program win over it."""
+    documents = _documents(script.commands)
+    if not documents or not _DEEPSPEED_SIGNS & documents[-1].keys():
+        return
+    for name, value in documents[-1].items():
+        line = _line(script, name)
+        text = f"DeepSpeed's {name}"
+        if name in _GIVEN:
+            _number(_GIVEN[name], value, line, text, findings)
+        elif name == "zero_optimization" and isinstance(value, Mapping):
+            _zero(value, line, script, findings)
+        elif name == "fp16" and isinstance(value, Mapping):
+            _scale(value, line, findings)
+        elif name in _WRITTEN:
+            findings.does(line, text, "written from the run file")
+        else:
+            findings.leave_to_site(line, text, _SECTION)
+
+
+_DEEPSPEED_SIGNS = {
+    "train_micro_batch_size_per_gpu",
+    "zero_optimization",
+    "fp16",
+    "train_batch_size",
+}
+"""Sections of which one at least tells DeepSpeed's configuration from any other JSON file."""
 
 
 def _number(key: str, value: Any, line: int, text: str, findings: Findings) -> None:
+    """Take a number of DeepSpeed's, unless the training's own option says another."""
     if not isinstance(value, Number) or isinstance(value, bool):
         return
-    there = findings.carried.get(key)
-    if there and there.line and there.value != value:
-        findings.leave(line, f"{text} {value}", f"the training's option says {there.value}")
+    carried = findings.carried.get(key)
+    if carried and carried.line and carried.value != value:
+        findings.leave(line, f"{text} {value}", f"the training's option says {carried.value}")
     findings.take(key, value, line, text, over=False)
 
 
 def _zero(value: Mapping[str, Any], line: int, script: Script, findings: Findings) -> None:
+    """Take DeepSpeed's section of ZeRO: its stage, offload and overlap; the site's file may have the others."""
     stage = value.get("stage")
     if isinstance(stage, int):
         findings.take("parallel.zero_stage", stage, line, "DeepSpeed's zero stage", over=False)
-    device = value.get("offload_optimizer", {})
-    if isinstance(device, Mapping) and device.get("device") == "cpu":
-        findings.take(
-            "training.offload",
-            True,
-            _line(script, "offload_optimizer"),
-            "DeepSpeed's offload_optimizer",
-        )
-    if isinstance(overlap := value.get("overlap_comm"), bool):
-        findings.take(
-            "training.overlap_gradients",
-            overlap,
-            _line(script, "overlap_comm"),
-            "DeepSpeed's overlap_comm",
-        )
-    if rest := sorted(value.keys() - {"stage", "offload_optimizer", "overlap_comm"}):
-        text = f"DeepSpeed's zero_optimization: {', '.join(rest)}"
+    offload = value.get("offload_optimizer", {})
+    if isinstance(offload, Mapping) and offload.get("device") == "cpu":
+        offload_line = _line(script, "offload_optimizer")
+        source = "DeepSpeed's offload_optimizer"
+        findings.take("training.offload", True, offload_line, source)
+    overlap = value.get("overlap_comm")
+    if isinstance(overlap, bool):
+        overlap_line = _line(script, "overlap_comm")
+        source = "DeepSpeed's overlap_comm"
+        findings.take("training.overlap_gradients", overlap, overlap_line, source)
+    others = sorted(value.keys() - {"stage", "offload_optimizer", "overlap_comm"})
+    if others:
+        text = f"DeepSpeed's zero_optimization: {', '.join(others)}"
         findings.leave(line, text, f"write them under {_SECTION} of {findings.site_file}")
 
 
 def _scale(value: Mapping[str, Any], line: int, findings: Findings) -> None:
+    """Take DeepSpeed's loss scale of fp16. Where Megatron has a static one too, DeepSpeed's works."""
     if value.get("enabled"):
         findings.take("training.precision", "fp16", line, "DeepSpeed's fp16", over=False)
-    for name, key, kind in (
-        ("loss_scale_window", "loss_scale_window", int),
-        ("hysteresis", "loss_scale_hysteresis", int),
-        ("min_loss_scale", "min_loss_scale", Number),
-    ):
+    for name, key, kind in _SCALE_KEYS:
         if isinstance(value.get(name), kind):
             number = float(value[name]) if kind is Number else value[name]
-            findings.take(f"training.{key}", number, line, f"DeepSpeed's {name}")
+            findings.take(key, number, line, f"DeepSpeed's {name}")
     static = findings.carried.get("training.static_loss_scale")
-    if value.get("loss_scale") == 0 and static:  # two scales: DeepSpeed's is the one that works
+    if value.get("loss_scale") == 0 and static:
         findings.drop("training.static_loss_scale")
-        findings.leave(
-            static.line,
-            f"--loss-scale {static.value:g}",
-            "DeepSpeed's dynamic scale is the one in use",
-        )
+        text = f"--loss-scale {static.value:g}"
+        findings.leave(static.line, text, "DeepSpeed's dynamic scale is the one in use")
     power = value.get("initial_scale_power")
     if isinstance(power, int) and 0 <= power <= 64:
-        findings.take(
-            "training.initial_loss_scale", float(2**power), line, f"DeepSpeed's 2^{power}"
-        )
+        scale = float(2**power)
+        findings.take("training.initial_loss_scale", scale, line, f"DeepSpeed's 2^{power}")
+
+
+_SCALE_KEYS: tuple[tuple[str, str, Any], ...] = (
+    ("loss_scale_window", "training.loss_scale_window", int),
+    ("hysteresis", "training.loss_scale_hysteresis", int),
+    ("min_loss_scale", "training.min_loss_scale", Number),
+)
+"""DeepSpeed's name, our key, and the type that the value must have."""
 
 
 def _line(script: Script, name: str) -> int:
-    return next((line for line, _ in script.matching(rf'"{re.escape(name)}"')), 0)
+    """Return the first line that has a JSON key; 0 where none has."""
+    matches = script.matching(rf'"{re.escape(name)}"')
+    return matches[0][0] if matches else 0
