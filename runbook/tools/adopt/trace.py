@@ -44,12 +44,11 @@ class LineNumbers:
     def places(self) -> dict[int, str]:
         """How each line is called: `line 12`, or `payload.sh:12` where there are several files."""
         places = {0: "line 0"}
+        last_number = len(self.lines)
         for name, first in self.first.items():  # a later file takes its lines from the one before
-            sign = "line " if len(self.first) == 1 else f"{name}:"
-            places |= {
-                number: f"{sign}{number - first + 1}"
-                for number in range(first, len(self.lines) + 1)
-            }
+            prefix = "line " if len(self.first) == 1 else f"{name}:"
+            for number in range(first, last_number + 1):
+                places[number] = f"{prefix}{number - first + 1}"
         last = places[max(places)]
         return defaultdict(lambda: last, places)  # a line after the last is called as the last
 
@@ -74,47 +73,73 @@ class WordLines:
         ]
 
     def command(self, command: StartedProgram) -> StartedProgram:
-        """A command whose words know their lines."""
+        """Return a command whose words know their lines."""
         if command.kind in ("quiet", "answer"):
             return command
         words = [command.words[0]]
-        option = command.line
+        option_line = command.line
         for word in command.words[1:]:
-            name, equals, _ = word.text.partition("=")
-            named = (word.text.startswith("-") and len(name) > 2) or (
-                equals and re.fullmatch(r"[+~\w.]+", name)
-            )
+            text = word.text
+            name, equals, _ = text.partition("=")
+            named_line = self._last_line(_whole(name)) if _is_named(text) else 0
             before = words[-1].text
-            if named and (row := self._last(re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])"))):
-                option = row[0]
-                line = self._line_of_value(option, name) if equals else option
+            if named_line:
+                option_line = named_line
+                line = self._line_of_value(named_line, name) if equals else named_line
             elif before.startswith("--"):
-                line = self._line_of_value(option, before)
-            else:
-                row = self._last(re.compile(re.escape(word.text))) if len(word.text) > 2 else None
-                line = row[0] if row else option
-            words.append(Word(word.text, line))
+                line = self._line_of_value(option_line, before)
+            elif len(text) > 2:
+                line = self._last_line(re.escape(text)) or option_line
+            else:  # too short to be told from the same letters in other words
+                line = option_line
+            words.append(Word(text, line))
         return replace(command, words=tuple(words))
 
-    def _last(self, pattern: re.Pattern[str]) -> tuple[int, re.Match[str]] | None:
-        matches = (
-            (number, match) for number, row in reversed(self.rows) if (match := pattern.search(row))
-        )
-        return next(matches, None)
+    def _last(self, pattern: str) -> tuple[int, re.Match[str]] | None:
+        """Return the last line that has the pattern, with the match; None where no line has it."""
+        compiled = re.compile(pattern)
+        for number, row in reversed(self.rows):
+            match = compiled.search(row)
+            if match:
+                return number, match
+        return None
+
+    def _last_line(self, pattern: str) -> int:
+        """Return the number of the last line that has the pattern; 0 where no line has it."""
+        last = self._last(pattern)
+        return last[0] if last else 0
 
     def _line_of_value(self, line: int, name: str) -> int:
-        """Follow `--name $VARIABLE` to where the variable is set."""
+        """Follow `--name $VARIABLE` to the line where the variable is set."""
         row = next((text for number, text in self.rows if number == line), "")
-        variable = re.search(re.escape(name) + r"[=\s]+\\?[\"']?\$\{?([A-Za-z_]\w*)", row)
-        for _ in range(5):
-            sets = self._last(re.compile(rf"(?<![\w$]){variable[1]}=(.*)")) if variable else None
-            if not (variable and sets):
+        match = re.search(re.escape(name) + r"[=\s]+\\?[\"']?\$\{?([A-Za-z_]\w*)", row)
+        variable = match[1] if match else ""
+        for _ in range(_MOST_CHAINED):
+            assignment = self._last(rf"(?<![\w$]){variable}=(.*)") if variable else None
+            if assignment is None:
                 break
-            line = sets[0]
-            value = sets[1][1]
-            chained = re.match(r"[\"']?\$\{?([A-Za-z_]\w*)\}?[\"']?\s*(?:[;#].*)?$", value)
-            variable = chained if chained and chained[1] != variable[1] else None
+            line, match = assignment
+            chained = re.match(r"[\"']?\$\{?([A-Za-z_]\w*)\}?[\"']?\s*(?:[;#].*)?$", match[1])
+            is_other = chained is not None and chained[1] != variable
+            variable = chained[1] if chained and is_other else ""
         return line
+
+
+_MOST_CHAINED = 5
+"""Variables that are followed, each of which is set to the next one."""
+
+
+def _is_named(text: str) -> bool:
+    """Return whether a word is an option or an override, which has a name to look for."""
+    name, equals, _ = text.partition("=")
+    is_option = text.startswith("-") and len(name) > 2
+    is_override = bool(equals) and re.fullmatch(r"[+~\w.]+", name) is not None
+    return is_option or is_override
+
+
+def _whole(name: str) -> str:
+    """Return the pattern of an option's name that is no part of a longer one."""
+    return rf"(?<![\w-]){re.escape(name)}(?![\w-])"
 
 
 _EVENT = re.compile(
@@ -153,64 +178,80 @@ def follow(
     arguments of its own, and at last without `exit`. A job that submits another one is followed into that.
     """
     given = {name: text.replace("\r\n", "\n").replace("\0", "") for name, text in files}
-    texts = {name: filled_in(name, text) for name, text in {**beside, **given}.items()}
-    main = files[0][0]
-    page = is_prose(given[main])
-    job = SandboxJob(
-        main, _page_as_job(main, given[main], texts) if page else texts, _directives(given)
-    )
+    job = _first_job(files[0][0], given, beside)
     numbers = LineNumbers(given)
-    seen, notes = _until_it_starts(job, starts_training, numbers)
-    for _ in range(2):
-        if starts_training(seen.commands) or not (nested := _submitted(job, seen, numbers)):
+    trace, notes = _until_it_starts(job, starts_training, numbers)
+    for _ in range(_MOST_SUBMITTED):
+        if starts_training(trace.commands):
             break
-        notes.append(f"{job.main} submits {nested.main}, which was followed")
-        job = nested
-        earlier = seen
-        seen, more = _until_it_starts(job, starts_training, numbers)
-        seen = RunTrace(earlier.commands + seen.commands, earlier.settings + seen.settings)
-        notes += more
-    places = WordLines(numbers.lines)
+        submitted = _submitted(job, trace, numbers)
+        if submitted is None:
+            break
+        notes.append(f"{job.main} submits {submitted.main}, which was followed")
+        job = submitted
+        earlier = trace
+        trace, more_notes = _until_it_starts(job, starts_training, numbers)
+        trace = RunTrace(earlier.commands + trace.commands, earlier.settings + trace.settings)
+        notes += more_notes
+    word_lines = WordLines(numbers.lines)
     return Script(
         text="".join(f"{visible(line)}\n" for line in numbers.lines),
         directives=tuple(job.directives),
-        commands=tuple(places.command(command) for command in seen.commands),
-        settings=tuple(seen.settings),
+        commands=tuple(word_lines.command(command) for command in trace.commands),
+        settings=tuple(trace.settings),
         places=numbers.places,
         notes=tuple(dict.fromkeys(notes)),
     )
 
 
+_MOST_SUBMITTED = 2
+"""Jobs that are followed, each of which is submitted by the one before."""
+
+
+def _first_job(main: str, given: Mapping[str, str], beside: Mapping[str, str]) -> SandboxJob:
+    """Return the job that the sandbox runs first; the code blocks of a page become files."""
+    texts = {name: filled_in(name, text) for name, text in {**beside, **given}.items()}
+    files = _page_as_job(main, given[main], texts) if is_prose(given[main]) else texts
+    return SandboxJob(main, files, _directives(given))
+
+
 def _directives(given: Mapping[str, str]) -> list[Directive]:
-    """The directives of all files, in the joined text's numbers."""
+    """Return the directives of all files, with the line numbers of the joined text."""
     directives = []
     offset = 0
     for text in given.values():
-        code = text
-        if is_prose(text):  # each line is in one block at most
-            columns = zip_longest(
-                *(block.splitlines() for block in code_blocks(text)), fillvalue=""
-            )
-            code = "\n".join(map("".join, columns))
+        code = _blocks_in_place(text) if is_prose(text) else text
         directives += [replace(entry, line=entry.line + offset) for entry in directives_of(code)]
         offset += len(text.splitlines() or [""])
     return directives
 
 
+def _blocks_in_place(page: str) -> str:
+    """Return the code blocks of a page as one text, in which each line keeps its number."""
+    blocks = [block.splitlines() for block in code_blocks(page)]
+    rows = zip_longest(*blocks, fillvalue="")
+    return "\n".join("".join(row) for row in rows)  # each line is in one block at most
+
+
 def _page_as_job(main: str, page: str, texts: Mapping[str, str]) -> dict[str, str]:
-    """A page's blocks as files that one shell reads in turn; a block that bash cannot read leaves the others alone."""
-    blocks = code_blocks(page)
-    names = [f".block-{number}/{main}" for number in range(len(blocks))]
-    return {
-        **texts,
-        main: "".join(f'builtin source "{FOLDER}/{name}"\n' for name in names),
-        **dict(zip(names, (filled_in("", block) for block in blocks), strict=True)),
-    }
+    """Make a page's blocks files that one shell reads in turn.
+
+    So a block that bash cannot read leaves the others alone.
+    """
+    files = dict(texts)
+    sources = []
+    for number, block in enumerate(code_blocks(page)):
+        name = f".block-{number}/{main}"
+        sources.append(f'builtin source "{FOLDER}/{name}"\n')
+        files[name] = filled_in("", block)
+    files[main] = "".join(sources)
+    return files
 
 
 def _until_it_starts(
     job: SandboxJob, starts_training: Starts, numbers: LineNumbers
 ) -> tuple[RunTrace, list[str]]:
+    """Run a job until it starts a training, each time with what the last run lacked; return its last trace and notes."""
     missing: list[str] = []
     arguments: list[str] = []
     keep_going = False
@@ -218,81 +259,85 @@ def _until_it_starts(
     for _ in range(_MOST_RUNS):
         command = ["bash", job.main, *arguments]
         variables = environment(job, keep_going)
-        seen = _read(
-            namespaces.run_job(job.files, command, FOLDER, variables, missing), job, numbers
-        )
-        recorded = {command.words[0].text for command in seen.commands}
-        inside = {f"{FOLDER}/{name}" for name in job.files}
-        absent = [
-            path
-            for path in dict.fromkeys(seen.called)
-            if path not in {*recorded, *inside, *missing}
-        ]
+        raw = namespaces.run_job(job.files, command, FOLDER, variables, missing)
+        trace = _read(raw, job, numbers)
+        absent = _absent_programs(trace, job, missing)
         wanted = num_arguments(job)
         if absent:
             missing += absent
-        elif starts_training(seen.commands):
+        elif starts_training(trace.commands):
             break
         elif wanted and not arguments:
             arguments = [not_set(f"argument_{number}") for number in range(1, wanted + 1)]
             notes.append(f"{job.main} takes {wanted} arguments, which were not given")
-        elif not keep_going and seen.exit_code != 0:
+        elif not keep_going and trace.exit_code != 0:
             keep_going = True
-            if seen.exit_code:
-                gave_up = f"ended with exit code {seen.exit_code} before a training"
+            if trace.exit_code:
+                gave_up = f"ended with exit code {trace.exit_code} before a training"
                 notes.append(f"{job.main} {gave_up}; its `exit` was ignored")
         else:
             break
-    if seen.exit_code is None:
+    if trace.exit_code is None:
         limits = f"{namespaces.SECONDS} s or {namespaces.MOST_BYTES >> 20} MiB of commands"
         notes.append(f"{job.main} was stopped after {limits}")
-    return seen, notes
+    return trace, notes
 
 
-def _submitted(job: SandboxJob, seen: RunTrace, numbers: LineNumbers) -> SandboxJob | None:
-    """The job that this one gives to a queue, with what it exports."""
-    for command in reversed(seen.commands):
+def _absent_programs(trace: RunTrace, job: SandboxJob, stubs: Sequence[str]) -> list[str]:
+    """Return the programs that were called by a path where nothing is: no file of the job and no stub."""
+    recorded = {command.words[0].text for command in trace.commands}
+    job_files = {f"{FOLDER}/{name}" for name in job.files}
+    known = {*recorded, *job_files, *stubs}
+    return [path for path in dict.fromkeys(trace.called) if path not in known]
+
+
+def _submitted(job: SandboxJob, trace: RunTrace, numbers: LineNumbers) -> SandboxJob | None:
+    """Return the job that this one gives to a queue last, with what it exports; None where it gives none."""
+    for command in reversed(trace.commands):
         text = command.environment.get("ADOPT_SUBMITTED", Word("", 0)).text
-        if command.kind != "submit" or not text.strip():
-            continue
-        words = [word.text for word in command.words[1:]]
-        script = next((word for word in words if word.endswith(tuple(job.files))), "submitted.sh")
-        main = next(
-            (name for name in job.files if script.endswith(name)), script.rpartition("/")[2]
-        )
-        numbers.add(main, text)
-        offset = numbers.first[main] - 1
-        asked = [
-            replace(directive, line=directive.line + offset) for directive in directives_of(text)
-        ]
-        asked += options_of("slurm" if command.name == "sbatch" else "pbs", words, command.line)
-        hidden = re.compile(r"(ADOPT_|SLURM_|PBS_).*|PATH|BASH_ENV|PWD|OLDPWD|SHLVL|_")
-        exports = {
-            name: word.text
-            for name, word in command.environment.items()
-            if not hidden.fullmatch(name)
-        }
-        return SandboxJob(main, {**job.files, main: text}, asked, exports)
+        if command.kind == "submit" and text.strip():
+            return _submitted_job(job, command, text, numbers)
     return None
 
 
+def _submitted_job(
+    job: SandboxJob, command: StartedProgram, text: str, numbers: LineNumbers
+) -> SandboxJob:
+    """Return the job that a command of a queue submits, whose script is `text`."""
+    words = [word.text for word in command.words[1:]]
+    script = next((word for word in words if word.endswith(tuple(job.files))), "submitted.sh")
+    file_name = script.rpartition("/")[2]
+    main = next((name for name in job.files if script.endswith(name)), file_name)
+    numbers.add(main, text)
+    offset = numbers.first[main] - 1
+    directives = [replace(entry, line=entry.line + offset) for entry in directives_of(text)]
+    queue = "slurm" if command.name == "sbatch" else "pbs"
+    directives += options_of(queue, words, command.line)
+    exports = {
+        name: word.text
+        for name, word in command.environment.items()
+        if not _SET_BY_SANDBOX.fullmatch(name)
+    }
+    return SandboxJob(main, {**job.files, main: text}, directives, exports)
+
+
+_SET_BY_SANDBOX = re.compile(r"(ADOPT_|SLURM_|PBS_).*|PATH|BASH_ENV|PWD|OLDPWD|SHLVL|_")
+
+
 def _read(raw: str, job: SandboxJob, numbers: LineNumbers) -> RunTrace:
+    """Read the trace that the sandbox wrote: calls of stubs, assignments and other commands of the shell."""
     trace = RunTrace()
     for event in _EVENT.finditer(raw):
-        if event[1] is not None:
-            _record(event[1], trace)
+        stub_call, file, line, folder, text = event.groups()
+        if stub_call is not None:
+            _record(stub_call, trace)
             continue
-        file = event[2]
-        line = int(event[3] or 0)
-        folder = event[4]
-        text = event[5]
         if file.startswith("/adopt/") or text in ("builtin set +eu", ""):
             continue
-        inside = posixpath.normpath(posixpath.join("/", folder, file)) if file else ""
-        in_folder = inside.startswith(f"{FOLDER}/")
-        name = inside.removeprefix(f"{FOLDER}/") if in_folder else file.rpartition("/")[2]
-        number = numbers.of(name, line, job.files) if name else 0
-        if assignment := _ASSIGNS.fullmatch(text):
+        name = _name_in_job(file, folder)
+        number = numbers.of(name, int(line or 0), job.files) if name else 0
+        assignment = _ASSIGNS.fullmatch(text)
+        if assignment:
             row = numbers.lines[number - 1] if 0 < number <= len(numbers.lines) else ""
             _assign(assignment, number, row, trace)
         else:
@@ -300,73 +345,109 @@ def _read(raw: str, job: SandboxJob, numbers: LineNumbers) -> RunTrace:
     return trace
 
 
+def _name_in_job(file: str, folder: str) -> str:
+    """Return a file's path inside the job's folder; of a file elsewhere its name, of none an empty text."""
+    path = posixpath.normpath(posixpath.join("/", folder, file)) if file else ""
+    if path.startswith(f"{FOLDER}/"):
+        return path.removeprefix(f"{FOLDER}/")
+    return file.rpartition("/")[2]
+
+
 def _assign(assignment: re.Match[str], number: int, row: str, trace: RunTrace) -> None:
-    """A traced assignment of the shell, and how it is written in its row."""
-    keyword, name, index, more, value = assignment.groups()
-    plain = None if value.startswith("(") or index else _unquoted(value)
-    plain = None if plain is None else visible(plain)
-    if plain is None or name in ("BASH_ENV", "PATH"):
+    """Note a traced assignment of the shell, and how it is written in its row. Arrays are left out."""
+    keyword, name, index, more, text = assignment.groups()
+    is_array = text.startswith("(") or bool(index)
+    unquoted = None if is_array else _unquoted(text)
+    if unquoted is None or name in ("BASH_ENV", "PATH"):
         return
-    trace.values[name] = trace.values.get(name, "") + plain if more else plain
+    value = visible(unquoted)
+    trace.values[name] = trace.values.get(name, "") + value if more else value
     written = re.search(rf"(?<![\w$]){name}\+?=(\"[^\"]*\"?|'[^']*'?|[^\s;]*)", row)
-    raw = written[1].strip("\"'") if written else plain
+    raw = written[1].strip("\"'") if written else value
     default = bool(re.match(r"\$\{" + name + r":?[-=]", raw))
     exported = keyword == "export" or bool(re.search(rf"\bexport\b.*(?<!\w){name}\b", row))
     trace.settings.append(Setting(name, trace.values[name], number, raw, default, exported))
 
 
 def _step(text: str, number: int, folder: str, trace: RunTrace) -> None:
-    """A traced command of the shell: a program, whose record follows, or a builtin."""
-    first, *rest = text.split() or [""]
+    """Note a traced command of the shell: a program, whose record follows, or a builtin."""
+    first, *names = text.split() or [""]
     if first == "unset":
-        for name in rest:
+        for name in names:
             trace.values.pop(name, None)
-    word = _unquoted(first) or first
-    trace.steps.append((word.rpartition("/")[2], number))
-    is_system = word.startswith(("/usr/", "/bin/", "/sbin/", "/adopt/"))
-    if "/" in word and not is_system and re.fullmatch(r"[\w./+-]+", word):
-        trace.called.append(word if word.startswith("/") else f"{folder}/{word.removeprefix('./')}")
+    program = _unquoted(first) or first
+    trace.steps.append((program.rpartition("/")[2], number))
+    is_system = program.startswith(("/usr/", "/bin/", "/sbin/", "/adopt/"))
+    is_path = "/" in program and re.fullmatch(r"[\w./+-]+", program)
+    if is_path and not is_system:
+        is_absolute = program.startswith("/")
+        trace.called.append(program if is_absolute else f"{folder}/{program.removeprefix('./')}")
 
 
 def _record(text: str, trace: RunTrace) -> None:
-    """One call of a stub."""
+    """Note one call of a stub: the program that it stood for, its words, variables and files."""
     head, *parts = re.sub("^\001+[^\n]*\n?", "", text, flags=re.MULTILINE).split("\034")
     fields = head.split("\037")
     if fields[0] == "exit":
-        code = int(fields[1]) if fields[1:2] and fields[1].isdigit() else None
-        trace.exit_code = None if code in (124, 137) else code
+        trace.exit_code = _exit_code(fields[1:])
         return
     if len(fields) != 6 or len(parts) != 3:
         return
     kind, path, identity, parent, _, own = fields
     words, variables, files = (visible_parts(part) for part in parts)
     words = words[:-1]
-    environment = trace.values | dict(item.partition("=")[::2] for item in variables if "=" in item)
+    environment = dict(trace.values)
+    environment |= dict(item.partition("=")[::2] for item in variables if "=" in item)
     if kind == "unknown" and words:
         path, *words = words
         own = str(len(words))
-    line = next(
-        (number for name, number in reversed(trace.steps) if name == path.rpartition("/")[2]), 0
+    line = _line_of_call(path, parent, trace)
+    program = StartedProgram(
+        kind=kind,
+        words=tuple(Word(word, line) for word in (path, *words)),
+        own=int(own) if own.isdigit() else len(words),
+        line=line,
+        environment={name: Word(value, line) for name, value in environment.items()},
+        identity=identity,
+        parent=parent,
+        files=dict(zip(files[0:-1:2], files[1::2], strict=False)),
     )
-    line = line or next(
-        (command.line for command in trace.commands if command.identity == parent), 0
-    )
-    trace.commands.append(
-        StartedProgram(
-            kind=kind,
-            words=tuple(Word(word, line) for word in (path, *words)),
-            own=int(own) if own.isdigit() else len(words),
-            line=line,
-            environment={name: Word(value, line) for name, value in environment.items()},
-            identity=identity,
-            parent=parent,
-            files=dict(zip(files[0:-1:2], files[1::2], strict=False)),
-        )
-    )
+    trace.commands.append(program)
     if kind in ("unknown", "submit", "step", "starter", "python"):
-        for setting in trace.settings:  # NAME=value before the command was for this command alone
-            if setting.line == line and not setting.exported:
-                trace.values.pop(setting.name, None)
+        _forget_prefix_assignments(line, trace)
+
+
+def _exit_code(fields: Sequence[str]) -> int | None:
+    """Return a job's exit code; None where it was stopped at the limit, or gave none."""
+    if not fields or not fields[0].isdigit():
+        return None
+    code = int(fields[0])
+    return None if code in _STOPPED else code
+
+
+_STOPPED = (124, 137)
+"""Exit codes of `timeout`: after SIGTERM, after SIGKILL."""
+
+
+def _line_of_call(path: str, parent: str, trace: RunTrace) -> int:
+    """Return the line that started a program last, or the line of the program around it; 0 where neither is known."""
+    called = path.rpartition("/")[2]
+    for name, number in reversed(trace.steps):
+        if name == called:
+            if number:
+                return number
+            break
+    for command in trace.commands:
+        if command.identity == parent:
+            return command.line
+    return 0
+
+
+def _forget_prefix_assignments(line: int, trace: RunTrace) -> None:
+    """Drop the values of a line that starts a program: NAME=value before a command is for that command alone."""
+    for setting in trace.settings:
+        if setting.line == line and not setting.exported:
+            trace.values.pop(setting.name, None)
 
 
 def visible_parts(text: str) -> list[str]:
@@ -375,18 +456,18 @@ def visible_parts(text: str) -> list[str]:
 
 
 def _unquoted(text: str) -> str | None:
-    """A word as bash's trace writes it, without its quotes; None where it is more than one word."""
-    if match := re.fullmatch(r"\$'((?:[^'\\]|\\.)*)'", text, re.DOTALL):
+    """Return a word as bash's trace writes it, without its quotes; None where it is more than one word."""
+    ansi_quoted = re.fullmatch(r"\$'((?:[^'\\]|\\.)*)'", text, re.DOTALL)
+    if ansi_quoted:
+        escaped = ansi_quoted[1]
         try:
-            return codecs.decode(match[1].encode("latin-1", "backslashreplace"), "unicode_escape")
+            return codecs.decode(escaped.encode("latin-1", "backslashreplace"), "unicode_escape")
         except ValueError:
-            return match[1]
+            return escaped
     try:
         words = shlex.split(text)
     except ValueError:
         return None
-    if len(words) == 1:
-        return words[0]
-    if not words:
-        return ""
-    return None
+    if len(words) > 1:
+        return None
+    return words[0] if words else ""
