@@ -49,45 +49,32 @@ def run_job(
     `missing` are absolute paths of programs that are not here: a stub takes the place of each. Raises `ProgramError`
     where no sandbox can be made.
     """
-    tools = ("unshare", "setpriv", "prlimit", "bash", "timeout", "head", "flock")
-    absent = [tool for tool in tools if shutil.which(tool) is None]
+    absent = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if absent:
         raise ProgramError(f"There is no {', '.join(absent)} here. {_INSTALL}")
     with tempfile.TemporaryDirectory(prefix="adopt-") as place:
         stage = Path(place)
         _stage(stage, files, missing)
+        variables = [f"{name}={value}" for name, value in environment.items()]
+        job = ["env", "-i", *variables, *command]
         arguments = [str(stage / "mount"), str(stage), str(seconds), folder]
-        job = ["env", "-i", *(f"{name}={value}" for name, value in environment.items()), *command]
-        inner = [
-            *_limits(),
-            "unshare",
-            *_NAMESPACES,
-            "bash",
-            "-p",
-            str(STUBS / "enter.sh"),
-            *arguments,
-            *job,
-        ]
-        said = shell.run(
-            [
-                "bash",
-                "-p",
-                "-c",
-                'most=$1; shift; "$@" | head -c "$most"',
-                "adopt",
-                str(MOST_BYTES),
-                *inner,
-            ],
+        enter = ["bash", "-p", str(STUBS / "enter.sh"), *arguments, *job]
+        sandbox = [*_limits(), "unshare", *_NAMESPACES, *enter]
+        cut_off = ["bash", "-p", "-c", 'most=$1; shift; "$@" | head -c "$most"', "adopt"]
+        finished = shell.run(
+            [*cut_off, str(MOST_BYTES), *sandbox],
             timeout=seconds + 20,
             # Nothing of ours: a job reads the environment of the shell around it in /proc/$PPID/environ.
             env={**dict.fromkeys(os.environ), "PATH": _PATH},
             check=False,
         )
-    if "\036" not in said.out and "\001" not in said.out:
-        raise ProgramError(
-            f"No sandbox can be made here: {shell.last_lines(said.err, 2) or 'no reason given'}. {_INSTALL}"
-        )
-    return said.out
+    if "\036" not in finished.out and "\001" not in finished.out:
+        reason = shell.last_lines(finished.err, 2) or "no reason given"
+        raise ProgramError(f"No sandbox can be made here: {reason}. {_INSTALL}")
+    return finished.out
+
+
+_TOOLS = ("unshare", "setpriv", "prlimit", "bash", "timeout", "head", "flock")
 
 
 _NAMESPACES = (
@@ -105,14 +92,21 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def _limits() -> list[str]:
-    """Programs before `unshare`: few processes, and nobody's rights where we are root (root has no limit)."""
+    """Return the programs before `unshare`: few processes, and nobody's rights where we are root (root has no limit)."""
     if os.geteuid() == 0:
         nobody = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
         return ["prlimit", f"--nproc={MOST_PROCESSES}", *nobody]
-    # The kernel counts this user's other threads against the same limit.
-    processes = [process.info for process in psutil.process_iter(["uids", "num_threads"])]
-    own = [info for info in processes if info["uids"] and info["uids"].real == os.geteuid()]
-    return ["prlimit", f"--nproc={MOST_PROCESSES + sum(info['num_threads'] or 1 for info in own)}"]
+    return ["prlimit", f"--nproc={MOST_PROCESSES + _num_threads_of_user()}"]
+
+
+def _num_threads_of_user() -> int:
+    """Count this user's threads, which the kernel counts against the limit of processes too."""
+    num_threads = 0
+    for process in psutil.process_iter(["uids", "num_threads"]):
+        user_ids = process.info["uids"]
+        if user_ids and user_ids.real == os.geteuid():
+            num_threads += process.info["num_threads"] or 1
+    return num_threads
 
 
 def _stage(stage: Path, files: Mapping[str, str], missing: Sequence[str]) -> None:
@@ -127,7 +121,19 @@ def _stage(stage: Path, files: Mapping[str, str], missing: Sequence[str]) -> Non
     (stage / "job").mkdir(exist_ok=True)
     shutil.copytree(STUBS, stage / "adopt" / "stubs")
     programs = stage / "adopt" / "bin"
-    launchers = stage / "adopt" / "launchers"
+    _write_stubs(programs, stage / "adopt" / "launchers")
+    (stage / "root").mkdir()
+    for absent in missing:
+        link = stage / "root" / absent.lstrip("/")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if not link.exists():
+            program = _program_for(link.name, programs, files)
+            link.write_text(f'#!/bin/bash -p\nexec {program} "$@"\n')
+            link.chmod(0o755)
+
+
+def _write_stubs(programs: Path, launchers: Path) -> None:
+    """Write each stub under the names of all programs that it stands for; launchers are listed by empty files."""
     programs.mkdir()
     launchers.mkdir()
     for kind, names in stub_programs().items():
@@ -136,32 +142,30 @@ def _stage(stage: Path, files: Mapping[str, str], missing: Sequence[str]) -> Non
             (programs / name).chmod(0o755)
             if kind in LAUNCHERS:
                 (launchers / name).touch()
-    (stage / "root").mkdir()
-    for absent in missing:
-        link = stage / "root" / absent.lstrip("/")
-        link.parent.mkdir(parents=True, exist_ok=True)
-        if (programs / link.name).exists():
-            becomes = f"/adopt/bin/{link.name}"
-        elif link.name in files:
-            becomes = f'/bin/bash "$ADOPT_FOLDER/{link.name}"'
-        else:
-            becomes = '/adopt/bin/unknown-program "$0"'
-        if not link.exists():
-            link.write_text(f'#!/bin/bash -p\nexec {becomes} "$@"\n')
-            link.chmod(0o755)
+
+
+def _program_for(name: str, programs: Path, files: Mapping[str, str]) -> str:
+    """Return what stands for a program that a job calls by a path which is not here."""
+    if (programs / name).exists():
+        return f"/adopt/bin/{name}"
+    if name in files:
+        return f'/bin/bash "$ADOPT_FOLDER/{name}"'
+    return '/adopt/bin/unknown-program "$0"'
 
 
 def stub_programs() -> dict[str, list[str]]:
-    """The names of the programs that each kind of stub stands for.
+    """Return the names of the programs that each kind of stub stands for.
 
     >>> "srun" in stub_programs()["step"], "torchrun" in stub_programs()["starter"]
     (True, True)
     """
-    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(STUBS.glob("*.sh"))}
-    names = {
-        stem: re.search(r"^# programs: (.*)$", text, re.MULTILINE) for stem, text in texts.items()
-    }
-    return {stem: match[1].split() for stem, match in names.items() if match}
+    programs = {}
+    for path in sorted(STUBS.glob("*.sh")):
+        text = path.read_text(encoding="utf-8")
+        header = re.search(r"^# programs: (.*)$", text, re.MULTILINE)
+        if header:
+            programs[path.stem] = header[1].split()
+    return programs
 
 
 _GIVEN = re.compile(
@@ -193,59 +197,20 @@ def filled_in(name: str, text: str) -> str:
 
 
 def environment(job: SandboxJob, keep_going: bool) -> dict[str, str]:
-    """What a queue and a login set, and a marker for each name that the job reads and nothing sets."""
-    asked = {directive.name: directive.value for directive in job.directives}
-    nodes = _number(asked.get("nodes", "")) or _number(asked.get("select", "")) or ASSUMED_NODES
-    gpus = re.findall(r"\d+", asked.get("gpus-per-node") or asked.get("gres", ""))
-    devices = _number(gpus[-1] if gpus else "") or ASSUMED_DEVICES
-    tasks = _number(asked.get("ntasks-per-node", "")) or 1
+    """Return what a queue and a login set, and a marker for each name that the job reads and nothing sets.
+
+    The job gets a file of its nodes' names. With `keep_going`, `exit` is ignored in it.
+    """
+    size = _job_size(job)
     queues = {directive.queue for directive in job.directives}
-    queue: dict[str, str] = {}
+    queue_variables: dict[str, str] = {}
     if queues != {"pbs"}:
-        names = "node1" if nodes == 1 else f"node[1-{nodes}]"
-        queue |= {
-            "SLURM_JOB_ID": "4242",
-            "SLURM_JOBID": "4242",
-            "SLURM_NNODES": str(nodes),
-            "SLURM_JOB_NUM_NODES": str(nodes),
-            "SLURM_NODELIST": names,
-            "SLURM_JOB_NODELIST": names,
-            "SLURM_NTASKS": str(nodes * tasks),
-            "SLURM_NPROCS": str(nodes * tasks),
-            "SLURM_NTASKS_PER_NODE": str(tasks),
-            "SLURM_NODEID": "0",
-            "SLURM_PROCID": "0",
-            "SLURM_LOCALID": "0",
-            "SLURM_SUBMIT_DIR": FOLDER,
-            "SLURM_JOB_NAME": asked.get("job-name", "job"),
-            "SLURM_CPUS_ON_NODE": "64",
-            "SLURM_TASKS_PER_NODE": str(tasks),
-            "SLURM_GPUS_ON_NODE": str(devices),
-            "SLURM_GPUS_PER_NODE": str(devices),
-            "SLURM_GPUS": str(nodes * devices),
-            "SLURM_CPUS_PER_TASK": asked.get("cpus-per-task", "1"),
-            "SLURMD_NODENAME": "node1",
-            "SLURM_JOB_PARTITION": asked.get("partition", ""),
-            "SLURM_RESTART_COUNT": "0",
-        }
-        if "array" in asked:
-            queue |= {
-                "SLURM_ARRAY_TASK_ID": str(_number(asked["array"])),
-                "SLURM_ARRAY_JOB_ID": "4242",
-            }
+        queue_variables |= _slurm_variables(size)
     if "pbs" in queues:
-        queue |= {
-            "PBS_JOBID": "4242.server",
-            "PBS_O_WORKDIR": FOLDER,
-            "PBS_NODEFILE": f"{FOLDER}/.nodes",
-            "PBS_JOBNAME": asked.get("N", "job"),
-            "PBS_O_HOST": "node1",
-        }
-    job.files = {
-        **job.files,
-        ".nodes": "".join(f"node{number}\n" for number in range(1, nodes + 1)),
-    }
-    base = {
+        queue_variables |= _pbs_variables(size)
+    hosts = "".join(f"node{number}\n" for number in range(1, size.nodes + 1))
+    job.files = {**job.files, _NODE_FILE: hosts}
+    login = {
         "PATH": "/adopt/bin:/usr/local/bin:/usr/bin:/bin",
         "HOME": "/person",
         "USER": "user",
@@ -255,47 +220,141 @@ def environment(job: SandboxJob, keep_going: bool) -> dict[str, str]:
         "LANG": "C.UTF-8",
         "BASH_ENV": "/adopt/stubs/shell.sh",
         "ADOPT_FOLDER": FOLDER,
-        "ADOPT_NODES": str(nodes),
-        "ADOPT_DEVICES": str(devices),
-        **({"ADOPT_KEEP_GOING": "1"} if keep_going else {}),
+        "ADOPT_NODES": str(size.nodes),
+        "ADOPT_DEVICES": str(size.devices),
     }
-    unset = {name: not_set(name) for name in _never_set(job) if name not in queue}
-    return {**unset, **queue, **job.exports, **base}
+    if keep_going:
+        login["ADOPT_KEEP_GOING"] = "1"
+    unset = {name: not_set(name) for name in _never_set(job) if name not in queue_variables}
+    return {**unset, **queue_variables, **job.exports, **login}
+
+
+_NODE_FILE = ".nodes"
+
+
+@dataclass(frozen=True)
+class JobSize:
+    """What a job asks its queue for."""
+
+    directives: Mapping[str, str]
+    nodes: int
+    devices: int
+    """Devices of a node."""
+    tasks: int
+    """Tasks of a node."""
+
+
+def _job_size(job: SandboxJob) -> JobSize:
+    """Read the nodes, devices and tasks that a job asks for; the sandbox assumes some where it asks for none."""
+    asked = {directive.name: directive.value for directive in job.directives}
+    nodes = _number(asked.get("nodes", "")) or _number(asked.get("select", ""))
+    numbers = re.findall(r"\d+", asked.get("gpus-per-node") or asked.get("gres", ""))
+    devices = _number(numbers[-1]) if numbers else 0  # gpu:a100:4: the last number counts them
+    tasks = _number(asked.get("ntasks-per-node", ""))
+    return JobSize(asked, nodes or ASSUMED_NODES, devices or ASSUMED_DEVICES, tasks or 1)
+
+
+def _slurm_variables(size: JobSize) -> dict[str, str]:
+    """Return the variables that Slurm sets in a job on its first node."""
+    asked = size.directives
+    nodes = str(size.nodes)
+    hosts = "node1" if size.nodes == 1 else f"node[1-{size.nodes}]"
+    tasks_per_node = str(size.tasks)
+    num_tasks = str(size.nodes * size.tasks)
+    devices_per_node = str(size.devices)
+    variables = {
+        "SLURM_JOB_ID": "4242",
+        "SLURM_JOBID": "4242",
+        "SLURM_NNODES": nodes,
+        "SLURM_JOB_NUM_NODES": nodes,
+        "SLURM_NODELIST": hosts,
+        "SLURM_JOB_NODELIST": hosts,
+        "SLURM_NTASKS": num_tasks,
+        "SLURM_NPROCS": num_tasks,
+        "SLURM_NTASKS_PER_NODE": tasks_per_node,
+        "SLURM_NODEID": "0",
+        "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_SUBMIT_DIR": FOLDER,
+        "SLURM_JOB_NAME": asked.get("job-name", "job"),
+        "SLURM_CPUS_ON_NODE": "64",
+        "SLURM_TASKS_PER_NODE": tasks_per_node,
+        "SLURM_GPUS_ON_NODE": devices_per_node,
+        "SLURM_GPUS_PER_NODE": devices_per_node,
+        "SLURM_GPUS": str(size.nodes * size.devices),
+        "SLURM_CPUS_PER_TASK": asked.get("cpus-per-task", "1"),
+        "SLURMD_NODENAME": "node1",
+        "SLURM_JOB_PARTITION": asked.get("partition", ""),
+        "SLURM_RESTART_COUNT": "0",
+    }
+    if "array" in asked:
+        variables["SLURM_ARRAY_TASK_ID"] = str(_number(asked["array"]))
+        variables["SLURM_ARRAY_JOB_ID"] = "4242"
+    return variables
+
+
+def _pbs_variables(size: JobSize) -> dict[str, str]:
+    """Return the variables that PBS sets in a job on its first node."""
+    return {
+        "PBS_JOBID": "4242.server",
+        "PBS_O_WORKDIR": FOLDER,
+        "PBS_NODEFILE": f"{FOLDER}/{_NODE_FILE}",
+        "PBS_JOBNAME": size.directives.get("N", "job"),
+        "PBS_O_HOST": "node1",
+    }
 
 
 def _number(text: str) -> int:
-    """The number that a text begins with; 0 where there is none, or one that no machine has."""
-    digits = (re.match(r"\d+", text) or [""])[0]
-    return int(digits) if 0 < len(digits) < 7 else 0
+    """Return the number that a text begins with; 0 where there is none, or one that no machine has."""
+    match = re.match(r"\d{1,6}(?!\d)", text)
+    return int(match[0]) if match else 0
 
 
 def _never_set(job: SandboxJob) -> list[str]:
-    """Names that the main script and what it names read, that nothing sets, and whose absence is not provided for."""
+    """Return the names that the job reads, that nothing sets, and whose absence it does not provide for."""
+    text = _code_that_runs(job)
+    reads = set(re.findall(r"\$\{?#?([A-Za-z_]\w*)", text))
+    unset = reads - _names_set(text) - _names_tested(text)
+    return sorted(name for name in unset if not _GIVEN.fullmatch(name))
+
+
+def _code_that_runs(job: SandboxJob) -> str:
+    """Join the main script and the files that it names, without comments and without quoted text."""
     main = job.files[job.main]
-    named = [
+    called = [
         text
         for name, text in job.files.items()
         if name != job.main and name.rpartition("/")[2] in main
     ]
-    text = "\n".join(re.sub(r"(?m)^\s*#.*$", "", body) for body in (main, *named))
-    text = re.sub(r"'[^'\n]*'", lambda quoted: quoted[0] if "$" in quoted[0] else "''", text)
-    reads = set(re.findall(r"\$\{?#?([A-Za-z_]\w*)", text))
-    sets = set(re.findall(r"(?:^|[\s;({&|`\"'])([A-Za-z_]\w*)(?:\[[^]]*\])?\+?=", text))
+    text = "\n".join(re.sub(r"(?m)^\s*#.*$", "", body) for body in (main, *called))
+    # Single quotes around a $ are kept: they may hold the code of another shell.
+    return re.sub(r"'[^'\n]*'", lambda quoted: quoted[0] if "$" in quoted[0] else "''", text)
+
+
+def _names_set(text: str) -> set[str]:
+    """Return the variables that a shell text sets: by an assignment, or by a builtin such as `read`."""
+    assigned = re.findall(r"(?:^|[\s;({&|`\"'])([A-Za-z_]\w*)(?:\[[^]]*\])?\+?=", text)
     setters = (
         r"\b(?:read|mapfile|readarray|getopts|for|select|unset|export|local|declare)\b([^\n;|]*)"
     )
-    sets |= set(re.findall(r"[A-Za-z_]\w*", "\n".join(re.findall(setters, text))))
-    tests = set(re.findall(r"\$\{([A-Za-z_]\w*)(?:\[[^]]*\])?:?[-=+?]", text))
-    tests -= set(re.findall(r"\$\{([A-Za-z_]\w*):?\?", text))
-    tests |= set(re.findall(r"(?:-[znv]|!)\s+\"?\$?\{?([A-Za-z_]\w*)", text))
-    tests |= set(re.findall(r"\[\[?\s+\"?\$\{?([A-Za-z_]\w*)\}?\"?\s+(?:==?|!=)", text))
-    return sorted(name for name in reads - sets - tests if not _GIVEN.fullmatch(name))
+    arguments = "\n".join(re.findall(setters, text))
+    return {*assigned, *re.findall(r"[A-Za-z_]\w*", arguments)}
+
+
+def _names_tested(text: str) -> set[str]:
+    """Return the variables that a shell text compares, or for which it has another value."""
+    with_default = set(re.findall(r"\$\{([A-Za-z_]\w*)(?:\[[^]]*\])?:?[-=+?]", text))
+    required = set(re.findall(r"\$\{([A-Za-z_]\w*):?\?", text))
+    tested = set(re.findall(r"(?:-[znv]|!)\s+\"?\$?\{?([A-Za-z_]\w*)", text))
+    compared = set(re.findall(r"\[\[?\s+\"?\$\{?([A-Za-z_]\w*)\}?\"?\s+(?:==?|!=)", text))
+    return (with_default - required) | tested | compared
 
 
 def num_arguments(job: SandboxJob) -> int:
-    """How many arguments the script reads outside its functions, at least."""
+    """Count the arguments that the script reads outside its functions, at least."""
     text = re.sub(r"(?ms)^\s*(?:function\s+)?[\w-]+\s*\(\)\s*\{.*?^\s*\}", "", job.files[job.main])
     text = re.sub(r"(?m)^\s*#.*$|awk\s+[^|\n]*", "", text)
     if re.search(r"case\s+\"?\$\{?1\b", text):  # it parses options, which all have defaults
         return 0
-    return max([int(digit) for digit in re.findall(r"\$\{?([1-9])\b", text)], default=0)
+    positions = re.findall(r"\$\{?([1-9])\b", text)
+    return max(map(int, positions), default=0)
