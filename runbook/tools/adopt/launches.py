@@ -45,47 +45,79 @@ class Launch:
 
 
 def launches_of(commands: Sequence[StartedProgram]) -> list[Launch]:
-    """Every start of a training script, in order."""
-    return [launch for command in commands if (launch := _launch(command, commands))]
+    """Return every start of a training script, in order."""
+    launches = (_launch(command, commands) for command in commands)
+    return [launch for launch in launches if launch]
 
 
 def option(words: Sequence[Word], *names: str) -> Word | None:
-    """The value of an option, as `--name value` or `--name=value`; dashes and underscores are alike."""
-    found = None
+    """Return the last value of an option, as `--name value` or `--name=value`; None where it has none.
+
+    Dashes and underscores in its name are alike.
+    """
+    last_value = None
     for word, after in zip_longest(words, words[1:]):
-        name, equals, value = word.text.partition("=")
-        if name.startswith("-") and name.lstrip("-").replace("_", "-") in names:
-            found = Word(value, word.line) if equals else after or found
-    return found
+        name, equals, text = word.text.partition("=")
+        if not name.startswith("-") or name.lstrip("-").replace("_", "-") not in names:
+            continue
+        if equals:
+            last_value = Word(text, word.line)
+        elif after:
+            last_value = after
+    return last_value
 
 
 def _launch(command: StartedProgram, commands: Sequence[StartedProgram]) -> Launch | None:
+    """Return the launch that a command is; None where it starts no training."""
     words = command.words
-    if command.kind == "unknown" and words[0].text.endswith(".py"):
-        place = 0
-    elif command.kind not in ("starter", "python") or not (place := _script_place(words)):
-        return None
-    script = words[place]
-    arguments = words[place + 1 :]
-    launcher = any(re.match(r"(training=|stages=\[training)", word.text) for word in words)
-    trains = _TRAINS.search(script.text) or (launcher and script.text.endswith("main.py"))
-    if not trains and (_NEVER.search(script.text) or count_known(arguments) < _ENOUGH_OPTIONS):
+    place = _place_of_script(command)
+    if place is None or not _is_training(words, place):
         return None
     chain = _programs_around(command, commands)
-    kinds = ("step", "container", "wrapper", "starter")
-    parts = [
-        (_starter_name(outer.words[: 1 + outer.own]), outer.words[1 : 1 + outer.own])
-        for outer in chain
-        if outer.kind in kinds
-    ]
+    parts = [_part(outer) for outer in chain if outer.kind in _AROUND_A_TRAINING]
     if place:
         parts.append((_starter_name(words[:place]), words[1:place]))
     line = (chain[0].line if chain else 0) or command.line
-    return Launch(tuple(parts), script, arguments, replace(command, line=line))
+    return Launch(tuple(parts), words[place], words[place + 1 :], replace(command, line=line))
+
+
+_AROUND_A_TRAINING = ("step", "container", "wrapper", "starter")
+"""Kinds of the programs whose options belong to a launch."""
+
+
+def _place_of_script(command: StartedProgram) -> int | None:
+    """Return which word of a command is a Python script; None where none is, or where something else starts it."""
+    if command.kind == "unknown" and command.words[0].text.endswith(".py"):
+        return 0
+    if command.kind in ("starter", "python"):
+        return _script_place(command.words) or None
+    return None
+
+
+def _is_training(words: Sequence[Word], place: int) -> bool:
+    """Return whether the script at this place trains: by its name, else by the options that it gets."""
+    script = words[place].text
+    if _TRAINS.search(script):
+        return True
+    is_nemo_launcher = any(_LAUNCHER_OVERRIDE.match(word.text) for word in words)
+    if is_nemo_launcher and script.endswith("main.py"):
+        return True
+    if _NEVER.search(script):
+        return False
+    return count_known(words[place + 1 :]) >= _ENOUGH_OPTIONS
+
+
+_LAUNCHER_OVERRIDE = re.compile(r"(training=|stages=\[training)")
+
+
+def _part(program: StartedProgram) -> tuple[str, tuple[Word, ...]]:
+    """Return a program around a training: its name and its own options."""
+    last = 1 + program.own
+    return _starter_name(program.words[:last]), program.words[1:last]
 
 
 def _starter_name(words: Sequence[Word]) -> str:
-    """The program's own name; of Python with a starter's module, the starter's name."""
+    """Return a program's own name; of Python that runs a starter's module, the starter's name."""
     module = option(words[1:], "m")
     if module and module.text in _MODULES:
         return "deepspeed" if module.text.startswith("deepspeed") else "torchrun"
@@ -188,58 +220,82 @@ def site_of(script: Script, sites: Collection[str]) -> str:
 
 
 def _most_signs(script: Script, sites: Collection[str]) -> tuple[str, int]:
+    """Return the site that most signs in the script speak for, and their weight; Slurm's own with 0 where none does."""
     queues = {directive.queue for directive in script.directives}
-    scores = {
-        site: sum(
-            weight for pattern, weight in signs if re.search(pattern, script.text, re.M | re.I)
-        )
-        for site, signs in SITE_SIGNS.items()
-        if site in sites and ("slurm" if site == "polaris" else "pbs") not in queues
-    }
-    best = max(scores, key=scores.__getitem__, default="slurm")
-    return (best, scores[best]) if scores.get(best) else ("slurm", 0)
+    best = "slurm"
+    best_score = 0
+    for site, signs in SITE_SIGNS.items():
+        other_queue = "slurm" if site == "polaris" else "pbs"
+        if site not in sites or other_queue in queues:
+            continue
+        score = _sum_of_signs(script.text, signs)
+        if score > best_score:
+            best = site
+            best_score = score
+    return best, best_score
+
+
+def _sum_of_signs(text: str, signs: Sequence[tuple[str, int]]) -> int:
+    """Add up the weights of the patterns that a text has."""
+    return sum(weight for pattern, weight in signs if re.search(pattern, text, re.M | re.I))
 
 
 def framework_of(launches: Sequence[Launch]) -> str:
-    """Whose training program is started: by its own name, its options, else by its folder."""
-    words = [word.text for launch in launches for word in (launch.script, *launch.arguments)]
-    programs = [name for launch in launches for name in launch.programs]
-    if any(
-        "megatron_gpt_pretraining" in word or re.match(r"(training\.)?trainer\.", word)
-        for word in words
-    ):
+    """Return whose training program is started: by its own name, its options, else by its folder."""
+    words = []
+    programs: set[str] = set()
+    for launch in launches:
+        words += [word.text for word in (launch.script, *launch.arguments)]
+        programs.update(launch.programs)
+    if any(_NEMO_SIGN.match(word) for word in words):
         return "nemo"
-    sign = re.compile(r"--(deepspeed|zero[-_]stage)|.*pretrain_gpt_alcf", re.DOTALL)
-    if "deepspeed" in programs or any(sign.match(word) for word in words):
+    if "deepspeed" in programs or any(_DEEPSPEED_SIGN.match(word) for word in words):
         return "megatron-deepspeed"
-    everything = " ".join(words)
-    by_folder = (
-        re.search(r"megatron-deepspeed", everything, re.I) and "Megatron-LM" not in everything
-    )
-    return "megatron-deepspeed" if by_folder else "megatron-lm"
+    command_line = " ".join(words)
+    names_deepspeed = re.search(r"megatron-deepspeed", command_line, re.I)
+    if names_deepspeed and "Megatron-LM" not in command_line:
+        return "megatron-deepspeed"
+    return "megatron-lm"
+
+
+_NEMO_SIGN = re.compile(r"(training\.)?trainer\.|.*megatron_gpt_pretraining", re.DOTALL)
+_DEEPSPEED_SIGN = re.compile(r"--(deepspeed|zero[-_]stage)|.*pretrain_gpt_alcf", re.DOTALL)
 
 
 def calls_of(commands: Sequence[StartedProgram]) -> list[DocumentCall]:
-    """Starts of the documents' own scripts among the commands of a job."""
-    return [
-        DocumentCall(run, called, command)
-        for command in commands
-        if command.kind in ("submit", "unknown", "step")
-        for _, run, pattern, _ in DOCUMENTS
-        if (
-            called := next(
-                (word.text for word in command.words if re.search(pattern, word.text)), ""
-            )
-        )
-    ]
+    """Return the starts of the documents' own scripts among the commands of a job."""
+    calls = []
+    for command in commands:
+        if command.kind not in ("submit", "unknown", "step"):
+            continue
+        for _, run, pattern, _ in DOCUMENTS:
+            script = _word_like(pattern, command.words)
+            if script:
+                calls.append(DocumentCall(run, script, command))
+    return calls
+
+
+def _word_like(pattern: str, words: Sequence[Word]) -> str:
+    """Return the first word that has a pattern; empty where none has it."""
+    return next((word.text for word in words if re.search(pattern, word.text)), "")
 
 
 def run_of(script: Script) -> str:
-    """The run whose script reads most of the names that are set, else whose machine the text clearly speaks of."""
+    """Return the run whose script reads most of the names that are set, else whose machine the text clearly speaks of.
+
+    Empty where neither tells.
+    """
     names = {setting.name for setting in script.settings}
-    names |= {name for command in script.commands for name in command.environment}
+    for command in script.commands:
+        names |= command.environment.keys()
     _, run, _, knobs = max(DOCUMENTS, key=lambda document: len(names & document[3]))
     if names & knobs:
         return run
     site, score = _most_signs(script, SITE_SIGNS)
-    return next(run for place, run, *_ in DOCUMENTS if place == site) if score >= 4 else ""
+    if score < _CLEAR_SCORE:
+        return ""
+    return next(run for place, run, *_ in DOCUMENTS if place == site)
+
+
+_CLEAR_SCORE = 4
+"""Weight of the signs from which on a text clearly speaks of one machine."""
