@@ -13,7 +13,7 @@ from runbook.params.schema.keys import all_keys
 from runbook.tools.adopt.findings import Findings
 from runbook.tools.adopt.launches import Launch, option
 from runbook.tools.adopt.options import MODELS, dataset_of
-from runbook.tools.adopt.script import Script, Word, not_set
+from runbook.tools.adopt.script import Script, StartedProgram, Word, not_set
 
 _OF_A_JOB = re.compile(
     r"(NCCL|RCCL|FI|UCX|OMPI|CUDA|MIOPEN|CXI|SHARP|TORCH|HSA|ROCR|HIP|MPICH|PMIX?|PALS|HF|TRANSFORMERS|GLOO|OMP|MKL|"
@@ -33,74 +33,80 @@ _OURS = {
 
 
 def take_variables(script: Script, findings: Findings) -> None:
-    """Variables for the job: the site sets some of them already, the others belong in its file."""
-    groups = {
-        name: (group, value)
-        for group, values in findings.site.environment.items()
-        for name, value in values.items()
-    }
-    switched: set[str] = set()
-    for setting in {
-        setting.name: setting for setting in script.settings
-    }.values():  # the last of each name
-        name = setting.name
+    """Take the job's variables: the site sets some of them already, the others belong in its file."""
+    site = findings.site
+    group_of = {name: group for group, values in site.environment.items() for name in values}
+    last_settings = {setting.name: setting for setting in script.settings}
+    switched_on: set[str] = set()
+    for name, setting in last_settings.items():
         value = Word(setting.value, setting.line)
         if name in _OURS:
             findings.does(setting.line, f"{name}={value.shown}", _OURS[name])
         elif _OF_A_JOB.fullmatch(name):
-            group, own = groups.get(name, ("", None))
-            if _variable(name, value, group, own, findings) and group in findings.site.switched_off:
-                switched.add(group)
-    for line, unset in script.matching(r"^\s*unset\s+(\w+)"):
-        if unset[1] in groups and groups[unset[1]][1] is None:
-            findings.does(line, f"unset {unset[1]}", f"{findings.site_file} unsets it")
-    if words := " ".join(f"+{group}" for group in sorted(switched - {"debug"})):
-        findings.take("jobs.switch", words, 0, "the variables of these groups are set")
+            group = group_of.get(name, "")
+            if _take_variable(name, value, group, findings) and group in site.switched_off:
+                switched_on.add(group)
+    for line, match in script.matching(r"^\s*unset\s+(\w+)"):
+        name = match[1]
+        if name in group_of and site.environment[group_of[name]][name] is None:
+            findings.does(line, f"unset {name}", f"{findings.site_file} unsets it")
+    switches = " ".join(f"+{group}" for group in sorted(switched_on - {"debug"}))
+    if switches:
+        findings.take("jobs.switch", switches, 0, "the variables of these groups are set")
 
 
-def _variable(name: str, value: Word, group: str, own: str | None, findings: Findings) -> bool:
-    """Report a variable; whether the site's group sets it to the same value."""
+def _take_variable(name: str, value: Word, group: str, findings: Findings) -> bool:
+    """Report a variable. Return whether the site's group of variables sets it to the same value."""
     text = f"{name}={value.shown}"
-    if own is None:
+    site_value = findings.site.environment[group][name] if group else None
+    if site_value is None:
         findings.leave_to_site(value.line, text, "environment")
         return False
-    if not (own == value.text or "{" in own or (name.endswith("PATH") and own in value.shown)):
-        findings.leave(value.line, text, f"{findings.site_file} sets it to {own}")
+    is_template = "{" in site_value
+    is_longer_path = name.endswith("PATH") and site_value in value.shown
+    if site_value != value.text and not is_template and not is_longer_path:
+        findings.leave(value.line, text, f"{findings.site_file} sets it to {site_value}")
         return False
-    does = f"; jobs.switch: +{group}" if group in findings.site.switched_off else " sets it"
+    is_off = group in findings.site.switched_off
+    does = f"; jobs.switch: +{group}" if is_off else " sets it"
     findings.does(value.line, text, f"group {group} of {findings.site_file}{does}")
     return True
 
 
 def take_modules(script: Script, findings: Findings) -> None:
-    """`module load` and activations."""
+    """Report each `module load`, and each activation of an environment, that the site does or lacks."""
     for command in script.commands:
-        name = command.name
-        line = command.line
-        words = [name, *(word.text for word in command.words[1:])]
-        if words[:2] == ["module", "load"]:
-            loads = words[2:]
-        elif name == "ml":
-            loads = words[1:]
-        else:
-            loads = []
-        for module in loads:
+        words = [command.name, *(word.text for word in command.words[1:])]
+        for module in _loaded_modules(words):
+            text = f"module load {module}"
             if module in findings.site.modules:
-                findings.does(line, f"module load {module}", f"{findings.site_file} loads it")
+                findings.does(command.line, text, f"{findings.site_file} loads it")
             else:
-                findings.leave_to_site(
-                    line, f"module load {module}", "modules", "the site loads others"
-                )
-        if words[:2] == ["conda", "activate"] or (
-            name in ("source", ".") and words[-1].endswith("activate")
-        ):
-            text = " ".join([name, *(word.shown for word in command.words[1:])])
-            file = text.rpartition(" ")[2].lstrip("./")
-            sources = [setup for setup in findings.site.setup if setup.startswith("source ")]
-            if text in findings.site.setup or any(setup.endswith(file) for setup in sources):
-                findings.does(line, text, f"setup of {findings.site_file} does it")
-            else:
-                findings.leave(line, text, f"write it under setup of {findings.site_file}")
+                findings.leave_to_site(command.line, text, "modules", "the site loads others")
+        is_script = command.name in ("source", ".") and words[-1].endswith("activate")
+        if is_script or words[:2] == ["conda", "activate"]:
+            _take_activation(command, findings)
+
+
+def _loaded_modules(words: Sequence[str]) -> Sequence[str]:
+    """Return the modules that a command loads; none where it is another command."""
+    if words[:2] == ["module", "load"]:
+        return words[2:]
+    if words[0] == "ml":
+        return words[1:]
+    return []
+
+
+def _take_activation(command: StartedProgram, findings: Findings) -> None:
+    """Report an activation: the site's setup does the same, or its file may have it."""
+    text = " ".join([command.name, *(word.shown for word in command.words[1:])])
+    file = text.rpartition(" ")[2].lstrip("./")
+    setup = findings.site.setup
+    sources_file = any(line.startswith("source ") and line.endswith(file) for line in setup)
+    if text in setup or sources_file:
+        findings.does(command.line, text, f"setup of {findings.site_file} does it")
+    else:
+        findings.leave(command.line, text, f"write it under setup of {findings.site_file}")
 
 
 _LAUNCHERS = ("deepspeed", "torchrun", "mpiexec", "mpirun", "aprun", "srun")
@@ -118,48 +124,59 @@ _COUNTS = (
 
 
 def take_launch(script: Script, launch: Launch, findings: Findings) -> None:
-    """Launcher, container image and mounts, nodes and devices that the launch names."""
-    started = next(
-        (_OUR_NAME.get(name, name) for name in _LAUNCHERS if name in launch.programs), None
-    )
-    if started and started != findings.site.launcher:
-        findings.take("jobs.launcher", started, launch.command.line, " ".join(launch.programs))
+    """Take the launcher, container image and mounts, nodes and devices that the launch names."""
+    outermost = next((name for name in _LAUNCHERS if name in launch.programs), "")
+    launcher = _OUR_NAME.get(outermost, outermost)
+    if launcher and launcher != findings.site.launcher:
+        findings.take("jobs.launcher", launcher, launch.command.line, " ".join(launch.programs))
     for programs, names, key in _COUNTS:
         value = option(launch.part(*programs), *names)
-        if (
-            value
-            and value.text.isdigit()
-            and int(value.text) > 0
-            and not script.assumed(value, key)
-        ):
+        if value and _is_count(value.text) and not script.assumed(value, key):
             findings.take(key, int(value.text), value.line, f"--{names[0]}", over=False)
-    site = findings.site
-    srun = launch.part("srun")
-    if image := option(srun, "container-image"):
+    _take_srun_container(launch.part("srun"), findings)
+    _take_singularity(launch.part("singularity"), findings)
+
+
+def _is_count(text: str) -> bool:
+    """Return whether a text is a whole number above zero."""
+    return text.isdigit() and int(text) > 0
+
+
+def _take_srun_container(srun: Sequence[Word], findings: Findings) -> None:
+    """Take the container that srun starts, by its plugin pyxis."""
+    image = option(srun, "container-image")
+    if image:
         take_image(image, findings, "--container-image")
     for name in ("container-mounts", "container-env", "container-workdir", "container-name"):
-        if value := option(srun, name):
+        value = option(srun, name)
+        if value:
             why = f"{findings.site_file} has the mounts; the run's folder is always one"
             findings.does(value.line, f"--{name} {value.shown[:60]}", why)
-    for word in reversed(launch.part("singularity")):
-        if word.text.endswith((".sif", ".simg")) or word.shown.startswith("$"):
+
+
+def _take_singularity(words: Sequence[Word], findings: Findings) -> None:
+    """Take the image of `singularity exec`: a file, or a variable that a module of the site sets."""
+    for word in reversed(words):
+        is_file = word.text.endswith((".sif", ".simg"))
+        if is_file or word.shown.startswith("$"):
+            variable = findings.site.container.variable
             if word.known:
                 take_image(word, findings, "singularity exec")
-            elif site.container.variable and site.container.variable in word.shown:
+            elif variable and variable in word.shown:
                 findings.does(word.line, word.shown, f"{findings.site_file}: its module sets it")
-            break
+            return
 
 
 def take_image(image: Word, findings: Findings, source: str = "image") -> None:
-    """An image that a queue can start; a tag of one machine's docker cannot be pulled."""
+    """Take an image that a queue can start; a tag of one machine's docker cannot be pulled."""
     shown = image.shown
-    own = findings.site.container.image
-    if shown in (own, own.replace("{stage}", "$STAGE_PATH")):
+    site_image = findings.site.container.image
+    if shown in (site_image, site_image.replace("{stage}", "$STAGE_PATH")):
         findings.does(image.line, f"{source} {shown}", f"{findings.site_file} names it")
     elif not image.known:
-        stage = Word(image.text.replace(not_set("STAGE_PATH"), "{stage}"), 0).shown
+        on_stage = Word(image.text.replace(not_set("STAGE_PATH"), "{stage}"), 0).shown
         why = "its value is known only while the script runs: set jobs.image"
-        findings.leave(image.line, f"{source} {stage}", why)
+        findings.leave(image.line, f"{source} {on_stage}", why)
     elif is_local_tag(shown):
         remedy = "set jobs.image to registry#name:tag or a .sqsh"
         why = f"a docker tag of one machine, which other nodes cannot pull: {remedy}"
@@ -199,19 +216,14 @@ def take_knobs(
     values: Mapping[str, Word], findings: Findings, models: Collection[str], *, over: bool
 ) -> None:
     """Take every variable that a document's script would read; `over` off where options of the script say more."""
-    readers: dict[type[Any], Callable[[str], Any]] = {bool: truth, float: float, int: whole}
     for name, value in values.items():
         if name in _READ:
             key, read = _READ[name]
             findings.read(key, value, name, read)
         elif name in _ATTENTION:
+            kind = _ATTENTION[name]
             if value.text not in ("", "0"):
-                findings.take(
-                    "training.attention",
-                    _ATTENTION[name],
-                    value.line,
-                    f"USE_FLASH_ATTN {_ATTENTION[name]}",
-                )
+                findings.take("training.attention", kind, value.line, f"USE_FLASH_ATTN {kind}")
         elif name in ("MODEL_SIZE_KEY", "MODEL_SIZE", "model_size"):
             _model(value, findings, models)
         elif name == "NODES":
@@ -221,97 +233,89 @@ def take_knobs(
         elif name in _HANDLED_ELSEWHERE:
             findings.does(value.line, f"{name}={value.shown}", _HANDLED_ELSEWHERE[name])
         elif key := key_of(name):
-            findings.read(key, value, name, readers.get(all_keys()[key].kind, str), over=over)
+            read = _READERS.get(all_keys()[key].kind, str)
+            findings.read(key, value, name, read, over=over)
+
+
+_READERS: dict[type[Any], Callable[[str], Any]] = {bool: truth, float: float, int: whole}
+"""How a value is read, by the type of its key; others are text."""
 
 
 def key_of(name: str) -> str:
-    """The key that a document's variable means; empty where it means none.
+    """Return the key that a document's variable means; empty where it means none.
 
     >>> key_of("TENSOR_MODEL_PARALLEL_SIZE"), key_of("mp_size"), key_of("NNODES"), key_of("PATH")
     ('parallel.tensor', 'parallel.tensor', 'jobs.training.nodes', '')
     """
-    keys = (
-        key
-        for key in all_keys().values()
-        if name in key.documents and not key.name.startswith(_NOT_HERE)
-    )
-    return next((key.name for key in keys), "")
+    for key in all_keys().values():
+        if name in key.documents and not key.name.startswith(_NOT_HERE):
+            return key.name
+    return ""
 
 
 def leave_unknown(script: Script, values: Mapping[str, Word], findings: Findings) -> None:
-    """Exports among `values` that no document's script reads."""
+    """Report the exports among `values` that no document's script reads."""
     documents = {name for key in all_keys().values() for name in key.documents}
     known = documents | {"NODES", *_READ, *_ATTENTION, *_SPECIAL, *_HANDLED_ELSEWHERE, *_OURS}
     for setting in script.settings:
         name = setting.name
-        if (
-            setting.exported
-            and name in values
-            and name not in known
-            and not _OF_A_JOB.fullmatch(name)
-        ):
-            findings.leave(
-                setting.line,
-                f"{name}={Word(setting.value, 0).shown}",
-                "no document's script reads it",
-            )
+        is_known = name in known or _OF_A_JOB.fullmatch(name)
+        if setting.exported and name in values and not is_known:
+            text = f"{name}={Word(setting.value, 0).shown}"
+            findings.leave(setting.line, text, "no document's script reads it")
 
 
 def _model(value: Word, findings: Findings, models: Collection[str]) -> None:
-    """MODEL_SIZE_KEY in capitals, or NeMo's size."""
+    """Take a model: MODEL_SIZE_KEY in capitals, or NeMo's size."""
     if re.fullmatch(r"[\d.]+", value.text):  # LUMI's model_size is a number of billions, for a name
         return
     size = value.text.lower()
     name = MODELS.get(size, "") if findings.site.site == "aws" else ""
-    name = name or next((model for model in models if model.lower() == size), "")
+    if not name:
+        name = next((model for model in models if model.lower() == size), "")
     if name and value.known:
         findings.take("model", name, value.line, value.text)
         findings.drop("training.shape.layers", "training.shape.hidden", "training.shape.heads")
     else:
-        findings.leave(
-            value.line,
-            f"model size {value.shown}",
-            "params/models.yaml has no such model: write an entry",
-        )
+        remedy = "params/models.yaml has no such model: write an entry"
+        findings.leave(value.line, f"model size {value.shown}", remedy)
 
 
 def _shared_folder(value: Word, findings: Findings) -> None:
-    """A folder on the shared file system; of AWS's source:target the target."""
+    """Take a folder on the shared file system; of AWS's source:target the target."""
     text = value.text.rpartition(":")[2]
     placeholder = not text.startswith("/") or "username" in text or "your-" in text
     if value.known and not placeholder:
         findings.take("jobs.stage", text.rstrip("/") or "/", value.line, "the shared folder")
     else:
-        findings.leave(
-            value.line, f"shared folder {value.shown}", "not a folder yet: set jobs.stage"
-        )
+        shown = f"shared folder {value.shown}"
+        findings.leave(value.line, shown, "not a folder yet: set jobs.stage")
 
 
 def _dataset_folder(value: Word, findings: Findings) -> None:
     if dataset_of(value.text):
         _dataset(value.text, value.line, findings)
     else:
-        findings.leave(
-            value.line, f"DATASET_FOLDER_NAME={value.shown}", "set data.dataset, or data.folder"
-        )
+        text = f"DATASET_FOLDER_NAME={value.shown}"
+        findings.leave(value.line, text, "set data.dataset, or data.folder")
 
 
 def _data_path(value: Word, findings: Findings) -> None:
     _dataset(value.shown, value.line, findings)
     if value.known and value.text.startswith("/"):
-        findings.does(
-            value.line,
-            f"DATA_PATH={value.text}",
-            "params/sites: paths.data; another place: data.folder",
-        )
+        does = "params/sites: paths.data; another place: data.folder"
+        findings.does(value.line, f"DATA_PATH={value.text}", does)
 
 
 def _dataset(text: str, line: int, findings: Findings) -> None:
-    if dataset := dataset_of(text):
-        findings.take("data.dataset", dataset, line, "DATASET_FOLDER_NAME")
-        findings.leftovers[:] = [
-            item for item in findings.leftovers if not item.text.startswith("token files")
-        ]
+    """Take the dataset that a text names, which settles what was left over of token files."""
+    dataset = dataset_of(text)
+    if not dataset:
+        return
+    findings.take("data.dataset", dataset, line, "DATASET_FOLDER_NAME")
+    findings.leftovers[:] = [
+        remark for remark in findings.leftovers if not remark.text.startswith("token files")
+    ]
 
 
 def _sequence_type(value: Word, findings: Findings) -> None:
@@ -333,17 +337,21 @@ def _sharp(value: Word, findings: Findings) -> None:
 
 
 def _num_devices(value: Word, findings: Findings) -> None:
-    findings.does(
-        value.line, f"number of devices {value.shown}", "computed: nodes x devices on a node"
-    )
+    text = f"number of devices {value.shown}"
+    findings.does(value.line, text, "computed: nodes x devices on a node")
 
 
 _SPECIAL: dict[str, Callable[[Word, Findings], None]] = {
-    **dict.fromkeys(
-        ("STAGE_PATH", "FSX_MOUNT", "SHARED_FS", "home_dir", "WORKSPACE"), _shared_folder
-    ),
-    **dict.fromkeys(("IMAGE", "CONTAINER_IMAGE", "SQUASHED_PYTORCH_IMAGE"), take_image),
-    **dict.fromkeys(("DATA_PATH", "BASE_DATA_PATH"), _data_path),
+    "STAGE_PATH": _shared_folder,
+    "FSX_MOUNT": _shared_folder,
+    "SHARED_FS": _shared_folder,
+    "home_dir": _shared_folder,
+    "WORKSPACE": _shared_folder,
+    "IMAGE": take_image,
+    "CONTAINER_IMAGE": take_image,
+    "SQUASHED_PYTORCH_IMAGE": take_image,
+    "DATA_PATH": _data_path,
+    "BASE_DATA_PATH": _data_path,
     "DATASET_FOLDER_NAME": _dataset_folder,
     "SP_TYPE": _sequence_type,
     "USE_SHARP": _sharp,
@@ -355,18 +363,23 @@ JOB = "jobs.training"
 
 
 def clock(text: str) -> str:
-    """A time limit as the run file has it; Slurm's bare number is minutes.
+    """Return a time limit as the run file has it; Slurm's bare number is minutes. Raise `ValueError` where it is none.
 
     >>> clock("30"), clock("1-00:00:00"), clock("01:00:00"), clock('"45:00"')
     ('00:30:00', '24:00:00', '01:00:00', '00:45:00')
     """
-    if not (seconds := clock_seconds(text.strip('"'))):
+    seconds = clock_seconds(text.strip('"'))
+    if not seconds:
         raise ValueError(text)
     return show_clock(seconds)
 
 
 def _devices(text: str) -> int:
-    return int(re.findall(r"\d+", text)[-1]) if re.search(r"\d", text) else whole("")
+    """Return the last number of gpu:a100:4, which counts the devices. Raise `ValueError` where there is none."""
+    numbers = re.findall(r"\d+", text)
+    if not numbers:
+        raise ValueError(text)
+    return int(numbers[-1])
 
 
 _SLURM: dict[str, tuple[str, Callable[[str], object]]] = {
@@ -393,20 +406,19 @@ _OUR_DIRECTIVES = json.loads(
 
 
 def take_directives(directives: Sequence[Directive], findings: Findings) -> None:
-    """Values of #SBATCH and #PBS lines; what the site asks for already, or the runbook always gives, needs no key."""
+    """Take the values of #SBATCH and #PBS lines.
+
+    What the site asks for already, or the runbook always gives, needs no key.
+    """
     for directive in directives:
         name = directive.name
         line = directive.line
-        sign = f"{'#SBATCH --' if directive.queue == 'slurm' else '#PBS '}{name}"
-        table = _SLURM if directive.queue == "slurm" else _PBS
+        is_slurm = directive.queue == "slurm"
+        sign = f"#SBATCH --{name}" if is_slurm else f"#PBS {name}"
+        table = _SLURM if is_slurm else _PBS
         text = f"{sign}={directive.value}" if directive.value else sign
-        if directive.queue == "pbs" and name == "select":
-            nodes, _, rest = directive.value.partition(":")
-            findings.read(f"{JOB}.nodes", Word(nodes, line), "#PBS -l select", whole)
-            if rest and rest != findings.site.directives.get("select"):
-                findings.leave_to_site(
-                    line, f"#PBS -l select={directive.value}", "directives.select", rest
-                )
+        if name == "select" and directive.queue == "pbs":
+            _take_select(directive, findings)
         elif name in table:
             key, read = table[name]
             findings.read(key, Word(directive.value, line), sign, read)
@@ -418,31 +430,35 @@ def take_directives(directives: Sequence[Directive], findings: Findings) -> None
             findings.leave_to_site(line, text, "directives")
 
 
+def _take_select(directive: Directive, findings: Findings) -> None:
+    """Take the nodes of PBS's `select`; what it asks of each node belongs in the site's file."""
+    line = directive.line
+    nodes, _, resources = directive.value.partition(":")
+    findings.read(f"{JOB}.nodes", Word(nodes, line), "#PBS -l select", whole)
+    if resources and resources != findings.site.directives.get("select"):
+        text = f"#PBS -l select={directive.value}"
+        findings.leave_to_site(line, text, "directives.select", resources)
+
+
 def drop_defaults(findings: Findings, one_task: bool) -> None:
     """Leave out what a job gets anyway, so that the run file says what is special."""
     hardware = findings.site.hardware
-    devices = findings.devices_per_node
-    usual_tasks = 1 if one_task else devices
-    cores = hardware.cores_per_node // max(
-        1, findings.number(f"{JOB}.tasks_per_node") or usual_tasks
-    )
-    for key, usual in (
-        ("tasks_per_node", usual_tasks),
-        ("devices_per_node", hardware.devices_per_node),
-        ("memory", findings.site.directives.get("mem")),
-        ("cpus_per_task", cores),
-    ):
-        if findings.value(f"{JOB}.{key}") == usual:
-            findings.drop(f"{JOB}.{key}")
+    usual_tasks = 1 if one_task else findings.devices_per_node
+    tasks_per_node = findings.number(f"{JOB}.tasks_per_node") or usual_tasks
+    usual_values = {
+        f"{JOB}.tasks_per_node": usual_tasks,
+        f"{JOB}.devices_per_node": hardware.devices_per_node,
+        f"{JOB}.memory": findings.site.directives.get("mem"),
+        f"{JOB}.cpus_per_task": hardware.cores_per_node // max(1, tasks_per_node),
+    }
+    for key, usual in usual_values.items():
+        if findings.value(key) == usual:
+            findings.drop(key)
 
 
 def drop_ssh(findings: Findings) -> None:
-    """DeepSpeed's own launcher reaches other nodes by ssh, which a queue's nodes rarely allow: torchrun instead."""
+    """Start DeepSpeed's training by torchrun: its own launcher needs ssh, which a queue's nodes rarely allow."""
     if findings.value("jobs.launcher") == "deepspeed" and findings.number(f"{JOB}.nodes", 1) > 1:
         line = findings.carried["jobs.launcher"].line
-        findings.take(
-            "jobs.launcher",
-            "torchrun",
-            line,
-            "deepspeed over several nodes, which needs ssh between them",
-        )
+        source = "deepspeed over several nodes, which needs ssh between them"
+        findings.take("jobs.launcher", "torchrun", line, source)
