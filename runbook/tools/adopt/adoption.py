@@ -15,7 +15,9 @@ from runbook.params.catalogues import read_models, read_site
 from runbook.params.schema.entries import Model
 from runbook.params.schema.keys import all_keys
 from runbook.params.schema.run_file import SHAPE_FIELDS
+from runbook.params.schema.site import Site
 from runbook.params.yaml12 import nest, write_tree
+from runbook.tokens.tokenizer import GPT2_VOCABULARY
 from runbook.tools.adopt import job_environment, options
 from runbook.tools.adopt.findings import CarriedValue, Findings, KnownError
 from runbook.tools.adopt.known_errors import Evidence, errors_in
@@ -29,7 +31,7 @@ from runbook.tools.adopt.launches import (
     run_of,
     site_of,
 )
-from runbook.tools.adopt.script import Script, Word
+from runbook.tools.adopt.script import Script, StartedProgram, Word
 from runbook.tools.adopt.trace import follow
 
 
@@ -55,43 +57,58 @@ def adopt(
     project: Path,
     beside: Mapping[str, str] | None = None,
 ) -> Adoption:
-    """Run the first script in a sandbox, with the others and the files `beside` it at hand; read what it started."""
-    script = follow(
-        files, beside or {}, lambda commands: bool(launches_of(commands) or calls_of(commands))
-    )
+    """Run the first script in a sandbox, with the others and the files `beside` it at hand; read what it started.
+
+    Raises `ParamsError` where the script starts no training and sets nothing that a document's script reads.
+    """
+    script = follow(files, beside or {}, _starts_training)
     launches = launches_of(script.commands)
     calls = calls_of(script.commands)
     base = _base(script, launches, calls)
-    if not (launches or base):
+    if not launches and not base:
         raise ParamsError(
             f"{files[0][0]} starts no training, and sets no variable that the five documents' scripts read. Give the "
             "script that is submitted (and, after it, the one it starts), or the block of exports before it."
         )
-    catalogue = read_models(project)
     settings = _base_settings(base, script, launches, calls, project) if base else None
-    sites = [site for site in site_names(project) if site != "local"]
-    site = settings.site if settings else read_site(site_of(script, sites), project)[0]
+    site = settings.site if settings else _site_of(script, project)
+    catalogue = read_models(project)
     models = {model: catalogue.get(model) for model in catalogue.names}
     findings = Findings(site)
     evidence = Evidence(script, launches, calls, findings, models)
     framework = _fill_findings(evidence, settings, base)
     required = {key: meaning for key, meaning in site.required.items() if not findings.value(key)}
-    for remarks in (findings.leftovers, findings.automatic):
-        remarks.sort(key=attrgetter("line"))
+    findings.leftovers.sort(key=attrgetter("line"))
+    findings.automatic.sort(key=attrgetter("line"))
     text = _run_file(name, files[0][0], findings.carried, required, script.places)
     return Adoption(name, text, framework, base, script, findings, errors_in(evidence), required)
 
 
+def _starts_training(commands: Sequence[StartedProgram]) -> bool:
+    """Return whether one of these commands is a training, or a document's script that starts one."""
+    return bool(launches_of(commands) or calls_of(commands))
+
+
+def _site_of(script: Script, project: Path) -> Site:
+    """Return the site that the script was written for; never this machine."""
+    names = [name for name in site_names(project) if name != "local"]
+    return read_site(site_of(script, names), project)[0]
+
+
 def _base(script: Script, launches: Sequence[Launch], calls: Sequence[DocumentCall]) -> str:
-    """The run that fills in what a block of exports leaves to a document's script; of NeMo, to its own file."""
+    """Return the run that fills in what a script leaves to a document's script, or to NeMo's own file; empty: none."""
     if calls and not launches:
         return calls[-1].run
     for launch in launches:
         if "megatron_gpt_pretraining" in launch.script.text or options.size_of(launch.arguments):
-            return "aws-pile-175b"
+            return _NEMO_RUN
     if any(len(launch.arguments) > 3 for launch in launches):
         return ""
     return run_of(script)
+
+
+_NEMO_RUN = "aws-pile-175b"
+"""The run whose variants are the sizes of NeMo's own files."""
 
 
 def _base_settings(
@@ -101,103 +118,146 @@ def _base_settings(
     calls: Sequence[DocumentCall],
     project: Path,
 ) -> Settings:
-    """The run file that a document's script became; of NeMo the size that is asked for, else its script's own."""
-    words = (options.size_of(launch.arguments) for launch in launches)
-    size = next((word.text for word in words if word), "")
-    if base == "aws-pile-175b" and not size:
-        if value := script.value("MODEL_SIZE"):
-            size = value.text.lower()
+    """Load the run file that a document's script became; of NeMo the size that is asked for, else its script's own."""
+    size = _size_of_launches(launches)
+    if base == _NEMO_RUN and not size:
+        variable = script.value("MODEL_SIZE")
+        if variable:
+            size = variable.text.lower()
         elif calls:
-            size = "5b" if any("-v2." in call.script for call in calls) else "126m"
-    return load(f"{base}:{size}" if size in ("126m", "5b", "20b", "40b") else base, project=project)
+            is_second_version = any("-v2." in call.script for call in calls)
+            size = "5b" if is_second_version else "126m"
+    is_variant = size in ("126m", "5b", "20b", "40b")
+    return load(f"{base}:{size}" if is_variant else base, project=project)
+
+
+def _size_of_launches(launches: Sequence[Launch]) -> str:
+    """Return the size that names NeMo's own file in the first launch that has one; empty where none has."""
+    for launch in launches:
+        size = options.size_of(launch.arguments)
+        if size:
+            return size.text
+    return ""
 
 
 def _fill_findings(evidence: Evidence, settings: Settings | None, base: str) -> str:
-    """Everything that the run file needs, from the script, its base and the program's defaults; the framework."""
+    """Fill in everything that the run file needs, and return the framework.
+
+    Values come from the script, its base and the program's defaults.
+    """
     launches = evidence.launches
     findings = evidence.findings
     site = evidence.findings.site
     framework = framework_of(launches)
     if settings:
         framework = settings.run.training.framework
-        for key, chain in settings.origins.items():
-            if chain[-1].layer in ("run file", "variant") and key not in ("run", "site"):
-                findings.take(
-                    key, settings.value(key), 0, f"params/{base}.yaml, which that script became"
-                )
+        _take_base(settings, base, findings)
     kind = _take_script(evidence, framework)
     if not launches or framework != "nemo":
         _take_shape(evidence.models, kind, findings)
     findings.take("site", site.site, 0, site.title)
-    findings.take(
-        "training.framework", framework, 0, "the training program that is started", over=False
-    )
-    if framework not in site.frameworks:
-        remedy = f"{findings.site_file} has no checkout of it: write one under frameworks"
-        findings.leave(0, f"framework {framework}", remedy)
-        findings.take(
-            "training.framework", "runbook", 0, f"the site has no {framework}: our own trainer"
-        )
-        findings.drop("parallel.sequence", "training.offload")
+    _take_framework(framework, findings)
     _fill(findings, framework, from_options=bool(launches) and not settings)
     if "model" not in findings.carried:
-        findings.leave(
-            0,
-            "the model",
-            "the script names neither one nor its shape: 375m stands in for it; set model",
-        )
-        findings.take(
-            "model", "375m", 0, "stands in: the script names neither a model nor its shape"
-        )
+        why = "the script names neither one nor its shape: 375m stands in for it; set model"
+        findings.leave(0, "the model", why)
+        source = "stands in: the script names neither a model nor its shape"
+        findings.take("model", "375m", 0, source)
     job_environment.drop_ssh(findings)
     launcher = findings.value("jobs.launcher", site.launcher)
     job_environment.drop_defaults(findings, launcher in ("torchrun", "deepspeed"))
     return framework
 
 
+def _take_base(settings: Settings, base: str, findings: Findings) -> None:
+    """Take every value that the base's run file sets by itself."""
+    source = f"params/{base}.yaml, which that script became"
+    for key, chain in settings.origins.items():
+        if chain[-1].layer in ("run file", "variant") and key not in ("run", "site"):
+            findings.take(key, settings.value(key), 0, source)
+
+
+def _take_framework(framework: str, findings: Findings) -> None:
+    """Take the framework; our own trainer where the site has no checkout of it."""
+    site = findings.site
+    source = "the training program that is started"
+    findings.take("training.framework", framework, 0, source, over=False)
+    if framework not in site.frameworks:
+        remedy = f"{findings.site_file} has no checkout of it: write one under frameworks"
+        findings.leave(0, f"framework {framework}", remedy)
+        source = f"the site has no {framework}: our own trainer"
+        findings.take("training.framework", "runbook", 0, source)
+        findings.drop("parallel.sequence", "training.offload")
+
+
 def _take_script(evidence: Evidence, framework: str) -> options.ModelKind:
-    """Everything that the script says, the job's environment last; returns the kind of model."""
+    """Take everything that the script says, the job's environment last; return the kind of model."""
     script = evidence.script
     findings = evidence.findings
-    models = evidence.models
     kind: options.ModelKind = {}
     job_environment.take_directives(script.directives, findings)
-    for call in evidence.calls[-1:]:  # options of sbatch or qsub before the script's name
-        if queue := {"sbatch": "slurm", "qsub": "pbs"}.get(call.command.name):
-            words = [word.text for word in call.command.words[1:] if word.text != call.script]
-            job_environment.take_directives(options_of(queue, words, call.command.line), findings)
+    if evidence.calls:
+        _take_submission(evidence.calls[-1], findings)
     if evidence.launches:
-        launch = evidence.launches[-1]
-        if any(
-            "=" in word.text and not word.text.startswith("-") for word in launch.arguments
-        ):  # NeMo
-            options.take_overrides(launch.arguments, findings)
-            size = options.size_of(launch.arguments)
-            if size and size.text in options.MODELS:
-                findings.take("model", options.MODELS[size.text], size.line, f"NeMo's {size.text}")
-            elif size:
-                remedy = "params/models.yaml has no such model: write an entry"
-                findings.leave(size.line, f"NeMo's size {size.shown}", remedy)
-        else:
-            kind = options.take_options(launch.arguments, findings, framework)
-        _take_kind(launch, findings)
-        job_environment.take_launch(script, launch, findings)
-        values = {
-            name: word
-            for name, word in launch.command.environment.items()
-            if name in _BESIDE_OPTIONS
-        }
-        job_environment.take_knobs(values, findings, models, over=False)
+        kind = _take_last_launch(evidence, framework)
     else:
-        values = {setting.name: Word(setting.value, setting.line) for setting in script.settings}
-        if evidence.calls:
-            values = dict(evidence.calls[-1].command.environment)
-        job_environment.take_knobs(values, findings, models, over=True)
-        job_environment.leave_unknown(script, values, findings)
+        _take_exports(evidence)
     options.take_documents(script, findings)
     job_environment.take_variables(script, findings)
     job_environment.take_modules(script, findings)
     return kind
+
+
+def _take_submission(call: DocumentCall, findings: Findings) -> None:
+    """Take the options of sbatch or qsub before the script's name."""
+    queue = {"sbatch": "slurm", "qsub": "pbs"}.get(call.command.name)
+    if queue:
+        words = [word.text for word in call.command.words[1:] if word.text != call.script]
+        job_environment.take_directives(options_of(queue, words, call.command.line), findings)
+
+
+def _take_last_launch(evidence: Evidence, framework: str) -> options.ModelKind:
+    """Take the last launch: the program's options, its starter's, and the knobs that add to them."""
+    launch = evidence.launches[-1]
+    findings = evidence.findings
+    kind: options.ModelKind = {}
+    if any(_is_override(word.text) for word in launch.arguments):
+        _take_nemo(launch, findings)
+    else:
+        kind = options.take_options(launch.arguments, findings, framework)
+    _take_kind(launch, findings)
+    job_environment.take_launch(evidence.script, launch, findings)
+    environment = launch.command.environment
+    knobs = {name: word for name, word in environment.items() if name in _BESIDE_OPTIONS}
+    job_environment.take_knobs(knobs, findings, evidence.models, over=False)
+    return kind
+
+
+def _is_override(word: str) -> bool:
+    """Return whether a word is one of NeMo's overrides, NAME=VALUE."""
+    return "=" in word and not word.startswith("-")
+
+
+def _take_nemo(launch: Launch, findings: Findings) -> None:
+    """Take NeMo's overrides, and the model of its own file that the launch names."""
+    options.take_overrides(launch.arguments, findings)
+    size = options.size_of(launch.arguments)
+    if size and size.text in options.MODELS:
+        findings.take("model", options.MODELS[size.text], size.line, f"NeMo's {size.text}")
+    elif size:
+        remedy = "params/models.yaml has no such model: write an entry"
+        findings.leave(size.line, f"NeMo's size {size.shown}", remedy)
+
+
+def _take_exports(evidence: Evidence) -> None:
+    """Take the knobs of a script that starts no training itself: those of the document's script that it calls."""
+    script = evidence.script
+    if evidence.calls:
+        values = dict(evidence.calls[-1].command.environment)
+    else:
+        values = {setting.name: Word(setting.value, setting.line) for setting in script.settings}
+    job_environment.take_knobs(values, evidence.findings, evidence.models, over=True)
+    job_environment.leave_unknown(script, values, evidence.findings)
 
 
 _OTHER_MODELS = re.compile(
@@ -207,31 +267,34 @@ _OTHER_MODELS = re.compile(
 
 def _take_kind(launch: Launch, findings: Findings) -> None:
     """Say where a script trains something that no run file describes; one bare python is one device."""
-    if _OTHER_MODELS.search(launch.script.text):
-        name = launch.script.shown.rpartition("/")[2]
-        findings.leave(
-            launch.script.line,
-            name,
-            "trains another kind of model; the run file is a GPT of these numbers",
-        )
+    script = launch.script
+    if _OTHER_MODELS.search(script.text):
+        name = script.shown.rpartition("/")[2]
+        why = "trains another kind of model; the run file is a GPT of these numbers"
+        findings.leave(script.line, name, why)
     for word, name, _ in options.pairs(launch.arguments):
-        if name in (
-            "num-experts",
-            "hybrid-override-pattern",
-            "multi-latent-attention",
-            "is-hybrid-model",
-        ):
-            findings.leave(
-                word.line,
-                f"--{name}",
-                "the run file is the dense GPT: our models have no such layers",
-            )
-    if launch.programs == ["python"] or (
-        launch.programs == ["torchrun"] and not option(launch.part("torchrun"), "nproc-per-node")
-    ):
+        if name in _OPTIONS_OF_OTHER_MODELS:
+            why = "the run file is the dense GPT: our models have no such layers"
+            findings.leave(word.line, f"--{name}", why)
+    if _starts_one_process(launch):
         why = f"{launch.programs[0]} starts one process unless something else is given"
         findings.take("jobs.training.devices_per_node", 1, launch.command.line, why, over=False)
         findings.take("jobs.training.nodes", 1, launch.command.line, why, over=False)
+
+
+_OPTIONS_OF_OTHER_MODELS = (
+    "num-experts",
+    "hybrid-override-pattern",
+    "multi-latent-attention",
+    "is-hybrid-model",
+)
+
+
+def _starts_one_process(launch: Launch) -> bool:
+    """Return whether nothing but python, or torchrun without a number of processes, is around the script."""
+    if launch.programs == ["torchrun"]:
+        return not option(launch.part("torchrun"), "nproc-per-node")
+    return launch.programs == ["python"]
 
 
 _BESIDE_OPTIONS = {
@@ -256,27 +319,30 @@ def _run_file(
     required: Mapping[str, str],
     places: Mapping[int, str],
 ) -> str:
-    """The text of a run file; `places` says how a line of the script is named."""
+    """Write the text of a run file; `places` says how a line of the script is named."""
+
+    def source(key: str, _: object) -> str:
+        value = carried[key]
+        place = f"{places[value.line]}: " if value.line else ""
+        return f"  # {_comment(place + value.source)}"
+
     head = "".join(f"#   {key}: {_comment(meaning)}\n" for key, meaning in required.items())
     if head:
         head = f"# Still to be given, here or by --set:\n{head}"
     head += f"run: {name}  # from {_comment(script)}; values name the lines they come from\n"
-
-    def source(key: str, _: object) -> str:
-        value = carried[key]
-        return f"  # {_comment((f'{places[value.line]}: ' if value.line else '') + value.source)}"
-
     values = {key: carried[key].value for key in all_keys() if key in carried and key != "run"}
     for key, value in values.items():
-        if key.endswith(("walltime", "exit_duration")) and isinstance(value, int) and value:
+        is_time = key.endswith(("walltime", "exit_duration"))
+        if is_time and isinstance(value, int) and value:
             values[key] = show_clock(value)
     text = write_tree(nest(values), remark=source)
     return head + re.sub(r"(?m)^(?=\w+:$)", "\n", text)  # an empty line before each section
 
 
 def _comment(text: str) -> str:
-    letters = "".join(letter if letter.isprintable() else " " for letter in text)
-    return letters if len(letters) <= 110 else f"{letters[:107]}..."
+    """Return a text as a comment of one line: without control characters, and cut short."""
+    printable = "".join(letter if letter.isprintable() else " " for letter in text)
+    return printable if len(printable) <= 110 else f"{printable[:107]}..."
 
 
 MEGATRON_DEFAULTS: dict[str, Any] = {
@@ -300,42 +366,41 @@ MEGATRON_DEFAULTS: dict[str, Any] = {
 def _fill(findings: Findings, framework: str, *, from_options: bool) -> None:
     """Give every value that the run needs; what was found in the script stays."""
     if from_options and framework != "nemo":
-        for key, value in MEGATRON_DEFAULTS.items():
-            findings.take(
-                key, value, 0, "the program's own default; the script does not say", over=False
-            )
-        _precision(findings)
-        if framework == "megatron-lm":
-            findings.take("parallel.zero_stage", 0, 0, "no --use-distributed-optimizer", over=False)
+        _take_program_defaults(findings, framework)
     if "data.dataset" not in findings.carried:
-        findings.leave(
-            0,
-            "the text",
-            "the script names none: the small shipped corpus is taken; set data.dataset",
-        )
+        why = "the script names none: the small shipped corpus is taken; set data.dataset"
+        findings.leave(0, "the text", why)
     _length(findings)
-    if findings.value("data.split", "").endswith(",0,0") and not findings.value("data.held_out"):
-        line = findings.carried["data.split"].line
-        findings.take(
-            "training.eval_interval", 0, line, "the split leaves nothing to validate with"
-        )
-        findings.does(
-            line,
-            "--eval-interval, --eval-iters",
-            "no evaluation: the split leaves nothing to validate with",
-        )
+    _evaluation(findings)
     _nodes(findings)
     _batch(findings)
     if findings.value("parallel.sequence") and findings.number("parallel.tensor", 1) == 1:
         line = findings.carried["parallel.sequence"].line
-        findings.does(
-            line,
-            "sequence parallelism with one tensor rank",
-            "the program switches it off; so do we",
-        )
+        text = "sequence parallelism with one tensor rank"
+        findings.does(line, text, "the program switches it off; so do we")
         findings.take("parallel.sequence", False, line, "one tensor rank")
     if findings.value("training.offload") is False:
         findings.drop("training.offload")
+
+
+def _take_program_defaults(findings: Findings, framework: str) -> None:
+    """Take what Megatron's own parser takes where an option is missing."""
+    source = "the program's own default; the script does not say"
+    for key, value in MEGATRON_DEFAULTS.items():
+        findings.take(key, value, 0, source, over=False)
+    _precision(findings)
+    if framework == "megatron-lm":
+        findings.take("parallel.zero_stage", 0, 0, "no --use-distributed-optimizer", over=False)
+
+
+def _evaluation(findings: Findings) -> None:
+    """Leave out evaluation where the split leaves no text to validate with."""
+    if findings.value("data.held_out") or not findings.value("data.split", "").endswith(",0,0"):
+        return
+    line = findings.carried["data.split"].line
+    source = "the split leaves nothing to validate with"
+    findings.take("training.eval_interval", 0, line, source)
+    findings.does(line, "--eval-interval, --eval-iters", f"no evaluation: {source}")
 
 
 def _precision(findings: Findings) -> None:
@@ -350,39 +415,31 @@ def _precision(findings: Findings) -> None:
 
 
 def _length(findings: Findings) -> None:
-    """Of the lengths exactly one: the document's own, tokens before samples before iterations."""
+    """Keep one of each length: the document's own, tokens before samples before iterations."""
     for name, prefix in (("length", ""), ("warmup", "warmup_"), ("decay", "decay_")):
-        units = [
-            f"training.{prefix}{unit}" for unit in ("tokens", "samples", "iterations", "fraction")
-        ]
-        there = [findings.carried[key] for key in units if key in findings.carried]
-        given = [length for length in there if length.value]
-        for second in given[1:]:
+        carried = _carried_lengths(prefix, findings)
+        above_zero = [length for length in carried if length.value]
+        for second in above_zero[1:]:
             value = second.value if prefix else f"{second.value:,}"
-            why = f"a second {name}; {given[0].key} says how long"
+            why = f"a second {name}; {above_zero[0].key} says how long"
             findings.leave(second.line, f"{second.source} {value}", why)
             findings.drop(second.key)
         if prefix:
-            findings.drop(*(length.key for length in there if not length.value))
-        elif not given:
+            findings.drop(*(length.key for length in carried if not length.value))
+        elif not above_zero:
             findings.take("training.iterations", 1000, 0, "the script does not say how long")
 
 
+def _carried_lengths(prefix: str, findings: Findings) -> list[CarriedValue]:
+    """Return the lengths that were taken, the unit that wins first."""
+    units = ("tokens", "samples", "iterations", "fraction")
+    keys = [f"training.{prefix}{unit}" for unit in units]
+    return [findings.carried[key] for key in keys if key in findings.carried]
+
+
 def _nodes(findings: Findings) -> None:
-    """Nodes of the site's size, as many as the layout fills where the script leaves them to sbatch or qsub."""
-    taken = findings.carried.get("jobs.training.devices_per_node")
-    own = findings.site.hardware.devices_per_node
-    if (
-        taken
-        and own
-        and isinstance(taken.value, int)
-        and taken.value > own
-        and taken.value % own == 0
-    ):
-        nodes = findings.number("jobs.training.nodes", 1) * (taken.value // own)
-        source = f"nodes of {taken.value} devices; the site's have {own}"
-        findings.take("jobs.training.nodes", nodes, taken.line, source)
-        findings.drop("jobs.training.devices_per_node")
+    """Set nodes of the site's size, as many as the layout fills where the script leaves them to sbatch or qsub."""
+    _fit_nodes_to_site(findings)
     devices = findings.devices_per_node
     context = findings.number("parallel.context", 1)
     group = findings.model_parallel * max(1, context)
@@ -391,26 +448,40 @@ def _nodes(findings: Findings) -> None:
     findings.take("jobs.training.nodes", nodes, 0, why, over=False)
     if findings.value("parallel.context") == 0:  # Ulysses over all devices
         all_devices = findings.number("jobs.training.nodes", 1) * devices
-        findings.take(
-            "parallel.context", all_devices, findings.carried["parallel.context"].line, "SP_TYPE=ds"
-        )
+        line = findings.carried["parallel.context"].line
+        findings.take("parallel.context", all_devices, line, "SP_TYPE=ds")
+
+
+def _fit_nodes_to_site(findings: Findings) -> None:
+    """Cut nodes with a multiple of the devices that the site's nodes have into nodes of the site."""
+    carried = findings.carried.get("jobs.training.devices_per_node")
+    site_devices = findings.site.hardware.devices_per_node
+    if carried is None or not isinstance(carried.value, int) or not site_devices:
+        return
+    if carried.value <= site_devices or carried.value % site_devices != 0:
+        return
+    site_nodes_per_node = carried.value // site_devices
+    nodes = findings.number("jobs.training.nodes", 1) * site_nodes_per_node
+    source = f"nodes of {carried.value} devices; the site's have {site_devices}"
+    findings.take("jobs.training.nodes", nodes, carried.line, source)
+    findings.drop("jobs.training.devices_per_node")
 
 
 def _batch(findings: Findings) -> None:
-    """The global batch where only the micro-batch, or GAS, is given: micro x copies x GAS."""
+    """Compute the global batch where only the micro-batch, or GAS, is given: micro x copies x GAS."""
     steps = findings.number("gas", 1)
     gas = findings.carried.get("gas")
-    batch_given = findings.carried.get("training.global_batch")
+    global_batch = findings.carried.get("training.global_batch")
     findings.drop("gas")
-    if batch_given and (batch_given.line or not gas):
+    if global_batch and (global_batch.line or not gas):
         return
-    world = findings.number("jobs.training.nodes", 1) * findings.devices_per_node
-    copies = max(
-        1, world // (findings.model_parallel * max(1, findings.number("parallel.context", 1)))
-    )
+    world_size = findings.number("jobs.training.nodes", 1) * findings.devices_per_node
+    devices_per_copy = findings.model_parallel * max(1, findings.number("parallel.context", 1))
+    copies = max(1, world_size // devices_per_copy)
     micro = findings.number("training.micro_batch", 1)
     source = f"{micro} micro x {copies} copies x {steps} steps"
-    findings.take("training.global_batch", micro * copies * steps, gas.line if gas else 0, source)
+    line = gas.line if gas else 0
+    findings.take("training.global_batch", micro * copies * steps, line, source)
 
 
 _KINDS = {
@@ -429,37 +500,18 @@ def _take_shape(
     models: Mapping[str, Model], kind: Mapping[str, str | float], findings: Findings
 ) -> None:
     """Set `model`, with `training.shape` only where the catalogue has no such model."""
-    wanted = {name: findings.number(f"training.shape.{name}") for name in SHAPE_FIELDS}
-    if not all(wanted[name] for name in ("layers", "hidden", "heads")):
-        if model := models.get(
-            str(findings.value("model", ""))
-        ):  # it is named, and some of its shape is given too
-            same = [
-                name
-                for name in SHAPE_FIELDS
-                if wanted[name] and wanted[name] == getattr(model, name)
-            ]
-            findings.drop(*(f"training.shape.{name}" for name in same))
+    shape = {name: findings.number(f"training.shape.{name}") for name in SHAPE_FIELDS}
+    if not all(shape[name] for name in _CORE_FIELDS):
+        _drop_shape_of_named_model(models, shape, findings)
         return
     line = findings.carried["training.shape.layers"].line
-    of_kind = {
-        name: model
-        for name, model in models.items()
-        if all(
-            getattr(model, field) == kind.get(field, default) for field, default in _KINDS.items()
-        )
-    }
-    name = _best(of_kind or models, wanted, findings)
+    of_kind = {name: model for name, model in models.items() if _is_of_kind(model, kind)}
+    name = _nearest_model(of_kind or models, shape, findings)
     model = models[name]
-    findings.take(
-        "model",
-        name,
-        line,
-        f"{wanted['layers']} layers x {wanted['hidden']}, {wanted['heads']} heads",
-    )
-    for field, given in wanted.items():
-        own = getattr(model, field)
-        if given in (0, own) or (own == 0 and given == _implied(model, wanted, field)):
+    source = f"{shape['layers']} layers x {shape['hidden']}, {shape['heads']} heads"
+    findings.take("model", name, line, source)
+    for field, value in shape.items():
+        if _is_implied(value, model, shape, field):
             findings.drop(f"training.shape.{field}")
     if findings.value("training.sequence_length") == model.sequence_length:
         findings.drop("training.sequence_length")
@@ -468,30 +520,67 @@ def _take_shape(
         findings.leave(line, text, "params/models.yaml has no such kind of model: write an entry")
 
 
-def _implied(model: Model, wanted: Mapping[str, int], field: str) -> int:
+_CORE_FIELDS = ("layers", "hidden", "heads")
+"""Fields of a shape without which there is no model to look for."""
+
+
+def _drop_shape_of_named_model(
+    models: Mapping[str, Model], shape: Mapping[str, int], findings: Findings
+) -> None:
+    """Drop what a model that the script names has anyway, where some of its shape is given too."""
+    model = models.get(str(findings.value("model", "")))
+    if model:
+        same = [name for name in SHAPE_FIELDS if shape[name] == getattr(model, name)]
+        findings.drop(*(f"training.shape.{name}" for name in same if shape[name]))
+
+
+def _is_of_kind(model: Model, kind: Mapping[str, str | float]) -> bool:
+    """Return whether a model has this activation, normalization and so on; Megatron's own where `kind` has none."""
+    wanted = {**_KINDS, **kind}
+    return all(getattr(model, field) == wanted[field] for field in _KINDS)
+
+
+def _is_implied(value: int, model: Model, shape: Mapping[str, int], field: str) -> bool:
+    """Return whether the model has this value of a field already, written out or as its default."""
+    model_value = getattr(model, field)
+    if value in (0, model_value):
+        return True
+    return model_value == 0 and value == _implied(model, shape, field)
+
+
+def _implied(model: Model, shape: Mapping[str, int], field: str) -> int:
+    """Return what a field of the shape is where nobody sets it; 0 for fields that are always set."""
     implied = {
-        "ffn_hidden": 4 * wanted["hidden"],
-        "kv_heads": wanted["heads"],
+        "ffn_hidden": 4 * shape["hidden"],
+        "kv_heads": shape["heads"],
         "positions": model.sequence_length,
     }
     return implied.get(field, 0)
 
 
-def _best(models: Mapping[str, Model], wanted: Mapping[str, int], findings: Findings) -> str:
+def _nearest_model(
+    models: Mapping[str, Model], shape: Mapping[str, int], findings: Findings
+) -> str:
+    """Return the name of the model that is nearest to a shape, a sequence length and the site."""
     sequence = findings.number("training.sequence_length")
+    size = shape["layers"] * shape["hidden"] ** 2  # grows as the parameters of the layers
 
     def distance(name: str) -> tuple[float, ...]:
         model = models[name]
-        core = sum(
-            getattr(model, field) != wanted[field] for field in ("layers", "hidden", "heads")
+        other_core = sum(getattr(model, field) != shape[field] for field in _CORE_FIELDS)
+        relative_size = abs(model.layers * model.hidden**2 / size - 1) if other_core else 0
+        other_fields = 0
+        for field in ("kv_heads", "ffn_hidden", "positions"):
+            same = (0, getattr(model, field), _implied(model, shape, field))
+            other_fields += shape[field] not in same
+        return (
+            other_core > 0,
+            relative_size,
+            other_core,
+            other_fields,
+            model.vocabulary != GPT2_VOCABULARY,
+            sequence not in (0, model.sequence_length),
+            findings.site.site not in model.source,
         )
-        weight = wanted["layers"] * wanted["hidden"] ** 2
-        other = abs(model.layers * model.hidden**2 / weight - 1) if core else 0
-        rest = sum(
-            wanted[field] not in (0, getattr(model, field), _implied(model, wanted, field))
-            for field in ("kv_heads", "ffn_hidden", "positions")
-        )
-        length = model.vocabulary != 50257, sequence not in (0, model.sequence_length)
-        return (core > 0, other, core, rest, *length, findings.site.site not in model.source)
 
     return min(models, key=distance)
