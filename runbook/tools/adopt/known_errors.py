@@ -16,7 +16,7 @@ from runbook.planning.sizes import label_count, label_fits, shape_of, whole
 from runbook.tools.adopt.findings import Findings, KnownError
 from runbook.tools.adopt.job_environment import is_local_tag
 from runbook.tools.adopt.launches import DocumentCall, Launch, option
-from runbook.tools.adopt.script import Script
+from runbook.tools.adopt.script import Script, Word
 
 
 @dataclass(frozen=True)
@@ -60,14 +60,17 @@ class Evidence:
 
 
 def errors_in(evidence: Evidence) -> list[KnownError]:
-    """All of them by number and line, each reported once a line."""
-    once = {}
+    """Return all of them by number and line, each once a line; of some numbers each problem once a line."""
+    errors = {}
     for detect in DETECTORS:
         for error in detect(evidence):
-            once[
-                error.number, error.line, error.problem if error.number in (15, 19, 27) else ""
-            ] = error
-    return sorted(once.values(), key=attrgetter("number", "line"))
+            problem = error.problem if error.number in _SEVERAL_PROBLEMS else ""
+            errors[error.number, error.line, problem] = error
+    return sorted(errors.values(), key=attrgetter("number", "line"))
+
+
+_SEVERAL_PROBLEMS = (15, 19, 27)
+"""Numbers that stand for several problems, which one line may have together."""
 
 
 def _texts(evidence: Evidence) -> Iterator[KnownError]:
@@ -86,7 +89,6 @@ _MISLABELLED = {(12, 512): (1, "375M"), (24, 1024): (2, "857M")}
 
 def _labels(evidence: Evidence) -> Iterator[KnownError]:
     """1 and 2: a size in words that the shape does not have."""
-    script = evidence.script
     model = evidence.model
     if model is None:
         return
@@ -94,29 +96,42 @@ def _labels(evidence: Evidence) -> Iterator[KnownError]:
     remedy = f"the plan shows {show_count(parameters)} next to the label"
     number, label = _MISLABELLED.get((model.layers, model.hidden), (1, ""))
     if label:
-        mentions = script.matching(rf"(?i)\b{label[:-1]}\s*M")
-        model_line = evidence.findings.carried["model"].line
-        sets_shape = not evidence.launches and any(
-            setting.name == "NUM_LAYERS" for setting in script.settings
-        )
-        if mentions or (model_line and (evidence.calls or sets_shape)):
+        line = _line_of_label(evidence, label)
+        if line is not None:
             problem = f'{model.layers} x {model.hidden} is called "{label}"; it has {show_count(parameters)} parameters'
-            yield KnownError(number, mentions[0][0] if mentions else model_line, problem, remedy)
-    names = [
-        (entry.line, entry.value) for entry in script.directives if entry.name in ("job-name", "N")
-    ]
-    found = ((line, re.search(r"\d+(?:\.\d+)?[mMbB](?![A-Za-z])", name)) for line, name in names)
-    sizes = [(line, match[0]) for line, match in found if match and label_count(match[0])]
-    if (billions := script.value("model_size")) and re.fullmatch(r"\d+(\.\d+)?", billions.text):
-        sizes.append((billions.line, f"{billions.text}B"))
-    for line, size in sizes:
+            yield KnownError(number, line, problem, remedy)
+    for line, size in _named_sizes(evidence.script):
         if not label_fits(size, parameters):
-            yield KnownError(
-                number,
-                line,
-                f"the name says {size}; the shape has {show_count(parameters)}",
-                remedy,
-            )
+            problem = f"the name says {size}; the shape has {show_count(parameters)}"
+            yield KnownError(number, line, problem, remedy)
+
+
+def _line_of_label(evidence: Evidence, label: str) -> int | None:
+    """Return the line that calls a shape by its document's wrong label, else the shape's.
+
+    None where the script has its shape from elsewhere.
+    """
+    mentions = evidence.script.matching(rf"(?i)\b{label[:-1]}\s*M")
+    if mentions:
+        return mentions[0][0]
+    is_knob = any(setting.name == "NUM_LAYERS" for setting in evidence.script.settings)
+    is_documents = bool(evidence.calls) or (is_knob and not evidence.launches)
+    model_line = evidence.findings.carried["model"].line
+    return model_line if model_line and is_documents else None
+
+
+def _named_sizes(script: Script) -> list[tuple[int, str]]:
+    """Return the sizes of models in the job's name and in LUMI's model_size, each with its line."""
+    sizes = []
+    for directive in script.directives:
+        if directive.name in ("job-name", "N"):
+            match = re.search(r"\d+(?:\.\d+)?[mMbB](?![A-Za-z])", directive.value)
+            if match and label_count(match[0]):
+                sizes.append((directive.line, match[0]))
+    billions = script.value("model_size")
+    if billions and re.fullmatch(r"\d+(\.\d+)?", billions.text):
+        sizes.append((billions.line, f"{billions.text}B"))
+    return sizes
 
 
 def _intervals(evidence: Evidence) -> Iterator[KnownError]:
@@ -130,27 +145,32 @@ def _intervals(evidence: Evidence) -> Iterator[KnownError]:
         setting = script.value(variable)
         if setting is None:
             continue
-        for word, value in (
-            pair for launch in evidence.launches for pair in pairwise(launch.arguments)
-        ):
-            line = script.lines[word.line - 1] if word.line else ""
-            if word.text == name and value.line == word.line and variable not in line:
-                problem = f"{name} {value.shown} is written out: {variable} (line {setting.line}) does nothing"
-                yield KnownError(4, word.line, problem, remedy)
+        for word, value in _written_out(evidence, variable, name):
+            problem = f"{name} {value.shown} is written out: {variable} (line {setting.line}) does nothing"
+            yield KnownError(4, word.line, problem, remedy)
         if evidence.called("azure-175b") and not evidence.launches:
             problem = f"at the document's commit 04-gpt175B.sh ignores {variable}={setting.shown} and saves every 100"
             yield KnownError(4, setting.line, problem, remedy)
 
 
+def _written_out(evidence: Evidence, variable: str, name: str) -> Iterator[tuple[Word, Word]]:
+    """Yield an option and its value where its line does not name the variable."""
+    for launch in evidence.launches:
+        for word, value in pairwise(launch.arguments):
+            row = evidence.script.lines[word.line - 1] if word.line else ""
+            if word.text == name and value.line == word.line and variable not in row:
+                yield word, value
+
+
 def _squashed_images(evidence: Evidence) -> Iterator[KnownError]:
     """6: an image that is set from outside is overwritten."""
-    imports = any(
-        word.text == "enroot" for command in evidence.script.commands for word in command.words
-    )
+    commands = evidence.script.commands
+    imports = any(word.text == "enroot" for command in commands for word in command.words)
+    starts_document = evidence.called("azure-175b") or not (evidence.launches or imports)
     for setting in evidence.script.settings:
         if setting.name not in ("SQUASHED_PYTORCH_IMAGE", "SQUASHED_NEMO_IMAGE") or setting.default:
             continue
-        if evidence.called("azure-175b") or not (evidence.launches or imports):
+        if starts_document:
             problem = f"the document's scripts overwrite {setting.name}: setting it does nothing"
         else:
             problem = f"{setting.name} is overwritten here, whatever is set from outside"
@@ -160,13 +180,10 @@ def _squashed_images(evidence: Evidence) -> Iterator[KnownError]:
 def _partitions(evidence: Evidence) -> Iterator[KnownError]:
     """8: text prepared on the nodes with GPUs."""
     prepares = re.search(r"data_preparation|extract|preprocess", evidence.script.text)
+    if not prepares or evidence.launches:
+        return
     for setting in evidence.script.settings:
-        if (
-            setting.name == "PARTITION"
-            and setting.value.strip('"') == "gpu"
-            and prepares
-            and not evidence.launches
-        ):
+        if setting.name == "PARTITION" and setting.value.strip('"') == "gpu":
             problem = "text is prepared on the GPU partition unless another one is given"
             remedy = "each phase has one partition, in the site's file or jobs.<phase>.partition"
             yield KnownError(8, setting.line, problem, remedy)
@@ -174,88 +191,114 @@ def _partitions(evidence: Evidence) -> Iterator[KnownError]:
 
 def _held_out(evidence: Evidence) -> Iterator[KnownError]:
     """10: CHUNKS counts twice."""
-    value = evidence.script.value("CHUNKS")
-    if value and value.text.isdigit():
-        problem = f"CHUNKS={value.text} takes {value.text} files to validate and {value.text} more to test"
-        remedy = (
-            f"data.held_out: {value.text} says so, and needs more than {2 * int(value.text)} files"
-        )
-        yield KnownError(10, value.line, problem, remedy)
+    chunks = evidence.script.value("CHUNKS")
+    if chunks and chunks.text.isdigit():
+        files = chunks.text
+        problem = f"CHUNKS={files} takes {files} files to validate and {files} more to test"
+        remedy = f"data.held_out: {files} says so, and needs more than {2 * int(files)} files"
+        yield KnownError(10, chunks.line, problem, remedy)
 
 
 def _tokenizer(evidence: Evidence) -> Iterator[KnownError]:
     """13: the vocabulary as merges; one variable with two meanings."""
-    script = evidence.script
-    arguments = [launch.arguments for launch in evidence.launches]
-    given = [(option(words, "vocab-file"), option(words, "merge-file")) for words in arguments]
-    pairs = [(vocabulary, merges) for vocabulary, merges in given if vocabulary and merges]
-    vocabulary = script.value("VOCAB_FILE")
-    merges = script.value("MERGE_FILE")
-    if merges and not pairs:
-        pairs.append((vocabulary or merges, merges))
-    for vocabulary, merges in pairs:
+    for vocabulary, merges in _tokenizer_files(evidence):
         name = merges.shown.rpartition("/")[2]
-        if "vocab" in name or (merges.shown == vocabulary.shown and merges.line != vocabulary.line):
+        same_file = merges.shown == vocabulary.shown and merges.line != vocabulary.line
+        if "vocab" in name or same_file:
             problem = f"the merges are read from {name}, which is the vocabulary"
             remedy = "vocab.json and merges.txt are two files; a check refuses one for both"
             yield KnownError(13, merges.line, problem, remedy)
+    script = evidence.script
     folders = {
         setting.value: setting.line
         for setting in script.settings
         if setting.name == "DATASET_FOLDER_NAME"
     }
-    both = re.search(r"0[23]-\w+\.sh", script.text) and re.search(r"04-gpt175B\.sh", script.text)
-    if folders and (len(folders) > 1 or both):
+    prepares = re.search(r"0[23]-\w+\.sh", script.text)
+    trains = re.search(r"04-gpt175B\.sh", script.text)
+    if len(folders) > 1 or (folders and prepares and trains):
         problem = "DATASET_FOLDER_NAME means the raw text's folder in steps 02 and 03, the token files' in 04"
         line = next(iter(folders.values()))
         yield KnownError(13, line, problem, "places have one name each: paths in the site's file")
 
 
+def _tokenizer_files(evidence: Evidence) -> list[tuple[Word, Word]]:
+    """Return the vocabulary and merges of each launch; where no launch has both, those of the variables."""
+    files = []
+    for launch in evidence.launches:
+        vocabulary = option(launch.arguments, "vocab-file")
+        merges = option(launch.arguments, "merge-file")
+        if vocabulary and merges:
+            files.append((vocabulary, merges))
+    merges = evidence.script.value("MERGE_FILE")
+    if merges and not files:
+        files.append((evidence.script.value("VOCAB_FILE") or merges, merges))
+    return files
+
+
 def _shared_checkpoints(evidence: Evidence) -> Iterator[KnownError]:
     """14: the small model's checkpoint where the large one looks for its own."""
-    remedy = (
-        "the smoke test and the training have folders of their own; a check refuses a shared one"
-    )
-    starts = []
-    for call in evidence.called("azure-175b"):
-        words = [
-            call.command.environment.get(name)
-            for name in ("NUM_LAYERS", "HIDDEN_SIZE", "CHECKPOINT_PATH")
-        ]
-        layers, hidden, folder = (word.text if word else "" for word in words)
-        starts.append((call.command.line, (layers, hidden), folder))
-    for (line, shape, folder), (_, other_shape, other_folder) in combinations(starts, 2):
-        if shape != other_shape and folder == other_folder:
+    starts = [_start_of(call) for call in evidence.called("azure-175b")]
+    for start, other in combinations(starts, 2):
+        if start.shape != other.shape and start.folder == other.folder:
             problem = "another size is started with the same CHECKPOINT_PATH, from which it loads"
-            yield KnownError(14, line, problem, remedy)
+            yield KnownError(14, start.line, problem, _OWN_FOLDERS)
             return
-    if len(starts) == 1 and starts[0][1][0] and not starts[0][2] and not evidence.launches:
-        problem = "a smaller model saves into the folder from which the full run then loads"
-        yield KnownError(14, starts[0][0], problem, remedy)
-        return
-    yield from _checkpoints_of_launches(evidence, remedy)
+    if len(starts) == 1 and not evidence.launches:
+        start = starts[0]
+        layers, _ = start.shape
+        if layers and not start.folder:
+            problem = "a smaller model saves into the folder from which the full run then loads"
+            yield KnownError(14, start.line, problem, _OWN_FOLDERS)
+            return
+    yield from _checkpoints_of_launches(evidence)
 
 
-def _checkpoints_of_launches(evidence: Evidence, remedy: str) -> Iterator[KnownError]:
-    shapes: dict[str, list[str]] = {}
+_OWN_FOLDERS = (
+    "the smoke test and the training have folders of their own; a check refuses a shared one"
+)
+
+
+@dataclass(frozen=True)
+class DocumentStart:
+    """The size and the folder that a document's script is started with; empty where it takes its own."""
+
+    line: int
+    shape: tuple[str, str]
+    """Layers and hidden size."""
+    folder: str
+
+
+def _start_of(call: DocumentCall) -> DocumentStart:
+    """Read a start's size and folder from its environment."""
+
+    def value(name: str) -> str:
+        word = call.command.environment.get(name)
+        return word.text if word else ""
+
+    shape = (value("NUM_LAYERS"), value("HIDDEN_SIZE"))
+    return DocumentStart(call.command.line, shape, value("CHECKPOINT_PATH"))
+
+
+def _checkpoints_of_launches(evidence: Evidence) -> Iterator[KnownError]:
+    """14: two sizes that save into one folder, in one script or by its knobs."""
     knobs = {setting.name: setting.line for setting in evidence.script.settings if setting.default}
+    size_is_knob = "NUM_LAYERS" in knobs or "HIDDEN_SIZE" in knobs
+    shapes: dict[str, list[str]] = {}
     for launch in evidence.launches:
         save = option(launch.arguments, "save")
         if save is None:
             continue
-        sizes = (option(launch.arguments, name) for name in ("num-layers", "hidden-size"))
+        sizes = [option(launch.arguments, name) for name in ("num-layers", "hidden-size")]
         shape = [size.text if size else "" for size in sizes]
         if shapes.get(save.shown, shape) != shape:
-            yield KnownError(14, save.line, f"two sizes of model save into {save.shown}", remedy)
+            problem = f"two sizes of model save into {save.shown}"
+            yield KnownError(14, save.line, problem, _OWN_FOLDERS)
         shapes[save.shown] = shape
-        names_size = any(len(part) > 1 and part in save.shown for part in shape)
-        if (
-            {"NUM_LAYERS", "HIDDEN_SIZE"} & knobs.keys()
-            and "CHECKPOINT_PATH" in knobs
-            and not names_size
-        ):
+        names_size = any(len(size) > 1 and size in save.shown for size in shape)
+        if size_is_knob and "CHECKPOINT_PATH" in knobs and not names_size:
             problem = "the model's size is a knob, and every size saves into and loads from one CHECKPOINT_PATH"
-            yield KnownError(14, knobs["CHECKPOINT_PATH"], problem, remedy)
+            yield KnownError(14, knobs["CHECKPOINT_PATH"], problem, _OWN_FOLDERS)
 
 
 def _devices(evidence: Evidence) -> Iterator[KnownError]:
@@ -268,16 +311,17 @@ def _devices(evidence: Evidence) -> Iterator[KnownError]:
     devices = findings.devices_per_node
     world = nodes.value * devices
     copy = findings.model_parallel * max(1, findings.number("parallel.context", 1))
+    on_nodes = f"{nodes.value} nodes x {devices}"
     if world % copy:
-        problem = f"{nodes.value} nodes x {devices} = {world} devices do not divide by tensor x pipeline = {copy}"
+        problem = f"{on_nodes} = {world} devices do not divide by tensor x pipeline = {copy}"
         yield KnownError(15, findings.carried.get("parallel.tensor", nodes).line, problem, remedy)
-    for setting in (setting for setting in evidence.script.settings if setting.raw.isdigit()):
+    for setting in evidence.script.settings:
+        if not setting.raw.isdigit():
+            continue
         name = setting.name.lower()
         number = int(setting.raw)
         if name in ("num_gpus", "ngpus", "total_gpus") and number not in (world, devices):
-            problem = (
-                f"{setting.name}={number}, but {nodes.value} nodes x {devices} are {world} devices"
-            )
+            problem = f"{setting.name}={number}, but {on_nodes} are {world} devices"
             yield KnownError(15, setting.line, problem, remedy)
         if name in ("dp_size", "dp", "dpsize") and number * copy != world:
             problem = f"{copy} devices a copy x DP {number} = {number * copy}, but there are {world} devices"
@@ -291,68 +335,62 @@ def _state(evidence: Evidence) -> Iterator[KnownError]:
     memory = findings.site.hardware.device_memory
     if model is None or not memory or findings.value("training.offload"):
         return
-    copies = (
-        findings.number("jobs.training.nodes", 1)
-        * findings.devices_per_node
-        // findings.model_parallel
-    )
+    world_size = findings.number("jobs.training.nodes", 1) * findings.devices_per_node
+    copies = max(1, world_size // findings.model_parallel)
     stage = min(3, max(0, findings.number("parallel.zero_stage", 1)))
-    per_parameter = state_bytes("fp16", deepspeed=True, zero_stage=stage, data=max(1, copies)).total
-    state = per_parameter * whole(shape_of(model)).total / findings.model_parallel
+    bytes_per_parameter = state_bytes("fp16", deepspeed=True, zero_stage=stage, data=copies).total
+    parameters = whole(shape_of(model)).total
+    state = bytes_per_parameter * parameters / findings.model_parallel  # bytes on a device
     if state > memory:
         line = findings.carried.get("parallel.zero_stage", findings.carried["model"]).line
         problem = f"{state / 2**30:.1f} GiB of weights, gradients and optimizer on a device of {memory / 2**30:.0f} GiB"
-        yield KnownError(
-            16,
-            line,
-            problem,
-            "the plan refuses it and shows the sum; more tensor, pipeline or copies",
-        )
+        remedy = "the plan refuses it and shows the sum; more tensor, pipeline or copies"
+        yield KnownError(16, line, problem, remedy)
 
 
 def _nodes(evidence: Evidence) -> Iterator[KnownError]:
     """18: the queue is asked for other nodes than the program is given."""
     remedy = "nodes have one origin: jobs.training.nodes"
-    script = evidence.script
-    asked = [
-        entry for entry in script.directives if entry.name == "nodes" and entry.value.isdigit()
-    ]
-    for directive in asked[-1:]:
-        names = ("num_node", "num_nodes", "nnodes")
-        given = [
-            (entry.name, entry.raw, entry.line)
-            for entry in script.settings
-            if entry.name.lower() in names
-        ]
-        options = (option(launch.part("torchrun"), "nnodes") for launch in evidence.launches)
-        given += [("--nnodes", word.text, word.line) for word in options if word]
-        for name, number, line in given:
-            if number.isdigit() and number != directive.value:
-                problem = f"{name}={number}, but the queue is asked for {directive.value} nodes (line {directive.line})"
-                yield KnownError(18, line, problem, remedy)
-        called = evidence.called("lumi-13b")
-        if called and directive.value != "2" and not evidence.launches:
-            fixed = f"{called[0].script} has num_node=2 and num_gpus=16 written in"
-            yield KnownError(
-                18, directive.line, f"{directive.value} nodes are asked for; {fixed}", remedy
-            )
+    directives = [entry for entry in evidence.script.directives if entry.name == "nodes"]
+    numbers = [entry for entry in directives if entry.value.isdigit()]
+    if not numbers:
+        return
+    asked = numbers[-1]
+    for name, number, line in _nodes_of_program(evidence):
+        if number.isdigit() and number != asked.value:
+            problem = f"{name}={number}, but the queue is asked for {asked.value} nodes (line {asked.line})"
+            yield KnownError(18, line, problem, remedy)
+    called = evidence.called("lumi-13b")
+    if called and asked.value != "2" and not evidence.launches:
+        fixed = f"{called[0].script} has num_node=2 and num_gpus=16 written in"
+        problem = f"{asked.value} nodes are asked for; {fixed}"
+        yield KnownError(18, asked.line, problem, remedy)
+
+
+def _nodes_of_program(evidence: Evidence) -> list[tuple[str, str, int]]:
+    """Return the numbers of nodes that variables and torchrun's options have: name, number and line."""
+    numbers = []
+    for setting in evidence.script.settings:
+        if setting.name.lower() in ("num_node", "num_nodes", "nnodes"):
+            numbers.append((setting.name, setting.raw, setting.line))
+    for launch in evidence.launches:
+        nodes = option(launch.part("torchrun"), "nnodes")
+        if nodes:
+            numbers.append(("--nnodes", nodes.text, nodes.line))
+    return numbers
 
 
 def _steps(evidence: Evidence) -> Iterator[KnownError]:
     """19: more than one training step in a job, and folders of a person."""
-    outside_queue = [
-        call.command for call in evidence.calls if call.command.name not in ("sbatch", "qsub")
-    ]
-    starts = sorted(
-        {command.line for command in outside_queue}
-        or {launch.command.line for launch in evidence.launches}
-    )
+    calls = [call.command for call in evidence.calls]
+    in_job = {command.line for command in calls if command.name not in ("sbatch", "qsub")}
+    starts = sorted(in_job or {launch.command.line for launch in evidence.launches})
     if len(starts) > 1 and evidence.script.directives:
-        problem = f"lines {', '.join(map(str, starts))} each start a training: the job runs them one after another"
+        lines = ", ".join(map(str, starts))
+        problem = f"lines {lines} each start a training: the job runs them one after another"
         yield KnownError(19, starts[1], problem, "one training step in a job")
-    for line, folder in evidence.script.matching(
-        r"(?<![\w/.])/(?:users|home|homes)/([A-Za-z][\w.-]*)"
-    ):
+    homes = evidence.script.matching(r"(?<![\w/.])/(?:users|home|homes)/([A-Za-z][\w.-]*)")
+    for line, folder in homes:
         if not evidence.script.lines[line - 1].lstrip().startswith("#"):
             remedy = "jobs.stage names the shared folder, no default has one"
             yield KnownError(19, line, f"{folder[0]} is one person's folder", remedy)
@@ -361,13 +399,14 @@ def _steps(evidence: Evidence) -> Iterator[KnownError]:
 def _conda(evidence: Evidence) -> Iterator[KnownError]:
     """24: one conda module here, another there."""
     matches = evidence.script.matching(r"(?:conda/|venvs/\S*?)(20\d\d-\d\d-\d\d[\w-]*)")
-    dates = {match[1]: line for line, match in reversed(matches)}
+    first_lines = {match[1]: line for line, match in reversed(matches)}
+    calls = evidence.called("polaris-25b")
     remedy = "params/sites/polaris.yaml names the module and the virtual environment once"
-    if len(dates) > 1:
-        problem = f"conda and virtual environment of {' and '.join(sorted(dates))}"
-        yield KnownError(24, max(dates.values()), problem, remedy)
-    elif dates and (calls := evidence.called("polaris-25b")):
-        ((date, line),) = dates.items()
+    if len(first_lines) > 1:
+        problem = f"conda and virtual environment of {' and '.join(sorted(first_lines))}"
+        yield KnownError(24, max(first_lines.values()), problem, remedy)
+    elif first_lines and calls:
+        ((date, line),) = first_lines.items()
         problem = f"{calls[-1].script} sources setup.sh, which loads conda 2023-09-29-unstable, not {date}"
         yield KnownError(24, line, problem, remedy)
 
@@ -384,40 +423,46 @@ def _polaris(evidence: Evidence) -> Iterator[KnownError]:
 
 def _unsaved(evidence: Evidence) -> Iterator[KnownError]:
     """27: saving to no place, two loss scales, an image that is not pinned, no GPUs asked for."""
-    directives = evidence.script.directives
-    asks = any(
-        "gpu" in entry.value or entry.name.startswith(("gres", "gpus")) for entry in directives
-    )
-    words = [word.text for launch in evidence.launches for word in launch.part("srun")]
-    asks = asks or any(word.startswith(("--gpus", "--gres")) for word in words)
+    asks_for_devices = _asks_for_devices(evidence)
+    dynamic_scale = re.search(r'"loss_scale"\s*:\s*0\b', evidence.script.text)
     for launch in evidence.launches:
-        options = {
-            word.text.partition("=")[0]: word
-            for word in launch.arguments
-            if word.text.startswith("--")
-        }
-        if "--save-interval" in options and "--save" not in options:
+        options = _options_by_name(launch)
+        interval = options.get("--save-interval")
+        if interval and "--save" not in options:
             problem = "--save-interval without --save: nothing is saved"
-            yield KnownError(
-                27, options["--save-interval"].line, problem, "--save is given with every interval"
-            )
+            remedy = "--save is given with every interval"
+            yield KnownError(27, interval.line, problem, remedy)
         scale = options.get("--loss-scale")
-        if scale and re.search(r'"loss_scale"\s*:\s*0\b', evidence.script.text):
+        if scale and dynamic_scale:
             problem = "Megatron's loss scale is static, DeepSpeed's dynamic (loss_scale 0)"
-            yield KnownError(
-                27, scale.line, problem, "one dynamic scale: training.initial_loss_scale"
-            )
+            remedy = "one dynamic scale: training.initial_loss_scale"
+            yield KnownError(27, scale.line, problem, remedy)
         image = option(launch.part("srun"), "container-image")
         if image and image.known and is_local_tag(image.text):
             problem = (
                 f"{image.text} is a tag of one machine's docker, which other nodes cannot pull"
             )
-            yield KnownError(
-                27, image.line, problem, "jobs.image: registry#name:tag, or a .sqsh file"
-            )
-        if "srun" in launch.programs and directives and not asks:
+            remedy = "jobs.image: registry#name:tag, or a .sqsh file"
+            yield KnownError(27, image.line, problem, remedy)
+        if "srun" in launch.programs and evidence.script.directives and not asks_for_devices:
             remedy = "devices are always asked for: devices_per_node"
             yield KnownError(27, launch.command.line, "no GPUs are asked for", remedy)
+
+
+def _asks_for_devices(evidence: Evidence) -> bool:
+    """Return whether a directive of the job or an option of srun asks for GPUs."""
+    for directive in evidence.script.directives:
+        if "gpu" in directive.value or directive.name.startswith(("gres", "gpus")):
+            return True
+    words = [word.text for launch in evidence.launches for word in launch.part("srun")]
+    return any(word.startswith(("--gpus", "--gres")) for word in words)
+
+
+def _options_by_name(launch: Launch) -> dict[str, Word]:
+    """Return the words of a launch that are options, by their names with dashes."""
+    return {
+        word.text.partition("=")[0]: word for word in launch.arguments if word.text.startswith("--")
+    }
 
 
 DETECTORS = (
