@@ -3,7 +3,7 @@
 import dataclasses
 import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,22 @@ from runbook.tools.adopt.adoption import adopt as adopt_text
 from runbook.tools.adopt.script import Script
 
 _MOST_BYTES = 1 << 18
-_TEXT = (
-    *("", ".sh", ".bash", ".slurm", ".sbatch", ".pbs", ".json", ".yaml"),
-    *(".yml", ".py", ".txt", ".env", ".conf", ".cfg", ".args"),
+_TEXT_ENDINGS = (
+    "",
+    ".sh",
+    ".bash",
+    ".slurm",
+    ".sbatch",
+    ".pbs",
+    ".json",
+    ".yaml",
+    ".yml",
+    ".py",
+    ".txt",
+    ".env",
+    ".conf",
+    ".cfg",
+    ".args",
 )
 
 
@@ -36,72 +49,89 @@ class AdoptReport:
     """Why `runbook check` would not take the run file; empty where it does."""
 
     def as_dict(self) -> dict[str, object]:
-        """Everything for --json."""
-        found = self.adopted
-        findings = self.adopted.findings
+        """Return everything for --json."""
+        adopted = self.adopted
+        findings = adopted.findings
+        carried = {"key": "key", "value": "value", "from": "source"}
+        errors = {"number": "number", "what": "problem", "remedy": "remedy"}
+        remark = {"text": "text", "why": "why"}
         return {
             "run_file": str(self.path),
-            "run": found.name,
+            "run": adopted.name,
             "site": findings.site.site,
-            "framework": found.framework,
-            "filled_in_from": found.base,
-            "carried": self._rows(
-                findings.carried.values(), **{"key": "key", "value": "value", "from": "source"}
-            ),
-            "not_carried": self._rows(findings.leftovers, text="text", why="why"),
-            "done_by_itself": self._rows(findings.automatic, text="text", why="why"),
-            "errors": self._rows(found.errors, number="number", what="problem", remedy="remedy"),
-            "notes": list(found.script.notes),
-            "required": [{"key": key, "what": what} for key, what in found.required.items()],
+            "framework": adopted.framework,
+            "filled_in_from": adopted.base,
+            "carried": self._rows(findings.carried.values(), carried),
+            "not_carried": self._rows(findings.leftovers, remark),
+            "done_by_itself": self._rows(findings.automatic, remark),
+            "errors": self._rows(adopted.errors, errors),
+            "notes": list(adopted.script.notes),
+            "required": self._required_rows(),
             "check": self.refused or "passes",
         }
 
-    def _rows(self, items: Iterable[Any], **attributes: str) -> list[Row]:
-        """Items with their lines and places, and these attributes under these keys."""
+    def _rows(self, items: Iterable[Any], attributes: Mapping[str, str]) -> list[Row]:
+        """Return a row for each item: its line, its place, and these attributes under these keys."""
         places = self.adopted.script.places
-        return [
-            {"line": item.line, "place": places[item.line]}
-            | {key: getattr(item, name) for key, name in attributes.items()}
-            for item in items
-        ]
+        rows: list[Row] = []
+        for item in items:
+            row = {"line": item.line, "place": places[item.line]}
+            row |= {key: getattr(item, name) for key, name in attributes.items()}
+            rows.append(row)
+        return rows
+
+    def _required_rows(self) -> list[Row]:
+        """Return a row for each key that the site requires and the script does not give."""
+        return [{"key": key, "what": meaning} for key, meaning in self.adopted.required.items()]
 
     def as_text(self) -> str:
-        """The report for a terminal."""
-        found = self.adopted
-        findings = self.adopted.findings
-        places = self.adopted.script.places
+        """Return the report for a terminal."""
+        adopted = self.adopted
+        findings = adopted.findings
+        num_values = len(findings.carried)
         site = findings.site.site
-        values = len(findings.carried)
-        parts = [f"{self.path}: {values} values, site {site}, framework {found.framework}."]
-        if found.base:
+        parts = [f"{self.path}: {num_values} values, site {site}, framework {adopted.framework}."]
+        if adopted.base:
             parts.append(
-                f"What the script does not say is as in params/{found.base}.yaml, which its document became."
+                f"What the script does not say is as in params/{adopted.base}.yaml, which its document became."
             )
-        parts += [f"Note: {note}." for note in found.script.notes]
-        errors = [
-            {"no": e.number, "where": places[e.line], "what": e.problem, "we": e.remedy}
-            for e in found.errors
-        ]
-        left = [
-            {"where": places[one.line], "what": one.text, "because": one.why}
-            for one in findings.leftovers
-        ]
-        required = [{"key": key, "what": what} for key, what in found.required.items()]
-        for title, rows in (
-            ("Errors of the documents in this script", errors),
-            ("Not carried over", left),
-        ):
-            parts.append(
-                Table(rows, f"{title}: {len(rows)}").as_text() if rows else f"{title}: none."
-            )
+        parts += [f"Note: {note}." for note in adopted.script.notes]
+        parts.append(_table("Errors of the documents in this script", self._error_rows()))
+        parts.append(_table("Not carried over", self._leftover_rows()))
+        required = self._required_rows()
         title = "Still to be given, in the run file or by --set"
         parts.append(Table(required, title).as_text() if required else f"{title}: nothing.")
-        name = found.name if self.path.parent.name == "params" else str(self.path)
+        in_params = self.path.parent.name == "params"
+        name = adopted.name if in_params else str(self.path)
         if self.refused:
-            end = f"{name} will say:\n{self.refused}"
+            parts.append(f"runbook check {name} will say:\n{self.refused}")
         else:
-            end = f"{name}: passes. Next: runbook plan {name}"
-        return "\n\n".join([*parts, f"runbook check {end}"])
+            parts.append(f"runbook check {name}: passes. Next: runbook plan {name}")
+        return "\n\n".join(parts)
+
+    def _error_rows(self) -> list[Row]:
+        places = self.adopted.script.places
+        return [
+            {
+                "no": error.number,
+                "where": places[error.line],
+                "what": error.problem,
+                "we": error.remedy,
+            }
+            for error in self.adopted.errors
+        ]
+
+    def _leftover_rows(self) -> list[Row]:
+        places = self.adopted.script.places
+        return [
+            {"where": places[remark.line], "what": remark.text, "because": remark.why}
+            for remark in self.adopted.findings.leftovers
+        ]
+
+
+def _table(title: str, rows: list[Row]) -> str:
+    """Return a table with the number of its rows in the title, or one line where it has none."""
+    return Table(rows, f"{title}: {len(rows)}").as_text() if rows else f"{title}: none."
 
 
 def adopt(scripts: Sequence[Path], out: Path | None, *, replace: bool = False) -> AdoptReport:
@@ -113,32 +143,35 @@ def adopt(scripts: Sequence[Path], out: Path | None, *, replace: bool = False) -
     project = params.project_root()
     # No secret goes into the sandbox, so that none can come out of it into the run file.
     files = [(path.name, mask(_read(path))) for path in scripts]
-    beside, secret_files = _beside(scripts[0])
+    beside, secret_files = _files_beside(scripts[0])
     path = out or project / "params" / f"{run_name(scripts[0])}.yaml"
     if path.suffix not in (".yaml", ".yml"):
         raise ParamsError(f"--out {path}: a run file is called NAME.yaml.")
-    found = adopt_text(files, path.stem, project, beside)
-    found = dataclasses.replace(found, script=_with_notes(found.script, secret_files))
-    if path.exists() and not replace and path.read_text(encoding="utf-8") != found.text:
+    adopted = adopt_text(files, path.stem, project, beside)
+    adopted = dataclasses.replace(adopted, script=_with_notes(adopted.script, secret_files))
+    if path.exists() and not replace and path.read_text(encoding="utf-8") != adopted.text:
         raise ParamsError(
             f"{path} is there and says something else. Name another with --out, or give --replace."
         )
-    refused = _refusal(found, project)
-    write_text(path, found.text)
-    return AdoptReport(found, path, refused)
+    refused = _refusal(adopted, project)
+    write_text(path, adopted.text)
+    return AdoptReport(adopted, path, refused)
 
 
 def run_name(script: Path) -> str:
-    """The name of a run that a script's name gives.
+    """Return the name of a run that a script's name gives.
 
     >>> run_name(Path("a/04-gpt175B.sh")), run_name(Path("my job.sbatch")), run_name(Path("models.sh"))
     ('04-gpt175B', 'my-job', 'adopted-models')
     """
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", script.stem).strip("-._")[:60]
-    return f"adopted-{stem or 'script'}" if stem in ("", "models", "datasets", "local") else stem
+    if stem in ("", "models", "datasets", "local"):  # names of other files in params
+        return f"adopted-{stem or 'script'}"
+    return stem
 
 
 def _read(path: Path) -> str:
+    """Read a job script. Raise `ParamsError` where it is no text file of at most 256 KiB."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -158,7 +191,7 @@ _CODE = (".sh", ".bash", ".slurm", ".sbatch", ".pbs", ".py")
 
 
 def is_secret_file(name: str, text: str) -> bool:
-    """Whether a file is nothing but a secret, by its name or because it is one long word of letters and digits.
+    """Return whether a file is nothing but a secret: by its name, or as one long word of letters and digits.
 
     >>> is_secret_file("hf_token.txt", "x"), is_secret_file("wandb", "0123456789abcdef01ab"), is_secret_file("a.py", "x")
     (True, True, False)
@@ -175,44 +208,53 @@ def _with_notes(script: Script, secret_files: Sequence[str]) -> Script:
     return dataclasses.replace(script, notes=(*script.notes, *notes))
 
 
-def _beside(script: Path) -> tuple[dict[str, str], list[str]]:
-    """The small text files in the script's folder and the two levels below it, which the script may start or read.
+def _files_beside(script: Path) -> tuple[dict[str, str], list[str]]:
+    """Read the small text files in the script's folder and the two levels below it, which it may start or read.
 
     Tokens in them are masked. Files that are nothing but a secret are left out; the second list has their names.
     """
     folder = script.resolve().parent
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     secret_files: list[str] = []
-    total = 0
-    for path in (
-        path for pattern in ("*", "*/*", "*/*/*") for path in sorted(folder.glob(pattern))
-    ):
-        inside = path.relative_to(folder)
-        hidden = any(part.startswith(".") for part in inside.parts)
-        if (
-            hidden
-            or path.is_symlink()
-            or not path.is_file()
-            or path.suffix not in _TEXT
-            or path.name == script.name
-        ):
+    num_bytes = 0
+    for path in _text_files(folder):
+        if path.name == script.name:
             continue
         size = path.stat().st_size
-        fits = size <= _MOST_BYTES and total + size <= 4 << 20 and len(found) < 300
-        if fits and b"\0" not in (raw := path.read_bytes()):
-            text = raw.decode("utf-8", errors="replace")
-            if is_secret_file(path.name, text):
-                secret_files.append(inside.as_posix())
-                continue
-            found[inside.as_posix()] = mask(text)
-            total += size
-    return found, secret_files
+        if size > _MOST_BYTES or num_bytes + size > _MOST_BYTES_BESIDE or len(texts) >= _MOST_FILES:
+            continue
+        raw = path.read_bytes()
+        if b"\0" in raw:
+            continue
+        name = path.relative_to(folder).as_posix()
+        text = raw.decode("utf-8", errors="replace")
+        if is_secret_file(path.name, text):
+            secret_files.append(name)
+        else:
+            texts[name] = mask(text)
+            num_bytes += size
+    return texts, secret_files
 
 
-def _refusal(found: Adoption, project: Path) -> str:
+_MOST_BYTES_BESIDE = 4 << 20
+_MOST_FILES = 300
+
+
+def _text_files(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder and of two levels below it that are text by their names; no hidden one, no link."""
+    for pattern in ("*", "*/*", "*/*/*"):
+        for path in sorted(folder.glob(pattern)):
+            hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+            is_text = path.suffix in _TEXT_ENDINGS
+            if is_text and not hidden and path.is_file() and not path.is_symlink():
+                yield path
+
+
+def _refusal(adopted: Adoption, project: Path) -> str:
+    """Return why `runbook check` would not take the run file; empty where it would."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"{found.name}.yaml"
-        path.write_text(found.text, encoding="utf-8")
+        path = Path(folder) / f"{adopted.name}.yaml"
+        path.write_text(adopted.text, encoding="utf-8")
         try:
             params.load(str(path), project=project, portable=True)
             render_all(str(path), (), Path(folder) / "scripts", placeholders=True)

@@ -42,7 +42,7 @@ class Word:
         '/data/$USER_DIR/text'
         """
         text = self.text.replace(FOLDER, "$PWD").replace(PARENT, "$PWD/..")
-        return _NOT_SET.sub(lambda found: f"${found[1]}", text)
+        return _NOT_SET.sub(lambda marker: f"${marker[1]}", text)
 
 
 @dataclass(frozen=True)
@@ -101,51 +101,56 @@ class Script:
         return self.text.splitlines()
 
     def value(self, name: str) -> Word | None:
-        """The last value that a variable was given, for the whole script or for one command."""
-        own = [
-            Word(setting.value, setting.line) for setting in self.settings if setting.name == name
-        ]
-        values = own or [
-            command.environment[name] for command in self.commands if name in command.environment
-        ]
-        return values[-1] if values else None
+        """Return the last value that a variable was given; None where it was given none.
+
+        Values for the whole script come before those for one command.
+        """
+        for setting in reversed(self.settings):
+            if setting.name == name:
+                return Word(setting.value, setting.line)
+        for command in reversed(self.commands):
+            if name in command.environment:
+                return command.environment[name]
+        return None
 
     def assumed(self, word: Word, key: str) -> bool:
-        """Whether a number of nodes or devices is the one that the sandbox assumes where the script asks for none."""
-        nodes = key.endswith(".nodes")
-        names = ("nodes", "select") if nodes else ("gpus-per-node", "gres")
-        asked = any(directive.name in names for directive in self.directives)
-        number = str(ASSUMED_NODES if nodes else ASSUMED_DEVICES)
+        """Return whether a number of nodes or devices is the one that the sandbox assumes where a script asks for none."""
+        is_nodes = key.endswith(".nodes")
+        names = ("nodes", "select") if is_nodes else ("gpus-per-node", "gres")
+        is_asked = any(directive.name in names for directive in self.directives)
+        number = str(ASSUMED_NODES if is_nodes else ASSUMED_DEVICES)
+        if is_asked or word.text != number:
+            return False
         row = self.lines[word.line - 1] if 0 < word.line <= len(self.lines) else ""
-        return not asked and word.text == number and not re.search(rf"(?<!\d){number}(?!\d)", row)
+        is_written = re.search(rf"(?<!\d){number}(?!\d)", row)
+        return not is_written
 
     def matching(self, pattern: str) -> list[tuple[int, re.Match[str]]]:
-        """Every line that has the pattern, by its number."""
+        """Return every line that has the pattern: its number and the match."""
         compiled = re.compile(pattern)
-        return [
-            (number, found)
-            for number, line in enumerate(self.lines, 1)
-            if (found := compiled.search(line))
-        ]
+        matches = [(number, compiled.search(line)) for number, line in enumerate(self.lines, 1)]
+        return [(number, match) for number, match in matches if match]
 
 
 def is_prose(text: str) -> bool:
-    """Whether a text is a page with fenced code blocks."""
+    """Return whether a text is a page with fenced code blocks."""
     return not text.startswith("#!") and any(_FENCE.match(line) for line in text.splitlines())
 
 
 def code_blocks(text: str) -> list[str]:
-    """The shell blocks of a page, each with empty lines before it, so that line numbers stay."""
+    """Return the shell blocks of a page, each with empty lines before it, so that line numbers stay."""
     blocks: list[str] = []
-    inside: str | None = None
+    language: str | None = None  # of the block around a line; None outside of blocks
     for number, line in enumerate(text.splitlines()):
         fence = _FENCE.match(line)
-        if fence and inside is None:
-            inside = fence[1].lower()
-            if inside in _SHELL_FENCES:
+        if fence and language is None:
+            language = fence[1].lower()
+            if language in _SHELL_FENCES:
                 blocks.append("\n" * (number + 1))
         elif fence:
-            inside = None
-        elif inside in _SHELL_FENCES:
-            blocks[-1] += (re.sub(r"^\s*\$ ", "", line) if inside == "console" else line) + "\n"
+            language = None
+        elif language in _SHELL_FENCES:
+            is_console = language == "console"  # whose commands stand after a prompt
+            code = re.sub(r"^\s*\$ ", "", line) if is_console else line
+            blocks[-1] += f"{code}\n"
     return blocks
