@@ -71,7 +71,7 @@ class AdoptReport:
         }
 
     def _rows(self, items: Iterable[Any], attributes: Mapping[str, str]) -> list[Row]:
-        """Return a row for each item: its line, its place, and these attributes under these keys."""
+        """Return a row for each item: its line, its place, and attributes under their keys."""
         places = self.adopted.script.places
         rows: list[Row] = []
         for item in items:
@@ -93,7 +93,8 @@ class AdoptReport:
         parts = [f"{self.path}: {num_values} values, site {site}, framework {adopted.framework}."]
         if adopted.base:
             parts.append(
-                f"What the script does not say is as in params/{adopted.base}.yaml, which its document became."
+                f"What the script does not say is as in params/{adopted.base}.yaml, "
+                "which its document became."
             )
         parts += [f"Note: {note}." for note in adopted.script.notes]
         parts.append(_table("Errors of the documents in this script", self._error_rows()))
@@ -137,8 +138,8 @@ def _table(title: str, rows: list[Row]) -> str:
 def adopt(scripts: Sequence[Path], out: Path | None, *, replace: bool = False) -> AdoptReport:
     """Run the script in a sandbox, write the run file, and say whether `runbook check` accepts it.
 
-    The small text files in the first script's folder are at hand in the sandbox, as copies. An existing run file with
-    other contents is refused, unless `replace`.
+    The small text files in the first script's folder are at hand in the sandbox, as copies. An
+    existing run file with other contents is refused, unless `replace`.
     """
     project = params.project_root()
     # No secret goes into the sandbox, so that none can come out of it into the run file.
@@ -191,7 +192,9 @@ _CODE = (".sh", ".bash", ".slurm", ".sbatch", ".pbs", ".py")
 
 
 def is_secret_file(name: str, text: str) -> bool:
-    """Return whether a file is nothing but a secret: by its name, or as one long word of letters and digits.
+    """Return whether a file is nothing but a secret.
+
+    Its name says so, or it is one long word of letters and digits.
 
     >>> is_secret_file("hf_token.txt", "x"), is_secret_file("wandb", "0123456789abcdef01ab"), is_secret_file("a.py", "x")
     (True, True, False)
@@ -209,9 +212,12 @@ def _with_notes(script: Script, secret_files: Sequence[str]) -> Script:
 
 
 def _files_beside(script: Path) -> tuple[dict[str, str], list[str]]:
-    """Read the small text files in the script's folder and the two levels below it, which it may start or read.
+    """Read the small text files next to a script, which it may start or read.
 
-    Tokens in them are masked. Files that are nothing but a secret are left out; the second list has their names.
+    They are in its folder and the two levels below it.
+
+    Tokens in them are masked. Files that are nothing but a secret are left out; the second list has
+    their names.
     """
     folder = script.resolve().parent
     texts: dict[str, str] = {}
@@ -241,7 +247,10 @@ _MOST_FILES = 300
 
 
 def _text_files(folder: Path) -> Iterator[Path]:
-    """Yield the files of a folder and of two levels below it that are text by their names; no hidden one, no link."""
+    """Yield the files of a folder and of two levels below it that are text by their names.
+
+    No hidden one, no link.
+    """
     for pattern in ("*", "*/*", "*/*/*"):
         for path in sorted(folder.glob(pattern)):
             hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)

@@ -44,7 +44,10 @@ class Adoption:
     """The run file."""
     framework: str
     base: str
-    """The run whose script is called, and whose values fill in what is missing; empty where the script is whole."""
+    """The run whose script is called, and whose values fill in what is missing.
+
+    Empty where the script is whole.
+    """
     script: Script
     findings: Findings
     errors: Sequence[KnownError]
@@ -57,9 +60,12 @@ def adopt(
     project: Path,
     beside: Mapping[str, str] | None = None,
 ) -> Adoption:
-    """Run the first script in a sandbox, with the others and the files `beside` it at hand; read what it started.
+    """Run the first script in a sandbox, with the others and the files `beside` it at hand.
 
-    Raises `ParamsError` where the script starts no training and sets nothing that a document's script reads.
+    Read what it started.
+
+    Raises `ParamsError` where the script starts no training and sets nothing that a document's
+    script reads.
     """
     script = follow(files, beside or {}, _starts_training)
     launches = launches_of(script.commands)
@@ -67,8 +73,9 @@ def adopt(
     base = _base(script, launches, calls)
     if not launches and not base:
         raise ParamsError(
-            f"{files[0][0]} starts no training, and sets no variable that the five documents' scripts read. Give the "
-            "script that is submitted (and, after it, the one it starts), or the block of exports before it."
+            f"{files[0][0]} starts no training, and sets no variable that the five documents' scripts "
+            "read. Give the script that is submitted (and, after it, the one it starts), or the block "
+            "of exports before it."
         )
     settings = _base_settings(base, script, launches, calls, project) if base else None
     site = settings.site if settings else _site_of(script, project)
@@ -85,7 +92,7 @@ def adopt(
 
 
 def _starts_training(commands: Sequence[StartedProgram]) -> bool:
-    """Return whether one of these commands is a training, or a document's script that starts one."""
+    """Return whether one of these commands is a training, or starts a document's script."""
     return bool(launches_of(commands) or calls_of(commands))
 
 
@@ -96,7 +103,10 @@ def _site_of(script: Script, project: Path) -> Site:
 
 
 def _base(script: Script, launches: Sequence[Launch], calls: Sequence[DocumentCall]) -> str:
-    """Return the run that fills in what a script leaves to a document's script, or to NeMo's own file; empty: none."""
+    """Return the run that fills in what a script leaves to another file; empty where it is whole.
+
+    The other file is a document's script, or NeMo's own.
+    """
     if calls and not launches:
         return calls[-1].run
     for launch in launches:
@@ -118,7 +128,10 @@ def _base_settings(
     calls: Sequence[DocumentCall],
     project: Path,
 ) -> Settings:
-    """Load the run file that a document's script became; of NeMo the size that is asked for, else its script's own."""
+    """Load the run file that a document's script became.
+
+    Of NeMo the size that is asked for, else its script's own.
+    """
     size = _size_of_launches(launches)
     if base == _NEMO_RUN and not size:
         variable = script.value("MODEL_SIZE")
@@ -132,7 +145,10 @@ def _base_settings(
 
 
 def _size_of_launches(launches: Sequence[Launch]) -> str:
-    """Return the size that names NeMo's own file in the first launch that has one; empty where none has."""
+    """Return the size that names NeMo's own file in the first launch that has one.
+
+    Empty where none has.
+    """
     for launch in launches:
         size = options.size_of(launch.arguments)
         if size:
@@ -191,7 +207,10 @@ def _take_framework(framework: str, findings: Findings) -> None:
 
 
 def _take_script(evidence: Evidence, framework: str) -> options.ModelKind:
-    """Take everything that the script says, the job's environment last; return the kind of model."""
+    """Take everything that the script says, the job's environment last.
+
+    Return the kind of model.
+    """
     script = evidence.script
     findings = evidence.findings
     kind: options.ModelKind = {}
@@ -217,7 +236,7 @@ def _take_submission(call: DocumentCall, findings: Findings) -> None:
 
 
 def _take_last_launch(evidence: Evidence, framework: str) -> options.ModelKind:
-    """Take the last launch: the program's options, its starter's, and the knobs that add to them."""
+    """Take the last launch: the options of program and starter, and the knobs beside them."""
     launch = evidence.launches[-1]
     findings = evidence.findings
     kind: options.ModelKind = {}
@@ -250,7 +269,10 @@ def _take_nemo(launch: Launch, findings: Findings) -> None:
 
 
 def _take_exports(evidence: Evidence) -> None:
-    """Take the knobs of a script that starts no training itself: those of the document's script that it calls."""
+    """Take the knobs of a script that starts no training itself.
+
+    Where it calls a document's script, they are those that this script gets.
+    """
     script = evidence.script
     if evidence.calls:
         values = dict(evidence.calls[-1].command.environment)
@@ -266,7 +288,10 @@ _OTHER_MODELS = re.compile(
 
 
 def _take_kind(launch: Launch, findings: Findings) -> None:
-    """Say where a script trains something that no run file describes; one bare python is one device."""
+    """Say where a script trains something that no run file describes.
+
+    One bare python is one device.
+    """
     script = launch.script
     if _OTHER_MODELS.search(script.text):
         name = script.shown.rpartition("/")[2]
@@ -291,7 +316,7 @@ _OPTIONS_OF_OTHER_MODELS = (
 
 
 def _starts_one_process(launch: Launch) -> bool:
-    """Return whether nothing but python, or torchrun without a number of processes, is around the script."""
+    """Return whether a launch starts one process: by bare python, or torchrun without a number."""
     if launch.programs == ["torchrun"]:
         return not option(launch.part("torchrun"), "nproc-per-node")
     return launch.programs == ["python"]
@@ -360,7 +385,9 @@ MEGATRON_DEFAULTS: dict[str, Any] = {
     "training.seed": 1234,
     "data.split": "969,30,1",
 }
-"""What Megatron's own parser takes where an option is missing (both pinned versions), where that is not ours."""
+"""What Megatron's own parser takes where an option is missing (both pinned versions), where that is
+not ours.
+"""
 
 
 def _fill(findings: Findings, framework: str, *, from_options: bool) -> None:
@@ -438,7 +465,10 @@ def _carried_lengths(prefix: str, findings: Findings) -> list[CarriedValue]:
 
 
 def _nodes(findings: Findings) -> None:
-    """Set nodes of the site's size, as many as the layout fills where the script leaves them to sbatch or qsub."""
+    """Set nodes of the site's size, the fewest that the layout fills.
+
+    The script may leave their number to sbatch or qsub.
+    """
     _fit_nodes_to_site(findings)
     devices = findings.devices_per_node
     context = findings.number("parallel.context", 1)
@@ -453,7 +483,7 @@ def _nodes(findings: Findings) -> None:
 
 
 def _fit_nodes_to_site(findings: Findings) -> None:
-    """Cut nodes with a multiple of the devices that the site's nodes have into nodes of the site."""
+    """Count nodes of the site, where the script's nodes have a multiple of their devices."""
     carried = findings.carried.get("jobs.training.devices_per_node")
     site_devices = findings.site.hardware.devices_per_node
     if carried is None or not isinstance(carried.value, int) or not site_devices:
@@ -468,7 +498,7 @@ def _fit_nodes_to_site(findings: Findings) -> None:
 
 
 def _batch(findings: Findings) -> None:
-    """Compute the global batch where only the micro-batch, or GAS, is given: micro x copies x GAS."""
+    """Compute the global batch where only the micro-batch or GAS is given: micro x copies x GAS."""
     steps = findings.number("gas", 1)
     gas = findings.carried.get("gas")
     global_batch = findings.carried.get("training.global_batch")
@@ -535,9 +565,12 @@ def _drop_shape_of_named_model(
 
 
 def _is_of_kind(model: Model, kind: Mapping[str, str | float]) -> bool:
-    """Return whether a model has this activation, normalization and so on; Megatron's own where `kind` has none."""
-    wanted = {**_KINDS, **kind}
-    return all(getattr(model, field) == wanted[field] for field in _KINDS)
+    """Return whether a model has this activation, normalization and so on.
+
+    Megatron's own where `kind` has none.
+    """
+    full_kind = {**_KINDS, **kind}
+    return all(getattr(model, field) == full_kind[field] for field in _KINDS)
 
 
 def _is_implied(value: int, model: Model, shape: Mapping[str, int], field: str) -> bool:
@@ -549,7 +582,10 @@ def _is_implied(value: int, model: Model, shape: Mapping[str, int], field: str) 
 
 
 def _implied(model: Model, shape: Mapping[str, int], field: str) -> int:
-    """Return what a field of the shape is where nobody sets it; 0 for fields that are always set."""
+    """Return what a field of the shape is where nobody sets it.
+
+    0 for fields that are always set.
+    """
     implied = {
         "ffn_hidden": 4 * shape["hidden"],
         "kv_heads": shape["heads"],

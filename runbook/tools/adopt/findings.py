@@ -103,7 +103,10 @@ class Findings:
     def read(
         self, key: str, word: Word, source: str, read: Callable[[str], Any], *, over: bool = True
     ) -> None:
-        """Take a word as a value; one that is unknown or of another kind is left, with the reason."""
+        """Take a word as a value.
+
+        One that is unknown or of another kind is left, with the reason.
+        """
         text = f"{source} {word.shown}"
         if not word.known:
             self.leave(word.line, text, f"its value is known only while the script runs: set {key}")

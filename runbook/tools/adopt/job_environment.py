@@ -33,7 +33,7 @@ _OURS = {
 
 
 def take_variables(script: Script, findings: Findings) -> None:
-    """Take the job's variables: the site sets some of them already, the others belong in its file."""
+    """Take the job's variables; those that the site does not set belong in its file."""
     site = findings.site
     group_of = {name: group for group, values in site.environment.items() for name in values}
     last_settings = {setting.name: setting for setting in script.settings}
@@ -46,13 +46,18 @@ def take_variables(script: Script, findings: Findings) -> None:
             group = group_of.get(name, "")
             if _take_variable(name, value, group, findings) and group in site.switched_off:
                 switched_on.add(group)
-    for line, match in script.matching(r"^\s*unset\s+(\w+)"):
-        name = match[1]
-        if name in group_of and site.environment[group_of[name]][name] is None:
-            findings.does(line, f"unset {name}", f"{findings.site_file} unsets it")
+    _take_unset(script, group_of, findings)
     switches = " ".join(f"+{group}" for group in sorted(switched_on - {"debug"}))
     if switches:
         findings.take("jobs.switch", switches, 0, "the variables of these groups are set")
+
+
+def _take_unset(script: Script, group_of: Mapping[str, str], findings: Findings) -> None:
+    """Report the variables that the script unsets and the site too."""
+    for line, match in script.matching(r"^\s*unset\s+(\w+)"):
+        name = match[1]
+        if name in group_of and findings.site.environment[group_of[name]][name] is None:
+            findings.does(line, f"unset {name}", f"{findings.site_file} unsets it")
 
 
 def _take_variable(name: str, value: Word, group: str, findings: Findings) -> bool:
@@ -74,7 +79,7 @@ def _take_variable(name: str, value: Word, group: str, findings: Findings) -> bo
 
 
 def take_modules(script: Script, findings: Findings) -> None:
-    """Report each `module load`, and each activation of an environment, that the site does or lacks."""
+    """Report each `module load` and each activation of an environment."""
     for command in script.commands:
         words = [command.name, *(word.text for word in command.words[1:])]
         for module in _loaded_modules(words):
@@ -155,7 +160,7 @@ def _take_srun_container(srun: Sequence[Word], findings: Findings) -> None:
 
 
 def _take_singularity(words: Sequence[Word], findings: Findings) -> None:
-    """Take the image of `singularity exec`: a file, or a variable that a module of the site sets."""
+    """Take the image of `singularity exec`: a file, or a variable that the site's module sets."""
     for word in reversed(words):
         is_file = word.text.endswith((".sif", ".simg"))
         if is_file or word.shown.startswith("$"):
@@ -215,7 +220,10 @@ _ATTENTION = {
 def take_knobs(
     values: Mapping[str, Word], findings: Findings, models: Collection[str], *, over: bool
 ) -> None:
-    """Take every variable that a document's script would read; `over` off where options of the script say more."""
+    """Take every variable that a document's script would read.
+
+    `over` off where options of the script say more.
+    """
     for name, value in values.items():
         if name in _READ:
             key, read = _READ[name]
@@ -363,7 +371,9 @@ JOB = "jobs.training"
 
 
 def clock(text: str) -> str:
-    """Return a time limit as the run file has it; Slurm's bare number is minutes. Raise `ValueError` where it is none.
+    """Return a time limit as the run file has it.
+
+    Slurm's bare number is minutes. Raise `ValueError` where it is none.
 
     >>> clock("30"), clock("1-00:00:00"), clock("01:00:00"), clock('"45:00"')
     ('00:30:00', '24:00:00', '01:00:00', '00:45:00')
@@ -375,7 +385,10 @@ def clock(text: str) -> str:
 
 
 def _devices(text: str) -> int:
-    """Return the last number of gpu:a100:4, which counts the devices. Raise `ValueError` where there is none."""
+    """Return the last number of gpu:a100:4, which counts the devices.
+
+    Raise `ValueError` where there is none.
+    """
     numbers = re.findall(r"\d+", text)
     if not numbers:
         raise ValueError(text)
@@ -457,7 +470,10 @@ def drop_defaults(findings: Findings, one_task: bool) -> None:
 
 
 def drop_ssh(findings: Findings) -> None:
-    """Start DeepSpeed's training by torchrun: its own launcher needs ssh, which a queue's nodes rarely allow."""
+    """Start DeepSpeed's training on several nodes by torchrun.
+
+    DeepSpeed's own launcher needs ssh, which a queue's nodes rarely allow.
+    """
     if findings.value("jobs.launcher") == "deepspeed" and findings.number(f"{JOB}.nodes", 1) > 1:
         line = findings.carried["jobs.launcher"].line
         source = "deepspeed over several nodes, which needs ssh between them"

@@ -60,7 +60,10 @@ class Evidence:
 
 
 def errors_in(evidence: Evidence) -> list[KnownError]:
-    """Return all of them by number and line, each once a line; of some numbers each problem once a line."""
+    """Return all of them by number and line, each once a line.
+
+    Of some numbers each problem once a line.
+    """
     errors = {}
     for detect in DETECTORS:
         for error in detect(evidence):
@@ -98,7 +101,10 @@ def _labels(evidence: Evidence) -> Iterator[KnownError]:
     if label:
         line = _line_of_label(evidence, label)
         if line is not None:
-            problem = f'{model.layers} x {model.hidden} is called "{label}"; it has {show_count(parameters)} parameters'
+            problem = (
+                f'{model.layers} x {model.hidden} is called "{label}"; it has '
+                f"{show_count(parameters)} parameters"
+            )
             yield KnownError(number, line, problem, remedy)
     for line, size in _named_sizes(evidence.script):
         if not label_fits(size, parameters):
@@ -146,10 +152,16 @@ def _intervals(evidence: Evidence) -> Iterator[KnownError]:
         if setting is None:
             continue
         for word, value in _written_out(evidence, variable, name):
-            problem = f"{name} {value.shown} is written out: {variable} (line {setting.line}) does nothing"
+            problem = (
+                f"{name} {value.shown} is written out: {variable} (line {setting.line}) does "
+                "nothing"
+            )
             yield KnownError(4, word.line, problem, remedy)
         if evidence.called("azure-175b") and not evidence.launches:
-            problem = f"at the document's commit 04-gpt175B.sh ignores {variable}={setting.shown} and saves every 100"
+            problem = (
+                f"at the document's commit 04-gpt175B.sh ignores {variable}={setting.shown} and "
+                "saves every 100"
+            )
             yield KnownError(4, setting.line, problem, remedy)
 
 
@@ -217,13 +229,19 @@ def _tokenizer(evidence: Evidence) -> Iterator[KnownError]:
     prepares = re.search(r"0[23]-\w+\.sh", script.text)
     trains = re.search(r"04-gpt175B\.sh", script.text)
     if len(folders) > 1 or (folders and prepares and trains):
-        problem = "DATASET_FOLDER_NAME means the raw text's folder in steps 02 and 03, the token files' in 04"
+        problem = (
+            "DATASET_FOLDER_NAME means the raw text's folder in steps 02 and 03, the token files' "
+            "in 04"
+        )
         line = next(iter(folders.values()))
         yield KnownError(13, line, problem, "places have one name each: paths in the site's file")
 
 
 def _tokenizer_files(evidence: Evidence) -> list[tuple[Word, Word]]:
-    """Return the vocabulary and merges of each launch; where no launch has both, those of the variables."""
+    """Return the vocabulary and merges of each launch.
+
+    Where no launch has both, those of the variables.
+    """
     files = []
     for launch in evidence.launches:
         vocabulary = option(launch.arguments, "vocab-file")
@@ -261,7 +279,10 @@ _OWN_FOLDERS = (
 
 @dataclass(frozen=True)
 class DocumentStart:
-    """The size and the folder that a document's script is started with; empty where it takes its own."""
+    """The size and the folder that a document's script is started with.
+
+    Empty where it takes its own.
+    """
 
     line: int
     shape: tuple[str, str]
@@ -289,16 +310,24 @@ def _checkpoints_of_launches(evidence: Evidence) -> Iterator[KnownError]:
         save = option(launch.arguments, "save")
         if save is None:
             continue
-        sizes = [option(launch.arguments, name) for name in ("num-layers", "hidden-size")]
-        shape = [size.text if size else "" for size in sizes]
+        shape = [_value(launch, "num-layers"), _value(launch, "hidden-size")]
         if shapes.get(save.shown, shape) != shape:
             problem = f"two sizes of model save into {save.shown}"
             yield KnownError(14, save.line, problem, _OWN_FOLDERS)
         shapes[save.shown] = shape
         names_size = any(len(size) > 1 and size in save.shown for size in shape)
         if size_is_knob and "CHECKPOINT_PATH" in knobs and not names_size:
-            problem = "the model's size is a knob, and every size saves into and loads from one CHECKPOINT_PATH"
+            problem = (
+                "the model's size is a knob, and every size saves into and loads from one "
+                "CHECKPOINT_PATH"
+            )
             yield KnownError(14, knobs["CHECKPOINT_PATH"], problem, _OWN_FOLDERS)
+
+
+def _value(launch: Launch, name: str) -> str:
+    """Return the value of a launch's option; empty where it has none."""
+    word = option(launch.arguments, name)
+    return word.text if word else ""
 
 
 def _devices(evidence: Evidence) -> Iterator[KnownError]:
@@ -324,7 +353,10 @@ def _devices(evidence: Evidence) -> Iterator[KnownError]:
             problem = f"{setting.name}={number}, but {on_nodes} are {world} devices"
             yield KnownError(15, setting.line, problem, remedy)
         if name in ("dp_size", "dp", "dpsize") and number * copy != world:
-            problem = f"{copy} devices a copy x DP {number} = {number * copy}, but there are {world} devices"
+            problem = (
+                f"{copy} devices a copy x DP {number} = {number * copy}, but there are {world} "
+                "devices"
+            )
             yield KnownError(15, setting.line, problem, remedy)
 
 
@@ -343,7 +375,10 @@ def _state(evidence: Evidence) -> Iterator[KnownError]:
     state = bytes_per_parameter * parameters / findings.model_parallel  # bytes on a device
     if state > memory:
         line = findings.carried.get("parallel.zero_stage", findings.carried["model"]).line
-        problem = f"{state / 2**30:.1f} GiB of weights, gradients and optimizer on a device of {memory / 2**30:.0f} GiB"
+        problem = (
+            f"{state / 2**30:.1f} GiB of weights, gradients and optimizer on a device of "
+            f"{memory / 2**30:.0f} GiB"
+        )
         remedy = "the plan refuses it and shows the sum; more tensor, pipeline or copies"
         yield KnownError(16, line, problem, remedy)
 
@@ -358,7 +393,10 @@ def _nodes(evidence: Evidence) -> Iterator[KnownError]:
     asked = numbers[-1]
     for name, number, line in _nodes_of_program(evidence):
         if number.isdigit() and number != asked.value:
-            problem = f"{name}={number}, but the queue is asked for {asked.value} nodes (line {asked.line})"
+            problem = (
+                f"{name}={number}, but the queue is asked for {asked.value} nodes (line "
+                f"{asked.line})"
+            )
             yield KnownError(18, line, problem, remedy)
     called = evidence.called("lumi-13b")
     if called and asked.value != "2" and not evidence.launches:
@@ -368,7 +406,10 @@ def _nodes(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _nodes_of_program(evidence: Evidence) -> list[tuple[str, str, int]]:
-    """Return the numbers of nodes that variables and torchrun's options have: name, number and line."""
+    """Return the numbers of nodes that variables and torchrun's options have.
+
+    Each is a name, a number and a line.
+    """
     numbers = []
     for setting in evidence.script.settings:
         if setting.name.lower() in ("num_node", "num_nodes", "nnodes"):
@@ -407,7 +448,10 @@ def _conda(evidence: Evidence) -> Iterator[KnownError]:
         yield KnownError(24, max(first_lines.values()), problem, remedy)
     elif first_lines and calls:
         ((date, line),) = first_lines.items()
-        problem = f"{calls[-1].script} sources setup.sh, which loads conda 2023-09-29-unstable, not {date}"
+        problem = (
+            f"{calls[-1].script} sources setup.sh, which loads conda 2023-09-29-unstable, not "
+            f"{date}"
+        )
         yield KnownError(24, line, problem, remedy)
 
 

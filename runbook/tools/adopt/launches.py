@@ -51,7 +51,9 @@ def launches_of(commands: Sequence[StartedProgram]) -> list[Launch]:
 
 
 def option(words: Sequence[Word], *names: str) -> Word | None:
-    """Return the last value of an option, as `--name value` or `--name=value`; None where it has none.
+    """Return the last value of an option, as `--name value` or `--name=value`.
+
+    None where it has none.
 
     Dashes and underscores in its name are alike.
     """
@@ -86,7 +88,10 @@ _AROUND_A_TRAINING = ("step", "container", "wrapper", "starter")
 
 
 def _place_of_script(command: StartedProgram) -> int | None:
-    """Return which word of a command is a Python script; None where none is, or where something else starts it."""
+    """Return which word of a command is a Python script.
+
+    None where none is, or where something else starts it.
+    """
     if command.kind == "unknown" and command.words[0].text.endswith(".py"):
         return 0
     if command.kind in ("starter", "python"):
@@ -95,7 +100,7 @@ def _place_of_script(command: StartedProgram) -> int | None:
 
 
 def _is_training(words: Sequence[Word], place: int) -> bool:
-    """Return whether the script at this place trains: by its name, else by the options that it gets."""
+    """Return whether the script at this place trains: by its name, else by its options."""
     script = words[place].text
     if _TRAINS.search(script):
         return True
@@ -150,7 +155,10 @@ def program_name(word: Word) -> str:
 
 
 def _script_place(words: Sequence[Word]) -> int:
-    """The training script among the words of a starter or of Python: a .py file, or the module after -m; 0: none."""
+    """Return which word of a starter or of Python is the training script; 0 where none is.
+
+    It is a .py file, or the module after -m.
+    """
     for number, (before, word) in enumerate(pairwise(words), 1):
         if before.text in ("-m", "--module"):
             if word.text not in _MODULES:
@@ -199,7 +207,8 @@ DOCUMENTS: tuple[tuple[str, str, str, set[str]], ...] = (
     ),
     ("slurm", "slurm-oscar", r"(^|/)megatron_ds_[ms]nmg\.slurm$", set()),
 )
-"""Of each document: its site, the run file that it became, its own scripts, and names that these read.
+"""Of each document: its site, the run file that it became, its own scripts, and names that these
+read.
 
 The names tell a block of exports that starts nothing.
 """
@@ -220,7 +229,10 @@ def site_of(script: Script, sites: Collection[str]) -> str:
 
 
 def _most_signs(script: Script, sites: Collection[str]) -> tuple[str, int]:
-    """Return the site that most signs in the script speak for, and their weight; Slurm's own with 0 where none does."""
+    """Return the site that most signs in the script speak for, and their weight.
+
+    Slurm's own with 0 where none does.
+    """
     queues = {directive.queue for directive in script.directives}
     best = "slurm"
     best_score = 0
@@ -241,7 +253,7 @@ def _sum_of_signs(text: str, signs: Sequence[tuple[str, int]]) -> int:
 
 
 def framework_of(launches: Sequence[Launch]) -> str:
-    """Return whose training program is started: by its own name, its options, else by its folder."""
+    """Return whose training program is started, by its name, its options or its folder."""
     words = []
     programs: set[str] = set()
     for launch in launches:
@@ -281,7 +293,9 @@ def _word_like(pattern: str, words: Sequence[Word]) -> str:
 
 
 def run_of(script: Script) -> str:
-    """Return the run whose script reads most of the names that are set, else whose machine the text clearly speaks of.
+    """Return the run whose script reads most of the names that are set.
+
+    Where none are set, the run of the machine that the text clearly speaks of.
 
     Empty where neither tells.
     """

@@ -44,10 +44,12 @@ def run_job(
     missing: Sequence[str] = (),
     seconds: int = SECONDS,
 ) -> str:
-    """Run `command` in a sandbox that holds `files` in `folder`, and return the raw trace of everything it started.
+    """Run `command` in a sandbox, and return the raw trace of everything it started.
 
-    `missing` are absolute paths of programs that are not here: a stub takes the place of each. Raises `ProgramError`
-    where no sandbox can be made.
+    The sandbox holds `files` in `folder`.
+
+    `missing` are absolute paths of programs that are not here: a stub takes the place of each.
+    Raises `ProgramError` where no sandbox can be made.
     """
     absent = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if absent:
@@ -92,7 +94,10 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def _limits() -> list[str]:
-    """Return the programs before `unshare`: few processes, and nobody's rights where we are root (root has no limit)."""
+    """Return the programs before `unshare`, which limit the processes.
+
+    Where we are root they give nobody's rights, because root has no limit.
+    """
     if os.geteuid() == 0:
         nobody = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
         return ["prlimit", f"--nproc={MOST_PROCESSES}", *nobody]
@@ -110,7 +115,7 @@ def _num_threads_of_user() -> int:
 
 
 def _stage(stage: Path, files: Mapping[str, str], missing: Sequence[str]) -> None:
-    """Write what the sandbox is made of, readable by everyone: the job's files and the stubs under all their names."""
+    """Write what the sandbox is made of, readable by everyone: the job's files and the stubs."""
     os.chmod(stage, 0o755)  # noqa: PTH101 - the sandbox of root is entered as nobody
     (stage / "mount").mkdir()
     for name, text in files.items():
@@ -133,7 +138,10 @@ def _stage(stage: Path, files: Mapping[str, str], missing: Sequence[str]) -> Non
 
 
 def _write_stubs(programs: Path, launchers: Path) -> None:
-    """Write each stub under the names of all programs that it stands for; launchers are listed by empty files."""
+    """Write each stub under the names of all programs that it stands for.
+
+    Launchers are listed by empty files.
+    """
     programs.mkdir()
     launchers.mkdir()
     for kind, names in stub_programs().items():
@@ -190,14 +198,19 @@ _BLANK = re.compile(r"(?<![<&\w])<([A-Za-z][\w /.,:'-]*[\w.])>(?![>&(])")
 
 
 def filled_in(name: str, text: str) -> str:
-    """A script with markers for what its author left to fill in, such as <path to data>, which bash cannot read."""
+    """Return a script with markers for what its author left to fill in.
+
+    Bash cannot read <path to data>.
+    """
     if name.endswith((".json", ".py", ".txt", ".yaml", ".yml")):
         return text
     return _BLANK.sub(lambda blank: not_set(re.sub(r"\W+", "_", blank[1])), text)
 
 
 def environment(job: SandboxJob, keep_going: bool) -> dict[str, str]:
-    """Return what a queue and a login set, and a marker for each name that the job reads and nothing sets.
+    """Return the variables of a job: what a queue and a login set, and markers.
+
+    A marker stands for each name that the job reads and nothing sets.
 
     The job gets a file of its nodes' names. With `keep_going`, `exit` is ignored in it.
     """
@@ -245,7 +258,10 @@ class JobSize:
 
 
 def _job_size(job: SandboxJob) -> JobSize:
-    """Read the nodes, devices and tasks that a job asks for; the sandbox assumes some where it asks for none."""
+    """Read the nodes, devices and tasks that a job asks for.
+
+    The sandbox assumes some where it asks for none.
+    """
     asked = {directive.name: directive.value for directive in job.directives}
     nodes = _number(asked.get("nodes", "")) or _number(asked.get("select", ""))
     numbers = re.findall(r"\d+", asked.get("gpus-per-node") or asked.get("gres", ""))
@@ -305,13 +321,16 @@ def _pbs_variables(size: JobSize) -> dict[str, str]:
 
 
 def _number(text: str) -> int:
-    """Return the number that a text begins with; 0 where there is none, or one that no machine has."""
+    """Return the number that a text begins with.
+
+    0 where there is none, or one that no machine has.
+    """
     match = re.match(r"\d{1,6}(?!\d)", text)
     return int(match[0]) if match else 0
 
 
 def _never_set(job: SandboxJob) -> list[str]:
-    """Return the names that the job reads, that nothing sets, and whose absence it does not provide for."""
+    """Return the names that the job reads, nothing sets, and it cannot do without."""
     text = _code_that_runs(job)
     reads = set(re.findall(r"\$\{?#?([A-Za-z_]\w*)", text))
     unset = reads - _names_set(text) - _names_tested(text)
@@ -319,7 +338,7 @@ def _never_set(job: SandboxJob) -> list[str]:
 
 
 def _code_that_runs(job: SandboxJob) -> str:
-    """Join the main script and the files that it names, without comments and without quoted text."""
+    """Join the main script and the files that it names, without comments and quoted text."""
     main = job.files[job.main]
     called = [
         text
@@ -332,7 +351,7 @@ def _code_that_runs(job: SandboxJob) -> str:
 
 
 def _names_set(text: str) -> set[str]:
-    """Return the variables that a shell text sets: by an assignment, or by a builtin such as `read`."""
+    """Return the variables that a shell text sets: by assignments, or by builtins like `read`."""
     assigned = re.findall(r"(?:^|[\s;({&|`\"'])([A-Za-z_]\w*)(?:\[[^]]*\])?\+?=", text)
     setters = (
         r"\b(?:read|mapfile|readarray|getopts|for|select|unset|export|local|declare)\b([^\n;|]*)"

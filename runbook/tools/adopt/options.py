@@ -23,7 +23,7 @@ _DATASETS = {
 
 
 def _data_path(values: Sequence[Word], findings: Findings) -> None:
-    """Take the place of the token files: a dataset of the catalogue by its name, else a folder of files."""
+    """Take the token files: a dataset of the catalogue by its name, else a folder."""
     path = values[-1]
     paths = " ".join(value.shown for value in values)
     text = f"token files {paths[:80]}"
@@ -35,7 +35,10 @@ def _data_path(values: Sequence[Word], findings: Findings) -> None:
     folder = path.text.rpartition("/")[0]
     if is_blend:
         weights = ", ".join(f"{name} {weight:g}" for name, weight in blend.items())
-        why = f"name each in params/datasets.yaml (kind: tokenized, a folder of its own) and set data.blend: {weights}"
+        why = (
+            "name each in params/datasets.yaml (kind: tokenized, a folder of its own) and set "
+            f"data.blend: {weights}"
+        )
         findings.leave(path.line, text, why)
     elif dataset:
         findings.does(path.line, text, f"data.dataset: {dataset} knows its files")
@@ -54,7 +57,9 @@ def dataset_of(path: str) -> str:
 
 
 def _blend(values: Sequence[Word]) -> dict[str, float]:
-    """Return the weight of each text of `weight prefix weight prefix ...`; empty where it is no such list.
+    """Return the weight of each text of `weight prefix weight prefix ...`.
+
+    Empty where it is no such list.
 
     The files of one dataset are one text, whose weights are added up.
     """
@@ -128,7 +133,10 @@ _NEMO_OVERRIDE = re.compile(r"[+~]*(training\.)?(trainer|model|exp_manager)\.\w"
 
 
 def take_options(words: Sequence[Word], findings: Findings, framework: str) -> ModelKind:
-    """Take every option that has a key, report the others, and return the kind of model that they describe."""
+    """Take every option that has a key, and report the others.
+
+    Returns the kind of model that they describe.
+    """
     kind: ModelKind = {}
     site_options = _options_of_site(findings, framework)
     for word, name, values in pairs(words):
@@ -169,7 +177,7 @@ def _take_option(
 
 
 def _options_of_site(findings: Findings, framework: str) -> set[str]:
-    """Return the names of the options that the site's file gives to this framework, in one spelling."""
+    """Return the options that the site's file gives to this framework, in one spelling."""
     for name, checkout in findings.site.frameworks.items():
         if name == framework:
             return {option.replace("_", "-") for option in checkout.options}
@@ -215,7 +223,10 @@ def _layers_per_stage(layers_of_chunk: Word, findings: Findings) -> None:
 
 
 def _attention_dropout(share: Word, findings: Findings) -> None:
-    """Take the dropout of attention where it equals the other dropout: a run file has one value for both."""
+    """Take the dropout of attention where it equals the other one.
+
+    A run file has one value for both.
+    """
     try:
         dropout = float(share.text)
     except ValueError:
@@ -268,7 +279,10 @@ _NEMO_SIZE = re.compile(r"(?:--config-name=|(?:\+\+)?training=\w+/)([\w.-]+?)(?:
 
 
 def take_overrides(words: Sequence[Word], findings: Findings) -> None:
-    """Take values that are written as `name=value`; `training.` before them and `++` are the launcher's spelling."""
+    """Take values that are written as `name=value`.
+
+    `training.` before them and `++` are the launcher's spelling.
+    """
     for word in words:
         name, equals, text = word.text.partition("=")
         name = name.lstrip("+~").removeprefix("training.")
@@ -314,7 +328,10 @@ Number = int | float
 
 
 def _documents(commands: Sequence[StartedProgram]) -> list[dict[str, Any]]:
-    """Return the JSON objects that a training was started with; numbers that nothing sets become null."""
+    """Return the JSON objects that a training was started with.
+
+    Numbers that nothing sets become null.
+    """
     documents = []
     for command in commands:
         for text in command.files.values():
@@ -326,7 +343,10 @@ def _documents(commands: Sequence[StartedProgram]) -> list[dict[str, Any]]:
 
 
 def take_documents(script: Script, findings: Findings) -> None:
-    """Take the values of DeepSpeed's last configuration; options of the training program win over it."""
+    """Take the values of DeepSpeed's last configuration.
+
+    Options of the training program win over it.
+    """
     documents = _documents(script.commands)
     if not documents or not _DEEPSPEED_SIGNS & documents[-1].keys():
         return
@@ -365,7 +385,10 @@ def _number(key: str, value: Any, line: int, text: str, findings: Findings) -> N
 
 
 def _zero(value: Mapping[str, Any], line: int, script: Script, findings: Findings) -> None:
-    """Take DeepSpeed's section of ZeRO: its stage, offload and overlap; the site's file may have the others."""
+    """Take DeepSpeed's section of ZeRO: its stage, offload and overlap.
+
+    The site's file may have the others.
+    """
     stage = value.get("stage")
     if isinstance(stage, int):
         findings.take("parallel.zero_stage", stage, line, "DeepSpeed's zero stage", over=False)
@@ -386,7 +409,10 @@ def _zero(value: Mapping[str, Any], line: int, script: Script, findings: Finding
 
 
 def _scale(value: Mapping[str, Any], line: int, findings: Findings) -> None:
-    """Take DeepSpeed's loss scale of fp16. Where Megatron has a static one too, DeepSpeed's works."""
+    """Take DeepSpeed's loss scale of fp16.
+
+    Where Megatron has a static one too, DeepSpeed's works.
+    """
     if value.get("enabled"):
         findings.take("training.precision", "fp16", line, "DeepSpeed's fp16", over=False)
     for name, key, kind in _SCALE_KEYS:

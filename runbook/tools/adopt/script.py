@@ -11,7 +11,10 @@ _SHELL_FENCES = ("", "bash", "sh", "shell", "console", "slurm", "zsh", "text")
 _NOT_SET = re.compile(r"__NOT_SET_([A-Za-z0-9_]+?)__")
 PARENT = "/__NOT_SET_PARENT__"
 FOLDER = "/__NOT_SET_PARENT__/__NOT_SET_PWD__"
-"""The job's folder in the sandbox; a value that contains it is one that only the user's machine can tell."""
+"""The job's folder in the sandbox.
+
+A value that contains it is one that only the user's machine can tell.
+"""
 ASSUMED_NODES = 1
 ASSUMED_DEVICES = 8
 """What the sandbox answers where a script asks for none."""
@@ -64,7 +67,9 @@ class StartedProgram:
     """A program that the job started."""
 
     kind: str
-    """The stub that stood for it: step, container, wrapper, starter, python, submit, quiet, unknown."""
+    """The stub that stood for it: step, container, wrapper, starter, python, submit, quiet,
+    unknown.
+    """
     words: tuple[Word, ...]
     """Its name first."""
     own: int
@@ -91,7 +96,9 @@ class Script:
     commands: tuple[StartedProgram, ...]
     settings: tuple[Setting, ...]
     places: Mapping[int, str] = field(default_factory=dict)
-    """How each line of the text is called: `line 12`, or `payload.sh:12` where there are several files."""
+    """How each line of the text is called: `line 12`, or `payload.sh:12` where there are several
+    files.
+    """
     notes: tuple[str, ...] = ()
     """What was odd about the run: a time limit, a script that gave up."""
 
@@ -114,7 +121,10 @@ class Script:
         return None
 
     def assumed(self, word: Word, key: str) -> bool:
-        """Return whether a number of nodes or devices is the one that the sandbox assumes where a script asks for none."""
+        """Return whether a number is the one that the sandbox assumes where a script asks for none.
+
+        The number is one of nodes or devices, as `key` says.
+        """
         is_nodes = key.endswith(".nodes")
         names = ("nodes", "select") if is_nodes else ("gpus-per-node", "gres")
         is_asked = any(directive.name in names for directive in self.directives)
@@ -138,7 +148,10 @@ def is_prose(text: str) -> bool:
 
 
 def code_blocks(text: str) -> list[str]:
-    """Return the shell blocks of a page, each with empty lines before it, so that line numbers stay."""
+    """Return the shell blocks of a page.
+
+    Each has empty lines before it, so that line numbers stay.
+    """
     blocks: list[str] = []
     language: str | None = None  # of the block around a line; None outside of blocks
     for number, line in enumerate(text.splitlines()):

@@ -28,10 +28,10 @@ from runbook.tools.adopt.script import (
 class LineNumbers:
     """Lines of all files that were read, numbered through."""
 
-    def __init__(self, given: Mapping[str, str]) -> None:
+    def __init__(self, scripts: Mapping[str, str]) -> None:
         self.lines: list[str] = []
         self.first: dict[str, int] = {}
-        for name, text in given.items():
+        for name, text in scripts.items():
             self.add(name, text)
 
     def add(self, name: str, text: str) -> None:
@@ -174,12 +174,13 @@ def follow(
 ) -> Script:
     """Run the first of `files` in the sandbox, with the rest at hand, and report what it did.
 
-    A job that ends before it starts a training is run again with what it lacked: programs called by their path,
-    arguments of its own, and at last without `exit`. A job that submits another one is followed into that.
+    A job that ends before it starts a training is run again with what it lacked: programs called by
+    their path, arguments of its own, and at last without `exit`. A job that submits another one is
+    followed into that.
     """
-    given = {name: text.replace("\r\n", "\n").replace("\0", "") for name, text in files}
-    job = _first_job(files[0][0], given, beside)
-    numbers = LineNumbers(given)
+    scripts = {name: text.replace("\r\n", "\n").replace("\0", "") for name, text in files}
+    job = _first_job(files[0][0], scripts, beside)
+    numbers = LineNumbers(scripts)
     trace, notes = _until_it_starts(job, starts_training, numbers)
     for _ in range(_MOST_SUBMITTED):
         if starts_training(trace.commands):
@@ -208,18 +209,18 @@ _MOST_SUBMITTED = 2
 """Jobs that are followed, each of which is submitted by the one before."""
 
 
-def _first_job(main: str, given: Mapping[str, str], beside: Mapping[str, str]) -> SandboxJob:
+def _first_job(main: str, scripts: Mapping[str, str], beside: Mapping[str, str]) -> SandboxJob:
     """Return the job that the sandbox runs first; the code blocks of a page become files."""
-    texts = {name: filled_in(name, text) for name, text in {**beside, **given}.items()}
-    files = _page_as_job(main, given[main], texts) if is_prose(given[main]) else texts
-    return SandboxJob(main, files, _directives(given))
+    texts = {name: filled_in(name, text) for name, text in {**beside, **scripts}.items()}
+    files = _page_as_job(main, scripts[main], texts) if is_prose(scripts[main]) else texts
+    return SandboxJob(main, files, _directives(scripts))
 
 
-def _directives(given: Mapping[str, str]) -> list[Directive]:
+def _directives(scripts: Mapping[str, str]) -> list[Directive]:
     """Return the directives of all files, with the line numbers of the joined text."""
     directives = []
     offset = 0
-    for text in given.values():
+    for text in scripts.values():
         code = _blocks_in_place(text) if is_prose(text) else text
         directives += [replace(entry, line=entry.line + offset) for entry in directives_of(code)]
         offset += len(text.splitlines() or [""])
@@ -251,7 +252,10 @@ def _page_as_job(main: str, page: str, texts: Mapping[str, str]) -> dict[str, st
 def _until_it_starts(
     job: SandboxJob, starts_training: Starts, numbers: LineNumbers
 ) -> tuple[RunTrace, list[str]]:
-    """Run a job until it starts a training, each time with what the last run lacked; return its last trace and notes."""
+    """Run a job until it starts a training, each time with what the last run lacked.
+
+    Return its last trace and notes.
+    """
     missing: list[str] = []
     arguments: list[str] = []
     keep_going = False
@@ -262,14 +266,14 @@ def _until_it_starts(
         raw = namespaces.run_job(job.files, command, FOLDER, variables, missing)
         trace = _read(raw, job, numbers)
         absent = _absent_programs(trace, job, missing)
-        wanted = num_arguments(job)
+        num_needed = num_arguments(job)
         if absent:
             missing += absent
         elif starts_training(trace.commands):
             break
-        elif wanted and not arguments:
-            arguments = [not_set(f"argument_{number}") for number in range(1, wanted + 1)]
-            notes.append(f"{job.main} takes {wanted} arguments, which were not given")
+        elif num_needed and not arguments:
+            arguments = [not_set(f"argument_{number}") for number in range(1, num_needed + 1)]
+            notes.append(f"{job.main} takes {num_needed} arguments, which were not given")
         elif not keep_going and trace.exit_code != 0:
             keep_going = True
             if trace.exit_code:
@@ -284,7 +288,7 @@ def _until_it_starts(
 
 
 def _absent_programs(trace: RunTrace, job: SandboxJob, stubs: Sequence[str]) -> list[str]:
-    """Return the programs that were called by a path where nothing is: no file of the job and no stub."""
+    """Return the programs that were called by a path where no file of the job and no stub is."""
     recorded = {command.words[0].text for command in trace.commands}
     job_files = {f"{FOLDER}/{name}" for name in job.files}
     known = {*recorded, *job_files, *stubs}
@@ -292,7 +296,10 @@ def _absent_programs(trace: RunTrace, job: SandboxJob, stubs: Sequence[str]) -> 
 
 
 def _submitted(job: SandboxJob, trace: RunTrace, numbers: LineNumbers) -> SandboxJob | None:
-    """Return the job that this one gives to a queue last, with what it exports; None where it gives none."""
+    """Return the job that this one gives to a queue last, with what it exports.
+
+    None where it gives none.
+    """
     for command in reversed(trace.commands):
         text = command.environment.get("ADOPT_SUBMITTED", Word("", 0)).text
         if command.kind == "submit" and text.strip():
@@ -325,7 +332,10 @@ _SET_BY_SANDBOX = re.compile(r"(ADOPT_|SLURM_|PBS_).*|PATH|BASH_ENV|PWD|OLDPWD|S
 
 
 def _read(raw: str, job: SandboxJob, numbers: LineNumbers) -> RunTrace:
-    """Read the trace that the sandbox wrote: calls of stubs, assignments and other commands of the shell."""
+    """Read the trace that the sandbox wrote.
+
+    It has calls of stubs, assignments and other commands of the shell.
+    """
     trace = RunTrace()
     for event in _EVENT.finditer(raw):
         stub_call, file, line, folder, text = event.groups()
@@ -346,7 +356,10 @@ def _read(raw: str, job: SandboxJob, numbers: LineNumbers) -> RunTrace:
 
 
 def _name_in_job(file: str, folder: str) -> str:
-    """Return a file's path inside the job's folder; of a file elsewhere its name, of none an empty text."""
+    """Return a file's path inside the job's folder.
+
+    Of a file elsewhere its name, of none an empty text.
+    """
     path = posixpath.normpath(posixpath.join("/", folder, file)) if file else ""
     if path.startswith(f"{FOLDER}/"):
         return path.removeprefix(f"{FOLDER}/")
@@ -354,7 +367,10 @@ def _name_in_job(file: str, folder: str) -> str:
 
 
 def _assign(assignment: re.Match[str], number: int, row: str, trace: RunTrace) -> None:
-    """Note a traced assignment of the shell, and how it is written in its row. Arrays are left out."""
+    """Note a traced assignment of the shell, and how it is written in its row.
+
+    Arrays are left out.
+    """
     keyword, name, index, more, text = assignment.groups()
     is_array = text.startswith("(") or bool(index)
     unquoted = None if is_array else _unquoted(text)
@@ -430,7 +446,10 @@ _STOPPED = (124, 137)
 
 
 def _line_of_call(path: str, parent: str, trace: RunTrace) -> int:
-    """Return the line that started a program last, or the line of the program around it; 0 where neither is known."""
+    """Return the line that started a program last, or the line of the program around it.
+
+    0 where neither is known.
+    """
     called = path.rpartition("/")[2]
     for name, number in reversed(trace.steps):
         if name == called:
@@ -444,19 +463,25 @@ def _line_of_call(path: str, parent: str, trace: RunTrace) -> int:
 
 
 def _forget_prefix_assignments(line: int, trace: RunTrace) -> None:
-    """Drop the values of a line that starts a program: NAME=value before a command is for that command alone."""
+    """Drop the values of a line that starts a program.
+
+    NAME=value before a command is for that command alone.
+    """
     for setting in trace.settings:
         if setting.line == line and not setting.exported:
             trace.values.pop(setting.name, None)
 
 
 def visible_parts(text: str) -> list[str]:
-    """The parts of a record, without the control characters that a script may put into its words."""
+    """Return the parts of a record, without the control characters that a script may write."""
     return [visible(part) for part in text.split("\037")]
 
 
 def _unquoted(text: str) -> str | None:
-    """Return a word as bash's trace writes it, without its quotes; None where it is more than one word."""
+    """Return a word as bash's trace writes it, without its quotes.
+
+    None where it is more than one word.
+    """
     ansi_quoted = re.fullmatch(r"\$'((?:[^'\\]|\\.)*)'", text, re.DOTALL)
     if ansi_quoted:
         escaped = ansi_quoted[1]
