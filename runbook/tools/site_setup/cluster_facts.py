@@ -3,6 +3,7 @@
 import re
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runbook.core import shell
@@ -13,7 +14,9 @@ from runbook.jobs.job_request import NodeKind, QueueLimits, whole_number
 from runbook.jobs.queue import ANSWER_SECONDS
 
 SINFO = ("sinfo", "--noheader", "--exact", "--format=%P|%a|%l|%s|%D|%c|%m|%G")
-"""Partition (* after the default), up or down, time limit, nodes of a job, nodes, cores, MB of memory, GRES."""
+"""Partition (* after the default), up or down, time limit, nodes of a job, nodes, cores, MB of
+memory, GRES.
+"""
 
 
 @dataclass(frozen=True)
@@ -32,25 +35,40 @@ class Cluster:
 
 
 def ask_cluster() -> Cluster:
-    """Slurm where sbatch is on the PATH, PBS where qsub is; their answers where they give any."""
+    """Ask Slurm where sbatch is on the PATH, PBS where qsub is.
+
+    Their answers where they give any.
+    """
     if shutil.which("sbatch"):
-        text, silence = _ask(SINFO)
-        queues = parse_sinfo(text)
-        return Cluster("slurm", "sinfo" if queues else "", queues, most_devices(queues), silence)
+        return _ask_slurm()
     if shutil.which("qsub"):
-        text, silence = _ask(pbs.Pbs.limits_question)
-        nodes, silent_nodes = _ask(("pbsnodes", "-a"))
-        kinds = parse_pbsnodes(nodes)
-        queues = tuple(one for one in pbs.Pbs().parse_limits(text) if one.state == "UP")
-        source = " and ".join(
-            name for name, answer in (("qstat -Q", queues), ("pbsnodes", kinds)) if answer
-        )
-        return Cluster("pbs", source, queues, kinds, silence or silent_nodes)
+        return _ask_pbs()
     return Cluster("")
 
 
+def _ask_slurm() -> Cluster:
+    text, silence = _ask(SINFO)
+    queues = parse_sinfo(text)
+    source = "sinfo" if queues else ""
+    return Cluster("slurm", source, queues, most_devices(queues), silence)
+
+
+def _ask_pbs() -> Cluster:
+    queues_text, silence = _ask(pbs.Pbs.limits_question)
+    nodes_text, nodes_silence = _ask(("pbsnodes", "-a"))
+    limits = pbs.Pbs().parse_limits(queues_text)
+    queues = tuple(queue for queue in limits if queue.state == "UP")
+    kinds = parse_pbsnodes(nodes_text)
+    sources = []
+    if queues:
+        sources.append("qstat -Q")
+    if kinds:
+        sources.append("pbsnodes")
+    return Cluster("pbs", " and ".join(sources), queues, kinds, silence or nodes_silence)
+
+
 def parse_sinfo(text: str) -> tuple[QueueLimits, ...]:
-    r"""The partitions that are up, of `SINFO`; lines of another shape are left out.
+    r"""Return the partitions that are up, of `SINFO`; lines of another shape are left out.
 
     >>> queue, = parse_sinfo("gpu*|up|1-00:00:00|1-8|12|64|512000|gpu:a100:4(S:0-3)\n")
     >>> queue.name, queue.default, queue.max_seconds, queue.max_nodes
@@ -64,53 +82,67 @@ def parse_sinfo(text: str) -> tuple[QueueLimits, ...]:
         fields = [field.strip() for field in line.split("|")]
         if len(fields) != 8 or fields[1] != "up":
             continue
-        partition, _, limit, size, count, cores, memory, gres = fields
+        partition, _, limit, size, count, cores, memory_mib, gres = fields
         name = partition.removesuffix("*")
-        least, _, most = size.partition("-")
+        min_nodes, _, max_nodes = size.partition("-")
         devices, device = _gpus(gres)
-        kind = NodeKind(devices, device, whole_number(cores), whole_number(memory) * 2**20)
+        memory_bytes = whole_number(memory_mib) * 2**20
+        kind = NodeKind(devices, device, whole_number(cores), memory_bytes)
         kinds.setdefault(name, Counter())[kind] += whole_number(count)
         queues[name] = QueueLimits(
             name,
             default=partition.endswith("*"),
             max_seconds=clock_seconds(limit),
-            max_nodes=whole_number(most or least),
-            min_nodes=whole_number(least),
+            max_nodes=whole_number(max_nodes or min_nodes),
+            min_nodes=whole_number(min_nodes),
             kinds=tuple(kinds[name].most_common()),
         )
     return tuple(queues.values())
 
 
 def parse_pbsnodes(text: str) -> tuple[tuple[NodeKind, int], ...]:
-    r"""Every kind of host of `pbsnodes -a`, and how many; the vnodes of one host are added up.
+    r"""Return every kind of host of `pbsnodes -a`, and how many.
+
+    The vnodes of one host are added up.
 
     >>> parse_pbsnodes("n1\n     resources_available.host = n1\n     resources_available.ncpus = 64\n"
     ...                "     resources_available.ngpus = 4\n     resources_available.mem = 1kb\n")
     ((NodeKind(devices=4, device='', cores=64, memory_bytes=1024), 1),)
     """
-    hosts: dict[str, list[dict[str, str]]] = {}
+    vnodes_of_host: dict[str, list[dict[str, str]]] = {}
     for block in re.split(r"\n(?=\S)", text):
-        pairs = (line.strip().partition(" = ")[::2] for line in block.splitlines()[1:])
-        values = {name.removeprefix("resources_available."): value for name, value in pairs}
+        values = _resources(block)
         if "host" in values:
-            hosts.setdefault(values["host"], []).append(values)
-    kinds: Counter[NodeKind] = Counter()
-    for vnodes in hosts.values():
-        device = next((values["gpu_model"] for values in vnodes if "gpu_model" in values), "")
-        sums = [
-            sum(whole_number(values.get(name, "")) for values in vnodes)
-            for name in ("ngpus", "ncpus")
-        ]
-        kinds[
-            NodeKind(
-                sums[0], device, sums[1], sum(_bytes(values.get("mem", "")) for values in vnodes)
-            )
-        ] += 1
+            vnodes_of_host.setdefault(values["host"], []).append(values)
+    kinds = Counter(_kind_of_host(vnodes) for vnodes in vnodes_of_host.values())
     return _ranked(kinds)
 
 
+def _resources(block: str) -> dict[str, str]:
+    """Read a vnode's lines `NAME = VALUE` of `pbsnodes`, without the prefix of its resources."""
+    values = {}
+    for line in block.splitlines()[1:]:
+        name, _, value = line.strip().partition(" = ")
+        values[name.removeprefix("resources_available.")] = value
+    return values
+
+
+def _kind_of_host(vnodes: Sequence[dict[str, str]]) -> NodeKind:
+    """Add up the vnodes of one host."""
+    models = [values["gpu_model"] for values in vnodes if "gpu_model" in values]
+    return NodeKind(
+        devices=sum(whole_number(values.get("ngpus", "")) for values in vnodes),
+        device=models[0] if models else "",
+        cores=sum(whole_number(values.get("ncpus", "")) for values in vnodes),
+        memory_bytes=sum(_bytes(values.get("mem", "")) for values in vnodes),
+    )
+
+
 def most_devices(queues: tuple[QueueLimits, ...]) -> tuple[tuple[NodeKind, int], ...]:
-    """Every kind of node of some partitions, a node of several counted once, those with most GPUs in all first."""
+    """Return every kind of node of some partitions, those with most GPUs in all first.
+
+    A node of several partitions is counted once.
+    """
     kinds: Counter[NodeKind] = Counter()
     for queue in queues:
         kinds |= Counter(dict(queue.kinds))
@@ -118,25 +150,37 @@ def most_devices(queues: tuple[QueueLimits, ...]) -> tuple[tuple[NodeKind, int],
 
 
 def _ranked(kinds: Counter[NodeKind]) -> tuple[tuple[NodeKind, int], ...]:
-    return tuple(
-        sorted(kinds.items(), key=lambda pair: (pair[0].devices * pair[1], pair[1]), reverse=True)
-    )
+    """Sort kinds of nodes: most GPUs in all first, then most nodes."""
+
+    def devices_and_nodes(row: tuple[NodeKind, int]) -> tuple[int, int]:
+        kind, count = row
+        return kind.devices * count, count
+
+    return tuple(sorted(kinds.items(), key=devices_and_nodes, reverse=True))
 
 
 def _gpus(gres: str) -> tuple[int, str]:
-    """Number and name of the GPUs in a node's GRES; of several names the one there is most of.
+    """Return the number and name of the GPUs in a node's GRES.
+
+    Of several names the one there is most of.
+
+    Slices of a GPU (MIG) do not count.
 
     >>> _gpus("gpu:4"), _gpus("(null)"), _gpus("nvme:1,gpu:a100:2(S:0),gpu:a100_1g.5gb:14")
     ((4, ''), (0, ''), (2, 'a100'))
     """
-    gpus = re.findall(r"(?:^|,)gpu(?::([^:,()]+))?:(\d+)", gres)
-    return max(
-        ((int(count), name) for name, count in gpus if not re.search(r"\dg\.\d+gb", name)),
-        default=(0, ""),
-    )
+    entries = re.findall(r"(?:^|,)gpu(?::([^:,()]+))?:(\d+)", gres)
+    whole_gpus = [
+        (int(count), name) for name, count in entries if not re.search(r"\dg\.\d+gb", name)
+    ]
+    return max(whole_gpus, default=(0, ""))
 
 
 def _ask(argv: tuple[str, ...]) -> tuple[str, str]:
+    """Return a program's output and an empty text.
+
+    An empty output and the reason where it fails.
+    """
     try:
         return shell.run(argv, timeout=ANSWER_SECONDS).out, ""
     except ProgramError as error:
@@ -144,5 +188,12 @@ def _ask(argv: tuple[str, ...]) -> tuple[str, str]:
 
 
 def _bytes(text: str) -> int:
+    """Read a size of PBS, such as 512gb; 0 where it is none."""
     match = re.fullmatch(r"(\d+)([kmgt]?)b", text.lower())
-    return int(match[1]) * 1024 ** " kmgt".index(match[2] or " ") if match else 0
+    if match is None:
+        return 0
+    number, unit = match.groups()
+    return int(number) * _BYTES_OF_UNIT[unit]
+
+
+_BYTES_OF_UNIT = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}

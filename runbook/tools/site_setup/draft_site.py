@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from runbook.core.checks import counted
 from runbook.core.errors import ParamsError
 from runbook.core.files import write_text
 from runbook.core.units import show_clock
-from runbook.jobs.job_request import NodeKind
+from runbook.jobs.job_request import NodeKind, QueueLimits
 from runbook.params.catalogues import read_models, read_site
 from runbook.params.problems import FILL_IN, marks_in
 from runbook.params.schema.value_types import is_name
@@ -56,12 +56,14 @@ def check_cluster_wish(wish: ClusterWish) -> None:
         raise ParamsError(
             f"--site {wish.name}: a name has letters, digits, '.', '_' and '-', at most 80."
         )
-    if wish.device and find_accelerator(wish.device) is None:
+    if not wish.device:
+        return
+    if find_accelerator(wish.device) is None:
         near = ", ".join(accelerators.nearest_accelerators(wish.device))
         raise ParamsError(
             f"--device {wish.device}: no such device in the table of peaks. Nearest: {near}."
         )
-    if wish.device and not named_memory(wish.device):
+    if not named_memory(wish.device):
         choices = " or ".join(_device_choices(wish.device))
         raise ParamsError(
             f"--device {wish.device}: the name leaves its memory open. Write {choices}."
@@ -85,35 +87,27 @@ def write_site(project: Path, wish: ClusterWish) -> ClusterFiles:
 
 
 def site_text(wish: ClusterWish, cluster: Cluster, date: str, python: str) -> str:
-    """The site file: what was said, what the scheduler answered, and marks where neither did."""
+    """Return the site file, with marks where neither a person nor the scheduler said anything."""
     scheduler = wish.scheduler or cluster.scheduler
+    is_pbs = scheduler == "pbs"
     kind, count = _node_kind(wish, cluster)
     device, device_source = _device(wish, kind, cluster)
-    queue = {"slurm": "Slurm", "pbs": "PBS"}.get(scheduler, "a queue")
-    title = ", ".join((wish.name, device if device != FILL_IN else "GPUs", queue))
-    where = f"{'qsub' if scheduler == 'pbs' else 'sbatch'} is on the PATH of the machine that runbook init ran on"
-    unsaid = "slurm or pbs: neither sbatch nor qsub is on the PATH here"
-    fact = f'{{source: "{cluster.source}, asked by runbook init", date: "{date}"}}'
-    facts = f"\nfacts:\n  hardware: {fact}\n  queues: {fact}\n" if cluster.source else ""
-    hardware = "\n".join(
-        f"  {line}" for line in _hardware_lines(wish, cluster, kind, count, device)
-    )
     return f"""\
 # {wish.name}: a cluster of yours, written by runbook init on {date}. Each value says where it came from;
 # {FILL_IN} stands for one that nobody here knew. docs/your-own-cluster.md explains the rest.
 site: {wish.name}
-title: {write_scalar(title)}
-{_sourced("scheduler", wish.scheduler, cluster.scheduler, where, unsaid)}
+title: {write_scalar(_title(wish.name, device, scheduler))}
+{_scheduler_line(wish, cluster)}
 launcher: {LAUNCHERS.get(scheduler, LAUNCHERS["slurm"])}
 python: {write_scalar(python)}  # the one that ran runbook init: the nodes must see it, its torch the GPUs
 
 hardware:
   device: {device}  # {device_source}
-{hardware}
+{_hardware_text(wish, cluster, kind, count, device)}
 
 {_queue_text(cluster)}
 {_default_text(cluster, kind)}
-{PBS_DIRECTIVES if scheduler == "pbs" else SLURM_DIRECTIVES}
+{PBS_DIRECTIVES if is_pbs else SLURM_DIRECTIVES}
 environment:
   megatron:
     CUDA_DEVICE_MAX_CONNECTIONS: "1"  # Megatron overlaps tensor-parallel communication only with this
@@ -124,7 +118,37 @@ environment:
 # container: {{kind: pyxis, image: /path/to/image.sqsh}}  # or singularity; azure.yaml and lumi.yaml use them
 # required: {{jobs.account: the account that pays}}  # refused at render and run until the run file gives it
 # price_per_device_hour: 2.00                # shows what a plan costs, with currency: EUR
-{facts}"""
+{_facts_text(cluster, date)}"""
+
+
+def _title(name: str, device: str, scheduler: str) -> str:
+    """Return a title of a site: its name, its GPUs and its queue."""
+    devices = "GPUs" if device == FILL_IN else device
+    queue = {"slurm": "Slurm", "pbs": "PBS"}.get(scheduler, "a queue")
+    return ", ".join((name, devices, queue))
+
+
+def _scheduler_line(wish: ClusterWish, cluster: Cluster) -> str:
+    scheduler = wish.scheduler or cluster.scheduler
+    program = "qsub" if scheduler == "pbs" else "sbatch"
+    source = f"{program} is on the PATH of the machine that runbook init ran on"
+    unknown = "slurm or pbs: neither sbatch nor qsub is on the PATH here"
+    return _sourced("scheduler", wish.scheduler, cluster.scheduler, source, unknown)
+
+
+def _facts_text(cluster: Cluster, date: str) -> str:
+    """Return the section that says who answered and when; empty where nobody did."""
+    if not cluster.source:
+        return ""
+    fact = f'{{source: "{cluster.source}, asked by runbook init", date: "{date}"}}'
+    return f"\nfacts:\n  hardware: {fact}\n  queues: {fact}\n"
+
+
+def _hardware_text(
+    wish: ClusterWish, cluster: Cluster, kind: NodeKind, count: int, device: str
+) -> str:
+    lines = _hardware_lines(wish, cluster, kind, count, device)
+    return "\n".join(f"  {line}" for line in lines)
 
 
 PBS_DIRECTIVES = """\
@@ -137,61 +161,87 @@ directives:
 """
 
 
-def _sourced(key: str, given: object, found: object, source: str, unsaid: str) -> str:
-    """A line of the site file: the value that a person gave, else the one found and where, else a mark to fill in."""
-    if given:
-        return f"{key}: {given}  # given by --{key.replace('_', '-')}"
-    return f"{key}: {found}  # {source}" if found else f"{key}: {FILL_IN}  # {unsaid}"
+def _sourced(key: str, chosen: object, answer: object, source: str, unknown: str) -> str:
+    """Return a line of the site file with the source of its value.
+
+    The value is the one that a person chose, else the one of the scheduler's answer, else a mark to
+    fill in.
+    """
+    if chosen:
+        return f"{key}: {chosen}  # given by --{key.replace('_', '-')}"
+    if answer:
+        return f"{key}: {answer}  # {source}"
+    return f"{key}: {FILL_IN}  # {unknown}"
 
 
 def _node_kind(wish: ClusterWish, cluster: Cluster) -> tuple[NodeKind, int]:
-    """The kind of node that the site is for: of the wished device where one is, else the one with most GPUs in all."""
-    wanted = find_accelerator(wish.device)
+    """Return the kind of node that the site is for, and how many there are.
+
+    It has the device that was asked for; else it is the kind with most GPUs in all.
+    """
+    wish_device = find_accelerator(wish.device)
     for kind, count in cluster.kinds:
-        found = find_accelerator(kind.device)
-        is_other = wanted and found and found.family != wanted.family
+        device = find_accelerator(kind.device)
+        is_other = wish_device and device and device.family != wish_device.family
         if kind.devices and not is_other and wish.devices_per_node in (0, kind.devices):
             return kind, count
     return NodeKind(), 0
 
 
 def _device_choices(name: str) -> list[str]:
-    """Every device that a name without its memory can mean.
+    """Return every device that a name without its memory can mean.
 
     >>> _device_choices("a100")
     ['A100-SXM4-40GB', 'A100-SXM4-80GB', 'A100-PCIe-40GB', 'A100-PCIe-80GB']
     """
-    found = find_accelerator(name)
-    assert found is not None
-    family = [one.name for one in accelerators.ACCELERATORS.values() if one.family == found.family]
-    alike = [found.name] if "PCIE" in name.upper() or "SXM" in name.upper() else family
-    names = [one for one in alike if one.startswith(found.family) and "Polaris" not in one]
-    sizes = {one: () if named_memory(one) else accelerators.memory_sizes(one) for one in names}
-    return [full for one in names for full in [f"{one}-{size}GB" for size in sizes[one]] or [one]]
+    accelerator = find_accelerator(name)
+    assert accelerator is not None
+    family = accelerator.family
+    if "PCIE" in name.upper() or "SXM" in name.upper():
+        names = [accelerator.name]
+    else:
+        rows = accelerators.ACCELERATORS.values()
+        names = [row.name for row in rows if row.family == family]
+    choices = []
+    for device in names:
+        if device.startswith(family) and "Polaris" not in device:
+            choices += _with_memory(device)
+    return choices
+
+
+def _with_memory(device: str) -> list[str]:
+    """Return a device's name with each size of memory that it comes with.
+
+    As it is where it says one.
+    """
+    if named_memory(device):
+        return [device]
+    sizes_gb = accelerators.memory_sizes(device)
+    return [f"{device}-{size}GB" for size in sizes_gb] or [device]
 
 
 def full_name(name: str) -> str:
-    """The table's name of a device, its memory included where the table's leaves it open.
+    """Return the table's name of a device, its memory included where the table leaves it open.
 
     >>> full_name("NVIDIA A100-PCIE-40GB"), full_name("a100_40"), full_name("MI250X")
     ('A100-PCIe-40GB', 'A100-SXM4-40GB', 'MI250X-GCD')
     """
-    found = find_accelerator(name)
-    assert found is not None
-    if named_memory(found.name):
-        return found.name
-    return f"{found.name}-{named_memory(name) // 2**30}GB"
+    accelerator = find_accelerator(name)
+    assert accelerator is not None
+    if named_memory(accelerator.name):
+        return accelerator.name
+    return f"{accelerator.name}-{named_memory(name) // 2**30}GB"
 
 
 def _device(wish: ClusterWish, kind: NodeKind, cluster: Cluster) -> tuple[str, str]:
-    """The device of a node, and where it comes from."""
+    """Return the device of a node, or a mark to fill in, and where it comes from."""
     if wish.device:
         return full_name(wish.device), f"given by --device {wish.device}"
-    said = f"{cluster.source} calls it {kind.device}"
+    source = f"{cluster.source} calls it {kind.device}"
     if kind.device and named_memory(kind.device):
-        return full_name(kind.device), said
+        return full_name(kind.device), source
     if kind.device and find_accelerator(kind.device):
-        return FILL_IN, f"{said}: one of {', '.join(_device_choices(kind.device))}"
+        return FILL_IN, f"{source}: one of {', '.join(_device_choices(kind.device))}"
     names = "A100-SXM4-40GB, A100-SXM4-80GB, H100-SXM5, MI250X-GCD"
     return FILL_IN, f"the GPUs of a node, by name ({names} ...); nobody here says which"
 
@@ -199,27 +249,29 @@ def _device(wish: ClusterWish, kind: NodeKind, cluster: Cluster) -> tuple[str, s
 def _hardware_lines(
     wish: ClusterWish, cluster: Cluster, kind: NodeKind, count: int, device: str
 ) -> Iterator[str]:
-    unsaid = "GPUs of a node (GCDs on MI250X: eight on a node of four cards)"
-    yield _sourced("devices_per_node", wish.devices_per_node, kind.devices, cluster.source, unsaid)
-    if (found := find_accelerator(device)) is None:
+    """Yield the lines of a node's hardware, each with its source."""
+    source = cluster.source
+    unknown = "GPUs of a node (GCDs on MI250X: eight on a node of four cards)"
+    yield _sourced("devices_per_node", wish.devices_per_node, kind.devices, source, unknown)
+    accelerator = find_accelerator(device)
+    if accelerator is None:
         yield "# device_memory, peak_tflops: follow from the device's name where it is in the table of peaks"
     else:
-        peaks = ", ".join(
-            f"{name}: {found.peaks[name]:g}"
-            for name in ("fp16", "bf16", "fp32")
-            if name in found.peaks
-        )
-        yield f"device_memory: {named_memory(device) // 2**30}GiB  # of one device, by its datasheet"
+        precisions = [name for name in ("fp16", "bf16", "fp32") if name in accelerator.peaks]
+        peaks = ", ".join(f"{name}: {accelerator.peaks[name]:g}" for name in precisions)
+        memory_gib = named_memory(device) // 2**30
+        yield f"device_memory: {memory_gib}GiB  # of one device, by its datasheet"
         yield f"peak_tflops: {{{peaks}}}  # of one device, dense, by its datasheet"
-    unsaid = "CPUs of a node that a job may use (sinfo -o %c); without it a task gets one core"
-    yield _sourced("cores_per_node", wish.cores_per_node, kind.cores, cluster.source, unsaid)
+    unknown = "CPUs of a node that a job may use (sinfo -o %c); without it a task gets one core"
+    yield _sourced("cores_per_node", wish.cores_per_node, kind.cores, source, unknown)
     if kind.memory_bytes:
-        yield f"node_memory: {kind.memory_bytes // 2**30}GiB  # {cluster.source}"
+        yield f"node_memory: {kind.memory_bytes // 2**30}GiB  # {source}"
     if count:
-        yield f"nodes: {count}  # of this kind, {cluster.source}"
+        yield f"nodes: {count}  # of this kind, {source}"
 
 
 def _queue_text(cluster: Cluster) -> str:
+    """Return the limits of the queues; an example as comment where no scheduler answered."""
     if not cluster.queues:
         why = f": {cluster.silence}" if cluster.silence else ""
         return f"""\
@@ -228,76 +280,107 @@ def _queue_text(cluster: Cluster) -> str:
 #   gpu: {{max_nodes: 8, max_walltime: "24:00:00"}}
 """
     lines = [f"queues:  # {cluster.source}; check holds every job to these limits"]
-    for queue in cluster.queues:
-        limits = {
-            "min_nodes": queue.min_nodes if queue.min_nodes > 1 else 0,
-            "max_nodes": queue.max_nodes,
-            "max_walltime": queue.max_seconds and f'"{show_clock(queue.max_seconds)}"',
-        }
-        inner = ", ".join(f"{name}: {value}" for name, value in limits.items() if value)
-        nodes = [(one, counted(number, "node")) for one, number in queue.kinds[:3]]
-        has = [
-            f"{many} of {one.devices} x {one.device or 'GPU'}" if one.devices else many
-            for one, many in nodes
-        ]
-        said = "; ".join(
-            part for part in (" and ".join(has), "the default" if queue.default else "") if part
-        )
-        lines.append(f"  {write_scalar(queue.name)}: {{{inner}}}" + (f"  # {said}" if said else ""))
+    lines += [_queue_line(queue) for queue in cluster.queues]
     return "\n".join([*lines, ""])
 
 
+def _queue_line(queue: QueueLimits) -> str:
+    """Return a queue with its limits, and a comment with its nodes."""
+    limits = []
+    if queue.min_nodes > 1:
+        limits.append(f"min_nodes: {queue.min_nodes}")
+    if queue.max_nodes:
+        limits.append(f"max_nodes: {queue.max_nodes}")
+    if queue.max_seconds:
+        limits.append(f'max_walltime: "{show_clock(queue.max_seconds)}"')
+    line = f"  {write_scalar(queue.name)}: {{{', '.join(limits)}}}"
+    remarks = [" and ".join(_nodes_of_kind(kind, count) for kind, count in queue.kinds[:3])]
+    if queue.default:
+        remarks.append("the default")
+    remark = "; ".join(part for part in remarks if part)
+    return f"{line}  # {remark}" if remark else line
+
+
+def _nodes_of_kind(kind: NodeKind, count: int) -> str:
+    """Count the nodes of a kind, for people, with the GPUs that each has."""
+    nodes = counted(count, "node")
+    if not kind.devices:
+        return nodes
+    return f"{nodes} of {kind.devices} x {kind.device or 'GPU'}"
+
+
 def _default_text(cluster: Cluster, kind: NodeKind) -> str:
-    """Partition and walltime of the two trainings: of a queue that has this kind of node and takes a single one."""
-    fitting = [queue for queue in cluster.queues if queue.min_nodes <= 1]
-    num_nodes = {
-        queue.name: sum(number for one, number in queue.kinds if one == kind) for queue in fitting
-    }
-    holds = [queue for queue in fitting if num_nodes[queue.name]]
-    queue = max(holds, key=lambda one: (one.default, num_nodes[one.name]), default=None)
-    names = f" (one of {', '.join(one.name for one in fitting)})" if fitting else ""
+    """Return the partition and walltime of the two trainings.
+
+    They are those of a queue that has this kind of node and takes a single one.
+    """
+    queues = [queue for queue in cluster.queues if queue.min_nodes <= 1]
+    queue = _default_queue(queues, kind)
+    names = f" (one of {', '.join(queue.name for queue in queues)})" if queues else ""
     lines = ["defaults:  # of every run on this site; a run file wins over them", "  jobs:"]
     for section, seconds in (("smoke", 1800), ("training", 3600)):
         limit = queue.max_seconds if queue else 0
         walltime = f'walltime: "{show_clock(min(seconds, limit or seconds))}"'
-        own = f"    {section}: {{{walltime}}}  # partition: the cluster's own default, or name one here{names}"
-        lines.append(
-            f"    {section}: {{partition: {write_scalar(queue.name)}, {walltime}}}"
-            if queue
-            else own
-        )
+        if queue:
+            partition = write_scalar(queue.name)
+            lines.append(f"    {section}: {{partition: {partition}, {walltime}}}")
+        else:
+            remark = f"# partition: the cluster's own default, or name one here{names}"
+            lines.append(f"    {section}: {{{walltime}}}  {remark}")
     return "\n".join([*lines, ""])
 
 
+def _default_queue(queues: Sequence[QueueLimits], kind: NodeKind) -> QueueLimits | None:
+    """Return the cluster's default queue for this kind of node, else the one with most of them.
+
+    None where no queue has such nodes.
+    """
+    num_nodes = {queue.name: _count_nodes(queue, kind) for queue in queues}
+    with_nodes = [queue for queue in queues if num_nodes[queue.name]]
+    return max(with_nodes, key=lambda queue: (queue.default, num_nodes[queue.name]), default=None)
+
+
+def _count_nodes(queue: QueueLimits, kind: NodeKind) -> int:
+    """Count a queue's nodes of a kind."""
+    return sum(count for queue_kind, count in queue.kinds if queue_kind == kind)
+
+
 MODEL = "125m"
-"""GPT-3's smallest, which every device of the table holds: the first training is to work, not to fill the node."""
+"""GPT-3's smallest, which every device of the table holds: the first training is to work, not to
+fill the node.
+"""
 GLOBAL_BATCH = 64
 SAMPLES = 64 * 24
-"""Sequences of a step at most, and of the training: 2,048 tokens each, once through the shipped text."""
+"""Sequences of a step at most, and of the training: 2,048 tokens each, once through the shipped
+text.
+"""
 
 
 def run_text(name: str, project: Path, *, is_whole: bool) -> str:
-    """The run file; `is_whole`: nothing of the site is still to be filled in, so that its devices are known."""
-    model = MODEL
-    entry = read_models(project).get(MODEL)
+    """Return the run file.
+
+    `is_whole`: nothing of the site is to be filled in, so its devices are known.
+    """
+    model = read_models(project).get(MODEL)
     devices = 1
     precision = "bf16"
     if is_whole:
         site = read_site(name, project)[0]
         devices = site.hardware.devices_per_node
         precision = "bf16" if peak_of(site, "bf16") else "fp16"
-    batch = devices * max(1, GLOBAL_BATCH // devices)
-    length = entry.sequence_length
+    steps_per_copy = max(1, GLOBAL_BATCH // devices)
+    batch = devices * steps_per_copy
     iterations = max(8, SAMPLES // batch)
-    tokens = iterations * batch * length
-    rate = float(entry.training["learning_rate"])
-    steps = f"1 micro x {devices} copies x {batch // devices} steps = " * is_whole
+    tokens_per_step = batch * model.sequence_length
+    rate = float(model.training["learning_rate"])
+    min_rate = float(f"{rate / 10:g}")  # without the digits that a division adds
+    steps = f"1 micro x {devices} copies x {steps_per_copy} steps = " if is_whole else ""
     return f"""\
-# The first training on {name}: {iterations} steps of GPT-3's {entry.label} on one node, over the shipped text.
+# The first training on {name}: {iterations} steps of GPT-3's {model.label} on one node, over the shipped text.
 # Written by runbook init; every value is yours to change: runbook check {name} says whether it fits.
 run: {name}
 site: {name}
-model: {model}  # {entry.layers} layers x {entry.hidden} hidden; other sizes are in params/models.yaml
+model: {MODEL}  # {model.layers} layers x {model.hidden} hidden; other sizes are in params/models.yaml
 
 data:
   dataset: corpus  # shipped, 3.35 M tokens; other texts, and how to name your own: params/datasets.yaml
@@ -309,11 +392,11 @@ parallel:  # how the model is cut over the GPUs; runbook plan {name} --search ra
 
 training:
   precision: {precision}
-  iterations: {iterations}  # x {batch * length:,} tokens = {tokens:,} tokens: once through the text
+  iterations: {iterations}  # x {tokens_per_step:,} tokens = {iterations * tokens_per_step:,} tokens: once through the text
   micro_batch: 1
-  global_batch: {batch}  # {steps}{batch} sequences = {batch * length:,} tokens
-  learning_rate: {write_scalar(rate)}  # GPT-3's for this size, at its own batch of {entry.training["global_batch"]}
-  min_learning_rate: {write_scalar(float(f"{rate / 10:g}"))}
+  global_batch: {batch}  # {steps}{batch} sequences = {tokens_per_step:,} tokens
+  learning_rate: {write_scalar(rate)}  # GPT-3's for this size, at its own batch of {model.training["global_batch"]}
+  min_learning_rate: {write_scalar(min_rate)}
   warmup_iterations: 4
   recompute: none
   save_interval: {iterations // 2}
