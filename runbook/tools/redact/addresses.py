@@ -5,39 +5,102 @@ import re
 
 PUBLIC_HOSTS = frozenset(
     {
-        *("arxiv.org", "doi.org", "wikipedia.org", "en.wikipedia.org", "www.w3.org", "w3.org"),
-        *("pytorch.org", "docs.pytorch.org", "download.pytorch.org", "python.org"),
-        *("docs.python.org", "pypi.org", "files.pythonhosted.org", "conda.io", "docs.conda.io"),
-        *("nvidia.com", "www.nvidia.com", "docs.nvidia.com", "developer.nvidia.com"),
-        *("nvcr.io", "ngc.nvidia.com", "catalog.ngc.nvidia.com", "rocm.docs.amd.com"),
-        *("docker.io", "hub.docker.com", "mlcommons.org", "deepspeed.ai", "www.deepspeed.ai"),
-        *(
-            "slurm.schedmd.com",
-            "openpmix.github.io",
-            "docs.alcf.anl.gov",
-            "docs.lumi-supercomputer.eu",
-        ),
-        *("docs.aws.amazon.com", "aws.amazon.com", "efa-installer.amazonaws.com"),
-        *("learn.microsoft.com", "jupyter.org", "mybinder.org", "jupyterlab.readthedocs.io"),
-        *("example.org", "example.com", "example.net"),  # RFC 2606: nobody's
+        "arxiv.org",
+        "doi.org",
+        "wikipedia.org",
+        "en.wikipedia.org",
+        "www.w3.org",
+        "w3.org",
+        "pytorch.org",
+        "docs.pytorch.org",
+        "download.pytorch.org",
+        "python.org",
+        "docs.python.org",
+        "pypi.org",
+        "files.pythonhosted.org",
+        "conda.io",
+        "docs.conda.io",
+        "nvidia.com",
+        "www.nvidia.com",
+        "docs.nvidia.com",
+        "developer.nvidia.com",
+        "nvcr.io",
+        "ngc.nvidia.com",
+        "catalog.ngc.nvidia.com",
+        "rocm.docs.amd.com",
+        "docker.io",
+        "hub.docker.com",
+        "mlcommons.org",
+        "deepspeed.ai",
+        "www.deepspeed.ai",
+        "slurm.schedmd.com",
+        "openpmix.github.io",
+        "docs.alcf.anl.gov",
+        "docs.lumi-supercomputer.eu",
+        "docs.aws.amazon.com",
+        "aws.amazon.com",
+        "efa-installer.amazonaws.com",
+        "learn.microsoft.com",
+        "jupyter.org",
+        "mybinder.org",
+        "jupyterlab.readthedocs.io",
+        "example.org",
+        "example.com",
+        "example.net",  # RFC 2606: nobody's
     }
 )
 """Hosts that everybody knows; an address there tells nothing of who writes it."""
 
 CODE_HOSTS = frozenset(
     {
-        *("github.com", "www.github.com", "raw.githubusercontent.com", "api.github.com"),
-        *("gitlab.com", "huggingface.co", "hf.co", "ghcr.io", "quay.io", "zenodo.org"),
+        "github.com",
+        "www.github.com",
+        "raw.githubusercontent.com",
+        "api.github.com",
+        "gitlab.com",
+        "huggingface.co",
+        "hf.co",
+        "ghcr.io",
+        "quay.io",
+        "zenodo.org",
     }
 )
 PUBLIC_OWNERS = frozenset(
     {
-        *("nvidia", "microsoft", "deepspeedai", "pytorch", "huggingface", "eleutherai"),
-        *("bigscience-workshop", "bigscience", "argonne-lcf", "saforem2", "henkdr", "aws"),
-        *("aws-samples", "azure", "rocm", "openai", "openai-community", "karpathy"),
-        *("kellerjordan", "mlcommons", "datasets", "docs", "jupyter", "nteract", "python"),
-        *("meta-llama", "lumi-supercomputer", "facebookresearch", "triton-lang"),
-        *("togethercomputer", "monology", "allenai", "ai2", "roneneldan"),
+        "nvidia",
+        "microsoft",
+        "deepspeedai",
+        "pytorch",
+        "huggingface",
+        "eleutherai",
+        "bigscience-workshop",
+        "bigscience",
+        "argonne-lcf",
+        "saforem2",
+        "henkdr",
+        "aws",
+        "aws-samples",
+        "azure",
+        "rocm",
+        "openai",
+        "openai-community",
+        "karpathy",
+        "kellerjordan",
+        "mlcommons",
+        "datasets",
+        "docs",
+        "jupyter",
+        "nteract",
+        "python",
+        "meta-llama",
+        "lumi-supercomputer",
+        "facebookresearch",
+        "triton-lang",
+        "togethercomputer",
+        "monology",
+        "allenai",
+        "ai2",
+        "roneneldan",
     }
 )
 """On a host of everybody's code, whose code our documents, sites and data sets come from."""
@@ -52,7 +115,9 @@ _OWN_SCHEMES = frozenset({"file", "data"})
 
 
 def redact_addresses(text: str) -> str:
-    """`scheme://...` but for public pages, `user@host:path` of ssh, registries, and hosts with a domain.
+    """Return a text without addresses and hosts, but with public pages.
+
+    Redacted are `scheme://...`, `user@host:path` of ssh, registries, and hosts with a domain.
 
     >>> redact_addresses("tcp://head:29400, https://arxiv.org/abs/2005.14165, git@git.acme.io:ml/gpt.git")
     '[address], https://arxiv.org/abs/2005.14165, [address]'
@@ -64,22 +129,33 @@ def redact_addresses(text: str) -> str:
     return _DOMAIN.sub(_domain, text)
 
 
+def _is_public(host: str, path: str | None) -> bool:
+    """Return whether an address tells nothing: a public page, or code of a public owner."""
+    if host in PUBLIC_HOSTS:
+        return True
+    owner = (path or "").strip("/").partition("/")[0].lower()
+    return host in CODE_HOSTS and (owner in PUBLIC_OWNERS or not owner)
+
+
+def _address_as(text: str) -> str:
+    """Return `[address]` and the punctuation that follows an address in a sentence."""
+    punctuation = text[len(text.rstrip(".,;:!?)")) :]
+    return f"[address]{punctuation}"
+
+
 def _public_or_address(match: re.Match[str]) -> str:
-    if match["scheme"].lower() in _OWN_SCHEMES:
+    """Return a public address as it is, `[address]` for another one."""
+    scheme = match["scheme"].lower()
+    if scheme in _OWN_SCHEMES:
         return match[0]
     host = match["host"].lower().rstrip(".")
-    ends = match[0][len(match[0].rstrip(".,;:!?)")) :]
-    path = (match["path"] or "").strip("/")
-    owner = path.partition("/")[0].lower()
-    is_public = host in PUBLIC_HOSTS or (host in CODE_HOSTS and owner in {*PUBLIC_OWNERS, ""})
-    if (
-        is_public
-        and match["scheme"].lower() in ("http", "https", "git+https")
-        and not match["user"]
-    ):
+    is_page = scheme in ("http", "https", "git+https") and not match["user"]
+    if is_page and _is_public(host, match["path"]):
         return match[0]
-    # An address of examples in texts about addresses: https://... and scheme://HOST
-    return match[0] if not re.search(r"[A-Za-z0-9\[]", host) else f"[address]{ends}"
+    if not re.search(r"[A-Za-z0-9\[]", host):
+        # An address of examples in texts about addresses: https://... and scheme://HOST
+        return match[0]
+    return _address_as(match[0])
 
 
 _SSH = re.compile(r"(?<![\w.@/+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)*:[\w~/.][\w.@+%=~/-]*")
@@ -103,15 +179,15 @@ _DOMAIN = re.compile(
 
 
 def _domain(match: re.Match[str]) -> str:
-    """A host with a domain; with a path or port behind it an address, such as an image in a registry."""
-    host = match["host"].lower()
-    owner = (match["path"] or "").strip("/").partition("/")[0].lower()
-    if host in PUBLIC_HOSTS or (host in CODE_HOSTS and owner in {*PUBLIC_OWNERS, ""}):
+    """Return `[host]` for a host with a domain.
+
+    With a path or port behind it, it is an address, such as an image in a registry.
+    """
+    if _is_public(match["host"].lower(), match["path"]):
         return match[0]
-    if not (match["rest"] or match["path"]):
+    if not match["rest"] and not match["path"]:
         return "[host]"
-    ends = match[0][len(match[0].rstrip(".,;:!?)")) :]
-    return f"[address]{ends}"
+    return _address_as(match[0])
 
 
 _IP4 = r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])"
@@ -134,21 +210,27 @@ _ARN = re.compile(r"\barn:aws[\w-]*:[\w-]*:[\w-]*:\d*:[\w+=,.@:/*-]+")
 
 
 def redact_numbers(text: str) -> str:
-    """Numbers of machines: IP and MAC addresses, InfiniBand's, UUIDs, Amazon's resource names.
+    """Return a text without numbers of machines.
+
+    They are IP and MAC addresses, InfiniBand's, UUIDs, and Amazon's resource names.
 
     >>> redact_numbers("10.0.0.7 fe80::1ff:fe23:4567:890a 00:1A:2b:3c:4d:5e at 12:30:59")
     '[address] [address] [address] at 12:30:59'
     """
-    text = _ARN.sub("[id]", _DEVICE.sub("[id]", text))
+    text = _DEVICE.sub("[id]", text)
+    text = _ARN.sub("[id]", text)
     text = _IP6.sub(_if_ip6, text)
     return _NUMBERS.sub("[address]", text)
 
 
 def _if_ip6(match: re.Match[str]) -> str:
+    """Return `[address]` for an IPv6 address; what is none, or names no machine, stays as it is."""
     number = match[0].rstrip(".")
     try:
         address = ipaddress.IPv6Address(number.partition("%")[0])
     except ValueError:
         return match[0]
-    nobody = address.is_loopback or address.is_unspecified
-    return match[0] if nobody else f"[address]{match[0][len(number) :]}"
+    if address.is_loopback or address.is_unspecified:
+        return match[0]
+    dots = match[0][len(number) :]
+    return f"[address]{dots}"

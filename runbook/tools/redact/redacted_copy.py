@@ -28,18 +28,38 @@ from runbook.records.pages.notebook_page import write_html
 from runbook.tools.redact.redaction import WHOLE_PATH, Redactor, keep_pictures
 
 PRIVATE_KEYS = {
-    **dict.fromkeys(("user", "users", "username", "user_name", "owner", "login", "by"), "user"),
-    **dict.fromkeys(("waived_by", "rehearsal_waived_by"), "user"),
-    **dict.fromkeys(
-        ("host", "hosts", "hostname", "node", "nodes", "nodelist", "node_list", "master_addr"),
-        "host",
-    ),
-    **dict.fromkeys(
-        ("account", "accounts", "project", "project_id", "qos", "reservation", "allocation"),
-        "account",
-    ),
-    **dict.fromkeys(("bucket",), "bucket"),
-    **dict.fromkeys(("stage", "folder", "image", "cwd", "home", "path", "container"), "path"),
+    "user": "user",
+    "users": "user",
+    "username": "user",
+    "user_name": "user",
+    "owner": "user",
+    "login": "user",
+    "by": "user",
+    "waived_by": "user",
+    "rehearsal_waived_by": "user",
+    "host": "host",
+    "hosts": "host",
+    "hostname": "host",
+    "node": "host",
+    "nodes": "host",
+    "nodelist": "host",
+    "node_list": "host",
+    "master_addr": "host",
+    "account": "account",
+    "accounts": "account",
+    "project": "account",
+    "project_id": "account",
+    "qos": "account",
+    "reservation": "account",
+    "allocation": "account",
+    "bucket": "bucket",
+    "stage": "path",
+    "folder": "path",
+    "image": "path",
+    "cwd": "path",
+    "home": "path",
+    "path": "path",
+    "container": "path",
 }
 """Names of keys whose values are such words, in run.yaml, plan.json, job files and events."""
 LARGEST_LIST = 4096
@@ -64,7 +84,11 @@ _PUBLIC_WORDS = frozenset(
 
 
 def write_redacted(folder: Path, out: Path | None = None) -> Path:
-    """Write the redacted copy into an empty folder, or into redacted/ of the run, replaced; returns its index.html."""
+    """Write the redacted copy of a run into an empty folder, and return its index.html.
+
+    Without `out` it is redacted/ of the run, which is replaced. Raises `RecordError` where `out`
+    has files.
+    """
     if out is None:
         out = folder / "redacted"
         shutil.rmtree(out, ignore_errors=True)
@@ -73,12 +97,8 @@ def write_redacted(folder: Path, out: Path | None = None) -> Path:
             f"{out} is not an empty folder, and nothing in it is overwritten. Name another: --out DIR."
         )
     redactor = Redactor(private_words(folder))
-    for name in (
-        "run.yaml",
-        "plan.json",
-        *JSON_LINES_FILES,
-        *(f"smoke/{name}" for name in JSON_LINES_FILES),
-    ):
+    smoke_files = [f"smoke/{name}" for name in JSON_LINES_FILES]
+    for name in ("run.yaml", "plan.json", *JSON_LINES_FILES, *smoke_files):
         if (folder / name).exists():
             write_text(out / name, _redacted_file(redactor, folder / name))
     for phase in PHASES:
@@ -86,30 +106,35 @@ def write_redacted(folder: Path, out: Path | None = None) -> Path:
     outcome = run_pages.FrontPage(*redactor.value([*read_front_page(folder)]))
     run_pages.write_campaign(out, outcome, shown_as=redactor.text(folder.name))
     run_pages.write_single_file(out)
-    # The page of known failures goes into the copy: outside, the shared one next to the runs is missing.
-    page_parts.write_help(out)
-    for page in (
-        out / "index.html",
-        out / run_pages.REPORT_NAME,
-        *(out / "records").glob("*.html"),
-    ):
-        here = "" if page.parent == out else "../"
-        link = f'"../{here}{page_parts.HELP_NAME}'
-        inside = f'"{here}{page_parts.HELP_NAME}'
-        write_text(page, page.read_text(encoding="utf-8").replace(link, inside))
+    _write_help(out)
     return out / "index.html"
 
 
+def _write_help(out: Path) -> None:
+    """Write the page of known failures into the copy, and link to it there.
+
+    A run's own pages link to one that all runs share, next to them; outside, that one is missing.
+    """
+    page_parts.write_help(out)
+    pages = [out / "index.html", out / run_pages.REPORT_NAME, *(out / "records").glob("*.html")]
+    for page in pages:
+        to_top = "" if page.parent == out else "../"
+        shared = f'"../{to_top}{page_parts.HELP_NAME}'
+        inside = f'"{to_top}{page_parts.HELP_NAME}'
+        write_text(page, page.read_text(encoding="utf-8").replace(shared, inside))
+
+
 def private_words(folder: Path) -> dict[str, str]:
-    """Every word that tells a person or place, as far as this run's files and this process know."""
+    """Return the words that tell a person or place, which this run's files and process know.
+
+    Each comes with its kind: user, host, account, bucket or path.
+    """
     words = dict(_of_this_process(folder))
     for path in sorted(folder.rglob("*")):
-        inside = path.relative_to(folder).parts[0]
-        if (
-            inside in ("data", "checkpoints", "tensorboard")
-            or not path.is_file()
-            or path.stat().st_size > 8 * 2**20
-        ):
+        top = path.relative_to(folder).parts[0]
+        if top in _FOLDERS_WITHOUT_WORDS or not path.is_file():
+            continue
+        if path.stat().st_size > _MOST_BYTES:
             continue
         if path.name == "hostfile":
             for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -120,11 +145,15 @@ def private_words(folder: Path) -> dict[str, str]:
     return words
 
 
+_FOLDERS_WITHOUT_WORDS = ("data", "checkpoints", "tensorboard")
+_MOST_BYTES = 8 * 2**20
+
+
 def _of_this_process(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield the words that name this process's user and machine and the run's folder."""
     homes = [Path.home()]
-    with contextlib.suppress(
-        KeyError, OSError
-    ):  # an account without a name, as in some containers; OSError since 3.13
+    # An account without a name, as in some containers: KeyError, and OSError since Python 3.13.
+    with contextlib.suppress(KeyError, OSError):
         yield getpass.getuser(), "user"
     for number in {os.getuid(), folder.stat().st_uid}:
         with contextlib.suppress(KeyError):  # as above
@@ -140,46 +169,57 @@ def _of_this_process(folder: Path) -> Iterator[tuple[str, str]]:
             yield home.name, "user"
     yield str(folder.absolute()), "path"
     yield str(folder.absolute().parent), "path"
-    for name in (socket.gethostname(), socket.gethostname().partition(".")[0], platform.node()):
+    host = socket.gethostname()
+    for name in (host, host.partition(".")[0], platform.node()):
         yield name, "host"
     for variable, kind in _ENVIRONMENT.items():
         yield os.environ.get(variable, ""), kind
 
 
 def _note_private(words: dict[str, str], key: str, value: Any) -> None:
+    """Add to `words` what a key's value tells of a person or place."""
     if not isinstance(value, str) or not value or value in _PUBLIC_WORDS:
         return
-    if " " in value and WHOLE_PATH.fullmatch(
-        value
-    ):  # its folders are named elsewhere too, in running text
-        place = Path(value)
-        words.update({str(one): "path" for one in (place, *place.parents) if " " in str(one)})
-    kind = PRIVATE_KEYS.get(key.rpartition(".")[2].lower())
-    if not kind or (kind == "path" and "/" not in value):
+    if " " in value and WHOLE_PATH.fullmatch(value):
+        _note_spaced_path(words, Path(value))
+    kind = PRIVATE_KEYS.get(key.rpartition(".")[2].lower(), "")
+    is_no_path = kind == "path" and "/" not in value
+    if not kind or is_no_path:
         return
     words[value] = kind
     if kind == "host":
         for host in hosts_in(value):
             if not host.isdecimal():
-                words[host] = words[host.partition(".")[0]] = kind
+                words[host] = kind
+                words[host.partition(".")[0]] = kind
     if kind == "bucket":
         name = re.sub(r"^\w+://", "", value)
-        words[name] = words[name.partition("/")[0]] = kind
+        words[name] = kind
+        words[name.partition("/")[0]] = kind
+
+
+def _note_spaced_path(words: dict[str, str], path: Path) -> None:
+    """Add a path with spaces and its folders, which are named elsewhere too, in running text."""
+    for folder in (path, *path.parents):
+        if " " in str(folder):
+            words[str(folder)] = "path"
 
 
 def hosts_in(text: str) -> Iterator[str]:
-    """Every host of a list, also of one written short as queues do.
+    """Yield every host of a list, also of one written short as queues do.
 
     >>> list(hosts_in("n[1-2,08-10]-ib, gpu3"))
     ['n1-ib', 'n2-ib', 'n08-ib', 'n09-ib', 'n10-ib', 'gpu3']
     """
     for name in re.findall(r"(?:\[[^\]]*\]|[^\s,\[\]])+", text):
-        before, bracket, rest = name.partition("[")
-        numbers, _, after = rest.partition("]")
+        before, bracket, ranges_and_after = name.partition("[")
+        ranges, _, after = ranges_and_after.partition("]")
         if not bracket:
             yield name
-        for first, last in re.findall(r"(?<![^,])(\d+)(?:-(\d+))?(?![^,])", numbers):
-            for number in range(int(first), min(int(last or first), int(first) + LARGEST_LIST) + 1):
+        for first, last in re.findall(r"(?<![^,])(\d+)(?:-(\d+))?(?![^,])", ranges):
+            start = int(first)
+            end = min(int(last or first), start + LARGEST_LIST)
+            for number in range(start, end + 1):
                 yield f"{before}{number:0{len(first)}}{after}"
 
 
@@ -196,45 +236,50 @@ def _keys_and_values(content: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _read_content(path: Path) -> Any:
+    """Read a file as JSON, JSON lines or YAML; as pairs of words where it is none of these."""
     text = path.read_text(encoding="utf-8", errors="replace")
     try:
         if path.suffix == ".jsonl":
             return [json.loads(line) for line in text.splitlines() if line.strip()]
-        return yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
+        if path.suffix == ".yaml":
+            return yaml.safe_load(text)
+        return json.loads(text)
     except (ValueError, yaml.YAMLError):  # half a line of a killed writer, or a file of plain words
-        pairs = (re.split(r"[= ]", line, maxsplit=1) for line in text.splitlines())
+        pairs = [re.split(r"[= ]", line, maxsplit=1) for line in text.splitlines()]
         return [{pair[0]: pair[1]} for pair in pairs if len(pair) == 2]
 
 
 def _redacted_file(redactor: Redactor, path: Path) -> str:
+    """Return the redacted text of a file."""
     if path.suffix == ".json":
-        return (
-            json.dumps(redactor.value(json.loads(path.read_text())), indent=1, ensure_ascii=False)
-            + "\n"
-        )
+        content = redactor.value(json.loads(path.read_text()))
+        return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     if path.suffix == ".jsonl":
-        return "".join(
-            json.dumps(redactor.value(row), ensure_ascii=False) + "\n"
-            for row in _read_content(path)
-        )
+        rows = [redactor.value(row) for row in _read_content(path)]
+        return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     return redactor.text(path.read_text(encoding="utf-8"))
 
 
 def _write_record(redactor: Redactor, folder: Path, copy: Path, phase: str) -> None:
-    twin, notebook = (folder / "records" / f"{phase}.{ending}" for ending in ("json", "ipynb"))
-    if twin.exists():
-        write_text(copy / "records" / twin.name, _redacted_file(redactor, twin))
-    if twin.exists() and notebook.exists():
+    """Write a phase's redacted record, and its notebook and page where there is a notebook."""
+    twin = folder / "records" / f"{phase}.json"
+    notebook = folder / "records" / f"{phase}.ipynb"
+    if not twin.exists():
+        return
+    write_text(copy / "records" / twin.name, _redacted_file(redactor, twin))
+    if notebook.exists():
         content = ipynb.read_notebook(notebook)
-        for place, cell in enumerate(content.cells):
-            _redact_cell(redactor, cell, place)
+        for number, cell in enumerate(content.cells):
+            _redact_cell(redactor, cell, number)
         content.metadata = redactor.value(content.metadata)
         write_text(copy / "records" / notebook.name, ipynb.notebook_text(content))
         write_html(copy, phase)
 
 
-def _redact_cell(redactor: Redactor, cell: Any, place: int) -> None:
-    """Redact a cell's texts; of pictures only those that our own figures draw are kept, without hidden words.
+def _redact_cell(redactor: Redactor, cell: Any, number: int) -> None:
+    """Redact a cell's texts.
+
+    Of pictures only those that our own figures draw are kept, without hidden words.
 
     What a person attached to a cell may show anything, and is left out.
     """
@@ -245,10 +290,9 @@ def _redact_cell(redactor: Redactor, cell: Any, place: int) -> None:
             if key in output:
                 output[key] = redactor.value(output[key])
     if cell.pop("attachments", None):
-        cell.source = re.sub(
-            r"!\[[^\]]*\]\(\s*attachment:[^)]*\)", "[attachment left out]", cell.source
-        )
+        attachment = r"!\[[^\]]*\]\(\s*attachment:[^)]*\)"
+        cell.source = re.sub(attachment, "[attachment left out]", cell.source)
     cell.source = redactor.text(cell.source)
     if redactor.text(cell.get("id", "")) != cell.get("id", ""):
-        cell.id = f"cell-{place}"
+        cell.id = f"cell-{number}"
     cell.metadata = redactor.value(cell.metadata)

@@ -31,27 +31,30 @@ _TEXTUAL = re.compile(r"text/|.*(?:svg|xml|json|javascript|latex|markdown)")
 
 
 def keep_pictures(data: dict[str, Any], value: Callable[[Any], Any], markup: Redact) -> None:
-    """Redact an output's data in place: texts, HTML and SVG; a PNG loses its hidden words, other kinds are left out."""
+    """Redact an output's data in place: texts, HTML and SVG.
+
+    A PNG loses its hidden words. Other kinds are left out: what cannot be looked into could say
+    anything.
+    """
     if "image/svg+xml" in data:
         data.pop("image/png", None)  # the same figure, in which words cannot be found
     for kind in list(data):
         if kind == "image/png":
             picture = _decoded("".join(data[kind]))
-            data[kind] = (
-                data[kind] if picture is None else base64.b64encode(plain_png(picture)).decode()
-            )
+            if picture is not None:
+                data[kind] = base64.b64encode(plain_png(picture)).decode()
         elif is_markup(kind):
             data[kind] = markup("".join(data[kind]))
         elif is_text(kind):
             data[kind] = value(data[kind])
-        else:  # what cannot be looked into could say anything
+        else:
             del data[kind]
     if not data:
         data["text/plain"] = "[left out of the redacted copy]"
 
 
 def is_text(kind: str) -> bool:
-    """Whether a type of data is text that can be redacted.
+    """Return whether a type of data is text that can be redacted.
 
     >>> [is_text(kind) for kind in ("text/html", "image/svg+xml", "application/vnd.runbook.v1+json", "image/jpeg")]
     [True, True, True, False]
@@ -60,48 +63,57 @@ def is_text(kind: str) -> bool:
 
 
 def is_markup(kind: str) -> bool:
-    """Whether a type of data is tags with words between them."""
+    """Return whether a type of data is tags with words between them."""
     return kind == "text/html" or "xml" in kind
 
 
 def plain_png(content: bytes) -> bytes:
-    """The same picture without its parts that hold words; what is no PNG stays as it is.
+    """Return the same picture without its parts that hold words; what is no PNG stays as it is.
 
-    By hand: Pillow would encode the picture again and keep one frame of an animation; here what is seen stays as it is.
+    By hand: Pillow would encode the picture again and keep one frame of an animation; here what is
+    seen stays as it is.
     """
     if not content.startswith(PNG):
         return content
-    kept = [PNG]
-    at = len(PNG)
-    while at + 12 <= len(content):
-        (length,) = struct.unpack_from(">I", content, at)
-        part = content[at : at + 12 + length]
-        if part[4:8] not in _WORDS:
-            kept.append(part)
-        at += 12 + length
-        if part[4:8] == b"IEND":
+    parts = [PNG]
+    start = len(PNG)
+    # A part is its length (4 bytes), its name (4), its content and a checksum (4).
+    while start + 12 <= len(content):
+        (length,) = struct.unpack_from(">I", content, start)
+        end = start + 12 + length
+        part = content[start:end]
+        name = part[4:8]
+        if name not in _WORDS:
+            parts.append(part)
+        if name == b"IEND":
             break
-    return b"".join(kept)
+        start = end
+    return b"".join(parts)
 
 
 def _address(match: re.Match[str], text: Redact, markup: Redact) -> str:
+    """Return a `data:` address with its content redacted; empty where it cannot be looked into."""
     kind = match[1] or "text/plain"
     options = match[2]
     body = urllib.parse.unquote(match[3])
-    text = markup if is_markup(kind) else text
+    redact = markup if is_markup(kind) else text
     if not options.endswith(";base64"):
-        return f"data:{match[1] or ''}{options},{urllib.parse.quote(text(body), safe='[]')}"
+        quoted = urllib.parse.quote(redact(body), safe="[]")
+        return f"data:{match[1] or ''}{options},{quoted}"
     content = _decoded(body)
-    if content is None or not (kind == "image/png" or is_text(kind)):
-        return "data:,"  # what cannot be looked into could say anything
+    if content is None:
+        return "data:,"
     if kind == "image/png":
-        shown = plain_png(content)
-    else:
-        shown = text(content.decode("utf-8", errors="replace")).encode()
-    return f"data:{kind}{options},{base64.b64encode(shown).decode()}"
+        redacted = plain_png(content)
+    elif is_text(kind):
+        redacted = redact(content.decode("utf-8", errors="replace")).encode()
+    else:  # what cannot be looked into could say anything
+        return "data:,"
+    return f"data:{kind}{options},{base64.b64encode(redacted).decode()}"
 
 
 def _decoded(text: str) -> bytes | None:
+    """Return the bytes of a base64 text; None where it is none."""
     try:
         return base64.b64decode("".join(text.split()), validate=True)
     except ValueError:
@@ -209,22 +221,22 @@ class Redactor:
     """Knows the words of one run."""
 
     def __init__(self, words: Mapping[str, str]) -> None:
-        lower = {word.lower(): kind for word, kind in words.items() if word.lower() not in ORDINARY}
+        telling = {word: kind for word, kind in words.items() if word.lower() not in ORDINARY}
+        lower = {word.lower(): kind for word, kind in telling.items()}
         self._kinds = {word: kind for word, kind in lower.items() if len(word) > SHORT}
         places = [word for word in self._kinds if word.startswith(("/", "~"))]
         # An underscore parts words here: in jdoe_run the user is still to be seen.
         self._known = _any_of(self._kinds, r"(?<![^\W_])", r"(?![^\W_])", re.IGNORECASE)
         self._places = _any_of(places, r"(?<![^\W_])", rf"(?![\w-]){_BELOW}*", re.IGNORECASE)
-        self._short_kinds = {
-            form: kind
-            for word, kind in words.items()
-            if 0 < len(word) <= SHORT and not word.isdecimal() and word.lower() not in ORDINARY
-            for form in (word, word.upper())
-        }
+        self._short_kinds: dict[str, str] = {}
+        for word, kind in telling.items():
+            if 0 < len(word) <= SHORT and not word.isdecimal():
+                self._short_kinds[word] = kind
+                self._short_kinds[word.upper()] = kind
         self._short = _any_of(self._short_kinds, r"(?<![^\W_])(?<!</)(?<!<)", r"(?![^\W_])")
 
     def text(self, text: str) -> str:
-        """A text without them; it reads on.
+        """Return a text without the known words, in which something readable stands for each.
 
         >>> Redactor({"mmuster": "user"}).text("mmuster wrote /scratch/p1/run and s3://bkt/x, 3 tokens/s")
         '[user] wrote [path] and [bucket], 3 tokens/s'
@@ -232,15 +244,16 @@ class Redactor:
         pieces = []
         end = 0
         for match in DATA_ADDRESS.finditer(text):
-            pieces += [
-                self._plain(text[end : match.start()]),
-                _address(match, self.text, self.markup),
-            ]
+            pieces.append(self._plain(text[end : match.start()]))
+            pieces.append(_address(match, self.text, self.markup))
             end = match.end()
-        return "".join([*pieces, self._plain(text[end:])])
+        pieces.append(self._plain(text[end:]))
+        return "".join(pieces)
 
     def markup(self, text: str) -> str:
-        """HTML or SVG without them: in text and in values of attributes, however they are encoded there.
+        """Return HTML or SVG without the known words, however they are encoded there.
+
+        They are left out of text and of attributes.
 
         Comments and scripts, and tags and attributes that are named so, are left out.
         """
@@ -262,7 +275,7 @@ class Redactor:
         return redact_numbers(NAMED_HOST.sub(_named_host, text))
 
     def value(self, value: Any) -> Any:
-        """A JSON value with all its texts redacted, the names of keys too."""
+        """Return a JSON value with all its texts redacted, the names of keys too."""
         if isinstance(value, str):
             return "[path]" if WHOLE_PATH.fullmatch(value) else self.text(value)
         if isinstance(value, Mapping):
@@ -273,38 +286,52 @@ class Redactor:
 
 
 def _named_host(match: re.Match[str]) -> str:
-    """The match with `[host]` in place of the host; a port behind it stays."""
+    """Return the match with `[host]` in place of the host; a port behind it stays."""
     host = match[match.lastgroup or 0]
-    name, colon, port = host.rpartition(":") if ":" in host else (host, "", "")
+    if ":" in host:
+        name, colon, port = host.rpartition(":")
+    else:
+        name, colon, port = host, "", ""
     if name.lower() in _NOT_A_HOST or not re.search(r"[A-Za-z]", name):
         return match[0]
-    return f"{match[0][: -len(host)]}[host]{colon}{port}"
+    before = match[0][: -len(host)]
+    return f"{before}[host]{colon}{port}"
 
 
 class _Markup(Rewriter):
+    """HTML or SVG that is rewritten with a redactor."""
+
     def __init__(self, redactor: Redactor) -> None:
         super().__init__()
         self.text = redactor.text  # type: ignore[method-assign]
 
     def renamed(self, tag: str) -> str | None:
-        return tag if tag != "script" and (len(tag) <= SHORT or self.text(tag) == tag) else None
+        return tag if tag != "script" and self._is_harmless(tag) else None
 
     def attribute(self, tag: str, name: str, value: str) -> str | None:
-        drawn = (
-            "d",
-            "points",
-            "transform",
-            "viewbox",
-            "gradienttransform",
-        )  # numbers and single letters
-        if name in drawn or name.startswith("xmlns"):
+        if name in _DRAWN or name.startswith("xmlns"):
             return value
-        return self.text(value) if len(name) <= SHORT or self.text(name) == name else None
+        return self.text(value) if self._is_harmless(name) else None
 
     def raw(self, element: str, text: str) -> str:
         return self.text(text)
 
+    def _is_harmless(self, name: str) -> bool:
+        """Return whether the name of a tag or attribute is none of the known words."""
+        return len(name) <= SHORT or self.text(name) == name
+
+
+_DRAWN = ("d", "points", "transform", "viewbox", "gradienttransform")
+"""Attributes that are numbers and single letters."""
+
 
 def _any_of(words: Iterable[str], before: str, after: str, flags: int = 0) -> re.Pattern[str]:
-    ways = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
-    return re.compile(rf"{before}(?:{ways}){after}" if ways else r"(?!)", flags)
+    """Compile a pattern of any of the words, the longest first.
+
+    Of no words one that nothing matches.
+    """
+    longest_first = sorted(words, key=len, reverse=True)
+    words_pattern = "|".join(map(re.escape, longest_first))
+    if not words_pattern:
+        return re.compile(r"(?!)", flags)
+    return re.compile(rf"{before}(?:{words_pattern}){after}", flags)
