@@ -14,20 +14,28 @@ from runbook.core.locks import hold_file
 from runbook.params.schema.site import Versions
 
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-"""Wheels without CUDA, 0.2 GB in place of 2 to 3 GB. Tried first; the configured index has the same versions."""
+"""Wheels without CUDA, 0.2 GB in place of 2 to 3 GB.
+
+Tried first; the configured index has the same versions.
+"""
 INSTALL_SECONDS = 3600.0
 _COMPLETE = "complete"
 _TRY_ONCE = ["--retries", "0", "--timeout", "10"]
 
 
 def cache_folder() -> Path:
-    """Return the folder of all such environments: XDG_CACHE_HOME/gpt3-runbook/versions, by default in ~/.cache."""
+    """Return the folder of all such environments.
+
+    It is XDG_CACHE_HOME/gpt3-runbook/versions, by default in ~/.cache.
+    """
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "gpt3-runbook" / "versions"
 
 
 def environment_name(versions: Versions) -> str:
-    """Name the folder of these versions: they alone decide it, so sites with equal versions share one.
+    """Name the folder of these versions.
+
+    They alone decide it, so sites with equal versions share one.
 
     >>> environment_name(Versions(python="3.10", packages=["torch==2.3.0"]))
     'python3.10-f03fe70b38'
@@ -37,7 +45,10 @@ def environment_name(versions: Versions) -> str:
 
 
 def interpreter(versions: Versions) -> str:
-    """Find a Python of this version, on PATH or of pyenv. Raise `RunbookError` where there is none."""
+    """Find a Python of this version, on PATH or of pyenv.
+
+    Raise `RunbookError` where there is none.
+    """
     name = f"python{versions.python}"
     on_path = shutil.which(name)
     # pyenv puts a stand-in on PATH, which refuses to start a version that is not the chosen one.
@@ -59,7 +70,9 @@ def _build_number(path: Path) -> tuple[int, ...]:
 
 
 def install(versions: Versions, say: Callable[[str], None]) -> Path:
-    """Return the interpreter of an environment with these versions, which is made where it is not there yet.
+    """Return the interpreter of an environment with these versions.
+
+    The environment is made where it is not there yet.
 
     Raises `RunbookError` with pip's last lines where a version cannot be installed.
     """

@@ -42,7 +42,10 @@ _NO_GPU = "no GPU"
 _NO_KERNELS = "needs Transformer Engine or apex"
 _NODES_OWN = ("CC", "CXX", "LD_PRELOAD")
 """Variables of the site that name files of its nodes, as those with PATH do."""
-_SEE = "Read its last lines: an argument it does not know, a package that is missing, token files it cannot read."
+_SEE = (
+    "Read its last lines: an argument it does not know, a package that is missing, token files it "
+    "cannot read."
+)
 _ERROR = re.compile(r"^(\[rank\d+\]: |)((?:\w+\.)*\w+(?:Error|Exception): .*|\S+\.py: error: .*)")
 _NOT_TRIED = (
     "the container: its packages come from PyPI here, not from the vendor's builds",
@@ -74,42 +77,41 @@ class UpstreamTrial:
         return all(check.verdict == "pass" for check in self.checks)
 
     def as_dict(self) -> dict[str, Any]:
-        """For --json."""
-        head = {
+        """Return everything for --json."""
+        return {
             "run": self.run,
             "phase": self.phase,
             "program": self.program,
             "ranks": self.ranks,
             "versions": self.versions,
+            "works": self.works,
+            "checks": [asdict(check) for check in self.checks],
+            "changes": self.changes,
+            "losses": [record.loss for record in self.log.records],
+            "not_tried": _NOT_TRIED,
         }
-        verdict = {"works": self.works, "checks": [asdict(check) for check in self.checks]}
-        losses = [record.loss for record in self.log.records]
-        return head | verdict | {"changes": self.changes, "losses": losses, "not_tried": _NOT_TRIED}
 
     def as_text(self) -> str:
-        """What the log reader read, and the verdict."""
-        columns = {
-            "loss": "loss",
-            "grad_norm": "gradient norm",
-            "learning_rate": "rate",
-            "seconds": "step (s)",
-        }
+        """Return what the log reader read, and the verdict."""
         rows = [
-            {"iteration": record.iteration}
-            | {title: getattr(record, name) for name, title in columns.items()}
+            {
+                "iteration": record.iteration,
+                "loss": record.loss,
+                "gradient norm": record.grad_norm,
+                "rate": record.learning_rate,
+                "step (s)": record.seconds,
+            }
             for record in self.log.records
         ]
-        read = Table(
-            rows,
-            f"Read from its log ({self.log.format})",
-            [f"Not tried: {what}" for what in _NOT_TRIED],
-        )
-        end = (
+        notes = [f"Not tried: {part}" for part in _NOT_TRIED]
+        steps = Table(rows, f"Read from its log ({self.log.format})", notes)
+        verdict = "works" if self.works else "DOES NOT WORK"
+        how = (
             f"as {self.run} starts it in {self.phase}, made small, on {self.ranks} rank(s), "
             f"with {self.versions}"
         )
-        end = f"{self.program} {'works' if self.works else 'DOES NOT WORK'} here: {end}."
-        return "\n\n".join([read.as_text(), CheckTable(self.checks).as_text(), end])
+        end = f"{self.program} {verdict} here: {how}."
+        return "\n\n".join([steps.as_text(), CheckTable(self.checks).as_text(), end])
 
 
 def start_upstream(
@@ -121,58 +123,41 @@ def start_upstream(
     say: Callable[[str], None],
     installed: bool = False,
 ) -> UpstreamTrial:
-    """Start the program of a run's framework for a few steps; each line that it prints is handed on as it comes.
+    """Start the program of a run's framework for a few steps, and hand on each line that it prints.
 
-    It runs with the site's own versions, or with those installed here where `installed` is set or the site has none.
+    It runs with the site's own versions, or with those installed here where `installed` is set or
+    the site has none. Raises `RunbookError` where the framework or the checkout is another one.
     """
     settings = with_placeholders(params.load(run, set_words=set_words))
     framework = settings.run.training.framework
-    if framework not in ("megatron-lm", "megatron-deepspeed"):
-        raise RunbookError(
-            f"{run} trains with {framework}: --upstream starts Megatron-LM and Megatron-DeepSpeed. Leave it out, or "
-            "set training.framework to one of them."
-        )
-    pinned = settings.site.frameworks[framework]
-    script = pinned.script
-    if not (checkout / script).is_file():
-        raise RunbookError(
-            f"{checkout} has no {script}, which the job starts. Give a checkout of {framework}."
-        )
+    pinned = _pinned_checkout(run, settings, checkout)
     is_pinned = check_checkout(checkout, pinned)
-    say(
-        f"{checkout}: {is_pinned.value}" + (f". {is_pinned.remedy}" * (is_pinned.verdict != "pass"))
-    )
+    remedy = "" if is_pinned.verdict == "pass" else f". {is_pinned.remedy}"
+    say(f"{checkout}: {is_pinned.value}{remedy}")
     versions = None if installed else pinned.versions
     python = site_versions.install(versions, say) if versions else Path(sys.executable)
     plan = make_plan(settings)
     spec = plan.phases[phase]
+    num_ranks = _small_layout(spec).world_size
     rendered = render_job(settings, plan, phase)
     folder = Path(tempfile.mkdtemp(prefix="upstream-"))
     arguments, changes = small_arguments(rendered.arguments, spec, framework, folder / "root")
     note = f"paths are put below {folder}/root; all other arguments are as rendered"
     say(Table(changes, f"Changed in {phase}/rank.sh", [note]).as_text())
-    _write_files(folder, settings, rendered, arguments, checkout, python, _ranks(spec)[-1])
-    errors: dict[str, str] = {}  # the last of each rank, in the order in which they began to fail
-    with (folder / "log").open("w", encoding="utf-8", buffering=1) as log:
-
-        def hear(line: str) -> None:
-            log.write(f"{line}\n")
-            errors.update(_ERROR.findall(line))
-            say(line)
-
-        code = shell.follow(["bash", "upstream.sh"], say=hear, timeout=MOST_SECONDS, cwd=folder)
-    parsed = parse_files([folder / "log"])
-    saves = [
-        folder / "run" / word
-        for option, *words in arguments
-        if option == "--save"
-        for word in words
-    ]
-    checks = (is_pinned, *_checks(parsed, code, list(errors.values()), saves))
-    ranks = _ranks(spec)[-1]
-    with_what = in_words(versions)
+    job = SmallJob(folder, settings, rendered, arguments, checkout, python, num_ranks)
+    _write_files(job)
+    exit_code, errors = _follow(folder, say)
+    log = parse_files([folder / "log"])
+    checks = _checks(log, exit_code, errors, _save_folders(job))
     trial = UpstreamTrial(
-        settings.name, phase, script, ranks, with_what, tuple(changes), parsed, checks
+        run=settings.name,
+        phase=phase,
+        program=pinned.script,
+        ranks=num_ranks,
+        versions=in_words(versions),
+        changes=tuple(changes),
+        log=log,
+        checks=(is_pinned, *checks),
     )
     if trial.works:
         shutil.rmtree(folder)
@@ -181,8 +166,73 @@ def start_upstream(
     return trial
 
 
+@dataclass(frozen=True)
+class SmallJob:
+    """A rendered job, made small, and the folder that it runs in."""
+
+    folder: Path
+    settings: Settings
+    rendered: RenderedJob
+    arguments: list[list[str]]
+    """Each option of the program with its values."""
+    checkout: Path
+    python: Path
+    num_ranks: int
+
+    @property
+    def values(self) -> dict[str, list[str]]:
+        """The values of each option, by its name without dashes; of several the last counts."""
+        return {option.removeprefix("--"): values for option, *values in self.arguments}
+
+
+def _pinned_checkout(run: str, settings: Settings, checkout: Path) -> Checkout:
+    """Return the checkout that the site pins.
+
+    Raise `RunbookError` where this one has not its program.
+    """
+    framework = settings.run.training.framework
+    if framework not in ("megatron-lm", "megatron-deepspeed"):
+        raise RunbookError(
+            f"{run} trains with {framework}: --upstream starts Megatron-LM and Megatron-DeepSpeed. Leave it out, or "
+            "set training.framework to one of them."
+        )
+    pinned = settings.site.frameworks[framework]
+    if not (checkout / pinned.script).is_file():
+        raise RunbookError(
+            f"{checkout} has no {pinned.script}, which the job starts. Give a checkout of {framework}."
+        )
+    return pinned
+
+
+def _follow(folder: Path, say: Callable[[str], None]) -> tuple[int, list[str]]:
+    """Run upstream.sh, write its log, and return its exit code and the last error of each rank.
+
+    The errors are in the order in which the ranks began to fail.
+    """
+    errors_of_rank: dict[str, str] = {}
+    with (folder / "log").open("w", encoding="utf-8", buffering=1) as log:
+
+        def hear(line: str) -> None:
+            log.write(f"{line}\n")
+            errors_of_rank.update(_ERROR.findall(line))
+            say(line)
+
+        command = ["bash", "upstream.sh"]
+        exit_code = shell.follow(command, say=hear, timeout=MOST_SECONDS, cwd=folder)
+    return exit_code, list(errors_of_rank.values())
+
+
+def _save_folders(job: SmallJob) -> list[Path]:
+    """Return the folders that the program saves into."""
+    folders = []
+    for option, *paths in job.arguments:
+        if option == "--save":
+            folders += [job.folder / "run" / path for path in paths]
+    return folders
+
+
 def in_words(versions: Versions | None) -> str:
-    """Python and packages of a trial; None: what is installed here."""
+    """Name Python and packages of a trial; None: what is installed here."""
     if versions is None:
         return f"Python {platform.python_version()} and the packages that are installed here"
     return f"Python {versions.python}, {', '.join(versions.packages)}: the site's own"
@@ -192,27 +242,27 @@ def check_checkout(checkout: Path, pinned: Checkout) -> Check:
     """Compare a checkout with the commit that the site pins: the same commit, and no changed file."""
     head = _git(checkout, "rev-parse", "HEAD")
     changed = _git(checkout, "status", "--porcelain", "--untracked-files=no")
-    names = [line[3:] for line in changed.splitlines()]
+    names = [line[3:] for line in changed.splitlines()]  # after two letters of status and a space
     if not head:
         state = "no git repository: its commit is not known"
     elif head != pinned.commit:
         state = f"at {head[:12]}, not at the pinned commit"
     elif names:
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        state = f"at the pinned commit, with changes of its own: {', '.join(names[:3])}{more}"
+        others = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        state = f"at the pinned commit, with changes of its own: {', '.join(names[:3])}{others}"
     else:
         state = f"at {head[:12]}, unchanged"
-    return judge(
-        "checkout",
-        head == pinned.commit and not names,
-        state,
-        f"{pinned.commit[:12]}, as the site's jobs check it out",
-        f"What follows is true of this checkout alone. For the job's: git checkout --detach {pinned.commit}",
+    is_pinned = head == pinned.commit and not names
+    rule = f"{pinned.commit[:12]}, as the site's jobs check it out"
+    remedy = (
+        "What follows is true of this checkout alone. For the job's: git checkout --detach "
+        f"{pinned.commit}"
     )
+    return judge("checkout", is_pinned, state, rule, remedy)
 
 
 def _git(checkout: Path, *words: str) -> str:
-    """What git says of a folder; empty where it is no repository's top folder."""
+    """Return what git says of a folder; empty where it is no repository's top folder."""
     if not (checkout / ".git").exists():
         return ""
     finished = shell.run(["git", "--no-optional-locks", "-C", str(checkout), *words], check=False)
@@ -222,150 +272,244 @@ def _git(checkout: Path, *words: str) -> str:
 def small_arguments(
     rendered: Sequence[str], spec: PhasePlan, framework: Framework, root: Path
 ) -> tuple[list[list[str]], list[dict[str, str]]]:
-    """Arguments that a laptop can train, absolute paths below `root`, and what was changed for what reason."""
-    small = _small_values(spec)
+    """Return arguments that a laptop can train, and what was changed for what reason.
+
+    Absolute paths are put below `root`.
+    """
+    small_values = _small_values(spec)
     added = _added(spec, framework)
+    world_size = spec.parallel.world_size
+    num_ranks = _small_layout(spec).world_size
+    changes = [_change("ranks", str(world_size), str(num_ranks), _RANKS)]
     arguments = []
-    tables = [("ranks", str(spec.parallel.world_size), str(_ranks(spec)[-1]), _RANKS)]
     for option, *values in lines(rendered):
-        here, because = small.get(option[2:], (" ".join(values), ""))
-        if because and (not here or here != " ".join(values)):
-            tables.append((option, " ".join(values), here or "left out", because))
-        if here or not because:
-            words = here.split() if because else values
-            arguments.append(
-                [option, *(f"{root}{word}" if word.startswith("/") else word for word in words)]
-            )
         added.pop(option, None)
-    for option, (here, because) in added.items():
-        tables.append((option, "", here or "added", because))
-        arguments.append([option, *here.split()])
-    return arguments, [
-        dict(zip(("argument", "rendered", "here", "because"), row, strict=True)) for row in tables
-    ]
+        small = small_values.get(option[2:])
+        before = " ".join(values)
+        if small is None:
+            arguments.append([option, *_below(root, values)])
+            continue
+        if not small.text or small.text != before:
+            changes.append(_change(option, before, small.text or "left out", small.reason))
+        if small.text:
+            arguments.append([option, *_below(root, small.text.split())])
+    for option, small in added.items():
+        changes.append(_change(option, "", small.text or "added", small.reason))
+        arguments.append([option, *small.text.split()])
+    return arguments, changes
 
 
-def _ranks(spec: PhasePlan) -> tuple[int, int, int, int]:
-    """Tensor, pipeline and data parallel sizes of at most two each, and their product, of at most four."""
+@dataclass(frozen=True)
+class SmallValue:
+    """A value that an option has here, and why."""
+
+    text: str
+    """Empty: the option is left out; of an added option: it has no value."""
+    reason: str
+
+
+def _change(argument: str, rendered: str, here: str, because: str) -> dict[str, str]:
+    """Return a row of the table of changes."""
+    return {"argument": argument, "rendered": rendered, "here": here, "because": because}
+
+
+def _below(root: Path, words: Sequence[str]) -> list[str]:
+    """Put absolute paths among these words below a folder."""
+    return [f"{root}{word}" if word.startswith("/") else word for word in words]
+
+
+@dataclass(frozen=True)
+class SmallLayout:
+    """A layout of at most four ranks."""
+
+    tensor: int
+    pipeline: int
+    data: int
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks."""
+        return self.tensor * self.pipeline * self.data
+
+
+def _small_layout(spec: PhasePlan) -> SmallLayout:
+    """Return a phase's layout with at most two ranks of each kind, and at most four in all."""
     tensor = min(2, spec.parallel.tensor)
     pipeline = min(2, spec.parallel.pipeline)
-    copies = min(2, spec.parallel.data) if tensor * pipeline < 4 else 1
-    return tensor, pipeline, copies, tensor * pipeline * copies
+    data = min(2, spec.parallel.data) if tensor * pipeline < 4 else 1
+    return SmallLayout(tensor, pipeline, data)
 
 
-def _small_values(spec: PhasePlan) -> dict[str, tuple[str, str]]:
-    """By option, its value here (nothing: left out) and the reason."""
-    tensor, pipeline, copies, _ = _ranks(spec)
-    virtual = min(2, spec.parallel.virtual_pipeline) if pipeline > 1 else 1
-    micro = min(2, spec.batch.micro)
-    batch = 2 * micro * copies
-    reasons = {
-        _SIZE: f"num-layers={2 * virtual} hidden-size=64 ffn-hidden-size=256 num-attention-heads=4 num-query-groups=2 "
-        f"num-key-value-heads=2 seq-length={LENGTH} max-position-embeddings={LENGTH} micro-batch-size={micro}",
-        _RANKS: f"tensor-model-parallel-size={tensor} pipeline-model-parallel-size={pipeline} "
-        "num-layers-per-virtual-pipeline-stage=1 ds-sequence-parallel-size=",
-        _TIME: f"global-batch-size={batch} train-iters={STEPS} train-samples={STEPS * batch} rampup-batch-size= "
-        f"train-tokens={STEPS * batch * LENGTH} log-interval=1 eval-interval={STEPS} save-interval={STEPS} "
-        f"eval-iters={min(1, spec.evaluation.iterations)}",
-        _NO_GPU: "distributed-backend=gloo use-flash-attn-v1= use-flash-attn-v2= use-flash-attn-triton= cpu-optimizer=",
-        _NO_KERNELS: "sequence-parallel= context-parallel-size= tp-comm-overlap=",
+def _small_values(spec: PhasePlan) -> dict[str, SmallValue]:
+    """Return the options that have other values here, by their names without dashes."""
+    layout = _small_layout(spec)
+    chunks = min(2, spec.parallel.virtual_pipeline) if layout.pipeline > 1 else 1
+    micro_batch = min(2, spec.batch.micro)
+    global_batch = 2 * micro_batch * layout.data
+    samples = STEPS * global_batch
+    values_by_reason: dict[str, dict[str, object]] = {
+        _SIZE: {
+            "num-layers": 2 * chunks,
+            "hidden-size": 64,
+            "ffn-hidden-size": 256,
+            "num-attention-heads": 4,
+            "num-query-groups": 2,
+            "num-key-value-heads": 2,
+            "seq-length": LENGTH,
+            "max-position-embeddings": LENGTH,
+            "micro-batch-size": micro_batch,
+        },
+        _RANKS: {
+            "tensor-model-parallel-size": layout.tensor,
+            "pipeline-model-parallel-size": layout.pipeline,
+            "num-layers-per-virtual-pipeline-stage": 1,
+            "ds-sequence-parallel-size": "",
+        },
+        _TIME: {
+            "global-batch-size": global_batch,
+            "train-iters": STEPS,
+            "train-samples": samples,
+            "rampup-batch-size": "",
+            "train-tokens": samples * LENGTH,
+            "log-interval": 1,
+            "eval-interval": STEPS,
+            "save-interval": STEPS,
+            "eval-iters": min(1, spec.evaluation.iterations),
+        },
+        _NO_GPU: {
+            "distributed-backend": "gloo",
+            "use-flash-attn-v1": "",
+            "use-flash-attn-v2": "",
+            "use-flash-attn-triton": "",
+            "cpu-optimizer": "",
+        },
+        _NO_KERNELS: {
+            "sequence-parallel": "",
+            "context-parallel-size": "",
+            "tp-comm-overlap": "",
+        },
     }
-    pairs = ((word.partition("="), why) for why, words in reasons.items() for word in words.split())
-    return {option: (value, why) for (option, _, value), why in pairs}
+    small_values = {}
+    for reason, values in values_by_reason.items():
+        for option, value in values.items():
+            small_values[option] = SmallValue(str(value), reason)
+    return small_values
 
 
-def _added(spec: PhasePlan, framework: Framework) -> dict[str, tuple[str, str]]:
+def _added(spec: PhasePlan, framework: Framework) -> dict[str, SmallValue]:
+    """Return the options that are added where the rendered job has them not."""
+    added = {"--distributed-backend": SmallValue("gloo", _NO_GPU)}
     flags = [
         "--no-masked-softmax-fusion",
         "--no-gradient-accumulation-fusion",
         "--no-persist-layer-norm",
     ]
-    added = {"--distributed-backend": ("gloo", _NO_GPU)}
     if framework == "megatron-lm":
-        added["--transformer-impl"] = ("local", _NO_KERNELS)
-        flags += ["--no-rope-fusion"] * (spec.model.position_embedding == "rope")
-    return added | dict.fromkeys(flags, ("", _NO_KERNELS))
+        added["--transformer-impl"] = SmallValue("local", _NO_KERNELS)
+        if spec.model.position_embedding == "rope":
+            flags.append("--no-rope-fusion")
+    for flag in flags:
+        added[flag] = SmallValue("", _NO_KERNELS)
+    return added
 
 
-def _write_files(
-    folder: Path,
-    settings: Settings,
-    rendered: RenderedJob,
-    arguments: list[list[str]],
-    checkout: Path,
-    python: Path,
-    ranks: int,
-) -> None:
-    """Everything that upstream.sh finds in its folder, and itself."""
-    values = {option.removeprefix("--"): words for option, *words in arguments}
-    checkout_script = (
-        folder / "checkout" / settings.site.frameworks[settings.run.training.framework].script
+def _write_files(job: SmallJob) -> None:
+    """Write everything that upstream.sh finds in its folder, and itself."""
+    folder = job.folder
+    script = job.settings.site.frameworks[job.settings.run.training.framework].script
+    rank_script = small_script(
+        job.rendered.files["rank.sh"], job.arguments, folder / "checkout" / script
     )
-    (folder / "rank.sh").write_text(
-        small_script(rendered.files["rank.sh"], arguments, checkout_script)
-    )
-    for name in values.get("deepspeed_config", []):
-        content = json.loads(rendered.files[PurePosixPath(name).name])
-        content["train_batch_size"] = int(values["global-batch-size"][0])
-        content["train_micro_batch_size_per_gpu"] = int(values["micro-batch-size"][0])
-        content["zero_optimization"].pop("offload_optimizer", None)  # goes with --cpu-optimizer
-        (folder / "run" / name).parent.mkdir(parents=True)
-        (folder / "run" / name).write_text(json.dumps(content))
+    (folder / "rank.sh").write_text(rank_script)
+    for name in job.values.get("deepspeed_config", []):
+        path = folder / "run" / name
+        path.parent.mkdir(parents=True)
+        path.write_text(_small_deepspeed_config(job, name))
     _write_tokens(folder / "tokens", GPT2_VOCABULARY)
-    groups = {
-        group: {
+    (folder / "upstream.sh").write_text(_start_script(job))
+
+
+def _small_deepspeed_config(job: SmallJob, name: str) -> str:
+    """Return DeepSpeed's rendered configuration with the small batch."""
+    content = json.loads(job.rendered.files[PurePosixPath(name).name])
+    content["train_batch_size"] = int(job.values["global-batch-size"][0])
+    content["train_micro_batch_size_per_gpu"] = int(job.values["micro-batch-size"][0])
+    content["zero_optimization"].pop("offload_optimizer", None)  # goes with --cpu-optimizer
+    return json.dumps(content)
+
+
+def _start_script(job: SmallJob) -> str:
+    """Return upstream.sh, which makes the folders and files of the job and starts its ranks."""
+    folders = [path for name in _FOLDER_OPTIONS for path in job.values.get(name, [])]
+    tokenizer_files = [path for name in _TOKENIZER_OPTIONS for path in job.values.get(name, [])]
+    upstream_package = PACKAGE / "runbook" / "training" / "upstream"
+    return fill(
+        "upstream.sh.j2",
+        checkout=job.checkout,
+        tokens=job.folder / "tokens",
+        gpt2=GPT2_FOLDER,
+        python=job.python,
+        folders=_quoted(folders),
+        tokenizer_files=_quoted(tokenizer_files),
+        token_files=_quoted(_token_files(job)),
+        python_path=f"{quote(upstream_package)}:{quote(PACKAGE)}",
+        environment=_environment(job.settings),
+        modules=[],
+        setup=[],
+        ranks=job.num_ranks,
+    )
+
+
+_FOLDER_OPTIONS = ("save", "tensorboard-dir", "data-cache-path")
+_TOKENIZER_OPTIONS = ("vocab-file", "merge-file")
+
+
+def _token_files(job: SmallJob) -> list[str]:
+    """Return the prefixes of the token files; their weights in a blend are left out."""
+    words = []
+    for name, values in job.values.items():
+        if name.endswith("data-path"):
+            words += values
+    return [word for word in words if not re.fullmatch(r"[\d.e+-]+", word)]
+
+
+def _quoted(paths: Sequence[str]) -> str:
+    """Write paths as words of the shell."""
+    return " ".join(map(quote, paths))
+
+
+def _environment(settings: Settings) -> dict[str, dict[str, str | None]]:
+    """Return the site's groups of variables without those that name files of its nodes."""
+    groups = {}
+    for group, variables in environment_groups(settings).items():
+        groups[group] = {
             name: value
             for name, value in variables.items()
             if "PATH" not in name and name not in _NODES_OWN
         }
-        for group, variables in environment_groups(settings).items()
-    }
-    chosen = {
-        "folders": ["save", "tensorboard-dir", "data-cache-path"],
-        "tokenizer_files": ["vocab-file", "merge-file"],
-        "token_files": [name for name in values if name.endswith("data-path")],
-    }
-    words = {
-        use: [word for name in names for word in values.get(name, [])]
-        for use, names in chosen.items()
-    }
-    words["token_files"] = [
-        word for word in words["token_files"] if not re.fullmatch(r"[\d.e+-]+", word)
-    ]  # no weights
-    own = PACKAGE / "runbook" / "training" / "upstream"
-    places = {
-        "checkout": checkout,
-        "tokens": folder / "tokens",
-        "gpt2": GPT2_FOLDER,
-        "python": python,
-    }
-    python_path = f"{quote(own)}:{quote(PACKAGE)}"
-    lists = {use: " ".join(map(quote, paths)) for use, paths in words.items()}
-    script = fill(
-        "upstream.sh.j2",
-        **places,
-        **lists,
-        python_path=python_path,
-        environment=groups,
-        modules=[],
-        setup=[],
-        ranks=ranks,
-    )
-    (folder / "upstream.sh").write_text(script)
+    return groups
 
 
 def small_script(text: str, arguments: list[list[str]], program: Path) -> str:
-    """rank.sh with other arguments and another place of the program; where it fixes the number of ranks, without."""
-    head, _, rest = text.partition("arguments=(\n")
-    _, _, tail = rest.partition("\n)\n")
-    written = "\n".join(f"  {' '.join(map(quote, words))}" for words in arguments)
-    started = f'python3 -u {quote(program)} "${{arguments[@]}}" &'
-    tail = re.sub(r'^.* "\$\{arguments\[@\]\}" &$', lambda _: started, tail, flags=re.M)
-    return re.sub(r" (LOCAL_)?WORLD_SIZE=\d+", "", head) + f"arguments=(\n{written}\n)\n{tail}"
+    """Return rank.sh with other arguments and another place of the program.
+
+    Where it fixes the number of ranks, it does so no longer.
+    """
+    head, _, arguments_and_tail = text.partition("arguments=(\n")
+    _, _, tail = arguments_and_tail.partition("\n)\n")
+    rows = "\n".join(f"  {' '.join(map(quote, words))}" for words in arguments)
+    start = f'python3 -u {quote(program)} "${{arguments[@]}}" &'
+    # As a function, because a replacement text would read its backslashes.
+    tail = re.sub(r'^.* "\$\{arguments\[@\]\}" &$', lambda _: start, tail, flags=re.M)
+    head = re.sub(r" (LOCAL_)?WORLD_SIZE=\d+", "", head)
+    return f"{head}arguments=(\n{rows}\n)\n{tail}"
 
 
 def _write_tokens(prefix: Path, vocabulary: int) -> None:
-    """Our own .bin/.idx with documents of random tokens, the same ones each time: their loss is known beforehand."""
+    """Write our own .bin/.idx with documents of random tokens, the same ones each time.
+
+    So their loss is known beforehand.
+    """
     import numpy as np
 
     draw = np.random.default_rng(1234)
@@ -378,27 +522,45 @@ def _write_tokens(prefix: Path, vocabulary: int) -> None:
 
 
 def _checks(log: ParsedLog, code: int, errors: list[str], saves: list[Path]) -> Iterator[Check]:
-    """The verdict: one rule each."""
-    losses = [record.loss for record in log.records if record.loss is not None]
-    known = "; ".join(f"{failure.name}: {failure.remedy}" for failure in log.failures)
-    ended = "; first error: ".join([shell.how_it_ended(code), *(errors[:1] if code else [])])
-    yield judge("program ends", code == 0, ended, "exit code 0", known or _SEE)
-    skipped = sum(
-        "all_skipped" in record.states for record in log.records
-    )  # by the loss scale of fp16
-    start = math.log(GPT2_VOCABULARY)
-    text = ", ".join(f"{loss:.4f}" for loss in losses) or "none"
-    trained = (
-        losses
-        and len(losses) + skipped == STEPS
-        and all(abs(loss - start) < 0.1 for loss in losses)
-    )
-    text = f"{len(log.records)} of {STEPS} steps, {skipped} of them skipped by the loss scale; losses {text}"
-    rule = f"`runbook logs` reads each step; random tokens keep the loss at ln {GPT2_VOCABULARY:,} = {start:.2f} +- 0.1"
-    yield judge("training", bool(trained), text, rule, _SEE)
+    """Yield the verdict: one rule each."""
+    yield _check_end(log, code, errors)
+    yield _check_training(log)
     for folder in saves:
-        file = folder / "latest_checkpointed_iteration.txt"
-        step = file.read_text().strip() if file.exists() else "none"
-        yield judge(
-            "checkpoint", step == str(STEPS), f"newest: {step}", f"saved at step {STEPS}", _SEE
-        )
+        yield _check_checkpoint(folder)
+
+
+def _check_end(log: ParsedLog, code: int, errors: list[str]) -> Check:
+    """Check that the program ended by itself; else name its first error."""
+    ended = shell.how_it_ended(code)
+    if code and errors:
+        ended = f"{ended}; first error: {errors[0]}"
+    failures = "; ".join(f"{failure.name}: {failure.remedy}" for failure in log.failures)
+    return judge("program ends", code == 0, ended, "exit code 0", failures or _SEE)
+
+
+def _check_training(log: ParsedLog) -> Check:
+    """Check that the log reader read each step, and that the loss is that of random tokens."""
+    losses = [record.loss for record in log.records if record.loss is not None]
+    # By the loss scale of fp16.
+    skipped = sum("all_skipped" in record.states for record in log.records)
+    random_loss = math.log(GPT2_VOCABULARY)
+    is_complete = bool(losses) and len(losses) + skipped == STEPS
+    is_random = all(abs(loss - random_loss) < 0.1 for loss in losses)
+    shown_losses = ", ".join(f"{loss:.4f}" for loss in losses) or "none"
+    value = (
+        f"{len(log.records)} of {STEPS} steps, {skipped} of them skipped by the loss scale; "
+        f"losses {shown_losses}"
+    )
+    rule = (
+        "`runbook logs` reads each step; random tokens keep the loss at "
+        f"ln {GPT2_VOCABULARY:,} = {random_loss:.2f} +- 0.1"
+    )
+    return judge("training", is_complete and is_random, value, rule, _SEE)
+
+
+def _check_checkpoint(folder: Path) -> Check:
+    """Check that a folder has the checkpoint of the last step."""
+    file = folder / "latest_checkpointed_iteration.txt"
+    step = file.read_text().strip() if file.exists() else "none"
+    rule = f"saved at step {STEPS}"
+    return judge("checkpoint", step == str(STEPS), f"newest: {step}", rule, _SEE)
