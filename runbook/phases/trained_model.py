@@ -13,6 +13,7 @@ from runbook.core import shell
 from runbook.core.errors import DataError, ParamsError, ProgramError
 from runbook.params import Settings
 from runbook.params.schema.run_file import PHASES
+from runbook.plan_file.errors import REFUSED
 from runbook.plan_file.schema import PhasePlan
 from runbook.records.twin import find_twin
 from runbook.results.history import read_metrics, read_validation
@@ -20,7 +21,6 @@ from runbook.runs.run_files import read_plan_file, tokenizer_of
 from runbook.tokens.tokenizer import PROBES, load_tokenizer, tokenizer_files
 
 TRAINED = "04-training"
-REFUSED = 2
 _FOLDER_FILES = (
     "config.json",
     "latest_checkpointed_iteration.txt",

@@ -23,6 +23,7 @@ from runbook.jobs.job_end import WILL_REPEAT, EndCause, JobEnd, job_end
 from runbook.jobs.job_folder import JobFolder, JobState, JobStatus, log_tail
 from runbook.phases.open_phase import VERSIONS, OpenPhase, checksums_of_step, phase_fingerprint
 from runbook.plan_file.checkpoint_folder import METADATA, folder_name, saved_iterations
+from runbook.plan_file.errors import REFUSED, STOPPED
 from runbook.plan_file.identity import same_training
 from runbook.plan_file.json_records import as_json
 from runbook.plan_file.schema import PhasePlan, parse
@@ -37,8 +38,6 @@ JobEvent = Mapping[str, Any]
 GATE = "smoke/gate.json"
 TOKENIZE = "02-data--tokenize"
 TOKENS = "token files"
-REFUSED = 2
-SAVED_AND_STOPPED = 75
 _CAUSE_OF = {cause.value: cause for cause in WILL_REPEAT} | {
     kinds.DATA.name: EndCause.FILE_MISSING,
     kinds.ABI.name: EndCause.MODULE_MISSING,
@@ -201,7 +200,7 @@ def _reason_to_stop(attempts: Sequence[Attempt]) -> str:
     end = last.end
     if end.state in (JobState.CANCELLED, JobState.UNKNOWN):
         return f"it is {end.state}: a person decides"
-    if end.state is JobState.TIMEOUT and end.exit_code != SAVED_AND_STOPPED:
+    if end.state is JobState.TIMEOUT and end.exit_code != STOPPED:
         return "it ran into its time limit without having saved; save more often"
     if end.exit_code == REFUSED:
         return "what was asked for was refused, and would be again"

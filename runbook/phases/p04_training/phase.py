@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from runbook.core.errors import JobError
 from runbook.display import CheckTable, Table, View, show_text
 from runbook.jobs.job_folder import JobState
-from runbook.phases import trained_model as weights
-from runbook.phases import training_results
-from runbook.phases.job_control import job_rules
-from runbook.phases.job_control import training_jobs as jobs
+from runbook.phases import trained_model, training_results
+from runbook.phases.job_control import job_rules, training_jobs
 from runbook.phases.job_control.job_rules import Action, Decision
 from runbook.phases.job_control.training_jobs import launch as launch
 from runbook.phases.job_control.training_jobs import watch as watch
@@ -35,20 +33,20 @@ def rehearse_stop(open_phase: OpenPhase) -> None:
     if not (at := open_phase.settings.run.training.rehearse_stop):
         show_text("training.rehearse_stop is 0: no stop is rehearsed.")
         return
-    if not jobs.what_is_missing(open_phase) or stops(open_phase):
+    if not training_jobs.what_is_missing(open_phase) or stops(open_phase):
         show_text("This run was already stopped and resumed; it is not done twice.")
         return
-    status = jobs.follow(open_phase, until=at)
+    status = training_jobs.follow(open_phase, until=at)
     if status.state is JobState.RUNNING:
-        status = jobs.stop_gently(open_phase)
+        status = training_jobs.stop_gently(open_phase)
     if status.state is JobState.DONE:
         show_text(f"The job finished before it could be stopped at iteration {at}.")
         return
     if status.state is not JobState.STOPPED:
-        raise JobError(jobs.failure_text(open_phase, status))
+        raise JobError(training_jobs.failure_text(open_phase, status))
     planned = Decision(Action.GO_ON, f"the stop that training.rehearse_stop={at} plans")
-    jobs.note_job_end(open_phase, status, planned, planned=True)
-    folder = jobs.resubmit(open_phase)
+    training_jobs.note_job_end(open_phase, status, planned, planned=True)
+    folder = training_jobs.resubmit(open_phase)
     stopped = stops(open_phase)
     where = f"at iteration {stopped[-1].iteration}, saved" if stopped else "before the first step"
     show_text(f"Stopped {where}, exit code 75; goes on as jobs/{folder.path.name}.")
@@ -86,7 +84,7 @@ def continue_text(
                 "There is no prompt to continue: set training.sample_prompt, or give one in this cell."
             ]
         )
-    (made,) = weights.sample_texts(
+    (made,) = trained_model.sample_texts(
         open_phase.folder, [prompt], tokens=tokens, temperature=temperature
     )
     row = {
