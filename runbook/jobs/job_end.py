@@ -18,6 +18,8 @@ class EndCause(StrEnum):
 
     KILLED = "killed from outside"
     HUNG = "a rank hung"
+    # The cluster's failure, not the training's. Its value is the name of a known failure.
+    NODE_UNREACHED = "node out of reach"
     # Failures that a restart meets again. Their values are the names of known failures.
     DEVICE_OUT_OF_MEMORY = "device out of memory"
     NOT_FINITE = "NaN in the loss"
@@ -31,7 +33,13 @@ class EndCause(StrEnum):
     OTHER = "another failure"
 
 
-WILL_REPEAT = frozenset(EndCause) - {EndCause.KILLED, EndCause.HUNG, EndCause.OTHER}
+FROM_OUTSIDE = frozenset({EndCause.KILLED, EndCause.NODE_UNREACHED})
+"""Causes outside the training: twice at one step is no sign that it would happen again."""
+
+MAY_PASS = FROM_OUTSIDE | {EndCause.HUNG}
+"""Causes that a restart need not meet again, also where the job made no step."""
+
+WILL_REPEAT = frozenset(EndCause) - MAY_PASS - {EndCause.OTHER}
 """Causes that a restart meets again: a person has to change something first."""
 
 

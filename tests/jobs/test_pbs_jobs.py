@@ -247,11 +247,14 @@ def test_a_job_that_is_deleted_is_no_timeout(pbs, tmp_path, settings):
         settings,
         "bash",
         "-c",
-        "trap 'exit 255' TERM; sleep 300 & wait",
+        "trap 'exit 255' TERM; echo trapped; sleep 300 & wait",
         walltime=60,
     )
     pbs.submit(folder)
-    assert processes.wait_until(folder.heartbeat.exists, 60)
+    # The job's first heartbeat comes before its program runs, and TERM ends a program without a trap with 143: stopped.
+    assert processes.wait_until(
+        lambda: folder.out.exists() and "trapped" in folder.out.read_text(), 60
+    )
     Pbs().end("1700.stand-in")
     assert end_of(pbs, folder) is JobState.FAILED
     assert pbs.state(folder).reason == "ended with exit code 255 at SIGTERM"

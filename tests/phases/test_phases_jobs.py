@@ -274,6 +274,27 @@ def test_a_job_that_stops_again_and_again_without_a_step_is_not_resumed_for_ever
     assert len(queue.calls) == 1 + open_phase.settings.job(PHASE).restarts
 
 
+def test_the_cluster_is_given_time_where_a_node_did_not_answer_the_starter(
+    open_phase, queue, capsys, monkeypatch
+):
+    queue.after_submit = JobState.FAILED
+    waits = []
+
+    def wait(seconds):
+        waits.append(seconds)
+        queue.after_submit = JobState.DONE
+
+    monkeypatch.setattr(jobs.time, "sleep", wait)
+    jobs.launch(open_phase)
+    (open_phase.folder / "jobs" / "04-training" / "err").write_text(
+        "srun: error: Application launch failed: Communication connection failure\n"
+    )
+    write_metrics(open_phase, 6)
+    jobs.watch(open_phase)
+    assert waits == [job_rules.RECOVERY_SECONDS]
+    assert "node out of reach. The next one is submitted in 2 min" in capsys.readouterr().out
+
+
 def test_a_failed_job_is_told_in_its_own_last_words(open_phase, queue):
     queue.after_submit = JobState.FAILED
     jobs.launch(open_phase)

@@ -9,7 +9,13 @@ import pytest
 
 from runbook.jobs.job_end import WILL_REPEAT, EndCause, JobEnd
 from runbook.jobs.job_folder import JobFolder, JobState, JobStatus
-from runbook.phases.job_control.job_rules import Action, Attempt, decide_restart, read_attempt
+from runbook.phases.job_control.job_rules import (
+    RECOVERY_SECONDS,
+    Action,
+    Attempt,
+    decide_restart,
+    read_attempt,
+)
 from runbook.results.failures.kinds import KINDS
 
 FAILED = Attempt(
@@ -57,6 +63,11 @@ def after(*attempts: Attempt, budget: int = 3):
             "killed from outside",
         ),
         (failed_by(EndCause.HUNG, began_at=8, reached=8), Action.GO_ON, "a rank hung"),
+        (
+            failed_by(EndCause.NODE_UNREACHED, began_at=None, reached=0),
+            Action.GO_ON,
+            "node out of reach",
+        ),
     ],
 )
 def test_what_follows_one_job(attempt, action, why):
@@ -93,6 +104,14 @@ def test_kills_at_one_step_are_bounded_by_the_budget_alone():
         Action.STOP,
         "4 jobs in a row made no new step (jobs.training.restarts is 3)",
     )
+
+
+def test_nodes_out_of_reach_are_waited_for_and_bounded_by_the_budget_alone():
+    unreached = failed_by(EndCause.NODE_UNREACHED, began_at=8)
+    decision = after(unreached, unreached)
+    assert (decision.action, decision.wait_seconds) == (Action.GO_ON, RECOVERY_SECONDS)
+    assert after(*[unreached] * 5).action is Action.STOP
+    assert after(failed_by(EndCause.KILLED)).wait_seconds == 0
 
 
 def test_a_new_step_gives_the_whole_budget_back():
@@ -169,13 +188,33 @@ def test_a_kill_is_told_as_such_whatever_the_others_say(job):
     assert attempt.end == JobEnd(JobState.FAILED, 1, 9, EndCause.KILLED)
 
 
+# Slurm 22.05.8: node2 had lost its power in the job before and was back since a moment. srun ended with 233.
+LAUNCH_WITHOUT_NODE = """\
+srun: error: Task launch for StepId=3.0 failed on node node2: Communication connection failure
+srun: error: Application launch failed: Communication connection failure
+srun: Job step aborted: Waiting up to 5 seconds for job step to finish.
+srun: error: Timed out waiting for job step to complete
+runbook: rank 0 was ended without an exit code, the starter's was 233
+"""
+
+
+def test_a_node_that_does_not_answer_the_starter_is_no_failure_of_the_training(job):
+    attempt = ended(job, LAUNCH_WITHOUT_NODE, signal=105, rows=())
+    assert attempt.end.cause is EndCause.NODE_UNREACHED
+    assert attempt.failure == "node out of reach"
+    assert "failed on node node2" in attempt.evidence
+    assert after(attempt).action is Action.GO_ON
+
+
 def test_words_about_a_signal_are_no_kill(job):
     attempt = ended(job, "RuntimeError: the program said (signal 9)\n")
     assert attempt.end.cause is EndCause.OTHER
 
 
 def test_each_cause_that_repeats_is_a_known_failure():
-    assert {cause.value for cause in WILL_REPEAT} < {kind.name for kind in KINDS}
+    known = {kind.name for kind in KINDS}
+    assert {cause.value for cause in WILL_REPEAT} < known
+    assert EndCause.NODE_UNREACHED.value in known
 
 
 def test_a_job_without_a_step_of_its_own_is_where_it_began(job):

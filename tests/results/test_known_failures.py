@@ -21,6 +21,8 @@ SHOWN = {
     "no GPU for a rank": "vm:9:9 [1] NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 4000",
     "wrong network interface": "node1:99:99 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found",
     "another rank ended first": "RuntimeError: [gloo/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:3421",
+    "node out of reach": "srun: error: Task launch for StepId=20.0 failed on node n-33: Socket timed out on send/recv "
+    "operation",
     "launcher needs ssh": "me@nid005003: Permission denied (publickey,keyboard-interactive).",
     "NaN in the loss": "RuntimeError: Rank 5: found NaN in local forward loss calculation. Device: 1, node: n1",
     "loss scale at its floor": "Exception: Current loss scale already at minimum - cannot decrease scale anymore.",

@@ -151,7 +151,8 @@ start_munge() {
 start_head() {
   # shellcheck disable=SC2016
   setsid unshare --mount --uts --net -- sh -c '
-    hostname head && mount --bind "$1/hosts" /etc/hosts && ip link set lo up && ip link add br0 type bridge &&
+    hostname head && mount --bind "$1/hosts" /etc/hosts && ip link set lo up &&
+    ip link add br0 address 02:00:00:00:00:fe type bridge &&
     ip addr add "$2/24" dev br0 && ip link set br0 up && touch "$1/run/head.ok" && exec sleep infinity' \
     sh "$DIR" "$HEAD" </dev/null >"$DIR/log/head.out" 2>&1 &
   record head $!
@@ -177,7 +178,10 @@ start_node() { # its first process is bash, which reaps orphans; all of it ends 
   p=$!
   record "$n" "$p"
   wait_for "$n" bash -c "[ \$(readlink /proc/$p/ns/net) != \$(readlink /proc/self/ns/net) ]"
-  nsenter -t "$(pid head)" -n -- sh -c "ip link del v$n 2>/dev/null; ip link add v$n type veth peer name eth0 netns $p &&
+  # A machine keeps its network card when it boots. With another address, its peers go on to send to the old one for some
+  # seconds: srun says "Communication connection failure", or "Job credential expired".
+  nsenter -t "$(pid head)" -n -- sh -c "ip link del v$n 2>/dev/null
+    ip link add v$n type veth peer name eth0 address 02:00:00:00:00:$(printf %02x "${n#node}") netns $p &&
     ip link set v$n master br0 up"
   nsenter -t "$p" -n -- sh -c "ip link set lo up; ip addr add $SUBNET.${n#node}/24 dev eth0; ip link set eth0 up"
   touch "$DIR/run/$n.go"

@@ -19,7 +19,7 @@ from runbook.core import processes
 from runbook.core.checks import judge
 from runbook.core.errors import JobError
 from runbook.core.files import iterate_lines, read_lines, write_text
-from runbook.jobs.job_end import WILL_REPEAT, EndCause, JobEnd, job_end
+from runbook.jobs.job_end import FROM_OUTSIDE, MAY_PASS, WILL_REPEAT, EndCause, JobEnd, job_end
 from runbook.jobs.job_folder import JobFolder, JobState, JobStatus, log_tail
 from runbook.phases.open_phase import VERSIONS, OpenPhase, checksums_of_step, phase_fingerprint
 from runbook.plan_file.checkpoint_folder import METADATA, folder_name, saved_iterations
@@ -38,12 +38,16 @@ JobEvent = Mapping[str, Any]
 GATE = "smoke/gate.json"
 TOKENIZE = "02-data--tokenize"
 TOKENS = "token files"
+RECOVERY_SECONDS = 120.0
+"""Wait after a node was out of reach. A job submitted at once would get the same node, which Slurm takes out of service
+after SlurmdTimeout: 300 s by default, less than the waits of the default three restarts."""
 _CAUSE_OF = {cause.value: cause for cause in WILL_REPEAT} | {
     kinds.DATA.name: EndCause.FILE_MISSING,
     kinds.ABI.name: EndCause.MODULE_MISSING,
     kinds.BUILD.name: EndCause.MODULE_MISSING,
+    kinds.UNREACHED.name: EndCause.NODE_UNREACHED,
 }
-"""The cause of each known failure that a restart meets again, by the failure's name."""
+"""The cause of each known failure about which a restart depends, by the failure's name."""
 ERROR_LINE = re.compile(r"(?:rank \d+: )?[A-Za-z_.]*(?:Error|Exception|Interrupt)\b")
 
 
@@ -161,8 +165,8 @@ class Attempt:
         return self.began_at is not None and self.reached > self.began_at
 
     def failed_like(self, other: Attempt) -> bool:
-        """Whether both failed alike at one step. A kill from outside is no sign of that: the budget bounds those."""
-        if self.end.cause in (None, EndCause.KILLED) or self.failing_step is None:
+        """Whether both failed alike at one step. What comes from outside is no sign of that: the budget bounds it."""
+        if self.end.cause is None or self.end.cause in FROM_OUTSIDE or self.failing_step is None:
             return False
         alike = self.end.cause is other.end.cause and self.failure == other.failure
         return alike and self.failing_step == other.failing_step
@@ -174,6 +178,8 @@ class Decision:
 
     action: Action
     why: str
+    wait_seconds: float = 0.0
+    """Before the next job: how long the cluster is given to recover."""
 
 
 def decide_restart(attempts: Sequence[Attempt], budget: int) -> Decision:
@@ -191,7 +197,9 @@ def decide_restart(attempts: Sequence[Attempt], budget: int) -> Decision:
     reason = _reason_to_stop(attempts) or _reason_of_budget(attempts, budget)
     if reason:
         return Decision(Action.STOP, reason)
-    return Decision(Action.GO_ON, last.failure or last.reason)
+    is_unreached = last.end.cause is EndCause.NODE_UNREACHED
+    wait_seconds = RECOVERY_SECONDS if is_unreached else 0.0
+    return Decision(Action.GO_ON, last.failure or last.reason, wait_seconds)
 
 
 def _reason_to_stop(attempts: Sequence[Attempt]) -> str:
@@ -212,8 +220,8 @@ def _reason_to_stop(attempts: Sequence[Attempt]) -> str:
             return (
                 f"the same failure twice at step {last.failing_step} ({both}): this is no accident"
             )
-    may_start_again = end.cause in (EndCause.KILLED, EndCause.HUNG)
-    if end.state is JobState.FAILED and not may_start_again and not last.made_a_step:
+    may_pass = end.cause in MAY_PASS
+    if end.state is JobState.FAILED and not may_pass and not last.made_a_step:
         return "it failed before its first step, and would again"
     return ""
 

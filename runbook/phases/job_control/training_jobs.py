@@ -1,12 +1,14 @@
 """Jobs of a phase: submitted or found, watched to the end, resumed where they stopped."""
 
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from runbook.core.errors import JobError
 from runbook.core.files import make_dated_folder
+from runbook.core.units import show_duration
 from runbook.display import show_text
 from runbook.display.jupyter.widgets import Actions, controls
 from runbook.jobs import get_scheduler, job_folder
@@ -132,6 +134,7 @@ def watch(open_phase: OpenPhase) -> None:
             break
         if decision.action is Action.STOP or _require_latest(open_phase).stop_requested.exists():
             raise JobError(failure_text(open_phase, status, decision))
+        _wait_for_recovery(decision)
         folder = resubmit(open_phase)
         show_text(
             f"The job ended as {status.state} ({status.reason}); it goes on as jobs/{folder.path.name}."
@@ -140,6 +143,14 @@ def watch(open_phase: OpenPhase) -> None:
     run_files.write_mark(
         open_phase.folder, step_name(open_phase), version, digest, training_outputs(open_phase)
     )
+
+
+def _wait_for_recovery(decision: Decision) -> None:
+    """Give the cluster the time that the decision names, and say why nothing happens."""
+    if decision.wait_seconds:
+        wait = show_duration(decision.wait_seconds)
+        show_text(f"The job met this: {decision.why}. The next one is submitted in {wait}.")
+        time.sleep(decision.wait_seconds)
 
 
 def follow(open_phase: OpenPhase, until: int = 0) -> JobStatus:

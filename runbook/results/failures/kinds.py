@@ -208,6 +208,14 @@ LAUNCHER = FailureKind(
     "options (srun --mpi=list names what Slurm has; Open MPI uses -x, MPICH --env), and ask for as many slots as "
     "ranks.",
 )
+UNREACHED = FailureKind(
+    name="node out of reach",
+    remedy="srun could not start the ranks on the node that the line names: its slurmd did not answer, or answered too "
+    "late. The program is not to blame. A node that has just come back, or a busy network, passes; where it comes "
+    "back, exclude the node (sbatch --exclude) and tell the site. `sinfo -N` shows the node's state, and clocks that "
+    "differ between nodes let credentials expire.",
+    decision=NextStep.RETRY_AFTER_WAIT,
+)
 SSH = FailureKind(
     name="launcher needs ssh",
     remedy="The machine has no ssh between nodes: start the ranks with srun or torchrun (launcher of the site), not "
@@ -286,6 +294,7 @@ KINDS = (
     TIME_LIMIT,
     CANCELLED,
     LAUNCHER,
+    UNREACHED,
     SSH,
     CONTAINER,
     HUB,

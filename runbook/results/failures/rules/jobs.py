@@ -12,6 +12,7 @@ from runbook.results.failures.kinds import (
     REFUSED_JOB,
     SSH,
     TIME_LIMIT,
+    UNREACHED,
 )
 from runbook.results.failures.rule import NextStep, Rule
 
@@ -91,6 +92,26 @@ JOB_RULES = (
         ),
         source="desihub/desitarget#628",
         in_warnings=True,
+    ),
+    # Before the rules for refused jobs and launchers, which know the second half of these lines.
+    Rule(
+        kind=UNREACHED,
+        patterns=(
+            (
+                r"(?:[Tt]ask launch for .{0,60}failed on node \S+|Application launch failed): "
+                r"(?:Communication connection failure|Unable to contact|Socket timed out"
+                r"|Message (?:receive|send) failure|Zero Bytes|Job credential (?:expired|revoked)"
+                r"|Connection (?:refused|timed out)|No route to host|Transport endpoint)"
+            ),
+        ),
+        example=(
+            "srun: error: Task launch for 73706.26 failed on node c002n0032: Communication "
+            "connection failure"
+        ),
+        source="geopm/geopm#1020",
+        counterexample=(
+            "srun: error: Task launch for StepId=5.0 failed on node n1: Invalid job credential"
+        ),
     ),
     Rule(
         kind=REFUSED_JOB,
