@@ -116,7 +116,7 @@ def campaign(run: Path) -> str:
     return (
         f"{head}The seven notebooks as `runbook run {run.name}` executed them on one machine, without names and places "
         f"(`runbook report {run.name} --redact`).\n\n- [The campaign's report](campaigns/{run.name}/index.html)\n"
-        f"- [All of it in one file](campaigns/{run.name}/report.html)\n" + "\n".join(lines) + "\n"
+        f"- [The page to mail](campaigns/{run.name}/report.html)\n" + "\n".join(lines) + "\n"
     )
 
 

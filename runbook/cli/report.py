@@ -176,12 +176,23 @@ def explain(log: Path, run: str, as_json: bool, set_words: tuple[str, ...]) -> i
     metavar="DIR",
     help="Write results, plan versus actual and every step to DIR: CSV and Parquet, and tables in Markdown and LaTeX.",
 )
+@click.option(
+    "--records",
+    is_flag=True,
+    help="Also write report-with-records.html: every cell of every notebook in one file.",
+)
 @on_run_folder
 def report(
-    folder: Path, redact: bool, notebooks: tuple[Path, ...], out: Path | None, tables: Path | None
+    folder: Path,
+    redact: bool,
+    notebooks: tuple[Path, ...],
+    out: Path | None,
+    tables: Path | None,
+    records: bool,
 ) -> None:
-    """Write the report of RUN again from its files, and say where it is: index.html, and report.html with all of it."""
+    """Write the report of RUN again from its files, and say where it is: index.html, and report.html, one page to mail."""
     from runbook.phases.report import file_notebook, write_report, write_tables
+    from runbook.records.pages.whole_report import write_whole_report
     from runbook.tools.redact.redacted_copy import write_redacted
 
     if out is not None and not redact:
@@ -192,6 +203,8 @@ def report(
         click.echo(file_notebook(notebook, folder))
     page = write_redacted(folder, out) if redact else write_report(folder)
     click.echo(page)
+    if records:
+        click.echo(write_whole_report(page.parent))
     if tables:
         for path in write_tables(folder, tables):
             click.echo(path)

@@ -34,7 +34,6 @@ def write_report(folder: Path, *, manifest: bool = False) -> Path:
     `manifest` is for the end of a phase: the files that it wrote are recorded too. A report records only its own pages.
     """
     page = run_pages.write_campaign(folder, read_front_page(folder))
-    run_pages.write_single_file(folder)
     run_pages.write_runs_index(folder.parent)
     if manifest:
         write_manifest(folder, read_run(folder).phase)

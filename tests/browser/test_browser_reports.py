@@ -31,7 +31,7 @@ def run(by_hand, toy, tmp_path_factory) -> Path:
     shutil.copytree(by_hand.folder, root / "local")
     for name in ("index.html", "when-it-fails.html"):
         shutil.copy(by_hand.folder.parent / name, root / name)
-    made = toy.call("runbook", "report", "local", "--runs", root)
+    made = toy.call("runbook", "report", "local", "--records", "--runs", root)
     assert made.code == 0, made
     return root / "local"
 
@@ -67,6 +67,7 @@ def pages_of(run: Path) -> list[Path]:
         run.parent / "when-it-fails.html",
         run / "index.html",
         run / "report.html",
+        run / "report-with-records.html",
         *records,
     ]
 
@@ -129,7 +130,7 @@ def test_a_report_shows_the_numbers_of_its_twin(run, offline):
 
 
 def test_the_whole_report_holds_every_phase_with_its_figures_once(run, offline):
-    offline.goto((run / "report.html").as_uri())
+    offline.goto((run / "report-with-records.html").as_uri())
     for phase in PHASES:
         part = offline.locator(f"[id='{phase}-report']")
         assert part.count() == 1
@@ -140,9 +141,39 @@ def test_the_whole_report_holds_every_phase_with_its_figures_once(run, offline):
         offline.goto((run / "records" / f"{phase}.html").as_uri())
         each += offline.locator("img").count()
     assert own == each > 4
-    ids = (run / "report.html").read_text()
+    ids = (run / "report-with-records.html").read_text()
     found = re.findall(r'<[^>]+\sid="([^"]+)"', ids)
     assert len(found) == len(set(found))
+
+
+def test_the_page_to_mail_is_short_and_its_attached_files_are_whole(run, browser):
+    for width, most_pixels in ((1100, 8000), (360, 8000)):
+        context = browser.new_context(
+            offline=True, bypass_csp=True, viewport={"width": width, "height": 900}
+        )
+        page = context.new_page()
+        page.goto((run / "report.html").as_uri())
+        height = page.evaluate("() => document.documentElement.scrollHeight")
+        assert height <= most_pixels, f"{height} px at a width of {width}"
+        assert len(page.locator("body").inner_text().split()) <= 1500
+        with page.expect_download() as download:
+            page.get_by_role("link", name="04-training.json").click()
+        assert json.loads(Path(download.value.path()).read_text())["phase"] == "04-training"
+        context.close()
+
+
+def test_a_table_wider_than_a_phone_says_that_it_scrolls(run, browser):
+    hint = """() => [...document.querySelectorAll('.wide')].map(table =>
+      [table.scrollWidth > table.clientWidth, getComputedStyle(table, '::before').height !== '0px'])"""
+    seen = []
+    for width in (360, 1400):
+        context = browser.new_context(offline=True, viewport={"width": width, "height": 900})
+        page = context.new_page()
+        page.goto((run / "report.html").as_uri())
+        seen += page.evaluate(hint)
+        context.close()
+    assert all(scrolls == says for scrolls, says in seen)
+    assert {scrolls for scrolls, _ in seen} == {True, False}
 
 
 def test_no_page_has_a_serious_fault_of_accessibility(run, browser):

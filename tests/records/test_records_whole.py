@@ -1,4 +1,4 @@
-"""The whole report in one file, its PDF, the links to evidence and the page of known failures."""
+"""The whole report in one file, the links to evidence and the page of known failures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from runbook.records.engine.execute import adopt_execution
 from runbook.records.manifest import verify_run
 from runbook.records.pages.notebook_page import LARGEST_PAGE, write_html
 from runbook.records.pages.page_parts import links_for, write_help
-from runbook.records.pages.run_pages import write_campaign, write_single_file
+from runbook.records.pages.run_pages import write_campaign
+from runbook.records.pages.whole_report import write_whole_report
 from runbook.records.run_state import evidence_links
 
 
@@ -24,7 +25,7 @@ def run(tmp_path):
 
 
 def test_the_whole_report_is_one_page_with_its_own_anchors_and_no_link_to_a_part(run):
-    text = write_single_file(run).read_text()
+    text = write_whole_report(run).read_text()
     assert text.count("<html") == text.count("<main>") == text.count('id="record"') == 1
     assert 'href="#04-training-report"' in text
     assert 'id="04-training-report"' in text
@@ -38,15 +39,15 @@ def test_the_whole_report_is_one_page_with_its_own_anchors_and_no_link_to_a_part
 
 
 def test_made_again_from_the_same_pages_it_is_the_same(run):
-    before = write_single_file(run).read_bytes()
+    before = write_whole_report(run).read_bytes()
     write_campaign(run)
-    assert write_single_file(run).read_bytes() == before
+    assert write_whole_report(run).read_bytes() == before
 
 
 def test_a_notebook_that_is_too_large_keeps_its_card_only(run):
     page = run / "records" / "04-training.html"
     page.write_text(page.read_text().replace("<main>", "<main>" + "<p>long</p>" * 300_000))
-    whole = write_single_file(run)
+    whole = write_whole_report(run)
     assert whole.stat().st_size < LARGEST_PAGE
     assert (
         'For size, the cells are only in <a href="records/04-training.html">its own report</a>.'

@@ -17,7 +17,7 @@ from runbook.records.engine.execution_end import (
 )
 from runbook.records.manifest import note_files, set_aside, write_manifest
 from runbook.records.pages.notebook_page import ERROR_TAG, write_html
-from runbook.records.pages.run_pages import write_campaign, write_runs_index, write_single_file
+from runbook.records.pages.run_pages import write_campaign, write_runs_index
 from runbook.records.session import MIME, read_master
 from runbook.records.twin import (
     RUNNING,
@@ -112,7 +112,6 @@ def write_record(notebook: Any, twin: Twin, run_folder: Path, ended_phase: str =
     write_twin(twin, twin_path(run_folder, twin.phase))
     report = write_html(run_folder, twin.phase)
     write_campaign(run_folder)
-    write_single_file(run_folder)
     write_manifest(run_folder, ended_phase, [path, report, twin_path(run_folder, twin.phase)])
     write_runs_index(run_folder.parent)
 

@@ -1,6 +1,7 @@
 """Parts of every HTML page: templates, values as they are shown, the page of known failures."""
 
 import json
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,7 @@ from runbook.core.files import write_text
 from runbook.core.table import html_with_code
 from runbook.core.units import in_words, show_quantity
 from runbook.params.secrets import mask
+from runbook.records.manifest import note_files
 from runbook.records.twin import Twin
 from runbook.results.failures.finder import anchor, examples_of, find_failures
 from runbook.results.failures.kinds import KINDS, TITLE
@@ -45,7 +47,17 @@ def environment() -> Environment:
     )
     made.filters["score"] = show_score
     made.filters["with_code"] = lambda text: Markup(html_with_code(str(text)))
+    made.filters["with_commands"] = with_commands
     return made
+
+
+def with_commands(text: str) -> Markup:
+    """A sentence as HTML, its commands in backquotes marked as code.
+
+    >>> with_commands("Then `runbook run a<b`.")
+    Markup('Then <code>runbook run a&lt;b</code>.')
+    """
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def page(template: str, **values: Any) -> str:
@@ -144,3 +156,10 @@ def links_for(reason: str, to_runs: str) -> list[tuple[str, str]]:
         for failure in find_failures(reason.splitlines())
     ]
     return named or ([(TITLE, page)] if reason else [])
+
+
+def write_and_note(run_folder: Path, name: str, text: str) -> Path:
+    """Write a page of a run and note it in the manifest."""
+    write_text(run_folder / name, text)
+    note_files(run_folder, [run_folder / name])
+    return run_folder / name

@@ -7,16 +7,16 @@ it is given an `FrontPage` with more.
 import contextlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from runbook.core.checks import counted
+from runbook.core.checks import Check, counted
 from runbook.core.curves import MOST_POINTS, loss_curve, sparkline, thin
 from runbook.core.errors import RecordError
 from runbook.core.files import utc_now, write_text
@@ -33,14 +33,8 @@ from runbook.params.schema.run_file import PHASES
 from runbook.planning import FULL
 from runbook.planning.plan import parse_plan
 from runbook.records.logbook import write_logbook
-from runbook.records.manifest import note_files
-from runbook.records.pages.html_rewriting import Rewriter
-from runbook.records.pages.notebook_page import (
-    LARGEST_PAGE,
-    card_facts,
-    code_colours,
-    seconds_taken,
-)
+from runbook.records.pages.attachments import attachments
+from runbook.records.pages.notebook_page import card_facts, seconds_taken
 from runbook.records.pages.page_parts import (
     TEMPLATES,
     head,
@@ -49,8 +43,10 @@ from runbook.records.pages.page_parts import (
     page,
     result_rows,
     show_value,
+    write_and_note,
     write_help,
 )
+from runbook.records.pages.summary import checks_of, summarize
 from runbook.records.run_state import (
     KEY_NUMBERS,
     METRICS,
@@ -101,41 +97,74 @@ class Curve(NamedTuple):
     untrained: float  # loss of an untrained model, ln of its vocabulary; 0 where there is no plan
 
 
+REPORT_NAME = "report.html"
+
+
 def write_campaign(
     run_folder: Path, outcome: FrontPage | None = None, *, shown_as: str = ""
 ) -> Path:
-    """Write runs/<run>/index.html.
+    """Write runs/<run>/index.html, and report.html: the same for a mail, with nothing outside it.
 
     `shown_as` names a copy that stands alone, without the runs beside it.
     """
     run = read_run(run_folder)
-    outcome = outcome or FrontPage()
     run = replace(run, name=shown_as) if shown_as else run
-    charts = loss_charts(run_folder, with_others=not shown_as)
-    main_points = charts[0].points if charts else []
-    scores = as_scores(outcome.scores)
-    comparison = outcome.comparison or _comparison(run)
+    content = _page_content(run, outcome or FrontPage(), with_others=not shown_as)
+    mailed = page(
+        "mail.html.j2",
+        **content,
+        head=head(f"{run.name}: report", script=bool(content["charts"])),
+        open_checks=[found for found in checks_of(run) if found.check.verdict != "pass"],
+        passed=[found for found in checks_of(run) if found.check.verdict == "pass"],
+        attachments=attachments(run_folder),
+        # Without the moment of writing the same records make the same file.
+        state_of=f"{run.changed:%Y-%m-%d %H:%M} UTC",
+    )
+    write_and_note(run_folder, REPORT_NAME, mailed)
     text = page(
         "campaign.html.j2",
-        head=head(f"{run.name}: report", script=bool(charts)),
-        run=run,
+        **content,
+        head=head(f"{run.name}: report", script=bool(content["charts"])),
         answer=_answer(run),
         is_alone=bool(shown_as),
-        tiles=[*_loss_tiles(outcome, main_points), *_score_tiles(scores)],
-        facts=_facts(run),
-        spark=sparkline([loss for _, loss in main_points], SPARK_WIDTH),
-        charts=charts,
-        chart_script=(TEMPLATES / "chart.js").read_text(encoding="utf-8"),
-        logbook=write_logbook(run_folder),
-        curve_around=partial(_curve_around, main_points),
-        rows=[_phase_row(run_folder, phase) for phase in run.phases],
-        sample=outcome.sample,
-        scores=scores,
-        worse=[score.worse_text() for score in worse(scores)],
-        comparison=[_planned_row(row) for row in comparison],
         written=_written_at(),
     )
-    return _write_and_note(run_folder, "index.html", text)
+    return write_and_note(run_folder, "index.html", text)
+
+
+def _page_content(run: RunState, outcome: FrontPage, *, with_others: bool) -> dict[str, Any]:
+    """Return what both pages of a run show, by the names that their templates use."""
+    charts = loss_charts(run.folder, with_others=with_others)
+    main_points = charts[0].points if charts else []
+    scores = as_scores(outcome.scores)
+    comparison = [_planned_row(row) for row in outcome.comparison or _comparison(run)]
+    return {
+        "run": run,
+        "summary": summarize(run, main_points, scores),
+        "tiles": [*_loss_tiles(outcome, main_points), *_score_tiles(scores)],
+        "facts": _facts(run),
+        "spark": sparkline([loss for _, loss in main_points], SPARK_WIDTH),
+        "charts": charts,
+        "chart_script": (TEMPLATES / "chart.js").read_text(encoding="utf-8"),
+        "logbook": write_logbook(run.folder),
+        "curve_around": partial(_curve_around, main_points),
+        "rows": [_phase_row(run.folder, phase) for phase in run.phases],
+        "sample": outcome.sample,
+        "scores": scores,
+        "worse": [score.worse_text() for score in worse(scores)],
+        "comparison": without_repeated_remarks(comparison),
+    }
+
+
+def without_repeated_remarks(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows, each remark of a phase only where it stands first."""
+    seen: set[tuple[str, str]] = set()
+    shown = []
+    for row in rows:
+        remark = (str(row["phase"]), str(row["remark"]))
+        shown.append({**row, "remark": ""} if remark in seen else row)
+        seen.add(remark)
+    return shown
 
 
 def _curve_around(points: Sequence[tuple[float, float]], iteration: float) -> Markup:
@@ -383,10 +412,16 @@ def _phase_row(run_folder: Path, phase: PhaseState) -> SimpleNamespace:
         reason="" if phase.state == "running" else reason,
         helped=links_for(reason, "../"),
         took=show_duration(seconds_taken(twin)) if twin and twin.ended else "",
+        checks=_checks_text(twin.checks) if twin else "",
         results=results[:SHOWN_RESULTS],
         links=[*reports, *evidence_links(run_folder, phase.phase)],
         earlier=phase.earlier,
     )
+
+
+def _checks_text(checks: Sequence[Check]) -> str:
+    num_passed = sum(check.verdict == "pass" for check in checks)
+    return f"{num_passed} of {len(checks)} passed" if checks else ""
 
 
 def _comparison(run: RunState) -> list[Row]:
@@ -408,96 +443,3 @@ def _comparison(run: RunState) -> list[Row]:
             }
             rows.append(row)
     return rows
-
-
-REPORT_NAME = "report.html"
-
-
-def write_single_file(run_folder: Path) -> Path:
-    """Write report.html; a notebook that would make it too large for a mail keeps only its card."""
-    paths = {phase: run_folder / "records" / f"{phase}.html" for phase in PHASES}
-    pages = {phase: path for phase, path in paths.items() if path.exists()}
-    links = {f"records/{phase}.html": f"#{phase}-report" for phase in pages}
-    links["../index.html"] = "#record"
-    # Without the moment of writing the file is the same when it is made again from the same pages.
-    body = _Body("footer.soft", lambda value: links.get(value, value))
-    campaign = body.rewrite((run_folder / "index.html").read_text(encoding="utf-8"))
-    sections = []
-    size = len(campaign)
-    for phase, path in pages.items():
-        text = path.read_text(encoding="utf-8")
-        note = ""
-        if size + len(text.encode()) > LARGEST_PAGE - 100_000:
-            link = f'<a href="records/{phase}.html">its own report</a>'
-            text = text.partition("</header>")[0] + "</header>"
-            note = f'<p class="soft">For size, the cells are only in {link}.</p>'
-        size += len(text.encode())
-        rewriter = _Body("nav.contents", partial(_link_of_part, phase), f"{phase}--", _DEEPER)
-        part = rewriter.rewrite(text) + note
-        sections.append(f'<section id="{phase}-report" class="part">\n{part}\n</section>')
-    start = head(f"{run_folder.name}: whole report", code_colours(), script="<script" in campaign)
-    whole = campaign.replace("</main>", "\n".join([*sections, "</main>"]), 1)
-    text = (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n{start}\n</head>\n'
-        f"<body>\n{whole}\n</body>\n</html>\n"
-    )
-    return _write_and_note(run_folder, REPORT_NAME, text)
-
-
-def _write_and_note(run_folder: Path, name: str, text: str) -> Path:
-    write_text(run_folder / name, text)
-    note_files(run_folder, [run_folder / name])
-    return run_folder / name
-
-
-class _Body(Rewriter):
-    """The body of a page of ours, without the elements `left_out` (tag and class).
-
-    Its links lead where `link` says.
-    """
-
-    def __init__(
-        self,
-        left_out: str,
-        link: Callable[[str], str],
-        prefix: str = "",
-        tags: Mapping[str, str] = {},
-    ) -> None:
-        super().__init__()
-        self._left_out = left_out
-        self._link = link
-        self._prefix = prefix
-        self._tags = {"html": None, "body": None, **tags}
-
-    def renamed(self, tag: str) -> str | None:
-        return self._tags.get(tag, tag)
-
-    def skips(self, tag: str, attributes: Mapping[str, str | None]) -> bool:
-        return tag == "head" or f"{tag}.{attributes.get('class')}" == self._left_out
-
-    def attribute(self, tag: str, name: str, value: str) -> str | None:
-        if name in ("id", "for"):
-            return self._prefix + value
-        return self._link(value) if name == "href" else value
-
-
-_DEEPER = {"main": "div", "header": "div", "h1": "h2", "h2": "h3", "h3": "h4", "h4": "h5"}
-"""One main and one header of the page.
-
-Those of a part become plain blocks, their headings one level deeper.
-"""
-
-
-def _link_of_part(phase: str, value: str) -> str:
-    """Where a link of a notebook's report leads in the single file.
-
-    Inside, or to the run's folder.
-    """
-    if value.startswith("#"):
-        return f"#{phase}--{value[1:]}"
-    if value == "../index.html":
-        return "#record"
-    if value.removesuffix(".html") in PHASES:
-        return f"#{value.removesuffix('.html')}-report"
-    is_record_of_phase = value in [f"{phase}.{suffix}" for suffix in LINK_WORDS]
-    return f"records/{value}" if is_record_of_phase else value.removeprefix("../")

@@ -105,7 +105,6 @@ def write_redacted(folder: Path, out: Path | None = None) -> Path:
         _write_record(redactor, folder, out, phase)
     outcome = run_pages.FrontPage(*redactor.value([*read_front_page(folder)]))
     run_pages.write_campaign(out, outcome, shown_as=redactor.text(folder.name))
-    run_pages.write_single_file(out)
     _write_help(out)
     return out / "index.html"
 

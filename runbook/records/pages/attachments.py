@@ -1,0 +1,43 @@
+"""Files that travel inside the report to mail, so that its reader needs nothing else."""
+
+import base64
+from pathlib import Path
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+from runbook.core.units import show_bytes
+from runbook.params.schema.run_file import PHASES
+from runbook.params.secrets import mask
+
+LARGEST_ATTACHED = 300_000
+"""Bytes of one file; a larger one is only named, because a mail server would refuse the report."""
+TYPES = {".json": "application/json", ".yaml": "text/plain", ".md": "text/plain"}
+
+
+class Attachment(NamedTuple):
+    """One file: its name for the reader, its size, and a link that holds all of it."""
+
+    name: str
+    shown_size: str
+    content: Markup
+    """`data:` address; empty where the file is too large to travel."""
+
+
+def attachments(run_folder: Path) -> list[Attachment]:
+    """Return the run's parameters, plan, logbook and records."""
+    names = ["run.yaml", "plan.json", "logbook.md"]
+    names += [f"records/{phase}.json" for phase in PHASES]
+    return [_attached(run_folder / name) for name in names if (run_folder / name).exists()]
+
+
+def _attached(path: Path) -> Attachment:
+    size = path.stat().st_size
+    if size > LARGEST_ATTACHED:
+        return Attachment(path.name, show_bytes(size), Markup())
+    # Encoded text escapes the page's own search for secrets: it is masked here.
+    text = mask(path.read_text(encoding="utf-8", errors="replace"))
+    encoded = base64.b64encode(text.encode()).decode()
+    return Attachment(
+        path.name, show_bytes(size), Markup(f"data:{TYPES[path.suffix]};base64,{encoded}")
+    )

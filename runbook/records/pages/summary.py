@@ -1,0 +1,139 @@
+"""The sentences on top of a report: what was asked, whether it is good, what to do next."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from runbook.core.checks import Check, counted
+from runbook.core.errors import RecordError
+from runbook.core.units import show_count
+from runbook.plan_file.schema import PhasePlan
+from runbook.planning import FULL
+from runbook.planning.plan import parse_plan
+from runbook.records.engine.execution_end import ExecutionState
+from runbook.records.run_state import RunState
+from runbook.results.scores import Change, Score, show_score
+
+MOST_NAMED_SCORES = 3
+
+
+class PhaseCheck(NamedTuple):
+    """A check and the phase that made it."""
+
+    phase: str
+    check: Check
+
+
+class Summary(NamedTuple):
+    """What a reader knows after ten seconds."""
+
+    asked: str
+    answer: str
+    """Whether it is good, in one sentence."""
+    result: str
+    """Loss and scores; empty before the first step."""
+    next_step: str
+
+
+def checks_of(run: RunState) -> list[PhaseCheck]:
+    """Return every check of every phase, in the order of the phases."""
+    checks = []
+    for phase in run.phases:
+        if phase.twin is not None:
+            checks += [PhaseCheck(phase.phase, check) for check in phase.twin.checks]
+    return checks
+
+
+def summarize(
+    run: RunState, losses: Sequence[tuple[float, float]], scores: Sequence[Score]
+) -> Summary:
+    """Return the sentences for a run with these losses and scores."""
+    result = []
+    if losses:
+        result.append(f"The loss went from {losses[0][1]:.4g} to {losses[-1][1]:.4g}.")
+    measured = [score for score in scores if score.change is not Change.UNKNOWN]
+    result += [_score_sentence(score) for score in measured[:MOST_NAMED_SCORES]]
+    return Summary(
+        _asked_sentence(run), _verdict_sentence(run), " ".join(result), _next_sentence(run)
+    )
+
+
+def _asked_sentence(run: RunState) -> str:
+    spec = read_training_plan(run.folder)
+    if spec is None:
+        return "Nothing is planned yet."
+    model = f"{spec.model.label} ({show_count(spec.model.parameters)} parameters)"
+    tokens = f"{show_count(spec.duration.tokens)} tokens"
+    steps = counted(spec.duration.iterations, "step")
+    devices = _devices_text(spec)
+    return f"Train {model} on {tokens} in {steps}, on {devices} of site {_site_of(run)}."
+
+
+def _devices_text(spec: PhasePlan) -> str:
+    num_devices = spec.parallel.world_size
+    if spec.device != "cpu":
+        return counted(num_devices, "GPU")
+    return "one CPU process" if num_devices == 1 else f"{num_devices:,} CPU processes"
+
+
+def read_training_plan(run_folder: Path) -> PhasePlan | None:
+    """Return the plan of the full training; None where there is none that can be read."""
+    plan_file = run_folder / "plan.json"
+    try:
+        return parse_plan(plan_file.read_text(encoding="utf-8"), plan_file).phases[FULL]
+    except (RecordError, FileNotFoundError, KeyError):
+        return None
+
+
+def _site_of(run: RunState) -> str:
+    for phase in run.phases:
+        entry = phase.twin.parameters.get("site") if phase.twin else None
+        if isinstance(entry, dict) and entry.get("value"):
+            return str(entry["value"])
+    return "unknown"
+
+
+def _verdict_sentence(run: RunState) -> str:
+    num_done = sum(phase.state == ExecutionState.DONE for phase in run.phases)
+    done = f"{num_done} of {len(run.phases)} phases are done"
+    if run.state == "running":
+        return f"It is running {run.phase}; {done}."
+    if num_done < len(run.phases):
+        return f"It is not finished: {done}{_bad_end(run)}."
+    checks = [found.check for found in checks_of(run)]
+    num_open = sum(check.verdict != "pass" for check in checks)
+    all_checks = counted(len(checks), "check")
+    if run.verdict == "pass":
+        return f"Yes: all {num_done} phases are done, and all {all_checks} passed."
+    if run.verdict == "warn":
+        return f"Done, with {num_open} of {all_checks} to look at: all {num_done} phases are done."
+    return f"No: {num_open} of {all_checks} did not pass."
+
+
+def _bad_end(run: RunState) -> str:
+    ends = []
+    for phase in run.phases:
+        if phase.state not in (ExecutionState.DONE, "not run"):
+            ends.append(f"{phase.phase} ended as: {phase.state}")
+    return f"; {', '.join(ends)}" if ends else ""
+
+
+def _score_sentence(score: Score) -> str:
+    values = f"from {show_score(score.before)} to {show_score(score.after)}"
+    name = f"{score.what[:1].upper()}{score.what[1:]}"
+    return f"{name}, {score.measure}: {values} ({score.change})."
+
+
+def _next_sentence(run: RunState) -> str:
+    if run.state == "running":
+        return f"Wait. `runbook status {run.name}` shows where it is."
+    if run.state in ("unreadable", "no run.yaml"):
+        return f"Restore the run's folder: {run.problem or 'a record cannot be read'}."
+    unfinished = [phase for phase in run.phases if phase.state != ExecutionState.DONE]
+    if any(phase.state != "not run" for phase in unfinished):
+        return f"Mend the cause that is shown below, then `runbook run {run.name}`: it continues."
+    if unfinished:
+        return f"`runbook run {run.name}` continues with {unfinished[0].phase}."
+    if run.verdict == "pass":
+        return f"Nothing needs repair. `runbook export {run.name} --out DIR` hands the weights on."
+    return "Decide whether the checks below matter for what the weights are for."

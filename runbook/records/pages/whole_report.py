@@ -1,0 +1,98 @@
+"""The front page and the page of every phase as one file, for who wants every cell in one place."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from runbook.params.schema.run_file import PHASES
+from runbook.records.pages.html_rewriting import Rewriter
+from runbook.records.pages.notebook_page import LARGEST_PAGE, code_colours
+from runbook.records.pages.page_parts import head, write_and_note
+
+WHOLE_NAME = "report-with-records.html"
+
+
+def write_whole_report(run_folder: Path) -> Path:
+    """Write report-with-records.html; of a notebook that would make it larger than a mail only the card stays."""
+    paths = {phase: run_folder / "records" / f"{phase}.html" for phase in PHASES}
+    pages = {phase: path for phase, path in paths.items() if path.exists()}
+    links = {f"records/{phase}.html": f"#{phase}-report" for phase in pages}
+    links["../index.html"] = "#record"
+    # Without the moment of writing the file is the same when it is made again from the same pages.
+    body = _Body("footer.soft", lambda value: links.get(value, value))
+    campaign = body.rewrite((run_folder / "index.html").read_text(encoding="utf-8"))
+    sections = []
+    size = len(campaign)
+    for phase, path in pages.items():
+        text = path.read_text(encoding="utf-8")
+        note = ""
+        if size + len(text.encode()) > LARGEST_PAGE - 100_000:
+            link = f'<a href="records/{phase}.html">its own report</a>'
+            text = text.partition("</header>")[0] + "</header>"
+            note = f'<p class="soft">For size, the cells are only in {link}.</p>'
+        size += len(text.encode())
+        rewriter = _Body("nav.contents", partial(_link_of_part, phase), f"{phase}--", _DEEPER)
+        part = rewriter.rewrite(text) + note
+        sections.append(f'<section id="{phase}-report" class="part">\n{part}\n</section>')
+    start = head(
+        f"{run_folder.name}: report with records", code_colours(), script="<script" in campaign
+    )
+    whole = campaign.replace("</main>", "\n".join([*sections, "</main>"]), 1)
+    text = (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n{start}\n</head>\n'
+        f"<body>\n{whole}\n</body>\n</html>\n"
+    )
+    return write_and_note(run_folder, WHOLE_NAME, text)
+
+
+class _Body(Rewriter):
+    """The body of a page of ours, without the elements `left_out` (tag and class).
+
+    Its links lead where `link` says.
+    """
+
+    def __init__(
+        self,
+        left_out: str,
+        link: Callable[[str], str],
+        prefix: str = "",
+        tags: Mapping[str, str] = {},
+    ) -> None:
+        super().__init__()
+        self._left_out = left_out
+        self._link = link
+        self._prefix = prefix
+        self._tags = {"html": None, "body": None, **tags}
+
+    def renamed(self, tag: str) -> str | None:
+        return self._tags.get(tag, tag)
+
+    def skips(self, tag: str, attributes: Mapping[str, str | None]) -> bool:
+        return tag == "head" or f"{tag}.{attributes.get('class')}" == self._left_out
+
+    def attribute(self, tag: str, name: str, value: str) -> str | None:
+        if name in ("id", "for"):
+            return self._prefix + value
+        return self._link(value) if name == "href" else value
+
+
+_DEEPER = {"main": "div", "header": "div", "h1": "h2", "h2": "h3", "h3": "h4", "h4": "h5"}
+"""One main and one header of the page.
+
+Those of a part become plain blocks, their headings one level deeper.
+"""
+
+
+def _link_of_part(phase: str, value: str) -> str:
+    """Where a link of a notebook's report leads in the single file.
+
+    Inside, or to the run's folder.
+    """
+    if value.startswith("#"):
+        return f"#{phase}--{value[1:]}"
+    if value == "../index.html":
+        return "#record"
+    if value.removesuffix(".html") in PHASES:
+        return f"#{value.removesuffix('.html')}-report"
+    is_record_of_phase = value in [f"{phase}.{suffix}" for suffix in ("html", "ipynb", "json")]
+    return f"records/{value}" if is_record_of_phase else value.removeprefix("../")
