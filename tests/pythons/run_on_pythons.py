@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from find_python import SUPPORTED, find_interpreters, version_text
 from python_choice import chosen_versions, summary
+from release import build_release, installed_apart, own_environment
 
 CLONE = Path(__file__).parents[2]
 OWN = sys.version_info[:2]
@@ -122,12 +123,17 @@ def test_the_tests_of_the_trainer_pass(environment):
     subprocess.run(pytest_, cwd=CLONE, check=True)
 
 
-def test_every_phase_of_local_is_done(environment, tmp_path):
+def test_every_phase_of_local_is_done_from_the_wheel_in_an_empty_folder(environment, tmp_path):
+    wheel = build_release(tmp_path / "release").wheel
+    programs = installed_apart(environment.program, wheel, tmp_path / "environment")
+    variables = own_environment(programs)
+    project = tmp_path / "project"
+    runbook = str(programs / "runbook")
+    subprocess.run([runbook, "init", str(project)], cwd=tmp_path, env=variables, check=True)
     words = [word for change in SMALL for word in ("--set", change)]
-    runbook = str(environment.folder / "bin" / "runbook")
-    command = [runbook, "run", "local", "--as", "small", "--runs", str(tmp_path), *words]
-    subprocess.run(command, cwd=CLONE, check=True)
-    records = sorted((tmp_path / "local--small" / "records").glob("*.json"))
+    command = [runbook, "run", "local", "--as", "small", *words]
+    subprocess.run(command, cwd=project, env=variables, check=True)
+    records = sorted((project / "runs" / "local--small" / "records").glob("*.json"))
     contents = {path.stem: json.loads(path.read_text()) for path in records}
     states = {phase: record["state"] for phase, record in contents.items()}
     assert states == dict.fromkeys(PHASES, "done")

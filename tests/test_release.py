@@ -1,0 +1,75 @@
+"""The release: sdist and wheel, installed where no clone is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+sys.path.append(str(Path(__file__).parent / "pythons"))
+
+from release import CLONE, build_release, installed_apart, own_environment
+
+import runbook
+
+VERSION = tomllib.loads((CLONE / "pyproject.toml").read_text())["project"]["version"]
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory):
+    return build_release(tmp_path_factory.mktemp("release"))
+
+
+@pytest.fixture(scope="module")
+def call(release, tmp_path_factory):
+    """A command of the installed wheel, called in an empty folder."""
+    folder = tmp_path_factory.mktemp("installed")
+    programs = installed_apart(sys.executable, release.wheel, folder / "environment")
+    empty = folder / "empty"
+    empty.mkdir()
+
+    def run(*words: str, cwd: Path = empty) -> str:
+        command = [str(programs / words[0]), *words[1:]]
+        environment = own_environment(programs)
+        ended = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout
+
+    run.folder = empty
+    return run
+
+
+def test_the_wheel_alone_makes_a_project_in_an_empty_folder_and_plans_it(call):
+    where = call("python", "-c", "import runbook; print(runbook.__file__)")
+    assert str(CLONE) not in where
+    assert call("runbook", "--version").strip().endswith(VERSION)
+    assert "files written" in call("runbook", "init", "project")
+    project = call.folder / "project"
+    assert len(list(project.glob("notebooks/*.ipynb"))) == 7
+    assert "every value is right" in call("runbook", "check", "local", cwd=project)
+    call("runbook", "render", "slurm-oscar", "--placeholders", "--out", "scripts", cwd=project)
+    assert (project / "scripts" / "jobs" / "04-training" / "job.sh").exists()
+
+
+def test_the_sdist_holds_what_the_tests_and_the_docs_need(release):
+    with tarfile.open(release.sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    for name in (
+        "README.md",
+        "LICENSE",
+        "CHANGELOG.md",
+        "notebooks/00-plan.ipynb",
+        "tests/test_release.py",
+    ):
+        assert name in names
+    assert not any(name.startswith((".venv", "runs/", "build/")) for name in names)
+
+
+def test_one_version_everywhere():
+    citation = yaml.safe_load((CLONE / "CITATION.cff").read_text())
+    assert (runbook.__version__, citation["version"]) == (VERSION, VERSION)
