@@ -24,7 +24,7 @@ class PhaseCheck(NamedTuple):
     check: Check
 
 
-class Summary(NamedTuple):
+class Briefing(NamedTuple):
     """What a reader knows after ten seconds."""
 
     asked: str
@@ -46,14 +46,14 @@ def checks_of(run: RunState) -> list[PhaseCheck]:
 
 def summarize(
     run: RunState, losses: Sequence[tuple[float, float]], scores: Sequence[Score]
-) -> Summary:
+) -> Briefing:
     """Return the sentences for a run with these losses and scores."""
     result = []
     if losses:
         result.append(f"The loss went from {losses[0][1]:.4g} to {losses[-1][1]:.4g}.")
     measured = [score for score in scores if score.change is not Change.UNKNOWN]
     result += [_score_sentence(score) for score in measured[:MOST_NAMED_SCORES]]
-    return Summary(
+    return Briefing(
         _asked_sentence(run), _verdict_sentence(run), " ".join(result), _next_sentence(run)
     )
 
