@@ -160,11 +160,14 @@ def test_shards_are_summed_up_while_they_are_written(zygote, run):
 
 
 def save_as_on_a_gpu():
-    """A patch: the state is copied through buffers of an odd number of bytes, and each rank writes four files."""
+    """A patch: the state is copied to memory that is kept, and each rank writes four files."""
     torch_dist = importlib.import_module("runbook.training.checkpoints.torch_dist")
     torch_dist.on_gpu = lambda: True
     torch_dist.FILE_BYTES = 2**16
-    torch_dist.STAGING_BYTES = 999
+    copies = importlib.import_module("runbook.training.host_copies")
+    copies.SLAB_BYTES = 2**18
+    engine = importlib.import_module("runbook.training.engines.engine")
+    engine.make_host_copies = lambda: copies.PinnedCopies(lambda *_: True, lambda _: None)
 
 
 def no_room_for_the_third():
@@ -181,7 +184,7 @@ def no_room_for_the_third():
     writer._write_file = without_room
 
 
-def test_a_training_resumes_from_what_was_copied_through_buffers_and_written_by_threads(
+def test_a_training_resumes_from_what_was_copied_to_kept_memory_and_written_by_threads(
     waiting, zygote, corpus, tmp_path
 ):
     job = trained(zygote, corpus, tmp_path, BESIDE, patch="training.test_saving:save_as_on_a_gpu")

@@ -349,6 +349,8 @@ def check_shapes(
 class SourceWeights:
     """Weights of another program as a state to save, each of which `read_weight` reads when it is written."""
 
+    host_copies = None  # there is nothing to copy before
+
     def __init__(self, model: PlannedModel, names: Iterable[str]) -> None:
         """Those of our weights that are read from there."""
         self.model, self._ours = model, {stored_key(ours): ours for ours in names}

@@ -68,7 +68,7 @@ def model_shape(spec: PhasePlan) -> dict[str, object]:
 
 def random_state() -> ShardedObject:
     """This rank's random states, under its place among the ranks."""
-    state = {"torch": torch.get_rng_state(), "tracker": get_cuda_rng_tracker().get_states()}
+    state = {"torch": torch.get_rng_state(), "tracker": tracker_states()}
     if on_gpu():
         state["cuda"] = torch.cuda.get_rng_state()
     groups = (
@@ -82,6 +82,26 @@ def random_state() -> ShardedObject:
         tuple(group.size() for group in groups),
         tuple(group.rank() for group in groups),
     )
+
+
+def tracker_states() -> dict[str, torch.Tensor]:
+    """Return the states of megatron-core's tracker as tensors; for CUDA graphs it has generators, which are no data."""
+    states = get_cuda_rng_tracker().get_states()
+    return {
+        name: state.get_state() if isinstance(state, torch.Generator) else state
+        for name, state in states.items()
+    }
+
+
+def restore_tracker_states(stored: Mapping[str, torch.Tensor]) -> None:
+    """Set the states of megatron-core's tracker; generators stay the same objects, which CUDA graphs know."""
+    tracker = get_cuda_rng_tracker()
+    states: dict[str, torch.Tensor | torch.Generator] = dict(stored)
+    for name, generator in tracker.get_states().items():
+        if isinstance(generator, torch.Generator) and name in stored:
+            generator.set_state(stored[name])
+            states[name] = generator
+    tracker.set_states(states)
 
 
 @dataclass(frozen=True)
@@ -126,6 +146,10 @@ class PendingSave:
             "data_cache": dict(data_cache or {}),
             "saved_at": time.time(),
         }
+        # From a GPU always: torch's writer copies tensor by tensor, each to new memory that is not pinned.
+        copies = engine.host_copies if in_background or on_gpu() else None
+        if copies is not None:
+            copies.begin_save()
         state = {**engine.sharded_state(), "random": {"state": random_state()}}
         self._needed = torch_dist.state_bytes(state)
         self._background: Future[torch_dist.WrittenShards] | None = None
@@ -136,7 +160,7 @@ class PendingSave:
                 engine, "read_weight", None
             )  # imported weights are read when they are written
             self._writing = torch_dist.ShardWriter(
-                state, self._part / folders.SHARDS, copied=in_background, read=read
+                state, self._part / folders.SHARDS, copies=copies, read=read
             )
         if in_background:
             executor = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
@@ -251,7 +275,7 @@ def _load_candidate(
     if same_ranks:
         random = run_on_all_ranks(lambda: stored.read_object(random_state().unique_key))
         torch.set_rng_state(random["torch"])
-        get_cuda_rng_tracker().set_states(random["tracker"])
+        restore_tracker_states(random["tracker"])
         if "cuda" in random and on_gpu():
             torch.cuda.set_rng_state(random["cuda"])
     else:  # the ranks of another layout have no states to restore: draw new numbers, not those drawn before

@@ -18,7 +18,6 @@ import contextlib
 import functools
 import hashlib
 import io
-import itertools
 import math
 import os
 import pickle
@@ -44,6 +43,7 @@ from torch.distributed.checkpoint.utils import _create_file_view
 from runbook.plan_file.errors import RefusedError
 from runbook.training.checkpoints import folders
 from runbook.training.engines.engine import Shard, State, each_shard
+from runbook.training.host_copies import HostCopies
 from runbook.training.process_groups import (
     gather_on_first_rank,
     reduce_number,
@@ -68,10 +68,10 @@ class ShardWriter:
         state: State,
         folder: Path,
         *,
-        copied: bool,
+        copies: HostCopies | None = None,
         read: Callable[[str], torch.Tensor] | None = None,
     ) -> None:
-        """Prepare to write `state` into the empty `folder`; where `copied`, training may change it at once.
+        """Prepare to write `state` into the empty `folder`. Where it is copied, training may change it at once.
 
         `read` gives a tensor of which the state has only the shape, by its key, when it is written.
         """
@@ -84,15 +84,16 @@ class ShardWriter:
         tensors = [
             shard for shards in own.values() for shard in shards if isinstance(shard, ShardedTensor)
         ]
-        if copied:
-            _copy_to_host(tensors)
+        if copies is not None:
+            _copy_to_host(tensors, copies)
         shapes = {shard.key for shard in tensors if shard.data.is_meta}
         size = sum(shard.data.nbytes for shard in tensors)
         most = 1 + size // FILE_BYTES if on_gpu() or read else 1
         self._num_files, self._num_threads = (
             (most, 1) if read else (min(MOST_FILES, most), min(MOST_FILES, most))
         )
-        self._writer = FileSystemWriter(folder, sync_files=True)
+        # Copying ahead, torch would wait for the training's stream at every 10 MB, in up to a step each.
+        self._writer = FileSystemWriter(folder, sync_files=True, per_thread_copy_ahead=0)
         self._sums = _sum_while_writing(self._writer)
         self._planner = MCoreSavePlanner(flatten_state_dict=False)
         if read is not None:
@@ -166,37 +167,14 @@ MOST_FILES = 4
 
 Of weights that are read when they are written, torch keeps a whole file's in memory: they get as many as it takes.
 """
-STAGING_BYTES = 64 * 2**20
 
 
-def _copy_to_host(shards: list[ShardedTensor]) -> None:
-    """Give shards copies of their tensors; from a GPU through two pinned buffers, one filled while one is emptied.
-
-    Pinned memory for the whole state would stay with the process, each tensor rounded up to a power of two.
-    """
-    if on_gpu():
-        turns = itertools.cycle(
-            [torch.empty(STAGING_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
-        )
-    place = torch.empty(0)
-    full = torch.empty(0)
+def _copy_to_host(shards: list[ShardedTensor], copies: HostCopies) -> None:
+    """Give shards copies of their tensors; a GPU's state that was brought together has some already."""
     for shard in shards:
-        source = shard.data.detach()
-        shard.data = torch.empty(source.shape, dtype=source.dtype) if on_gpu() else source.clone()
-        if on_gpu():
-            flat = [tensor.reshape(-1).view(torch.uint8) for tensor in (source, shard.data)]
-        else:
-            flat = []
-        for piece, next_place in zip(
-            *(torch.split(numbers, STAGING_BYTES) for numbers in flat), strict=True
-        ):
-            buffer = next(turns)[: len(piece)]
-            buffer.copy_(piece, non_blocking=True)
-            place.copy_(full)
-            torch.cuda.synchronize()
-            place = next_place
-            full = buffer
-    place.copy_(full)
+        if not copies.has(shard.data):
+            shard.data = copies.copy(shard.data)
+    copies.wait()
 
 
 def _sum_while_writing(writer: FileSystemWriter) -> dict[str, Any]:

@@ -185,11 +185,18 @@ class DeepSpeedEngine(engine.TrainingEngine):
 
     def next_token_logits(self, ids: torch.Tensor) -> torch.Tensor | None:
         """Scores of all tokens after each prefix."""
+        padded, positions = self._padded(ids)
         with self._evaluating():
-            logits = self.engine.module(
-                ids, torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)
-            )
-        return engine.whole_logits(logits)
+            logits = self.engine.module(padded, positions)
+        return engine.whole_logits(logits[:, : ids.shape[1]])
+
+    def _padded(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return texts at one of the few lengths that are computed, and the places of their tokens."""
+        most = self.spec.model.positions
+        length = ids.shape[1]
+        padded = engine.sampling_length(length, most)
+        positions = torch.arange(padded, device=ids.device).clamp_(max=most - 1)
+        return torch.nn.functional.pad(ids, (0, padded - length)), positions.unsqueeze(0)
 
     def sharded_state(self) -> engine.State:
         """Weights under Megatron's names, optimizer state under optimizer.state.*."""
@@ -207,12 +214,11 @@ class DeepSpeedEngine(engine.TrainingEngine):
         if not isinstance(weight, torch.nn.Parameter):
             return shard
         is_written = is_main_replica(shard.replica_id)
-        data = torch.empty(
-            whole_shape(weight), dtype=weight.dtype, device="cpu" if is_written else "meta"
-        )
+        data = torch.empty(whole_shape(weight), dtype=weight.dtype, device="meta")
         with self._gather(weight):
             if is_written:
-                data.copy_(weight.detach())
+                data = self.host_copies.copy(weight)
+            self.host_copies.wait()  # DeepSpeed frees what it has gathered
         return dataclasses.replace(shard, data=data)
 
     def _gather(self, weight: torch.nn.Parameter) -> contextlib.AbstractContextManager[Any]:

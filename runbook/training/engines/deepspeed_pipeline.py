@@ -77,12 +77,12 @@ class DeepSpeedPipeline(DeepSpeedEngine):
 
     def next_token_logits(self, ids: torch.Tensor) -> torch.Tensor | None:
         """Scores of all tokens after each prefix."""
-        positions = torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)
+        padded, positions = self._padded(ids)
         batch = {
-            "tokens": ids,
+            "tokens": padded,
             "position_ids": positions,
-            "labels": ids,
-            "loss_mask": torch.ones_like(ids),
+            "labels": padded,
+            "loss_mask": torch.ones_like(padded),
         }
         self.engine.reset_activation_shape()  # a prefix is shorter than a sequence of the training
         with self._evaluating():
@@ -90,7 +90,8 @@ class DeepSpeedPipeline(DeepSpeedEngine):
         self.engine.reset_activation_shape()
         if not self.engine.is_last_stage():
             return None
-        return whole_logits(self.engine.fwd_outputs[0].transpose(0, 1).contiguous())
+        logits = self.engine.fwd_outputs[0][: ids.shape[1]]
+        return whole_logits(logits.transpose(0, 1).contiguous())
 
     def _run(self, batches: MicroBatches, instructions: Any, *, compute_loss: bool = True) -> float:
         """Carry out a schedule; the sum of the losses on the last stage."""

@@ -30,6 +30,7 @@ from megatron.core.dist_checkpointing.optimizer import make_sharded_optimizer_te
 from megatron.core.tensor_parallel import gather_from_tensor_model_parallel_region
 
 from runbook.plan_file.schema import PhasePlan
+from runbook.training.host_copies import make_host_copies
 from runbook.training.process_groups import reduce_number, run_on_all_ranks
 from runbook.training.ranks import on_gpu
 
@@ -227,6 +228,7 @@ class TrainingEngine(abc.ABC):
         self.models = models
         # Before ZeRO 3 cuts the weights up: their shapes and places in the whole model.
         self._shards = [sharded_weights(model) for model in models]
+        self.host_copies = make_host_copies()
         self.clock = StepClock(
             functools.partial(torch.cuda.Event, enable_timing=True) if on_gpu() else None
         )
@@ -276,6 +278,9 @@ class TrainingEngine(abc.ABC):
 
         The optimizer's state of each weight is brought together on the one data-parallel copy that writes it; the
         others name it without holding it. The writing of the weights themselves is shared out in the same way.
+
+        What is brought together is copied to the host, one weight after the other, so that a GPU needs room for one.
+        These copies are whole after `host_copies.wait`. What a rank has all of stays where it is.
         """
         weights = self.weights()
         owned = self._owned()
@@ -284,11 +289,45 @@ class TrainingEngine(abc.ABC):
         for name, weight in trained_weights(weights):
             for kind in STATE_KINDS:
                 writer = writers[f"{kind}.{name}"]
-                shard = _state_shard(weight, _whole_state(weight.data, owned, kind, writer), kind)
+                whole = self._whole_state(weight.data, owned, kind, writer)
+                shard = _state_shard(weight, whole, kind)
                 _assign_writer(shard, writer)
                 optimizer_state[f"{kind}.{name}"] = shard
             _assign_writer(weight, writers[f"weight.{name}"])
         return {**weights, "optimizer": optimizer_state}
+
+    def _whole_state(
+        self, weight: torch.nn.Parameter, owned: OwnedState, kind: str, writer: int
+    ) -> torch.Tensor:
+        """Return the state of one weight on the data-parallel copy that writes it; elsewhere only its shape."""
+        group = parallel_state.get_data_parallel_group(with_context_parallel=True)
+        shape = whole_shape(weight)
+        part = owned.parts.get(weight)
+        if not owned.is_cut or group.size() == 1:
+            assert part is not None, "where nothing is shared out, every rank has all of its state"
+            state = part.tensor(kind) if group.rank() == writer else None
+        else:
+            state = self._brought_together(weight, part, kind, writer)
+        if state is None:
+            return torch.empty(shape, dtype=torch.float32, device="meta")
+        return state.view(shape)
+
+    def _brought_together(
+        self, weight: torch.nn.Parameter, part: WeightPart | None, kind: str, writer: int
+    ) -> torch.Tensor | None:
+        """Return the sum of what all copies have of a state, on the host of the one that writes it."""
+        group = parallel_state.get_data_parallel_group(with_context_parallel=True)
+        numbers = whole_shape(weight).numel()
+        whole = torch.zeros(numbers, dtype=torch.float32, device=weight.device)
+        if part is not None:
+            whole[part.start : part.stop] = part.tensor(kind)
+        target = torch.distributed.get_global_rank(group, writer)
+        torch.distributed.reduce(whole, target, group=group)
+        if whole.device.type == "cpu":
+            return whole if group.rank() == writer else None
+        copy = self.host_copies.copy(whole) if group.rank() == writer else None
+        self.host_copies.let_go(whole.nbytes)
+        return copy
 
     def common_state(self) -> CommonState:
         """Most steps Adam has made on any rank, and loss scale."""
@@ -386,6 +425,25 @@ def whole_logits(logits: torch.Tensor) -> torch.Tensor:
     return whole
 
 
+SHORTEST_SAMPLE = 64
+
+
+def sampling_length(length: int, positions: int, multiple: int = 1) -> int:
+    """Tokens to which a text is padded for its scores: a power of two, so that few shapes are compiled.
+
+    A text grows by one token a time. What comes after a token does not change its scores. `multiple` is what a
+    sequence is cut by; no more than the model's positions are padded to besides.
+
+    >>> [sampling_length(length, 1000) for length in (3, 64, 65, 600, 1002)]
+    [64, 64, 128, 1000, 1002]
+    >>> sampling_length(601, 1001, multiple=4)
+    1004
+    """
+    power = max(SHORTEST_SAMPLE, 1 << (length - 1).bit_length())
+    padded = max(length, min(power, positions))
+    return padded + -padded % multiple
+
+
 def whole_shape(weight: torch.Tensor) -> torch.Size:
     """Shape of a weight, also while ZeRO 3 has it cut up."""
     return getattr(weight, "ds_shape", weight.shape)
@@ -455,24 +513,3 @@ def _assign_writer(shard: Any, writer: int) -> None:
     """Make one data-parallel copy the one that writes: it has 0 as the last number of its replica id."""
     group = parallel_state.get_data_parallel_group(with_context_parallel=True)
     shard.replica_id = (*shard.replica_id[:-1], (group.rank() - writer) % group.size())
-
-
-def _whole_state(
-    weight: torch.nn.Parameter, owned: OwnedState, kind: str, writer: int
-) -> torch.Tensor:
-    """The state of one weight on the host of the copy that writes it; elsewhere only its shape."""
-    group = parallel_state.get_data_parallel_group(with_context_parallel=True)
-    part = owned.parts.get(weight)
-    if not owned.is_cut or group.size() == 1:
-        assert part is not None, "where nothing is shared out, every rank has all of its state"
-        whole = part.tensor(kind)
-    else:
-        whole = torch.zeros(whole_shape(weight).numel(), dtype=torch.float32, device=weight.device)
-        if part is not None:
-            whole[part.start : part.stop] = part.tensor(kind)
-        torch.distributed.reduce(
-            whole, torch.distributed.get_global_rank(group, writer), group=group
-        )
-    if group.rank() != writer:
-        return torch.empty(whole_shape(weight), dtype=torch.float32, device="meta")
-    return whole.view(whole_shape(weight)).cpu()

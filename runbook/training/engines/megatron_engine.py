@@ -107,17 +107,15 @@ class MegatronEngine(engine.TrainingEngine):
         length = ids.shape[1]
         pieces = self.spec.parallel.context
         parts = self.config.tensor_model_parallel_size if self.config.sequence_parallel else 1
-        # A sequence is cut evenly; what comes after a token does not change its scores.
-        ids = torch.nn.functional.pad(
-            ids, (0, -length % (parts * (2 * pieces if pieces > 1 else 1)))
-        )
-        positions = torch.arange(ids.shape[1], device=ids.device).clamp_(
-            max=self.spec.model.positions - 1
-        )
+        most = self.spec.model.positions
+        multiple = parts * (2 * pieces if pieces > 1 else 1)
+        padded = engine.sampling_length(length, most, multiple)
+        ids = torch.nn.functional.pad(ids, (0, padded - length))
+        positions = torch.arange(padded, device=ids.device).clamp_(max=most - 1)
         batch = slice_sequences({"tokens": ids, "position_ids": positions.unsqueeze(0)})
         # The interleaved schedule takes micro-batches by groups of as many as there are stages.
         count = self.spec.parallel.pipeline if len(self.chunks) > 1 else 1
-        shape = {"seq_length": ids.shape[1], "micro_batch_size": 1}
+        shape = {"seq_length": padded, "micro_batch_size": 1}
         batches = iter([batch] * count)
         outputs = self._run(
             _forward_logits, batches, count, forward_only=True, collect_non_loss_data=True, **shape

@@ -22,6 +22,7 @@ from runbook.plan_file import limits
 from runbook.plan_file.rehearsed_work import ONCE, OPTIMIZER, Collective, RehearsedRank, Work
 from runbook.plan_file.schema import Batch, PhasePlan
 from runbook.training import cpu, process_groups
+from runbook.training.host_copies import HostCopies
 from runbook.training.rehearsal import gpu_stand_in
 from runbook.training.rehearsal.counter import (
     FORWARD_BACKWARD,
@@ -185,6 +186,8 @@ class _Rehearsal:
         self.spec = spec
         self.counter = counter
         self.engine = make_engine(spec, draw=not counter.fake)
+        if counter.fake:
+            self.engine.host_copies = HostCopies()  # fake tensors lie in no pinned memory
         self.stopping = StopConditions()
         self._mark("compute", FORWARD_BACKWARD)
         self._mark("update", OPTIMIZER)
@@ -246,7 +249,7 @@ class _Rehearsal:
 
     def save(self) -> int:
         """Bytes that this rank writes of a checkpoint."""
-        from megatron.core.dist_checkpointing.mapping import is_main_replica
+        from megatron.core.dist_checkpointing.mapping import ShardedTensor, is_main_replica
 
         from runbook.training.engines.engine import each_shard
 
@@ -254,11 +257,12 @@ class _Rehearsal:
         own = [
             shard.data
             for shard in each_shard(self.engine.sharded_state())
-            if is_main_replica(shard.replica_id)
+            if isinstance(shard, ShardedTensor) and is_main_replica(shard.replica_id)
         ]
-        return sum(
-            data.nbytes for data in own if isinstance(data, torch.Tensor) and not data.is_meta
-        )
+        on_device = [data for data in own if data.device.type not in ("cpu", "meta")]
+        copies = [self.engine.host_copies.copy(data) for data in on_device]  # alive all at once
+        assert len(copies) == len(on_device)
+        return sum(data.nbytes for data in own if not data.is_meta)
 
     def resume(self) -> int:
         """Bytes that this rank reads of a checkpoint to resume from it."""

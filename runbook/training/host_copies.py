@@ -1,0 +1,187 @@
+"""Copies of a training's state on the host, where a save writes them from while the training goes on.
+
+From a GPU they go to pinned memory, which its bus fills at full rate and without the host's waiting for each tensor.
+Pinning takes seconds for what a rank of 1.3B weights saves (14 bytes a weight, 18 GB), so the memory is kept for the
+next save.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import mmap
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+from runbook.training.ranks import cores_of_rank, on_gpu
+from runbook.training.report import say
+
+SLAB_BYTES = 512 * 2**20
+"""Memory is pinned by so much at once; a larger tensor gets a slab of its own."""
+ALIGNMENT = 512
+"""Each copy begins at a multiple of it, as torch's own allocators have it."""
+MOST_UNDER_WAY = 2**30
+"""Bytes that may be queued before the host waits: the GPU's memory behind them is free only then."""
+MOST_THREADS = 8
+PIECE_BYTES = 32 * 2**20
+
+Pin: TypeAlias = Callable[[int, int], bool]
+"""Pins memory from an address on, for so many bytes; whether that worked."""
+Unpin: TypeAlias = Callable[[int], None]
+"""Undoes it, before the memory is freed."""
+
+
+class HostCopies:
+    """Copies in ordinary memory, which goes with them."""
+
+    def __init__(self) -> None:
+        self._under_way = 0
+
+    def begin_save(self) -> None:
+        """Let go of the copies of the save before, which must be written."""
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a copy on the host. It is whole only after `wait`; the tensor may be freed at once."""
+        room = self._room(tensor.shape, tensor.dtype)
+        room.copy_(tensor.detach(), non_blocking=True)
+        return room
+
+    def has(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is in memory that is kept, as a copy or a part of one."""
+        return False
+
+    def let_go(self, num_bytes: int) -> None:
+        """Note that so many bytes of the device were freed which queued work uses. Wait where that is too much."""
+        self._under_way += num_bytes
+        if self._under_way > MOST_UNDER_WAY:
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until every copy is whole."""
+        self._under_way = 0
+        if on_gpu():
+            torch.cuda.current_stream().synchronize()
+
+    def _room(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype)
+
+
+class PinnedCopies(HostCopies):
+    """Copies in pinned memory, which stays until this object goes."""
+
+    def __init__(self, pin: Pin | None = None, unpin: Unpin | None = None) -> None:
+        super().__init__()
+        self._pin = pin or _pin_for_cuda
+        self._unpin = unpin or _unpin_for_cuda
+        self._slabs: list[_Slab] = []
+
+    def begin_save(self) -> None:
+        """Use all memory again."""
+        for slab in self._slabs:
+            slab.used = 0
+
+    def has(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is a copy, or a part of one."""
+        if tensor.device.type != "cpu":
+            return False
+        place = tensor.data_ptr()
+        return any(slab.address <= place < slab.address + slab.size for slab in self._slabs)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of host memory that are kept."""
+        return sum(slab.size for slab in self._slabs)
+
+    def _room(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+        count = math.prod(shape)
+        if count == 0:
+            return torch.empty(shape, dtype=dtype)
+        num_bytes = count * dtype.itemsize
+        slab = self._slab_for(num_bytes)
+        offset = slab.take(num_bytes)
+        # With a storage of exactly this size: torch's writer copies what is a part of a larger one.
+        flat = torch.frombuffer(slab.memory, dtype=dtype, count=count, offset=offset)
+        return flat.view(shape)
+
+    def _slab_for(self, num_bytes: int) -> _Slab:
+        for slab in self._slabs:
+            if slab.used + num_bytes <= slab.size:
+                return slab
+        memory = _touched_memory(max(SLAB_BYTES, num_bytes))
+        slab = _Slab(memory, _address(memory), len(memory))
+        self._slabs.append(slab)
+        if self._pin(slab.address, slab.size):
+            weakref.finalize(
+                slab, self._unpin, slab.address
+            ).atexit = False  # the process's end does
+        elif len(self._slabs) == 1:
+            say("memory for saves could not be pinned: the training waits longer for each save")
+        return slab
+
+
+@dataclass(eq=False)
+class _Slab:
+    memory: mmap.mmap
+    address: int
+    size: int
+    used: int = 0
+
+    def take(self, num_bytes: int) -> int:
+        """Return where the next so many bytes begin."""
+        start = self.used
+        self.used += -(-num_bytes // ALIGNMENT) * ALIGNMENT
+        return start
+
+
+def make_host_copies() -> HostCopies:
+    """Return the copies that suit this rank's device."""
+    return PinnedCopies() if on_gpu() else HostCopies()
+
+
+def _touched_memory(num_bytes: int) -> mmap.mmap:
+    """Return new memory with all its pages there, in huge ones where Linux has them: pinning goes page by page."""
+    size = -(-num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    # A child process gets none of it: while a child shares a page, the parent's next write would move it elsewhere.
+    for advice in ("MADV_HUGEPAGE", "MADV_DONTFORK"):
+        if hasattr(mmap, advice):
+            with contextlib.suppress(OSError):  # a kernel without it
+                memory.madvise(getattr(mmap, advice))
+    address = _address(memory)
+
+    def touch(start: int) -> None:
+        ctypes.memset(address + start, 0, min(PIECE_BYTES, size - start))
+
+    with ThreadPoolExecutor(min(MOST_THREADS, cores_of_rank())) as threads:
+        list(threads.map(touch, range(0, size, PIECE_BYTES)))
+    return memory
+
+
+def _address(memory: mmap.mmap) -> int:
+    return torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
+
+
+_PORTABLE = (
+    1  # cudaHostRegisterPortable: pinned for every context, as torch's own functions ask for it
+)
+
+
+def _pin_for_cuda(address: int, num_bytes: int) -> bool:
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    failed = bool(int(runtime.cudaHostRegister(address, num_bytes, _PORTABLE)))
+    if failed:
+        # CUDA reports the error again at the next launch, whose own fault it is not.
+        with contextlib.suppress(RuntimeError):
+            torch.zeros(1, device="cuda")
+    return not failed
+
+
+def _unpin_for_cuda(address: int) -> None:
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    runtime.cudaHostUnregister(address)
