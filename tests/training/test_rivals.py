@@ -1,12 +1,10 @@
 """The plain programs that the trainer's speed is compared with, and the table of it."""
 
-import json
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from benchmarks import gpu, training_profile, training_vs_plain  # noqa: E402
+from benchmarks import training_profile, training_vs_plain  # noqa: E402
 from benchmarks.plain_training import Plain, Shape  # noqa: E402
 
 
@@ -96,52 +94,6 @@ def test_the_profile_says_each_part_in_seconds_and_shares():
     assert lines[-3].startswith("| program | a step | matrix products |")
 
 
-@pytest.fixture
-def in_8_bits(monkeypatch, tmp_path):
-    """Runs the part of benchmarks.gpu on a GPU with Transformer Engine that takes these rows for measured ones."""
-
-    def run(missing="", **measured):
-        def compare(shape, precision, rounds, names, sequences):
-            row = {"shape": shape, "precision": precision, "program": names[0]}
-            speed_and_losses = measured.get(precision.removeprefix("fp8-"))
-            if speed_and_losses is None:
-                return [row | {"failed": f"{precision}: not on this GPU"}]
-            return [row | dict(zip(("tokens_per_second", "losses"), speed_and_losses, strict=True))]
-
-        monkeypatch.setattr(training_vs_plain, "compare", compare)
-        monkeypatch.setattr(gpu, "missing_for_fp8", lambda: missing)
-        out = tmp_path / "out.json"
-        try:
-            gpu.fp8(tmp_path, out, True)
-        finally:
-            rows = json.loads(out.read_text())["rows"]
-        return {row["precision"]: row for row in rows}
-
-    return run
-
-
-def test_without_transformer_engine_each_recipe_says_that_it_is_not_installed(in_8_bits):
-    rows = in_8_bits("Transformer Engine is not installed")
-    assert list(rows) == [
-        f"fp8-{recipe}" for recipe in ("delayed", "tensorwise", "blockwise", "mxfp8")
-    ]
-    assert {row["not_run"] for row in rows.values()} == {"Transformer Engine is not installed"}
-
-
-def test_a_recipe_stands_beside_bf16_and_one_that_the_gpu_does_not_have_beside_its_reason(
-    in_8_bits,
-):
-    half = (100.0, [10.0, 9.0])
-    rows = in_8_bits(bf16=half, delayed=(150.0, [10.1, 9.0]), blockwise=(120.0, [10.0, 9.0]))
-    assert rows["fp8-delayed"]["speedup"] == 1.5 and rows["fp8-delayed"]["agrees"]
-    assert rows["fp8-delayed"]["worst_relative"] == pytest.approx(0.01)
-    assert rows["fp8-mxfp8"]["failed"] == "fp8-mxfp8: not on this GPU"
-    with pytest.raises(SystemExit, match="no recipe ran in 8 bits"):
-        in_8_bits(bf16=half)
-    with pytest.raises(SystemExit, match="losses are not those of bf16: smoke fp8-delayed"):
-        in_8_bits(bf16=half, delayed=(150.0, [10.0, float("nan")]))
-
-
 def test_the_utilization_in_8_bits_is_of_the_peak_in_fp8(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H100 80GB HBM3")
@@ -159,23 +111,3 @@ def test_an_8_bit_row_trains_in_bf16_with_the_recipe_of_the_trainer():
         precision | {"fp8": "none"}
         == {"fp8": "none"} | training_vs_plain._spec(shape, "bf16")["precision"]
     )
-
-
-def test_two_models_of_the_largest_shape_are_never_held_at_once(monkeypatch, tmp_path):
-    asked = []
-
-    def compare(shape, precision, rounds, names, sequences):
-        asked.append((shape, names))
-        return [
-            {"shape": shape, "precision": precision, "program": name, "failed": "not run"}
-            for name in names
-        ]
-
-    monkeypatch.setattr(training_vs_plain, "compare", compare)
-    gpu.speed(tmp_path, tmp_path / "out.json", False)
-    alone = [("6.7b", [name]) for name in ("ours", "plain", "compiled")]
-    assert (
-        asked
-        == [(shape, ["ours", "plain", "compiled"]) for shape in ("125m-2k", "350m", "1.3b")] + alone
-    )
-    assert len(json.loads((tmp_path / "out.json").read_text())["rows"]) == 12

@@ -1,0 +1,1 @@
+"""Measurements of the project; `python -m benchmarks.NAME`."""

@@ -1,0 +1,1 @@
+"""Stages of the GPU benchmark (`python -m benchmarks.gpu`): one module per kind of measurement."""

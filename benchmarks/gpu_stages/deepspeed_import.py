@@ -1,0 +1,5 @@
+"""DeepSpeed, imported as the trainer imports it, while the process waits for its go."""
+
+from runbook.training.engines import deepspeed_start
+
+deepspeed_start.import_deepspeed()

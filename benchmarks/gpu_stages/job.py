@@ -1,0 +1,32 @@
+"""A job of the benchmark: one process, its deadline, and what it needs from the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+TORCH = ("torch",)
+TRAINER = ("torch", "benchmarks.gpu_stages.programs", "runbook.training.loop")
+PLAIN = ("torch", "benchmarks.gpu_stages.programs", "benchmarks.plain_training")
+DEEPSPEED = (*TRAINER, "benchmarks.gpu_stages.deepspeed_import")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A process that measures something and prints a row of JSON for each result."""
+
+    stage: str
+    name: str
+    function: str
+    """`module:function` below benchmarks.gpu_stages; it takes the arguments and a function that emits a row."""
+    seconds: float
+    """Deadline, counted from the go. The process group is killed then."""
+    least_seconds: float
+    """The job does not start with less time left than this."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    imports: tuple[str, ...] = TRAINER
+    """Modules imported while the process waits for its go."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    is_compiled: bool = False
+    """Whether the job is pointless where torch.compile or Triton does not work."""

@@ -1,0 +1,104 @@
+"""Planned memory and step time next to the measured ones, for every row that a plan can describe.
+
+It needs no GPU: plans are made where gpu.json is read, for the GPU that gpu.json names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.memory_against_plan import ALWAYS
+from runbook.core.errors import RunbookError
+from runbook.phases.plan_service import load_plan
+
+MODELS = {"125m-2k": "125m", "350m": "350m", "1.3b": "1.3b", "6.7b": "6.7b"}
+"""Models of params/models.yaml by shape of the benchmark."""
+
+
+def compare(path: Path) -> list[str]:
+    """Write a `planned` entry into each row of the file that is a step of the trainer; return lines to print."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    environment = content["environment"]
+    lines = [f"{'row':34} {'planned / measured GiB':>24} {'error':>7} {'seconds':>17} {'error':>7}"]
+    with planned_gpu(environment.get("device", "cpu"), environment.get("device_bytes", 0)):
+        for row in content["rows"]:
+            words = words_of(row, environment.get("device", "cpu"))
+            if words:
+                row["planned"] = plan_of(row, words)
+                lines.append(line_of(row))
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return lines
+
+
+def words_of(row: dict[str, Any], device: str) -> list[str]:
+    """Return the words that a plan of this row is made with; empty where it is not a step of the trainer."""
+    if row.get("program") != "ours" or "median_seconds" not in row or row["shape"] not in MODELS:
+        return []
+    sequences = row["micro_batch"] * row["num_micro_batches"]
+    site = "local" if device == "cpu" else "local-gpu"
+    return [
+        f"site={site}",
+        f"model={MODELS[row['shape']]}",
+        "parallel.tensor=1",
+        "parallel.pipeline=1",
+        "jobs.training.devices_per_node=1",
+        f"parallel.zero_stage={row['zero_stage']}",
+        f"training.engine={row['engine']}",
+        f"training.precision={row['precision']}",
+        f"training.recompute={row['recompute']}",
+        f"training.micro_batch={row['micro_batch']}",
+        f"training.global_batch={sequences}",
+    ]
+
+
+def plan_of(row: dict[str, Any], words: list[str]) -> dict[str, Any]:
+    """Return planned bytes and seconds and how far they are from the measured ones, or why there is no plan."""
+    try:
+        _, plan = load_plan("local", [*ALWAYS, *words])
+    except RunbookError as error:
+        return {"failed": str(error)[:500]}
+    planned_bytes = plan.memory["04-training"].least_bytes
+    seconds = plan.time["04-training"].seconds_per_iteration
+    return {
+        "words": words,
+        "bytes": planned_bytes,
+        "seconds": seconds,
+        "memory_error": planned_bytes / row["peak_bytes"] - 1,
+        "time_error": seconds / row["median_seconds"] - 1,
+    }
+
+
+def line_of(row: dict[str, Any]) -> str:
+    """Return one line of the comparison."""
+    planned = row["planned"]
+    name = f"{row['stage']} {row['job']}"[:34]
+    if "failed" in planned:
+        return f"{name:34} {planned['failed'].splitlines()[0][:80]}"
+    memory = f"{planned['bytes'] / 2**30:8.2f} / {row['peak_bytes'] / 2**30:8.2f}"
+    seconds = f"{planned['seconds']:7.3f} / {row['median_seconds']:7.3f}"
+    return f"{name:34} {memory:>24} {planned['memory_error']:+7.1%} {seconds:>17} {planned['time_error']:+7.1%}"
+
+
+@contextlib.contextmanager
+def planned_gpu(name: str, memory_bytes: int) -> Iterator[None]:
+    """Let `site=local-gpu` find this GPU: a program called nvidia-smi in PATH that names it."""
+    if name == "cpu":
+        yield
+        return
+    before = os.environ.get("PATH", "")
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "nvidia-smi"
+        answer = f"{name}, {memory_bytes // 2**20}, GPU-of-the-benchmark"
+        program.write_text(f"#!/bin/sh\necho '{answer}'\n", encoding="utf-8")
+        program.chmod(0o755)
+        os.environ["PATH"] = f"{folder}:{before}"
+        try:
+            yield
+        finally:
+            os.environ["PATH"] = before

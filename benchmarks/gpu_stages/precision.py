@@ -1,0 +1,17 @@
+"""8-bit training without Transformer Engine: measured if the trainer accepts it, else its own reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.gpu_stages import throughput
+from benchmarks.gpu_stages.worker import Emit
+from runbook.plan_file.errors import TrainingError
+
+
+def fp8(arguments: dict[str, Any], emit: Emit) -> None:
+    """Emit the row of a program in 8 bits, or the trainer's refusal."""
+    try:
+        throughput.measure(arguments, emit)
+    except TrainingError as error:
+        emit({"program": "ours", "fp8": arguments["options"]["fp8"], "refused": str(error)})

@@ -1,0 +1,230 @@
+"""The programs whose steps are timed: the trainer's engines, and a plain PyTorch GPT."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import logging
+import math
+import tempfile
+import typing
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from benchmarks import training_vs_plain
+from benchmarks.gpu_stages.device import device, device_name
+from runbook.plan_file import schema
+
+
+def _load_specs() -> Any:
+    """Load tests/training/specs.py by its path: another package may be installed as `tests`."""
+    path = Path(__file__).parents[2] / "tests" / "training" / "specs.py"
+    found = importlib.util.spec_from_file_location("gpu_benchmark_specs", path)
+    assert found and found.loader
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+specs = _load_specs()
+SHAPES: dict[str, dict[str, int]] = training_vs_plain.SHAPES | {
+    "rehearsal": {"layers": 2, "hidden": 64, "heads": 4, "sequence": 32},
+}
+VOCABULARY = 50257
+PADDED_VOCABULARY = 50304
+LEARNING_RATE = 1e-4
+SEED = 1234
+
+
+class Program(Protocol):
+    """Something that takes a training step."""
+
+    def step(self, micro_batches: list[Any]) -> float:
+        """Take a step over some micro-batches and return the sum or mean of their losses."""
+
+    def micro_batches(self, sequences: int, count: int) -> list[Any]:
+        """Return random micro-batches on the device."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgramOptions:
+    """What to build; fields that a program does not have are ignored by it."""
+
+    program: str
+    shape: str
+    precision: str = "bf16"
+    micro_batch: int = 4
+    num_micro_batches: int = 8
+    engine: str = "megatron-core"
+    zero_stage: int = 1
+    recompute: str = "none"
+    fp8: str = "none"
+    kernels: str = ""
+    """Value of `tuning.kernels`, where the plan has that field; empty leaves it as it is."""
+
+
+def make_program(options: ProgramOptions) -> Program:
+    """Build the program on the device."""
+    if options.program == "ours":
+        return OurProgram(options)
+    return PlainProgram(options)
+
+
+def random_tokens(sequences: int, length: int, count: int) -> list[tuple[torch.Tensor, ...]]:
+    """Return pairs of token ids and labels on the device; the same numbers for every program."""
+    generator = torch.Generator().manual_seed(SEED)
+    size = (sequences, length)
+    pairs = []
+    for _ in range(count):
+        ids = torch.randint(0, VOCABULARY, size, generator=generator)
+        labels = torch.randint(0, VOCABULARY, size, generator=generator)
+        pairs.append((ids.to(device()), labels.to(device())))
+    return pairs
+
+
+def phase_content(options: ProgramOptions, **sections: Any) -> dict[str, Any]:
+    """Return one phase of plan.json for a shape, on mock data."""
+    shape = SHAPES[options.shape]
+    model = {
+        "name": options.shape,
+        "label": options.shape,
+        "layers": shape["layers"],
+        "hidden": shape["hidden"],
+        "heads": shape["heads"],
+        "kv_heads": shape["heads"],
+        "ffn_hidden": 4 * shape["hidden"],
+        "sequence_length": shape["sequence"],
+        "positions": shape["sequence"],
+        "vocabulary": VOCABULARY,
+        "padded_vocabulary": PADDED_VOCABULARY,
+    }
+    content: dict[str, Any] = specs.spec(
+        model=model,
+        micro=options.micro_batch,
+        global_batch=options.micro_batch * options.num_micro_batches,
+        iterations=1000,
+        precision=options.precision,
+        zero_stage=options.zero_stage,
+        mock=True,
+        seed=SEED,
+        peak=LEARNING_RATE,
+        **sections,
+    )
+    content["engine"] = options.engine
+    content["device"] = device_name()
+    content["recompute"] = options.recompute
+    if options.fp8 != "none":
+        content["precision"]["fp8"] = options.fp8
+    set_kernels(content, options.kernels)
+    return content
+
+
+def set_kernels(content: dict[str, Any], wanted: str) -> None:
+    """Set `tuning.kernels`, where this version of the plan has that field and that value."""
+    values = typing.get_args(typing.get_type_hints(schema.Tuning).get("kernels"))
+    if wanted and wanted in values:
+        content["tuning"] = dict(content.get("tuning", {})) | {"kernels": wanted}
+
+
+def prepare_trainer(spec: schema.PhasePlan) -> None:
+    """Start what the trainer starts before it builds an engine."""
+    from runbook.training import cpu, process_groups
+    from runbook.training.ranks import ranks_from, use_planned_device
+
+    warnings.filterwarnings("ignore")
+    logging.getLogger("megatron.core").setLevel(logging.ERROR)
+    use_planned_device(spec.device)
+    cpu.answer_for_cpu()
+    process_groups.join_process_group(ranks_from({}), 600)
+    process_groups.make_parallel_groups(spec)
+
+
+def draw_weights_on_device() -> None:
+    """Let the trainer draw first weights on the device, by the same rule and from another generator.
+
+    The trainer's own generator draws on the host, 1e9 numbers in about 8 s, and gives every layout the same weights.
+    """
+    from runbook.training.engines import gpt_model
+
+    gpt_model.fill_first_weights = _fill_on_device  # type: ignore[assignment]
+
+
+def _fill_on_device(shards: Mapping[str, Any], model: schema.PlannedModel, seed: int) -> None:
+    """Write first weights by GPT-2's rule: normal numbers, smaller by depth where they add to the residual stream."""
+    from megatron.core.dist_checkpointing.mapping import ShardedTensor
+
+    from runbook.training.engines.engine import each_shard
+
+    generator = torch.Generator(device()).manual_seed(seed)
+    deep_std = model.init_std / math.sqrt(2 * model.layers)
+    with torch.no_grad():
+        for shard in each_shard(dict(shards)):
+            if not isinstance(shard, ShardedTensor):
+                continue
+            if shard.key.endswith("bias"):
+                shard.data.zero_()
+            elif "norm" in shard.key:
+                shard.data.fill_(1.0)
+            else:
+                is_deep = shard.key.endswith(("linear_proj.weight", "linear_fc2.weight"))
+                std = deep_std if is_deep else model.init_std
+                shard.data.normal_(0.0, std, generator=generator)
+
+
+class OurProgram:
+    """An engine of the trainer: compute and update, as the training loop calls them."""
+
+    def __init__(self, options: ProgramOptions) -> None:
+        from runbook.training.loop import make_engine
+
+        self.length = SHAPES[options.shape]["sequence"]
+        spec = schema.parse(phase_content(options), Path(tempfile.gettempdir()))
+        prepare_trainer(spec)
+        draw_weights_on_device()
+        self.engine = make_engine(spec)
+        self.update: Any = None
+        """What the last optimizer step did: gradient norm, skipped, loss scale."""
+
+    def micro_batches(self, sequences: int, count: int) -> list[dict[str, torch.Tensor]]:
+        """Return micro-batches with the four tensors that an engine reads."""
+        places = torch.arange(self.length, device=device()).expand(sequences, -1)
+        mask = torch.ones(sequences, self.length, device=device())
+        return [
+            {"tokens": ids, "labels": labels, "loss_mask": mask, "position_ids": places}
+            for ids, labels in random_tokens(sequences, self.length, count)
+        ]
+
+    def step(self, micro_batches: list[dict[str, torch.Tensor]]) -> float:
+        """Take a step and return the mean loss."""
+        loss = self.engine.compute(iter(micro_batches), len(micro_batches))
+        self.update = self.engine.update(LEARNING_RATE)
+        return float(loss) / len(micro_batches)
+
+
+class PlainProgram:
+    """The plain PyTorch GPT; `compiled` by torch.compile, `even` with the trainer's number formats."""
+
+    def __init__(self, options: ProgramOptions) -> None:
+        from benchmarks.plain_training import Plain, Shape
+
+        torch.manual_seed(SEED)
+        shape = SHAPES[options.shape]
+        self.length = shape["sequence"]
+        self.plain = Plain(
+            Shape(**shape, vocabulary=PADDED_VOCABULARY),
+            options.precision,
+            compiled="compiled" in options.program,
+            even="even" in options.program,
+        )
+
+    def micro_batches(self, sequences: int, count: int) -> list[tuple[torch.Tensor, ...]]:
+        """Return pairs of ids and labels."""
+        return random_tokens(sequences, self.length, count)
+
+    def step(self, micro_batches: list[tuple[torch.Tensor, ...]]) -> float:
+        """Take a step and return the mean loss."""
+        return self.plain.step(micro_batches)  # type: ignore[arg-type]

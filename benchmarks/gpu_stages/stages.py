@@ -1,0 +1,222 @@
+"""The stages of the benchmark in their order, and the jobs of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.gpu_stages.job import DEEPSPEED, PLAIN, TORCH, TRAINER, Job
+
+PARTS_VARIABLE = "RUNBOOK_KERNEL_PARTS"
+"""Which of the trainer's GPU kernels are used, for this benchmark: a comma list; unset: all."""
+PARTS = ("norm", "linear", "cross_entropy", "layers")
+COMPILED_PARTS = ("cross_entropy", "layers")
+"""Parts that need torch.compile or Triton."""
+KERNELS = "compiled"
+"""The value of `training.kernels` that has parts."""
+LARGE_GPU_BYTES = 100 * 2**30
+"""The 6.7B model takes about 120 GiB: an H200 has room for it."""
+
+
+def environment(*, rehearsal: bool) -> list[Job]:
+    """Return the job that looks at the machine."""
+    return [Job("environment", "machine", "environment:look", 90, 10, imports=TORCH)]
+
+
+def ceilings(*, rehearsal: bool) -> list[Job]:
+    """Return the job that measures what the device can do at best."""
+    size = {"rehearsal": rehearsal}
+    return [Job("ceilings", "products and copies", "ceilings:measure", 60, 10, size, imports=TORCH)]
+
+
+def correctness(*, rehearsal: bool) -> list[Job]:
+    """Return trainings by both engines, against the losses of a CPU."""
+    size = "rehearsal" if rehearsal else "full"
+    trainings = {
+        "size": size,
+        "precisions": ["bf16"] if rehearsal else ["bf16", "fp32"],
+        "kernels": [""] if rehearsal else ["", "off"],
+    }
+    zero = {"size": size, "stages": [1] if rehearsal else [0, 1, 2, 3]}
+    stage = "correctness"
+    return [
+        Job(stage, "megatron-core", "trainings:megatron", 75, 15, trainings),
+        Job(stage, "deepspeed", "trainings:deepspeed", 60, 15, zero, imports=DEEPSPEED),
+    ]
+
+
+def throughput_job(
+    stage: str,
+    name: str,
+    *,
+    rehearsal: bool,
+    parts: str | None = None,
+    profile: bool = False,
+    is_compiled: bool = False,
+    seconds: float = 60,
+    **options: Any,
+) -> Job:
+    """Return a job that times a program; `parts` None leaves the trainer's kernels at all of them."""
+    if rehearsal:
+        options |= {"shape": "rehearsal", "micro_batch": 2, "num_micro_batches": 2}
+    program = options["program"]
+    if program == "ours":
+        options.setdefault("kernels", KERNELS)
+        imports = DEEPSPEED if options.get("engine") == "deepspeed" else TRAINER
+    else:
+        imports = PLAIN
+    return Job(
+        stage,
+        name,
+        "throughput:measure",
+        seconds,
+        15,
+        {"options": options, "profile": profile},
+        imports,
+        {} if parts is None else {PARTS_VARIABLE: parts},
+        is_compiled,
+    )
+
+
+def model_1_3b(*, rehearsal: bool) -> list[Job]:
+    """Return 1.3B: the trainer without its GPU kernels, with one part after the other, then the plain programs."""
+    common: dict[str, Any] = {"rehearsal": rehearsal, "shape": "1.3b"}
+    stage = "1.3b"
+    jobs = [
+        throughput_job(stage, "plain kernels", program="ours", parts="", profile=True, **common)
+    ]
+    for number, part in enumerate(PARTS):
+        jobs.append(
+            throughput_job(
+                stage,
+                f"+ {part}",
+                program="ours",
+                parts=",".join(PARTS[: number + 1]),
+                profile=number == len(PARTS) - 1,
+                is_compiled=part in COMPILED_PARTS,
+                **common,
+            )
+        )
+    for program in ("even-compiled", "compiled", "plain"):
+        jobs.append(
+            throughput_job(
+                stage,
+                f"PyTorch {program}",
+                program=program,
+                profile=program == "even-compiled",
+                is_compiled="compiled" in program,
+                **common,
+            )
+        )
+    return jobs[:1] + jobs[4:6] if rehearsal else jobs
+
+
+def batches(*, rehearsal: bool) -> list[Job]:
+    """Return 1.3B with other micro-batches of the same tokens, and with fewer tokens."""
+    jobs = []
+    for micro_batch, count in ((8, 4), (16, 2), (2, 16), (4, 2)):
+        jobs.append(
+            throughput_job(
+                "batches",
+                f"micro-batch {micro_batch} x {count}",
+                rehearsal=rehearsal,
+                program="ours",
+                shape="1.3b",
+                micro_batch=micro_batch,
+                num_micro_batches=count,
+            )
+        )
+    return [] if rehearsal else jobs
+
+
+def shapes(*, rehearsal: bool) -> list[Job]:
+    """Return 125M and 350M."""
+    if rehearsal:
+        return []
+    jobs = []
+    for shape, micro_batch in (("125m-2k", 16), ("350m", 8)):
+        common: dict[str, Any] = {
+            "rehearsal": False,
+            "shape": shape,
+            "micro_batch": micro_batch,
+            "num_micro_batches": 4,
+        }
+        jobs += [
+            throughput_job("shapes", f"{shape} ours", program="ours", **common),
+            throughput_job("shapes", f"{shape} plain kernels", program="ours", parts="", **common),
+            throughput_job(
+                "shapes",
+                f"{shape} PyTorch",
+                program="even-compiled",
+                is_compiled=True,
+                **common,
+            ),
+        ]
+    return jobs
+
+
+def large(*, rehearsal: bool) -> list[Job]:
+    """Return 6.7B, for a GPU with more than 100 GiB."""
+    if rehearsal:
+        return []
+    common: dict[str, Any] = {"rehearsal": False, "shape": "6.7b", "micro_batch": 1, "seconds": 90}
+    return [
+        throughput_job("6.7b", "ours", program="ours", **common),
+        throughput_job("6.7b", "PyTorch", program="even-compiled", is_compiled=True, **common),
+    ]
+
+
+def saving(*, rehearsal: bool) -> list[Job]:
+    """Return saves and a resume of 1.3B by the whole trainer."""
+    options: dict[str, Any] = {"program": "ours", "shape": "1.3b", "kernels": KERNELS}
+    if rehearsal:
+        options |= {"shape": "rehearsal", "micro_batch": 1, "num_micro_batches": 2}
+    arguments = {"options": options}
+    return [Job("saving", "saves and resume", "saving:measure", 120, 45, arguments)]
+
+
+def precision(*, rehearsal: bool) -> list[Job]:
+    """Return fp16, recomputation, fp8 and DeepSpeed at 1.3B."""
+    common: dict[str, Any] = {"rehearsal": rehearsal, "program": "ours", "shape": "1.3b"}
+    size = {"size": "rehearsal" if rehearsal else "full"}
+    stage = "precision"
+    eight_bits = {"options": {"program": "ours", "shape": "1.3b", "fp8": "tensorwise"}}
+    if rehearsal:
+        eight_bits["options"]["shape"] = "rehearsal"
+    jobs = [
+        Job(stage, "fp16", "trainings:fp16", 40, 10, size),
+        throughput_job(stage, "recompute full", recompute="full", **common),
+        throughput_job(stage, "recompute selective", recompute="selective", **common),
+        throughput_job(stage, "DeepSpeed ZeRO 1", engine="deepspeed", **common),
+        Job(stage, "fp8", "precision:fp8", 40, 10, eight_bits),
+    ]
+    return [jobs[0], jobs[4]] if rehearsal else jobs
+
+
+def repeats(*, rehearsal: bool) -> list[Job]:
+    """Return the first and the best row of 1.3B again: their spread is the noise of every comparison."""
+    common: dict[str, Any] = {"rehearsal": rehearsal, "program": "ours", "shape": "1.3b"}
+    jobs = [
+        throughput_job("repeats", "all kernels", **common),
+        throughput_job("repeats", "plain kernels", parts="", **common),
+    ]
+    return [] if rehearsal else jobs
+
+
+STAGES: dict[str, Callable[..., list[Job]]] = {
+    "environment": environment,
+    "ceilings": ceilings,
+    "correctness": correctness,
+    "1.3b": model_1_3b,
+    "batches": batches,
+    "shapes": shapes,
+    "6.7b": large,
+    "saving": saving,
+    "precision": precision,
+    "repeats": repeats,
+}
+
+
+def jobs_of(stages: list[str], *, rehearsal: bool) -> list[Job]:
+    """Return the jobs of the stages, in the order the stages are named."""
+    return [job for stage in stages for job in STAGES[stage](rehearsal=rehearsal)]

@@ -1,0 +1,76 @@
+"""Fill .whl/ with the wheels that a GPU machine without a network needs on top of its own PyTorch.
+
+    python tools/gpu_wheels.py [--folder .whl] [--python 3.12]
+
+The machine has torch, numpy, psutil, pyyaml, jinja2, click, einops, msgpack, packaging, tqdm and py-cpuinfo. It lacks
+megatron-core, DeepSpeed, pydantic and what these two need. DeepSpeed is published as a source archive alone: its wheel
+is built here with DS_BUILD_OPS=0, so that it holds no compiled operators and fits every Python. docs/gpu.md says how
+the folder travels and how it is installed there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+MEGATRON = "megatron-core==0.19.2"
+DEEPSPEED = "deepspeed==0.19.8"
+PURE = ("hjson", "annotated-types", "typing-inspection", "typing-extensions")
+PLATFORM = "manylinux_2_28_x86_64"
+OLDER_PLATFORM = "manylinux2014_x86_64"
+MOST_BYTES = 40 * 2**20
+"""The working tree and everything carried share 64 MiB."""
+
+
+def main() -> None:
+    """Download the wheels, build DeepSpeed's, and print the sizes."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--folder", type=Path, default=Path(".whl"))
+    parser.add_argument("--python", default="3.12", help="version of Python on the GPU machine")
+    given = parser.parse_args()
+    given.folder.mkdir(exist_ok=True)
+    for wheel in given.folder.glob("*.whl"):
+        wheel.unlink()
+    download(given.folder, given.python, [MEGATRON, *PURE])
+    # pydantic names the one version of pydantic-core that fits it, so pip chooses both together.
+    download(given.folder, given.python, ["pydantic"], with_dependencies=True)
+    build_deepspeed(given.folder)
+    report(given.folder)
+
+
+def download(
+    folder: Path, python: str, packages: list[str], *, with_dependencies: bool = False
+) -> None:
+    """Download wheels for the GPU machine's Python, whatever Python runs this program."""
+    words = [sys.executable, "-m", "pip", "download", "-q", "--only-binary", ":all:"]
+    words += ["--python-version", python, "--implementation", "cp"]
+    words += ["--platform", PLATFORM, "--platform", OLDER_PLATFORM, "-d", str(folder)]
+    words += [] if with_dependencies else ["--no-deps"]
+    subprocess.run([*words, *packages], check=True)
+
+
+def build_deepspeed(folder: Path) -> None:
+    """Build DeepSpeed's wheel from its source archive, without compiled operators."""
+    words = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
+    environment = {**os.environ, "DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"}
+    subprocess.run([*words, "-w", str(folder), DEEPSPEED], check=True, env=environment)
+
+
+def report(folder: Path) -> None:
+    """Print each wheel with its size; end with an error if they are too large to carry."""
+    sizes = {wheel.name: wheel.stat().st_size for wheel in sorted(folder.glob("*.whl"))}
+    for name, size in sizes.items():
+        sys.stdout.write(f"{size / 2**20:6.2f} MiB  {name}\n")
+    total = sum(sizes.values())
+    sys.stdout.write(f"{total / 2**20:6.2f} MiB  {len(sizes)} wheels\n")
+    if total > MOST_BYTES:
+        sys.exit(f"the wheels take {total:,} bytes; at most {MOST_BYTES:,} can be carried")
+
+
+if __name__ == "__main__":
+    main()
