@@ -401,7 +401,14 @@ def tuning_problems(
             "Choose a number that divides them, or training.recompute_method block.",
         )
     own_ways = (
-        replace(tuning, overlap_gradients=False, gc_interval=0, broadcast_batches=False) != Tuning()
+        replace(
+            tuning,
+            overlap_gradients=False,
+            kernels="auto",
+            gc_interval=0,
+            broadcast_batches=False,
+        )
+        != Tuning()
     )
     if deepspeed and (own_ways or parallel.first_stage_layers or parallel.last_stage_layers):
         yield (

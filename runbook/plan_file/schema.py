@@ -29,6 +29,7 @@ Fp8 = Literal["none", "delayed", "tensorwise", "blockwise", "mxfp8"]
 RecomputeMethod = Literal["uniform", "block"]
 """How layers are chosen that are computed again."""
 Switch = Literal["auto", "always", "never"]
+Kernels = Literal["auto", "compiled", "plain"]
 """Whether something is done, where each framework has a habit of its own."""
 NanPolicy = Literal["stop", "skip", "rollback"]
 """What follows a step whose loss or gradient is NaN or infinite."""
@@ -147,6 +148,7 @@ class Tuning:
     overlap_weights: bool = field(default=False, metadata=OMIT_DEFAULT)
     overlap_pipeline: Switch = field(default="auto", metadata=OMIT_DEFAULT)
     fuse_gradients: Switch = field(default="auto", metadata=OMIT_DEFAULT)
+    kernels: Kernels = field(default="auto", metadata=OMIT_DEFAULT)
     overlap_tensor: bool = field(default=False, metadata=OMIT_DEFAULT)
     cuda_graphs: bool = field(default=False, metadata=OMIT_DEFAULT)
     recompute_method: RecomputeMethod = field(default="uniform", metadata=OMIT_DEFAULT)

@@ -134,30 +134,6 @@ def onednn_is_faster() -> bool:
     )
 
 
-def use_own_layers(model: Any) -> None:
-    """Let layers of megatron-core, but for sequence parallel ones, multiply on the CPU by `_Linear`."""
-    if on_gpu():
-        return
-    for name, module in model.named_modules():
-        if hasattr(module, "_forward_impl") and not module.sequence_parallel:
-            module._forward_impl = _linear
-            if name.endswith("linear_fc1") and not model.config.bias_activation_fusion:
-                module.skip_bias_add = (
-                    False  # added while the product is in the cache, not in a pass of its own
-                )
-
-
-def sum_gradients_in_place(model: Any) -> None:
-    """Let layers and embedding add their weights' gradients to megatron-core's float32 sums, without a copy of them."""
-    if on_gpu() or model.config.sequence_parallel:
-        return
-    for module in model.modules():
-        if hasattr(module, "vocab_start_index"):
-            module.forward = functools.partial(_embed, module)
-    for weight in model.parameters():
-        weight.sums_in_place = True
-
-
 @functools.cache
 def multiplies_half() -> bool:
     """Whether torch has fast kernels for 16-bit floats here: AVX-512 BF16 or AMX."""
@@ -195,7 +171,7 @@ def _widened(multiply_into: Callable[..., Any]) -> Callable[..., torch.Tensor]:
     return multiply
 
 
-def _product(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def product(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """`left @ right + bias`, by the fastest way that this processor has."""
     if left.dtype == torch.float32 and onednn_is_faster():
         return onednn_matmul(left, right, bias)
@@ -244,49 +220,7 @@ def _matmul(
     return multiply.binary(left, more, right.t(), None, "add")  # type: ignore[no-any-return]
 
 
-def _linear(
-    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, **options: Any
-) -> torch.Tensor:
-    """Replaces the function that megatron-core's layers call; its options for GPUs are ignored."""
-    rows = input.reshape(-1, input.shape[-1])
-    group = options["tp_group"] if options["allreduce_dgrad"] else None
-    result: torch.Tensor = _Linear.apply(rows, weight, bias, group)  # type: ignore[no-untyped-call]
-    return result.view(*input.shape[:-1], weight.shape[0])
-
-
-class _Linear(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, group: Any
-    ) -> torch.Tensor:
-        ctx.save_for_backward(values, weight)
-        ctx.group = group
-        ctx.biased = bias is not None
-        return _product(values, weight.t(), bias)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        values, weight = ctx.saved_tensors
-        gradient = gradients[0]
-        of_values = _product(gradient, weight, None)
-        # The sum over the tensor-parallel ranks is under way while the weight's gradient is computed.
-        if ctx.group:
-            sum_ = torch.distributed.all_reduce(of_values, group=ctx.group, async_op=True)
-        else:
-            sum_ = None
-        is_summed = getattr(weight, "sums_in_place", False)
-        if is_summed:
-            of_weight = weight.main_grad
-        else:
-            of_weight = weight.new_zeros(gradient.shape[1], values.shape[1])
-        _add_weight_gradient(gradient, values, of_weight)
-        of_bias = gradient.sum(0) if ctx.biased else None
-        if sum_ is not None:
-            sum_.wait()
-        return of_values, None if is_summed else of_weight, of_bias, None
-
-
-def _add_weight_gradient(gradient: torch.Tensor, values: torch.Tensor, total: torch.Tensor) -> None:
+def add_weight_gradient(gradient: torch.Tensor, values: torch.Tensor, total: torch.Tensor) -> None:
     """Add `gradient.t() @ values` block by block, so that no copy of a gradient (of all logits, perhaps) exists.
 
     oneDNN copies a float32 factor that is sliced or transposed: values that are the smaller one are copied once.
@@ -302,32 +236,3 @@ def _add_weight_gradient(gradient: torch.Tensor, values: torch.Tensor, total: to
             total[block] += _matmul(transposed, part).t()
         else:
             total[block] += _matmul(part.t(), values) if by_onednn else part.t() @ values
-
-
-def _embed(module: Any, ids: torch.Tensor) -> torch.Tensor:
-    """Replaces the forward of megatron-core's embedding; zeros for words that other tensor-parallel ranks have."""
-    from megatron.core.tensor_parallel import reduce_from_tensor_model_parallel_region
-
-    elsewhere = (ids < module.vocab_start_index) | (ids >= module.vocab_end_index)
-    vectors: Any = _Embedding.apply(
-        (ids - module.vocab_start_index).masked_fill_(elsewhere, 0), module.weight
-    )  # type: ignore[no-untyped-call]
-    vectors = vectors.masked_fill(elsewhere[..., None], 0.0)
-    return reduce_from_tensor_model_parallel_region(vectors, group=module.tp_group)  # type: ignore[no-any-return]
-
-
-class _Embedding(torch.autograd.Function):
-    """Adds the gradients of the words that occur to the weight's sum; torch's own makes a matrix of all words."""
-
-    @staticmethod
-    def forward(ctx: Any, ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(ids, weight)
-        return torch.nn.functional.embedding(ids, weight)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, None]:
-        ids, weight = ctx.saved_tensors
-        weight.main_grad.index_add_(
-            0, ids.view(-1), gradients[0].reshape(-1, weight.shape[1]).float()
-        )
-        return None, None

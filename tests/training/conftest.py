@@ -1,11 +1,17 @@
 """One warm trainer for all tests, and a corpus small enough to write in a moment."""
 
 import json
+import os
+import shutil
 
 import pytest
 
 from . import specs
 from .group import Zygote
+
+if shutil.which("nvidia-smi") is None:
+    # Before Triton is imported anywhere: without a GPU, its kernels are interpreted.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.fixture(scope="session")

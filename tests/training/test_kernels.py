@@ -3,15 +3,26 @@
 import math
 import subprocess
 import sys
+import warnings
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from runbook.training import cpu  # noqa: E402
-from runbook.training.engines import kernels  # noqa: E402
-from runbook.training.engines import kernels as blocked  # noqa: E402
+from runbook.training.kernels import blocked  # noqa: E402
+from runbook.training.kernels import blocked as kernels  # noqa: E402
 from runbook.training.rehearsal.counter import OperatorCounter  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def linear():
+    """The module of the layers' products; megatron-core warns where it is imported."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from runbook.training.kernels import linear
+
+    return linear
 
 
 class One:
@@ -155,7 +166,7 @@ needs_onednn = pytest.mark.skipif(
 @needs_onednn
 @pytest.mark.parametrize("outputs", [24, 200, 5001])
 @pytest.mark.parametrize("biased", [True, False])
-def test_a_layer_by_onednn_and_its_gradients(outputs, biased):
+def test_a_layer_by_onednn_and_its_gradients(linear, outputs, biased):
     torch.manual_seed(1)
     values, weight, bias, share = (
         torch.randn(*shape, dtype=torch.float64)
@@ -164,7 +175,7 @@ def test_a_layer_by_onednn_and_its_gradients(outputs, biased):
     given = [values, weight, bias] if biased else [values, weight]
     ours = [part.float().requires_grad_() for part in given]
     plain = [part.float().double().requires_grad_() for part in given]
-    found = cpu._linear(
+    found = linear.multiply(
         *ours[:2], ours[2] if biased else None, allreduce_dgrad=False, tp_group=None
     )
     expected = torch.nn.functional.linear(*plain)
@@ -176,7 +187,7 @@ def test_a_layer_by_onednn_and_its_gradients(outputs, biased):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_gradients_of_tied_weights_are_summed_in_float32_in_place(dtype, monkeypatch):
+def test_gradients_of_tied_weights_are_summed_in_float32_in_place(linear, dtype, monkeypatch):
     monkeypatch.setattr(cpu, "OUTPUT_BLOCK", 7)
     torch.manual_seed(1)
     weight = torch.nn.Parameter(torch.randn(40, 24).to(dtype))
@@ -185,8 +196,8 @@ def test_gradients_of_tied_weights_are_summed_in_float32_in_place(dtype, monkeyp
     ids = torch.tensor([[3, 5, 3], [39, 0, 5]])
     share = torch.randn(2, 3, 40)
     for _ in range(2):
-        vectors = cpu._Embedding.apply(ids, weight)
-        scores = cpu._linear(vectors, weight, None, allreduce_dgrad=False, tp_group=None)
+        vectors = linear._Embedding.apply(ids, weight)
+        scores = linear.multiply(vectors, weight, None, allreduce_dgrad=False, tp_group=None)
         (scores.float() * share).sum().backward()
         vectors = torch.nn.functional.embedding(ids, plain)
         (torch.nn.functional.linear(vectors, plain) * share).sum().backward()

@@ -28,6 +28,7 @@ from runbook.params.schema.value_types import (
 from runbook.plan_file.schema import (
     Engine,
     Fp8,
+    Kernels,
     NanPolicy,
     Precision,
     Recompute,
@@ -174,6 +175,8 @@ class Training(Strict):
     """always, never, or auto as the framework does it: interleaved stages send and compute at the same time."""
     fuse_gradients: Annotated[Switch, Aliases("gradient_accumulation_fusion")] = "auto"
     """always (our own trainer: with Transformer Engine and Apex), never, auto: matrix products add up the gradients."""
+    kernels: Kernels = "auto"
+    """Own trainer on a GPU. compiled: its Triton kernels; plain: megatron-core's; auto: compiled where they can run."""
     overlap_tensor: Annotated[StrictBool, Aliases("tp_comm_overlap", "ub_tp_comm_overlap")] = False
     """Tensor-parallel messages beside the matrix products, by Transformer Engine; needs parallel.sequence."""
     cuda_graphs: Annotated[StrictBool, Aliases("enable_cuda_graph")] = False

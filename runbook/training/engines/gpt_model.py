@@ -39,7 +39,9 @@ from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.schema import PhasePlan, PlannedModel
 from runbook.training import cpu
 from runbook.training.engines.engine import Shards, each_shard, sharded_weights
-from runbook.training.engines.kernels import blocked_attention, blocked_is_faster, cross_entropy
+from runbook.training.kernels import blocked, linear
+from runbook.training.kernels.blocked import blocked_attention, blocked_is_faster
+from runbook.training.kernels.choice import chosen_parts
 from runbook.training.ranks import cores_of_rank, on_gpu
 
 TEMPERATURE = 0.7
@@ -51,19 +53,23 @@ class Gpt(GPTModel):  # type: ignore[misc]
     """GPTModel with our cross entropy, over the tokens that the vocabulary has; megatron-core counts padding too."""
 
     vocabulary = 0
+    cross_entropy: Callable[..., torch.Tensor] = staticmethod(blocked.cross_entropy)
 
     def compute_language_model_loss(
         self, labels: torch.Tensor, logits: torch.Tensor
     ) -> torch.Tensor:
         """Loss of each token [batch, sequence] from logits [sequence, batch, vocabulary of this rank]."""
         labels = labels.transpose(0, 1).contiguous()
-        losses = cross_entropy(logits, labels, self.pg_collection.tp, vocabulary=self.vocabulary)
+        losses = self.cross_entropy(
+            logits, labels, self.pg_collection.tp, vocabulary=self.vocabulary
+        )
         return losses.transpose(0, 1).contiguous()
 
 
 def build_model(spec: PhasePlan, *, draw: bool) -> list[GPTModel]:
     """The chunks of the model that this rank holds (one, or virtual_pipeline of them); `draw`: with first weights."""
     config = transformer_config(spec)
+    parts = kernel_parts(spec)
     if config.tp_comm_overlap:
         tokens = spec.batch.micro * spec.model.sequence_length // spec.parallel.context
         base = importlib.import_module("transformer_engine.pytorch.module.base")
@@ -96,7 +102,7 @@ def build_model(spec: PhasePlan, *, draw: bool) -> list[GPTModel]:
             model.cuda(torch.cuda.current_device())
         model.to(DTYPES[spec.precision.format])
         _mark_cut_weights(model)
-        cpu.use_own_layers(model)
+        _use_own_kernels(model, parts)
         if spec.precision.format != "fp32":
             cpu.widen_half_matmuls()
         if draw:
@@ -105,6 +111,26 @@ def build_model(spec: PhasePlan, *, draw: bool) -> list[GPTModel]:
             torch._foreach_zero_([weight.data for weight in model.parameters()])
         chunks.append(model)
     return chunks
+
+
+def kernel_parts(spec: PhasePlan) -> frozenset[str]:
+    """The parts of a step that the trainer computes by its own GPU kernels."""
+    return chosen_parts(spec, has_transformer_engine=uses_transformer_engine(spec.engine))
+
+
+def _use_own_kernels(model: Gpt, parts: frozenset[str]) -> None:
+    """Replace parts of the model by the trainer's own: on a CPU always its products, on a GPU `parts`."""
+    if "linear" in parts or not on_gpu():
+        linear.use_own_layers(model)
+    # Triton is imported only where it is used: a CPU build of torch comes without it.
+    if "layers" in parts:
+        from runbook.training.kernels import layer
+
+        layer.use_fused_layers(model)
+    if "cross_entropy" in parts:
+        from runbook.training.kernels import loss
+
+        model.cross_entropy = loss.cross_entropy
 
 
 def _mark_cut_weights(model: GPTModel) -> None:

@@ -17,10 +17,11 @@ from megatron.core.optimizer.optimizer import Float16OptimizerWithFloat16Params
 from megatron.core.pipeline_parallel import get_forward_backward_func
 
 from runbook.plan_file.schema import PhasePlan
-from runbook.training import cpu
 from runbook.training.context_parallel import slice_sequences
 from runbook.training.engines import engine, gpt_model
 from runbook.training.engines.engine import MicroBatches, OptimizerUpdate, OwnedState, State
+from runbook.training.kernels import linear
+from runbook.training.kernels.gradient_norm import use_own_norm
 
 
 class MegatronEngine(engine.TrainingEngine):
@@ -44,9 +45,10 @@ class MegatronEngine(engine.TrainingEngine):
             DistributedDataParallel(self.config, data_parallel, chunk, disable_bucketing=index > 0)
             for index, chunk in enumerate(self.models)
         ]
-        if not overlaps:  # which begins when autograd hands a weight's gradient over
-            for model in self.models:
-                cpu.sum_gradients_in_place(model)
+        for model in self.models:
+            linear.sum_gradients_in_place(model, overlaps=overlaps)
+        if "norm" in gpt_model.kernel_parts(spec):
+            use_own_norm()
         self.optimizer = get_megatron_optimizer(
             _optimizer_config(spec), self.chunks, use_gloo_process_groups=False
         )

@@ -1,0 +1,1 @@
+"""Computing that the trainer does itself, in place of megatron-core's: layers, loss, gradient norm."""

@@ -1,0 +1,73 @@
+"""Which parts of a step run on the trainer's own GPU kernels, by the run key `training.kernels`.
+
+`compiled` replaces four parts of megatron-core on a GPU, without Transformer Engine or Apex:
+
+- `norm`: the gradient norm is read back once, not once for each weight (see gradient_norm.py);
+- `linear`: the bias is added inside the matrix product, and the product of a weight's gradient adds
+  to the float32 sum (see linear.py);
+- `layers`: norms, activations, biases and residual sums are one Triton kernel each (see layer.py);
+- `cross_entropy`: the loss and its gradient are one Triton kernel each (see loss.py).
+
+Names of weights, checkpoints and random numbers stay as they are. Losses differ by rounding.
+"""
+
+import functools
+import os
+
+import torch
+
+from runbook.plan_file.errors import RefusedError
+from runbook.plan_file.schema import PhasePlan
+from runbook.training.ranks import on_gpu
+
+PARTS = ("norm", "linear", "layers", "cross_entropy")
+
+PARTS_VARIABLE = "RUNBOOK_KERNEL_PARTS"
+"""Environment, for benchmarks: a comma list of the parts to use instead of all of them."""
+
+
+def chosen_parts(spec: PhasePlan, *, has_transformer_engine: bool) -> frozenset[str]:
+    """Return the parts to replace; `RefusedError` where `compiled` was asked for and cannot run.
+
+    `auto` takes what can run here: everything on a GPU, or only norm and loss where Transformer
+    Engine has layers of its own; nothing on a CPU.
+    """
+    wanted = spec.tuning.kernels
+    if wanted == "plain" or (wanted == "auto" and not on_gpu()):
+        return frozenset()
+    fault = triton_fault()
+    if fault and wanted == "compiled":
+        raise RefusedError(f"training.kernels compiled: {fault}. Set it to auto or plain")
+    if fault:
+        return frozenset()
+    listed = os.environ.get(PARTS_VARIABLE)
+    parts = frozenset(PARTS) if listed is None else frozenset(filter(None, listed.split(",")))
+    if unknown := parts - frozenset(PARTS):
+        raise RefusedError(f"{PARTS_VARIABLE}: {', '.join(sorted(unknown))} is none of {PARTS}")
+    if has_transformer_engine:
+        return parts & {"norm", "cross_entropy"}
+    return parts
+
+
+@functools.cache
+def triton_fault() -> str:
+    """Say why no Triton kernel can run in this process; nothing where one ran.
+
+    A kernel is compiled and run once, because a missing C compiler or a driver that is too old shows
+    itself only then. Triton's interpreter runs kernels on a CPU, slowly: tests use it.
+    """
+    try:
+        import triton  # noqa: F401
+
+        from runbook.training.kernels import activation
+    except ImportError as error:
+        return f"Triton is not installed ({error})"
+    if not on_gpu() and not os.environ.get("TRITON_INTERPRET"):
+        return "Triton needs a GPU"
+    device = torch.device("cuda" if on_gpu() else "cpu")
+    values = torch.ones(4, 4, device=device)
+    try:
+        activation.bias_gelu(values, None)
+    except Exception as error:  # noqa: BLE001 - compilers and drivers fail in many ways
+        return f"no Triton kernel can be compiled here ({type(error).__name__}: {error})"
+    return ""

@@ -1,0 +1,21 @@
+"""The gradient norm, with one wait for the GPU instead of one for each weight."""
+
+from typing import Any
+
+import torch
+
+
+def use_own_norm() -> None:
+    """Replace megatron-core's fallback for Apex's norm, which reads the norm of every weight back."""
+    from megatron.core.optimizer import clip_grads
+
+    if clip_grads.l2_norm_impl.__name__ == "local_multi_tensor_l2_norm":
+        clip_grads.l2_norm_impl = _norm_of_all
+
+
+def _norm_of_all(
+    chunk_size: int, noop_flag: torch.Tensor, tensor_lists: Any, per_tensor: bool, *_: Any
+) -> tuple[torch.Tensor, None]:
+    """Norm of all tensors together, on their device; Apex's signature."""
+    norms = torch._foreach_norm([tensor for tensors in tensor_lists for tensor in tensors])
+    return torch.linalg.vector_norm(torch.stack(norms).float()).reshape(1), None

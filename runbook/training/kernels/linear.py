@@ -1,0 +1,184 @@
+"""The matrix products of megatron-core's layers, and the sum of a weight's gradients.
+
+megatron-core multiplies, adds the bias in a pass of its own, and adds each micro-batch's gradient of
+a weight, computed in 16 bits, to a float32 sum in another. Here a product adds its bias, and the
+product that gives a weight's gradient adds it to the float32 sum: no copy of the gradient exists,
+and it is not rounded to 16 bits on the way. Apex's extension does the same for those who have it.
+"""
+
+import functools
+from typing import Any
+
+import torch
+from megatron.core.tensor_parallel import reduce_from_tensor_model_parallel_region
+
+from runbook.training import cpu
+from runbook.training.ranks import on_gpu
+
+
+def use_own_layers(model: Any) -> None:
+    """Let megatron-core's layers multiply by `multiply`; on a CPU, sequence parallel ones keep theirs."""
+    for name, module in model.named_modules():
+        if not hasattr(module, "_forward_impl") or (module.sequence_parallel and not on_gpu()):
+            continue
+        module._forward_impl = multiply
+        fuses_bias = on_gpu() or model.config.bias_activation_fusion
+        if name.endswith("linear_fc1") and not fuses_bias:
+            # Added while the product is in the cache, not in a pass of its own.
+            module.skip_bias_add = False
+
+
+def sum_gradients_in_place(model: Any, *, overlaps: bool) -> None:
+    """Let layers add their weights' gradients to megatron-core's float32 sums.
+
+    `overlaps`: messages of gradients begin while the backward pass goes on. They are begun by a hook
+    that runs when autograd hands a gradient over, so each weight needs one, with any numbers in it.
+    """
+    on_cpu = not on_gpu()
+    if on_cpu and (overlaps or model.config.sequence_parallel):
+        return
+    if on_cpu:
+        for module in model.modules():
+            if hasattr(module, "vocab_start_index"):
+                module.forward = functools.partial(_embed, module)
+    for module in model.modules():
+        if not (on_cpu or getattr(module, "_forward_impl", None) is multiply):
+            continue
+        for weight in module.parameters(recurse=False):
+            weight.sums_in_place = True
+            weight.needs_hook = overlaps
+    if overlaps and model.pre_process and model.post_process:
+        # The embedding's gradient of a tied weight is added to the head's by autograd, before the hook.
+        for weight in _tied_weights(model):
+            weight.sums_in_place = False
+
+
+def _tied_weights(model: Any) -> list[Any]:
+    if not model.share_embeddings_and_output_weights:
+        return []
+    return [model.shared_embedding_or_output_weight()]
+
+
+def multiply(
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, **options: Any
+) -> torch.Tensor:
+    """Replace the function that megatron-core's layers call."""
+    group = options["tp_group"]
+    is_cut = bool(options.get("sequence_parallel"))
+    messages = group if is_cut or options["allreduce_dgrad"] else None
+    # Flat here: what a Function returns as a view of its own result may not be changed in place.
+    rows = input.reshape(-1, input.shape[-1])
+    result: torch.Tensor = _Linear.apply(rows, weight, bias, messages, is_cut)  # type: ignore[no-untyped-call]
+    sequence = input.shape[0] * (group.size() if is_cut else 1)
+    return result.view(sequence, *input.shape[1:-1], weight.shape[0])
+
+
+class _Linear(torch.autograd.Function):
+    """`values @ weight.t() + bias` of [tokens, inputs], with tensor-parallel messages.
+
+    With a group, the gradient of the values is summed over its ranks; where the sequence is cut
+    (`is_cut`), the values are first gathered, and each rank gets its part of the sum.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        values: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        group: Any,
+        is_cut: bool,
+    ) -> torch.Tensor:
+        ctx.save_for_backward(values, weight)
+        ctx.group = group
+        ctx.is_cut = is_cut
+        ctx.is_biased = bias is not None
+        return _product(_gathered(values, group) if is_cut else values, weight.t(), bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        values, weight = ctx.saved_tensors
+        gradient = gradients[0]
+        whole = _gathered(values, ctx.group) if ctx.is_cut else values
+        of_whole = _product(gradient, weight, None)
+        # The message is under way while the weight's gradient is computed.
+        of_values = of_whole
+        message = None
+        if ctx.is_cut:
+            of_values = torch.empty_like(values)
+            message = torch.distributed.reduce_scatter_tensor(
+                of_values, of_whole, group=ctx.group, async_op=True
+            )
+        elif ctx.group:
+            message = torch.distributed.all_reduce(of_whole, group=ctx.group, async_op=True)
+        of_weight = _weight_gradient(weight, gradient, whole)
+        of_bias = gradient.sum(0) if ctx.is_biased else None
+        if message is not None:
+            message.wait()
+        return of_values, of_weight, of_bias, None, None
+
+
+def _gathered(own: torch.Tensor, group: Any) -> torch.Tensor:
+    """The whole sequence, from the part of each tensor-parallel rank."""
+    whole = own.new_empty(own.shape[0] * group.size(), *own.shape[1:])
+    torch.distributed.all_gather_into_tensor(whole, own.contiguous(), group=group)
+    return whole
+
+
+def _product(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    if left.device.type == "cpu":
+        return cpu.product(left, right, bias)
+    # cuBLAS adds the bias where it writes the product.
+    return left @ right if bias is None else torch.addmm(bias, left, right)
+
+
+def _weight_gradient(
+    weight: Any, gradient: torch.Tensor, values: torch.Tensor
+) -> torch.Tensor | None:
+    """Add the gradient to the weight's sum; return it where autograd has to hand one over."""
+    if not getattr(weight, "sums_in_place", False):
+        total = torch.zeros_like(weight)
+        _add_product(gradient, values, total)
+        return total
+    _add_product(gradient, values, weight.main_grad)
+    if not getattr(weight, "needs_hook", False):
+        return None
+    weight.grad_added_to_main_grad = True
+    return torch.empty_like(weight)  # for the hook, which does not read it
+
+
+def _add_product(gradient: torch.Tensor, values: torch.Tensor, total: torch.Tensor) -> None:
+    """Add `gradient.t() @ values` to `total`, which is float32 or of the factors' type."""
+    if total.device.type == "cpu":
+        cpu.add_weight_gradient(gradient, values, total)
+    elif total.dtype == values.dtype:
+        total.addmm_(gradient.t(), values)
+    else:
+        torch.ops.aten.addmm.dtype_out(total, gradient.t(), values, total.dtype, out=total)
+
+
+def _embed(module: Any, ids: torch.Tensor) -> torch.Tensor:
+    """Replaces the forward of megatron-core's embedding; zeros for words that other tensor-parallel ranks have."""
+    elsewhere = (ids < module.vocab_start_index) | (ids >= module.vocab_end_index)
+    vectors: Any = _Embedding.apply(  # type: ignore[no-untyped-call]
+        (ids - module.vocab_start_index).masked_fill_(elsewhere, 0), module.weight
+    )
+    vectors = vectors.masked_fill(elsewhere[..., None], 0.0)
+    return reduce_from_tensor_model_parallel_region(vectors, group=module.tp_group)  # type: ignore[no-any-return]
+
+
+class _Embedding(torch.autograd.Function):
+    """Adds the gradients of the words that occur to the weight's sum; torch's own makes a matrix of all words."""
+
+    @staticmethod
+    def forward(ctx: Any, ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(ids, weight)
+        return torch.nn.functional.embedding(ids, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, None]:
+        ids, weight = ctx.saved_tensors
+        weight.main_grad.index_add_(
+            0, ids.view(-1), gradients[0].reshape(-1, weight.shape[1]).float()
+        )
+        return None, None

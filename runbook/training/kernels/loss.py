@@ -1,0 +1,113 @@
+"""Cross entropy and its gradient as one Triton kernel each, for a vocabulary cut over ranks or whole.
+
+The forward pass reads the logits once and keeps two numbers of each token. The backward pass writes
+the gradient over the logits, which nothing reads after it. Sums are in float32.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+_BLOCK = 4096
+"""Logits that a program reads at a time."""
+_WARPS = 8
+
+
+def cross_entropy(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    group: Any,
+    *,
+    vocabulary: int = 0,
+) -> torch.Tensor:
+    """Loss of each token in float32; `logits` [..., vocabulary of this rank] are used up by the backward pass.
+
+    Logits from number `vocabulary` of the whole on are padding, which takes no part; 0: there is none.
+    """
+    return _CrossEntropy.apply(logits, labels, group, vocabulary)  # type: ignore[no-any-return]
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, logits: torch.Tensor, labels: torch.Tensor, group: Any, vocabulary: int
+    ) -> torch.Tensor:
+        logits = logits.contiguous()
+        width = logits.shape[-1]
+        rows = logits.numel() // width
+        first = width * group.rank()
+        # Logits of this rank that are words; the others pad the vocabulary to an even size.
+        words = min(width, max(0, vocabulary - first)) if vocabulary else width
+        own_labels = labels.reshape(-1) - first
+        highest, sums, picked = torch.empty(
+            3, rows, dtype=torch.float32, device=logits.device
+        ).unbind(0)
+        _forward[(rows,)](
+            logits, own_labels, highest, sums, picked, width, words, BLOCK=_BLOCK, num_warps=_WARPS
+        )
+        if group.size() > 1:
+            own_highest = highest.clone()
+            torch.distributed.all_reduce(highest, torch.distributed.ReduceOp.MAX, group=group)
+            both = torch.stack([sums * torch.exp(own_highest - highest), picked])
+            torch.distributed.all_reduce(both, group=group)
+            sums, picked = both
+        normalizer = highest + torch.log(sums)
+        ctx.save_for_backward(logits, own_labels, normalizer)
+        ctx.words = words
+        return (normalizer - picked).view(labels.shape)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        logits, own_labels, normalizer = ctx.saved_tensors
+        flat = logits.detach()
+        width = flat.shape[-1]
+        weights = gradients[0].reshape(-1).float().contiguous()
+        grid = (flat.numel() // width, triton.cdiv(width, _BLOCK))
+        _backward[grid](
+            flat,
+            own_labels,
+            normalizer,
+            weights,
+            width,
+            ctx.words,
+            BLOCK=_BLOCK,
+            num_warps=_WARPS,
+        )
+        return flat, None, None, None
+
+
+@triton.jit
+def _forward(logits, labels, highest_of, sum_of, picked_of, width, words, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    start = logits + row * width
+    # The smallest float32 stands for minus infinity, whose difference to itself is no number.
+    highest = tl.full([BLOCK], -3.0e38, dtype=tl.float32)
+    total = tl.zeros([BLOCK], dtype=tl.float32)
+    for first in range(0, words, BLOCK):
+        column = first + tl.arange(0, BLOCK)
+        x = tl.load(start + column, mask=column < words, other=-3.0e38).to(tl.float32)
+        higher = tl.maximum(highest, x)
+        total = total * tl.exp(highest - higher) + tl.where(column < words, tl.exp(x - higher), 0.0)
+        highest = higher
+    top = tl.max(highest, axis=0)
+    tl.store(highest_of + row, top)
+    tl.store(sum_of + row, tl.sum(total * tl.exp(highest - top), axis=0))
+    label = tl.load(labels + row)
+    is_here = (label >= 0) & (label < words)
+    picked = tl.load(start + label, mask=is_here, other=0.0).to(tl.float32)
+    tl.store(picked_of + row, picked)
+
+
+@triton.jit
+def _backward(logits, labels, normalizer_of, weights, width, words, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    place = logits + row * width + column
+    inside = column < width
+    x = tl.load(place, mask=inside, other=0.0).to(tl.float32)
+    share = tl.exp(x - tl.load(normalizer_of + row))
+    share -= tl.where(column == tl.load(labels + row), 1.0, 0.0)
+    share = tl.where(column < words, share * tl.load(weights + row), 0.0)
+    tl.store(place, share.to(logits.dtype.element_ty), mask=inside)

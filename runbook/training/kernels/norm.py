@@ -1,0 +1,275 @@
+"""Triton kernels for the residual stream: add what a block computed, with its bias, and normalize.
+
+The sum and its norm come from one pass over memory, forward and backward. The sum is rounded to the
+stream's number format before it is normalized, as it is where the two are computed apart. Gradients
+of the norm's weights and of the bias are summed in float32, in a fixed order.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+_PROGRAMS = 528
+"""Of the backward pass: four for each multiprocessor of an H100; each sums its rows' gradients."""
+
+
+def normalize(
+    values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, epsilon: float
+) -> torch.Tensor:
+    """LayerNorm over the last dimension; RMSNorm where the norm has no bias."""
+    return _Norm.apply(values, None, None, weight, bias, epsilon)[0]  # type: ignore[no-any-return]
+
+
+def add_and_normalize(
+    values: torch.Tensor,
+    added_bias: torch.Tensor | None,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    epsilon: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the norm of `values + added_bias + residual`, and that sum."""
+    return _Norm.apply(values, added_bias, residual, weight, bias, epsilon)  # type: ignore[no-any-return]
+
+
+def add(
+    values: torch.Tensor, added_bias: torch.Tensor | None, residual: torch.Tensor
+) -> torch.Tensor:
+    """Return `values + added_bias + residual`."""
+    return _Add.apply(values, added_bias, residual)  # type: ignore[no-any-return]
+
+
+class _Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        values: torch.Tensor,
+        added_bias: torch.Tensor | None,
+        residual: torch.Tensor | None,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        epsilon: float,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        values = values.contiguous()
+        width = values.shape[-1]
+        rows = values.numel() // width
+        adds = residual is not None
+        if residual is not None:
+            residual = residual.contiguous()
+        total = torch.empty_like(values) if adds else values
+        result = torch.empty_like(values)
+        mean = torch.empty(rows, dtype=torch.float32, device=values.device)
+        scale = torch.empty_like(mean)
+        _forward[(rows,)](
+            values,
+            added_bias,
+            residual,
+            total,
+            weight,
+            bias,
+            result,
+            mean,
+            scale,
+            width,
+            epsilon,
+            adds,
+            added_bias is not None,
+            bias is not None,
+            **_block(width),
+        )
+        ctx.save_for_backward(total, weight, mean, scale)
+        ctx.adds = adds
+        ctx.is_biased = bias is not None
+        ctx.added_bias_type = None if added_bias is None else added_bias.dtype
+        if not adds:
+            # What was not computed here has no gradient of its own.
+            ctx.mark_non_differentiable(mean)
+            return result, mean
+        return result, total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        total, weight, mean, scale = ctx.saved_tensors
+        of_result = gradients[0].contiguous()
+        of_total = gradients[1].contiguous() if ctx.adds else None
+        width = total.shape[-1]
+        rows = total.numel() // width
+        of_values = torch.empty_like(total)
+        adds_bias = ctx.added_bias_type is not None
+        programs = min(_PROGRAMS, rows)
+        sums = torch.empty(3, programs, width, dtype=torch.float32, device=total.device)
+        _backward[(programs,)](
+            of_result,
+            of_total,
+            total,
+            weight,
+            mean,
+            scale,
+            of_values,
+            sums,
+            rows,
+            width,
+            triton.cdiv(rows, programs),
+            programs * width,
+            ctx.adds,
+            adds_bias,
+            ctx.is_biased,
+            **_block(width),
+        )
+        of_weight = sums[0].sum(0).to(weight.dtype)
+        of_bias = sums[1].sum(0).to(weight.dtype) if ctx.is_biased else None
+        of_added = sums[2].sum(0).to(ctx.added_bias_type) if adds_bias else None
+        return of_values, of_added, of_values if ctx.adds else None, of_weight, of_bias, None
+
+
+class _Add(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, values: torch.Tensor, added_bias: torch.Tensor | None, residual: torch.Tensor
+    ) -> torch.Tensor:
+        values = values.contiguous()
+        residual = residual.contiguous()
+        width = values.shape[-1]
+        result = torch.empty_like(values)
+        ctx.is_biased = added_bias is not None
+        block = _block(width)
+        _sum[(values.numel() // width,)](
+            values, added_bias, residual, result, width, added_bias is not None, **block
+        )
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        gradient = gradients[0]
+        of_bias = None
+        if ctx.is_biased:
+            of_bias = gradient.reshape(-1, gradient.shape[-1]).sum(0)
+        return gradient, of_bias, gradient
+
+
+def _block(width: int) -> dict[str, int]:
+    """One program has a whole row; so many warps that each thread has eight numbers or more."""
+    size = triton.next_power_of_2(width)
+    return {"BLOCK": size, "num_warps": min(32, max(1, size // 256))}
+
+
+@triton.jit
+def _forward(
+    values,
+    added_bias,
+    residual,
+    total,
+    weight,
+    bias,
+    result,
+    mean_of,
+    scale_of,
+    width,
+    epsilon,
+    adds: tl.constexpr,
+    adds_bias: tl.constexpr,
+    is_layer_norm: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < width
+    x = tl.load(values + row * width + column, mask=inside, other=0.0).to(tl.float32)
+    if adds:
+        if adds_bias:
+            x += tl.load(added_bias + column, mask=inside, other=0.0).to(tl.float32)
+        x += tl.load(residual + row * width + column, mask=inside, other=0.0).to(tl.float32)
+        rounded = x.to(total.dtype.element_ty)
+        tl.store(total + row * width + column, rounded, mask=inside)
+        x = rounded.to(tl.float32)
+    mean = 0.0
+    if is_layer_norm:
+        mean = tl.sum(x, axis=0) / width
+    centered = tl.where(inside, x - mean, 0.0)
+    scale = 1.0 / tl.sqrt(tl.sum(centered * centered, axis=0) / width + epsilon)
+    y = centered * scale * tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    if is_layer_norm:
+        y += tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
+        tl.store(mean_of + row, mean)
+    tl.store(scale_of + row, scale)
+    tl.store(result + row * width + column, y.to(result.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _backward(
+    of_result,
+    of_total,
+    total,
+    weight,
+    mean_of,
+    scale_of,
+    of_values,
+    sums,
+    rows,
+    width,
+    rows_each,
+    sums_stride,
+    adds: tl.constexpr,
+    adds_bias: tl.constexpr,
+    is_layer_norm: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    program = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    inside = column < width
+    factor = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    of_weight = tl.zeros([BLOCK], dtype=tl.float32)
+    of_bias = tl.zeros([BLOCK], dtype=tl.float32)
+    of_added = tl.zeros([BLOCK], dtype=tl.float32)
+    for step in range(rows_each):
+        row = (program * rows_each + step).to(tl.int64)
+        here = inside & (row < rows)
+        place = row * width + column
+        d = tl.load(of_result + place, mask=here, other=0.0).to(tl.float32)
+        x = tl.load(total + place, mask=here, other=0.0).to(tl.float32)
+        scale = tl.load(scale_of + row, mask=row < rows, other=0.0)
+        if is_layer_norm:
+            x = x - tl.load(mean_of + row, mask=row < rows, other=0.0)
+        normal = tl.where(here, x * scale, 0.0)
+        scaled = d * factor
+        along = tl.sum(normal * scaled, axis=0) / width
+        shift = 0.0
+        if is_layer_norm:
+            shift = tl.sum(scaled, axis=0) / width
+        of_x = (scaled - shift - normal * along) * scale
+        if adds:
+            of_x += tl.load(of_total + place, mask=here, other=0.0).to(tl.float32)
+        tl.store(of_values + place, of_x.to(of_values.dtype.element_ty), mask=here)
+        of_weight += d * normal
+        if is_layer_norm:
+            of_bias += d
+        if adds_bias:
+            of_added += tl.where(here, of_x, 0.0)
+    own = sums + program * width + column
+    tl.store(own, of_weight, mask=inside)
+    if is_layer_norm:
+        tl.store(own + sums_stride, of_bias, mask=inside)
+    if adds_bias:
+        tl.store(own + 2 * sums_stride, of_added, mask=inside)
+
+
+@triton.jit
+def _sum(
+    values,
+    added_bias,
+    residual,
+    result,
+    width,
+    adds_bias: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < width
+    x = tl.load(values + row * width + column, mask=inside, other=0.0).to(tl.float32)
+    if adds_bias:
+        x += tl.load(added_bias + column, mask=inside, other=0.0).to(tl.float32)
+    x += tl.load(residual + row * width + column, mask=inside, other=0.0).to(tl.float32)
+    tl.store(result + row * width + column, x.to(result.dtype.element_ty), mask=inside)

@@ -1,0 +1,146 @@
+"""The trainer's Triton kernels, run by Triton's interpreter on a CPU: beside float64, and in whole trainings."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton", reason="a CPU build of torch comes without Triton")
+
+from . import specs  # noqa: E402
+
+SINGLE, HALF = torch.float32, torch.bfloat16
+GAPS = {SINGLE: 1e-6, HALF: 6e-3}
+
+
+class One:
+    """A group of one rank."""
+
+    def size(self):
+        return 1
+
+    def rank(self):
+        return 0
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    """The modules of kernels; conftest.py has them interpreted."""
+    from runbook.training.kernels import activation, loss, norm
+
+    return {"activation": activation, "loss": loss, "norm": norm}
+
+
+def relative(found, expected):
+    return float((found.detach().double() - expected.detach()).norm() / expected.detach().norm())
+
+
+def pairs(dtype, *shapes):
+    """Random tensors of these shapes in a number format, and the same in float64."""
+    generator = torch.Generator().manual_seed(3)
+    ours = [torch.randn(*shape, generator=generator).to(dtype).requires_grad_() for shape in shapes]
+    exact = [tensor.detach().double().requires_grad_() for tensor in ours]
+    return ours, exact
+
+
+def compare(results, expected, ours, exact, gap):
+    """Both results and, for random gradients of them, all gradients of what they were made from."""
+    total = exact_total = 0.0
+    for result, exact_result in zip(results, expected, strict=True):
+        assert relative(result, exact_result) < gap
+        share = torch.randn_like(exact_result)
+        total = total + (result.double() * share).sum()
+        exact_total = exact_total + (exact_result * share).sum()
+    total.backward()
+    exact_total.backward()
+    for tensor, exact_tensor in zip(ours, exact, strict=True):
+        assert tensor.grad.dtype == tensor.dtype
+        assert relative(tensor.grad, exact_tensor.grad) < gap
+
+
+@pytest.mark.parametrize("dtype", GAPS, ids=str)
+@pytest.mark.parametrize("biased", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("gated", [True, False], ids=["swiglu", "gelu"])
+def test_activations_and_their_gradients(kernels, dtype, biased, gated):
+    ours, exact = pairs(dtype, (37, 3, 200), *[(200,)] * biased)
+    activation = kernels["activation"]
+    activate = activation.bias_swiglu if gated else activation.bias_gelu
+    shifted = sum(exact)
+    if gated:
+        first, second = shifted.chunk(2, -1)
+        expected = torch.nn.functional.silu(first) * second
+    else:
+        expected = torch.nn.functional.gelu(shifted, approximate="tanh")
+    result = activate(ours[0], ours[1] if biased else None)
+    compare([result], [expected], ours, exact, GAPS[dtype])
+
+
+@pytest.mark.parametrize("dtype", GAPS, ids=str)
+@pytest.mark.parametrize("kind", ["layer norm", "rms norm"])
+@pytest.mark.parametrize("adds", [True, False], ids=["residual", "alone"])
+def test_norms_of_the_residual_stream_and_their_gradients(kernels, dtype, kind, adds):
+    width = 96
+    shapes = [(37, 3, width), (width,), *[(width,)] * (kind == "layer norm")]
+    ours, exact = pairs(dtype, *shapes, *[(37, 3, width), (width,)] * adds)
+    bias, exact_bias = (ours[2], exact[2]) if kind == "layer norm" else (None, None)
+    total = exact[0]
+    if adds:
+        total = total + exact[-1] + exact[-2]
+        # The stream is kept in its number format, and that is what is normalized.
+        total = total + (total.detach().to(dtype).double() - total.detach())
+    if kind == "layer norm":
+        expected = torch.nn.functional.layer_norm(total, (width,), exact[1], exact_bias, 1e-5)
+    else:
+        expected = torch.nn.functional.rms_norm(total, (width,), exact[1], 1e-5)
+    if adds:
+        results = kernels["norm"].add_and_normalize(
+            ours[0], ours[-1], ours[-2], ours[1], bias, 1e-5
+        )
+        compare(results, [expected, total], ours, exact, GAPS[dtype])
+    else:
+        result = kernels["norm"].normalize(ours[0], ours[1], bias, 1e-5)
+        compare([result], [expected], ours, exact, GAPS[dtype])
+
+
+@pytest.mark.parametrize("dtype", GAPS, ids=str)
+def test_cross_entropy_leaves_padding_out(kernels, dtype):
+    (scores,), (exact,) = pairs(dtype, (5, 3, 700))
+    labels = torch.randint(0, 650, (5, 3), generator=torch.Generator().manual_seed(4))
+    losses = kernels["loss"].cross_entropy(scores * 1, labels, One(), vocabulary=650)
+    expected = torch.nn.functional.cross_entropy(
+        exact[..., :650].reshape(-1, 650), labels.view(-1), reduction="none"
+    ).view(5, 3)
+    compare([losses], [expected], [scores], [exact], GAPS[dtype])
+
+
+LAYOUTS = {
+    "alone": {},
+    "tensor": {"tensor": 2},
+    "sequence": {"tensor": 2, "parallel": {"sequence": True}},
+    "pipeline": {"pipeline": 2},
+    "interleaved": {"pipeline": 2, "virtual_pipeline": 2},
+    "copies": {"copies": 2, "tuning": {"overlap_gradients": True}},
+    "context": {"parallel": {"context": 2, "world_size": 2}},
+    "recompute": {"recompute": "full"},
+    "llama": {"model": {"activation": "swiglu", "normalization": "rmsnorm", "biases": False}},
+    "deepspeed": {"engine": "deepspeed"},
+    "deepspeed zero 3": {"engine": "deepspeed", "copies": 2, "parallel": {"zero_stage": 3}},
+}
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_compiled_kernels_change_no_loss(layout, zygote, tmp_path, corpus):
+    losses = {}
+    for kernels in ("plain", "compiled"):
+        folder = tmp_path / kernels
+        folder.mkdir()
+        (folder / "data").symlink_to(corpus)
+        changes = LAYOUTS[layout]
+        tuning = changes.get("tuning", {}) | {"kernels": kernels}
+        # The interpreter takes a millisecond for a row, so few and short sequences.
+        model = changes.get("model", {}) | {"sequence_length": 16, "positions": 16}
+        content = specs.spec(
+            **{**changes, "tuning": tuning, "model": model}, iterations=2, global_batch=4
+        )
+        losses[kernels] = zygote.train(folder, content).losses()
+    assert losses["compiled"] == pytest.approx(losses["plain"], rel=2e-7)
+    assert losses["compiled"][0] != losses["compiled"][1]
