@@ -28,5 +28,5 @@ class Job:
     imports: tuple[str, ...] = TRAINER
     """Modules imported while the process waits for its go."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    is_compiled: bool = False
-    """Whether the job is pointless where torch.compile or Triton does not work."""
+    needs: str = ""
+    """Probe of the environment stage without which the job is pointless: `triton` or `compile`."""

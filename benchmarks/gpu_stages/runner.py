@@ -143,8 +143,9 @@ class Runner:
         if left < job.least_seconds:
             return f"{max(0.0, left):.0f} s left, and it needs about {job.least_seconds:.0f} s"
         environment = self.results.content["environment"]
-        if job.is_compiled and environment.get("compiles") is False:
-            return "torch.compile does not work here: see environment.compile"
+        probe = environment.get(job.needs, {})
+        if probe.get("works") is False and not self.results.content["rehearsal"]:
+            return f"{job.needs} does not work here: {probe.get('reason', '')}"[:300]
         return ""
 
     def _run_job(self, number: int) -> None:

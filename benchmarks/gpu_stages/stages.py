@@ -10,8 +10,6 @@ from benchmarks.gpu_stages.job import DEEPSPEED, PLAIN, TORCH, TRAINER, Job
 PARTS_VARIABLE = "RUNBOOK_KERNEL_PARTS"
 """Which of the trainer's GPU kernels are used, for this benchmark: a comma list; unset: all."""
 PARTS = ("norm", "linear", "cross_entropy", "layers")
-COMPILED_PARTS = ("cross_entropy", "layers")
-"""Parts that need torch.compile or Triton."""
 KERNELS = "compiled"
 """The value of `training.kernels` that has parts."""
 LARGE_GPU_BYTES = 100 * 2**30
@@ -35,7 +33,7 @@ def correctness(*, rehearsal: bool) -> list[Job]:
     trainings = {
         "size": size,
         "precisions": ["bf16"] if rehearsal else ["bf16", "fp32"],
-        "kernels": [""] if rehearsal else ["", "off"],
+        "kernels": [""] if rehearsal else [KERNELS, "plain"],
     }
     zero = {"size": size, "stages": [1] if rehearsal else [0, 1, 2, 3]}
     stage = "correctness"
@@ -52,7 +50,6 @@ def throughput_job(
     rehearsal: bool,
     parts: str | None = None,
     profile: bool = False,
-    is_compiled: bool = False,
     seconds: float = 60,
     **options: Any,
 ) -> Job:
@@ -61,10 +58,12 @@ def throughput_job(
         options |= {"shape": "rehearsal", "micro_batch": 2, "num_micro_batches": 2}
     program = options["program"]
     if program == "ours":
-        options.setdefault("kernels", KERNELS)
+        options.setdefault("kernels", "plain" if parts == "" else KERNELS)
+        needs = "" if parts == "" else "triton"
         imports = DEEPSPEED if options.get("engine") == "deepspeed" else TRAINER
     else:
         imports = PLAIN
+        needs = "compile" if "compiled" in program else ""
     return Job(
         stage,
         name,
@@ -74,7 +73,7 @@ def throughput_job(
         {"options": options, "profile": profile},
         imports,
         {} if parts is None else {PARTS_VARIABLE: parts},
-        is_compiled,
+        needs,
     )
 
 
@@ -93,7 +92,6 @@ def model_1_3b(*, rehearsal: bool) -> list[Job]:
                 program="ours",
                 parts=",".join(PARTS[: number + 1]),
                 profile=number == len(PARTS) - 1,
-                is_compiled=part in COMPILED_PARTS,
                 **common,
             )
         )
@@ -104,7 +102,6 @@ def model_1_3b(*, rehearsal: bool) -> list[Job]:
                 f"PyTorch {program}",
                 program=program,
                 profile=program == "even-compiled",
-                is_compiled="compiled" in program,
                 **common,
             )
         )
@@ -148,7 +145,6 @@ def shapes(*, rehearsal: bool) -> list[Job]:
                 "shapes",
                 f"{shape} PyTorch",
                 program="even-compiled",
-                is_compiled=True,
                 **common,
             ),
         ]
@@ -162,7 +158,7 @@ def large(*, rehearsal: bool) -> list[Job]:
     common: dict[str, Any] = {"rehearsal": False, "shape": "6.7b", "micro_batch": 1, "seconds": 90}
     return [
         throughput_job("6.7b", "ours", program="ours", **common),
-        throughput_job("6.7b", "PyTorch", program="even-compiled", is_compiled=True, **common),
+        throughput_job("6.7b", "PyTorch", program="even-compiled", **common),
     ]
 
 

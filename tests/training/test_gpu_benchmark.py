@@ -76,27 +76,25 @@ def test_a_job_that_overruns_is_killed_and_the_next_one_runs(tmp_path, monkeypat
     late = Job("test", "late", "results:missing", 0.5, 0.1, imports=("slow",))
     broken = job("broken", "results:missing")
     tight = job("tight", "results:missing", least_seconds=1e6)
-    compiled = job("compiled", "results:missing", is_compiled=True)
     begun = time.monotonic()
-    content = run_jobs(tmp_path, late, broken, tight, compiled)
+    content = run_jobs(tmp_path, late, broken, tight)
     assert time.monotonic() - begun < 30
     states = {found["job"]: found["state"] for found in content["jobs"]}
     assert states == {
         "late": "timeout",
         "broken": "failed",
         "tight": "not run",
-        "compiled": "failed",
     }
     assert "has no attribute 'missing'" in content["jobs"][1]["reason"]
 
 
-def test_compiled_jobs_do_not_run_where_nothing_compiles(tmp_path):
-    results = Results(tmp_path, rehearsal=True, commit="")
-    results.add_row("environment", "machine", {"compiles": False})
-    runner = Runner([job("compiled", is_compiled=True)], results, time.monotonic() + 60)
-    runner.run()
+def test_jobs_do_not_run_without_what_they_need(tmp_path):
+    results = Results(tmp_path, rehearsal=False, commit="")
+    fault = {"works": False, "reason": "no C compiler"}
+    results.add_row("environment", "machine", {"triton": fault})
+    Runner([job("kernels", needs="triton")], results, time.monotonic() + 60).run()
     assert results.jobs[0]["state"] == "not run"
-    assert "torch.compile does not work here" in results.jobs[0]["reason"]
+    assert results.jobs[0]["reason"] == "triton does not work here: no C compiler"
 
 
 def test_no_job_starts_in_the_reserve(tmp_path):
