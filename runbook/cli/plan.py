@@ -6,7 +6,6 @@ import signal
 import sys
 import tempfile
 import time
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -348,7 +347,9 @@ def doctor(run_name: str, as_json: bool, set_words: tuple[str, ...]) -> int:
     from runbook.phases.p01_environment.doctor import all_checks, run_checks
 
     checks = run_checks(run_name, set_words) if run_name else all_checks()
-    rows = [{**asdict(check), "status": check.verdict, "message": check.value} for check in checks]
+    rows = [
+        {**check.as_dict(), "status": check.verdict, "message": check.value} for check in checks
+    ]
     _show(rows if as_json else CheckTable(checks).as_text())
     return 1 if any(check.verdict == "fail" for check in checks) else 0
 

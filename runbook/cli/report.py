@@ -330,7 +330,7 @@ def compare(
         content: dict[str, object] = {
             "verdict": verdict,
             "tolerance": asdict(tolerance),
-            "checks": [asdict(check) for check in result.checks],
+            "checks": [check.as_dict() for check in result.checks],
         }
         for name, table in tables.items():
             content[name] = list(table.rows)

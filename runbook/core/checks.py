@@ -1,9 +1,9 @@
-"""Checks: one rule applied to one value, and all failing checks as one error."""
+"""Checks: one rule applied to one value, as a person reads it."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from runbook.core.errors import PlanError
+from runbook.plan_file.diagnostics import Code, RuleResult
+from runbook.plan_file.json_records import NOT_IN_JSON, as_json
 
 VERDICTS = ("pass", "fail", "warn", "unknown")
 """`unknown`: the rule could not be applied, because a value it needs is not known."""
@@ -11,9 +11,10 @@ VERDICTS = ("pass", "fail", "warn", "unknown")
 
 @dataclass(frozen=True)
 class Check:
-    """One rule applied to one value.
+    """One rule applied to one value, as a person reads it.
 
-    `remedy` says what to change where the verdict is not `pass`.
+    `remedy` says what to change where the verdict is not `pass`. `code` and `keys` are for programs:
+    plans and records keep only the text.
     """
 
     name: str
@@ -21,6 +22,10 @@ class Check:
     value: str
     rule: str
     remedy: str = ""
+    code: Code | None = field(default=None, compare=False, metadata=NOT_IN_JSON)
+    """What the rule is about; None where it has no code, and in a check that was read from a file."""
+    keys: tuple[str, ...] = field(default=(), compare=False, metadata=NOT_IN_JSON)
+    """Keys of the run file that can mend it, the likeliest first."""
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
@@ -28,19 +33,49 @@ class Check:
                 f"check {self.name!r}: verdict {self.verdict!r} is none of {', '.join(VERDICTS)}"
             )
 
+    def as_dict(self) -> dict[str, str]:
+        """Return what plans and records keep of it."""
+        content: dict[str, str] = as_json(self)
+        return content
+
     def as_text(self) -> str:
-        """The check as one line for people."""
+        """Return the check as one line for people."""
         remedy = f" {self.remedy}" if self.remedy and self.verdict != "pass" else ""
         return f"{self.name}: {self.value}. Rule: {self.rule}.{remedy}"
 
 
 def judge(
-    name: str, holds: bool, value: str, rule: str, remedy: str = "", *, otherwise: str = "fail"
+    name: str,
+    holds: bool,
+    value: str,
+    rule: str,
+    remedy: str = "",
+    *,
+    otherwise: str = "fail",
+    keys: tuple[str, ...] = (),
 ) -> Check:
     """Return a check that passes where `holds`, else has the verdict `otherwise` and the remedy."""
     if holds:
-        return Check(name, "pass", value, rule)
-    return Check(name, otherwise, value, rule, remedy)
+        return Check(name, "pass", value, rule, keys=keys)
+    return Check(name, otherwise, value, rule, remedy, keys=keys)
+
+
+def check_of(result: RuleResult, phase: str = "", *, otherwise: str = "fail") -> Check:
+    """Return the check that a rule's result is, with its text.
+
+    `phase` goes before the name where each phase has a check of its own. `otherwise` is the verdict
+    where the rule does not hold.
+    """
+    text = result.render()
+    return Check(
+        name=f"{phase}: {text.title}" if phase else text.title,
+        verdict="pass" if result.holds else otherwise,
+        value=text.value,
+        rule=text.rule,
+        remedy="" if result.holds else text.remedy,
+        code=result.code,
+        keys=result.keys,
+    )
 
 
 def counted(number: int, one: str) -> str:
@@ -50,14 +85,3 @@ def counted(number: int, one: str) -> str:
     ('1 node', '1,024 nodes')
     """
     return f"{number:,} {one}" + ("" if number == 1 else "s")
-
-
-def raise_if_failed(checks: Iterable[Check]) -> None:
-    """Raise one `PlanError` that lists every failing check with its values, rule and remedy."""
-    failed = [check for check in checks if check.verdict == "fail"]
-    if failed:
-        head = "One thing does" if len(failed) == 1 else f"{len(failed)} things do"
-        lines = [f"  {number}. {check.as_text()}" for number, check in enumerate(failed, 1)]
-        raise PlanError(
-            "\n".join([f"{head} not fit together; nothing was written or started:", *lines])
-        )

@@ -1,5 +1,9 @@
 """The errors a user can meet: what is wrong, the rule, the remedy - with the values."""
 
+from collections.abc import Iterable
+
+from runbook.core.checks import Check
+
 
 class RunbookError(Exception):
     """Something the user can mend.
@@ -31,6 +35,11 @@ class PlanError(RunbookError):
 
     exit_code = 2
 
+    def __init__(self, text: str, checks: tuple[Check, ...] = ()) -> None:
+        super().__init__(text)
+        self.checks = checks
+        """The failed checks, in the order of the text."""
+
 
 class ProgramError(RunbookError):
     """A program that was started answered with an error; its own words are kept."""
@@ -38,6 +47,15 @@ class ProgramError(RunbookError):
 
 class JobError(RunbookError):
     """A job could not be submitted, found, watched or cancelled, or ended badly."""
+
+
+class JobFailedError(JobError):
+    """A job ended badly."""
+
+    def __init__(self, text: str, job_exit_code: int | None) -> None:
+        super().__init__(text)
+        self.job_exit_code = job_exit_code
+        """The job's own exit code; None where it left none."""
 
 
 class DataError(RunbookError):
@@ -50,3 +68,17 @@ class RecordError(RunbookError):
 
 class HeldError(RunbookError):
     """Another process is working on this run; the message says who."""
+
+
+def raise_if_failed(checks: Iterable[Check]) -> None:
+    """Raise one `PlanError` that lists every failing check with its values, rule and remedy.
+
+    The error has the checks themselves, for whoever acts on them.
+    """
+    failed = tuple(check for check in checks if check.verdict == "fail")
+    if failed:
+        head = "One thing does" if len(failed) == 1 else f"{len(failed)} things do"
+        lines = [f"  {number}. {check.as_text()}" for number, check in enumerate(failed, 1)]
+        raise PlanError(
+            "\n".join([f"{head} not fit together; nothing was written or started:", *lines]), failed
+        )

@@ -5,12 +5,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
-from runbook.core.checks import Check, judge
+from runbook.core.checks import Check, check_of
 from runbook.params.schema.entries import Model
 from runbook.params.schema.run_file import Training
 from runbook.params.schema.site import Site
 from runbook.params.settings import Settings
-from runbook.plan_file.limits import DEEPSPEED, FULL_KEYS, Keys, Rule
+from runbook.plan_file.diagnostics import RuleResult
+from runbook.plan_file.rules.keys import DEEPSPEED, FULL_KEYS, Keys
 from runbook.plan_file.schema import PlannedParallel, Shape, Tuning
 from runbook.planning.sizes import Cut, same_fields, shape_of
 
@@ -167,10 +168,10 @@ class Choice(Cut):
         """Whether DeepSpeed keeps gradients and optimizer states."""
         return self.program in DEEPSPEED
 
-    def judged(self, rules: Iterable[Rule]) -> Iterator[Check]:
-        """Rules of the trainer's own, applied to this phase."""
-        for name, holds, value, rule, remedy in rules:
-            yield judge(f"{self.phase}: {name}", holds, value, rule, remedy)
+    def checks_of(self, results: Iterable[RuleResult]) -> Iterator[Check]:
+        """Yield the trainer's own rules as checks of this phase."""
+        for result in results:
+            yield check_of(result, self.phase)
 
 
 def full_choice(settings: Settings) -> Choice:

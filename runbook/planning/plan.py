@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runbook.core.checks import Check, raise_if_failed
-from runbook.core.errors import RecordError
+from runbook.core.checks import Check
+from runbook.core.errors import RecordError, raise_if_failed
 from runbook.params.settings import Settings
 from runbook.plan_file import schema
 from runbook.plan_file.deepspeed import own_config

@@ -1,7 +1,6 @@
 """The plan as tables for people, from the content of plan.json; the notebook and the command line show the same."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from operator import attrgetter
 from typing import Any
 
@@ -423,7 +422,7 @@ def places_table(plan: Plan) -> Table:
 
 def checks_table(plan: Plan) -> Table:
     """Every rule that was applied; a failing one never gets here."""
-    return Table([asdict(check) for check in plan.checks], "Checks", [_verdicts(plan.checks)])
+    return Table([check.as_dict() for check in plan.checks], "Checks", [_verdicts(plan.checks)])
 
 
 def site_tables(site: Site, content: Plan, precision: Precision) -> tuple[Table, ...]:

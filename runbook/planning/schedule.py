@@ -3,12 +3,14 @@
 import math
 from collections.abc import Iterator
 
-from runbook.core.checks import Check, judge
+from runbook.core.checks import Check, check_of
 from runbook.params.schema.keys import EXCLUSIVE
 from runbook.params.schema.run_file import Training
-from runbook.plan_file.limits import ramp_rules
+from runbook.plan_file.diagnostics import RuleResult, Value
+from runbook.plan_file.rules.batch import ramp_rules
 from runbook.plan_file.schema import Batch, Duration, LearningRate, Ramp
 from runbook.planning.layout import Choice
+from runbook.planning.rule_codes import PlanCode
 
 _OWN_KEYS = (
     *("nan_policy", "nan_limit", "spike_policy", "alarm_webhook", "alarm_command"),
@@ -58,129 +60,166 @@ def learning_rate(choice: Choice, length: Duration) -> LearningRate:
 
 
 def check_schedule(choice: Choice) -> list[Check]:
-    """Every rule about length and learning rate."""
+    """Apply every rule about length and learning rate."""
     length = duration(choice)
     rate = learning_rate(choice, length)
+    ramp = ramp_rules(batch_of(choice), choice.parallel)
     checks = [
-        *choice.judged(ramp_rules(batch_of(choice), choice.parallel)),
-        *_options(choice),
-        *_given_once(choice),
+        *choice.checks_of(ramp),
+        *_ignored_keys(choice),
+        *choice.checks_of(_given_once(choice)),
+        check_of(_length(choice, length), choice.phase),
     ]
-    checks.append(_length(choice, length))
     if not choice.smoke:
-        checks.append(
-            judge(
-                "learning rates",
-                rate.minimum <= rate.peak,
-                f"peak {rate.peak:g}, minimum {rate.minimum:g}",
-                "the minimum is not above the peak",
-                "Lower training.min_learning_rate (a tenth of the peak is usual).",
-            )
-        )
+        checks.append(check_of(_learning_rates(rate)))
     if length.iterations:
         checks += [_warmup(choice, rate, length), *_course(choice, rate, length)]
     return checks
 
 
-def _options(choice: Choice) -> Iterator[Check]:
-    """A warning where a key of our own trainer is set and another framework trains."""
+def _ignored_keys(choice: Choice) -> Iterator[Check]:
+    """Yield a warning where a key of our own trainer is set and another framework trains."""
     training = choice.training
     defaults = Training.model_fields
-    given = [
+    ignored = [
         f"training.{key}" for key in _OWN_KEYS if getattr(training, key) != defaults[key].default
     ]
-    if given and not choice.smoke and not choice.own_trainer:
-        yield Check(
-            f"{choice.phase}: keys of our own trainer",
-            "warn",
-            f"{', '.join(given)} with training.framework={training.framework}",
-            "these keys act in our own trainer; another framework gets no option for them",
-            "Leave them out, or pass the framework's own option in the site's file.",
+    if ignored and not choice.smoke and not choice.own_trainer:
+        result = RuleResult(
+            code=PlanCode.FRAMEWORK_IGNORES_KEYS,
+            holds=False,
+            values={"ignored": ", ".join(ignored), "framework": training.framework},
+            keys=(*ignored, "training.framework"),
         )
+        yield check_of(result, choice.phase, otherwise="warn")
 
 
-def _given_once(choice: Choice) -> Iterator[Check]:
+def _given_once(choice: Choice) -> Iterator[RuleResult]:
     if choice.smoke:
         return
     for (what, number), names in zip(_GIVEN, EXCLUSIVE.values(), strict=True):
         values = {name: getattr(choice.training, name.removeprefix("training.")) for name in names}
         given = [f"{name}={value}" for name, value in values.items() if value]
-        yield judge(
-            f"{choice.phase}: {what} given once",
-            len(given) == 1 or not (given or number == "exactly"),
-            " and ".join(given) or "none given",
-            f"{number} one of {', '.join(names)}",
-            "Give one of them and leave the others 0.",
+        is_exact = number == "exactly"
+        yield RuleResult(
+            code=PlanCode.GIVEN_ONCE,
+            holds=len(given) == 1 or not (given or is_exact),
+            values={
+                "what": what,
+                "given": " and ".join(given) or "none given",
+                "number": number,
+                "alternatives": ", ".join(names),
+            },
+            keys=tuple(names),
         )
 
 
-def _length(choice: Choice, length: Duration) -> Check:
+def _length(choice: Choice, length: Duration) -> RuleResult:
     training = choice.training
     batch = batch_of(choice)
-    asked = training.tokens // choice.sequence_length if training.tokens else training.samples
-    left = asked - length.samples if asked else 0
-    if left > 0 and length.iterations:
-        rest = f" ({left} samples fill no whole step and are left over)"
-    else:
-        rest = ""
+    samples_asked_for = training.samples
+    if training.tokens:
+        samples_asked_for = training.tokens // choice.sequence_length
+    left_over = ""
+    if samples_asked_for > length.samples and length.iterations:
+        samples_left = samples_asked_for - length.samples
+        left_over = f" ({samples_left} samples fill no whole step and are left over)"
+    sequences = f"{batch.global_:,}"
     if batch.ramp.start:
-        size = f"{batch.ramp.start:,} to {batch.global_:,}"
-    else:
-        size = f"{batch.global_:,}"
-    return judge(
-        f"{choice.phase}: length",
-        length.iterations > 0,
-        f"{length.iterations:,} steps x {size} sequences = {length.samples:,} samples = {length.tokens:,} tokens{rest}",
-        "a training has at least one whole step",
-        f"Raise {choice.keys.iterations}, or lower {choice.keys.global_batch}.",
+        sequences = f"{batch.ramp.start:,} to {sequences}"
+    keys = choice.keys
+    return RuleResult(
+        code=PlanCode.LENGTH,
+        holds=length.iterations > 0,
+        values={
+            "iterations": length.iterations,
+            "batch": sequences,
+            "samples": length.samples,
+            "tokens": length.tokens,
+            "left_over": left_over,
+            "iterations_key": keys.iterations,
+            "batch_key": keys.global_batch,
+        },
+        keys=(keys.iterations, keys.global_batch),
+    )
+
+
+def _learning_rates(rate: LearningRate) -> RuleResult:
+    return RuleResult(
+        code=PlanCode.LEARNING_RATES,
+        holds=rate.minimum <= rate.peak,
+        values={"peak": rate.peak, "minimum": rate.minimum},
+        keys=("training.min_learning_rate", "training.learning_rate"),
     )
 
 
 def _warmup(choice: Choice, rate: LearningRate, length: Duration) -> Check:
-    name = f"{choice.phase}: warm-up"
+    """Return whether the warm-up ends before the decay; if so, whether it ends before the run."""
     key = choice.keys.warmup_iterations
-    value = f"{rate.warmup_samples:,} samples of {length.samples:,}"
+    values: dict[str, Value] = {
+        "warmup_samples": rate.warmup_samples,
+        "decay_samples": rate.decay_samples,
+        "samples": length.samples,
+        "warmup_key": key,
+    }
     if rate.warmup_samples >= rate.decay_samples:
-        value += f", decay over {rate.decay_samples:,}"
-        rule = "the warm-up is shorter than the decay"
-        remedy = f"Lower {key}, or decay over more samples."
-        return Check(name, "fail", value, rule, remedy)
-    rule = "the run reaches its peak learning rate"
-    remedy = f"Lower {key} or train longer."
-    return judge(name, rate.warmup_samples < length.samples, value, rule, remedy, otherwise="warn")
+        result = RuleResult(
+            code=PlanCode.WARMUP_WITHIN_DECAY, holds=False, values=values, keys=(key,)
+        )
+        return check_of(result, choice.phase)
+    result = RuleResult(
+        code=PlanCode.WARMUP_WITHIN_RUN,
+        holds=rate.warmup_samples < length.samples,
+        values=values,
+        keys=(key,),
+    )
+    return check_of(result, choice.phase, otherwise="warn")
 
 
 def _course(choice: Choice, rate: LearningRate, length: Duration) -> Iterator[Check]:
-    """Decay, steps that fp16 skips, and a rehearsed stop."""
+    """Yield the rules about the decay, the steps that fp16 skips, and a planned stop."""
     training = choice.training
-    steps = length.iterations
     if not choice.smoke and rate.schedule != "constant":
-        yield judge(
-            f"{choice.phase}: decay",
-            rate.decay_samples <= length.samples,
-            f"decay over {rate.decay_samples:,} samples, run of {length.samples:,}: it ends at a rate of "
-            f"{rate.at(length.samples):.2e} (peak {rate.peak:g})",
-            "the decay is no longer than the run",
-            "Right for the first part of a longer training; else leave the decay keys 0, which means the run's length.",
-            otherwise="warn",
-        )
+        yield check_of(_decay(rate, length), choice.phase, otherwise="warn")
     if training.precision == "fp16":
-        skips = max(
-            0, math.ceil(math.log2(training.initial_loss_scale)) - 16
-        )  # the scale halves down to 2^16
-        yield judge(
-            f"{choice.phase}: steps skipped under fp16",
-            skips < steps,
-            f"about {skips} of {steps} steps skipped while the loss scale halves from {training.initial_loss_scale:g}",
-            "some steps are left that change the weights",
-            f"Lower training.initial_loss_scale (65536), raise {choice.keys.iterations}, or train in bf16.",
-        )
+        yield check_of(_steps_skipped(choice, length), choice.phase)
     if training.rehearse_stop and not choice.smoke:
-        yield judge(
-            f"{choice.phase}: rehearsed stop",
-            training.rehearse_stop < steps,
-            f"stop after step {training.rehearse_stop} of {steps}",
-            "a rehearsed stop leaves steps to resume with",
-            f"No stop is rehearsed; set training.rehearse_stop below {steps} for one.",
-            otherwise="warn",
+        stop = RuleResult(
+            code=PlanCode.PLANNED_STOP,
+            holds=training.rehearse_stop < length.iterations,
+            values={"stop": training.rehearse_stop, "steps": length.iterations},
+            keys=("training.rehearse_stop",),
         )
+        yield check_of(stop, choice.phase, otherwise="warn")
+
+
+def _decay(rate: LearningRate, length: Duration) -> RuleResult:
+    return RuleResult(
+        code=PlanCode.DECAY_WITHIN_RUN,
+        holds=rate.decay_samples <= length.samples,
+        values={
+            "decay_samples": rate.decay_samples,
+            "samples": length.samples,
+            "last_rate": rate.at(length.samples),
+            "peak": rate.peak,
+        },
+        keys=EXCLUSIVE["lengths of the decay"],
+    )
+
+
+def _steps_skipped(choice: Choice, length: Duration) -> RuleResult:
+    initial = choice.training.initial_loss_scale
+    # Each skipped step halves the scale, down to about 2^16.
+    skipped = max(0, math.ceil(math.log2(initial)) - 16)
+    keys = choice.keys
+    return RuleResult(
+        code=PlanCode.STEPS_SKIPPED,
+        holds=skipped < length.iterations,
+        values={
+            "skipped": skipped,
+            "steps": length.iterations,
+            "initial": initial,
+            "iterations_key": keys.iterations,
+        },
+        keys=("training.initial_loss_scale", keys.iterations),
+    )

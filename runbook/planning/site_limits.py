@@ -44,7 +44,8 @@ def _queue(phase: str, section: str, job: Job, settings: Settings) -> Check:
     time_limit = show_clock(job.walltime) if job.walltime else "the queue's own time"
     nodes = counted(job.nodes, "node")
     value = f"{nodes} for {time_limit} in {job.partition} ({_accepted(limit)})"
-    return judge(name, not exceeded, value, rule, f"Change {' and '.join(exceeded)}.")
+    remedy = f"Change {' and '.join(exceeded)}."
+    return judge(name, not exceeded, value, rule, remedy, keys=tuple(exceeded))
 
 
 def _suggested_queue(unlisted: str, queues: Mapping[str, QueueLimit]) -> str:
@@ -152,7 +153,12 @@ def check_volumes(
         rule = "the tier is one of the site's"
         checks.append(
             Check(
-                "storage tier", "fail", f"jobs.storage={wanted}", rule, f"The tiers are: {tiers}."
+                name="storage tier",
+                verdict="fail",
+                value=f"jobs.storage={wanted}",
+                rule=rule,
+                remedy=f"The tiers are: {tiers}.",
+                keys=("jobs.storage",),
             )
         )
     for key, volume in settings.site.volumes.items():

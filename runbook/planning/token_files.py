@@ -342,6 +342,7 @@ def _blend(parts: Sequence[BlendPart]) -> Iterator[Check]:
         f"{shares} of the samples" + (f"; {', '.join(twice)} twice" if twice else ""),
         "each file is in the blend once",
         "Take one of the datasets that share a file out of data.blend, and add its weight to the other's.",
+        keys=("data.blend",),
     )
 
 
@@ -358,6 +359,7 @@ def _data_job(settings: Settings) -> Iterator[Check]:
         ", ".join(shared),
         "only a queue starts several jobs or tasks that share the text",
         f"Leave {', '.join(shared)} out here; data.workers says how many processes tokenize.",
+        keys=(*(f"jobs.data.{name}" for name in counts), "data.workers"),
     )
 
 
@@ -376,6 +378,7 @@ def _sources(settings: Settings) -> Iterator[Check]:
         value,
         "a source is kept or dropped, not both",
         f"Take {', '.join(both)} out of data.keep_sources or of data.drop_sources.",
+        keys=("data.keep_sources", "data.drop_sources"),
     )
     ready = [text.name for text in settings.texts if text.dataset.kind == TOKENIZED]
     yield judge(
@@ -385,6 +388,7 @@ def _sources(settings: Settings) -> Iterator[Check]:
         "sources are chosen while text becomes tokens",
         "Leave data.keep_sources and data.drop_sources out, or tokenize the text here.",
         otherwise="warn",
+        keys=("data.keep_sources", "data.drop_sources"),
     )
 
 
@@ -439,6 +443,7 @@ def _held_out(plan: DataPlan) -> Check:
         f"data.held_out={plan.held_out} for validation and as many for test, of {files}",
         rule,
         f"Lower data.held_out to at most {max(0, (fewest - 1) // 2)}, or 0 to split inside each file.",
+        keys=("data.held_out",),
     )
 
 
@@ -453,6 +458,7 @@ def _split(settings: Settings, plan: DataPlan) -> Check:
         f"data.split={plan.split}: {train:.1%} train, {validation:.1%} validation",
         "there is text to train on, and to validate with where evaluation is on",
         "Give data.split shares above 0, such as 949,50,1, or set training.eval_interval to 0.",
+        keys=("data.split", "training.eval_interval"),
     )
 
 
@@ -466,6 +472,7 @@ def _tokenizer(settings: Settings) -> Iterator[Check]:
             f"data.tokenizer={tokenizer}",
             "a tokenizer of one file: tokenizer.json or a SentencePiece model",
             "Set data.tokenizer to gpt2, which brings vocabulary and merges, or to a tokenizer.json.",
+            keys=("data.tokenizer",),
         )
         return
     yield check_tokenizer_files(
@@ -478,6 +485,7 @@ def _tokenizer(settings: Settings) -> Iterator[Check]:
         f"vocabulary of {smallest}, GPT-2 token ids up to {GPT2_END_OF_DOCUMENT}",
         "every token id is smaller than the model's vocabulary",
         f"Give the model a vocabulary of {GPT2_END_OF_DOCUMENT + 1}, or choose the tokenizer that fits it.",
+        keys=("data.tokenizer", "model"),
     )
 
 
@@ -508,6 +516,7 @@ def check_vocabulary(settings: Settings, size: int, where: str) -> list[Check]:
             "every token id is smaller than the model's vocabulary",
             f"Give the model in params/models.yaml a vocabulary of at least {size}, or choose the tokenizer that fits "
             "it: data.tokenizer. Of a smoke model: training.smoke.model names another.",
+            keys=("data.tokenizer", "training.smoke.model"),
         )
     ]
     vocabulary = settings.model.vocabulary

@@ -163,6 +163,7 @@ def read_twin(path: Path) -> Twin:
 def twin_as_dict(twin: Twin) -> dict[str, Any]:
     """The twin as a JSON object."""
     content = asdict(twin)
+    content["checks"] = [check.as_dict() for check in twin.checks]
     for check in content["checks"]:
         del check["remedy"]  # it is for the person at the notebook
     return content

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from runbook.core.checks import raise_if_failed
-from runbook.core.errors import PlanError
+from runbook.core.errors import PlanError, raise_if_failed
 from runbook.params import Settings
 from runbook.params.schema.entries import Dataset, Model
 from runbook.params.schema.run_file import Run

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import runbook.planning
-from runbook.core.checks import VERDICTS, counted, raise_if_failed
+from runbook.core.checks import VERDICTS, counted
 from runbook.plan_file.identity import fingerprint
 from runbook.plan_file.schema import parse
 from runbook.planning import Check, Plan, make_plan
@@ -267,7 +267,7 @@ def test_a_check_has_one_of_four_verdicts() -> None:
 
 
 def test_one_failure_is_told_in_the_singular() -> None:
-    from runbook.core.errors import PlanError
+    from runbook.core.errors import PlanError, raise_if_failed
 
     raise_if_failed([Check("a", "warn", "1", "one"), Check("b", "unknown", "?", "two")])
     with pytest.raises(PlanError) as caught:

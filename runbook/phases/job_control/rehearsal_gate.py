@@ -2,14 +2,13 @@
 
 import itertools
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runbook.core.errors import JobError, ProgramError, RunbookError
+from runbook.core.errors import JobError, JobFailedError, ProgramError, RunbookError
 from runbook.core.files import write_text
 from runbook.display import Progress, show_figure, show_table, show_text
 from runbook.jobs.render.task_job import Task, asks_for_queue
@@ -24,7 +23,7 @@ from runbook.phases.rehearsal import (
     rehearse_run,
     usable_bytes,
 )
-from runbook.plan_file.errors import RefusedError
+from runbook.plan_file.errors import FAILED, REFUSED, RefusedError
 from runbook.plan_file.identity import layout_inputs
 from runbook.plan_file.json_records import as_json, from_json
 from runbook.planning import Check, Plan
@@ -172,9 +171,11 @@ def _count_in_a_job(
     task = Task("rehearse a layout", tuple(words), in_container=True, part=part)
     try:
         task_jobs.run_tasks(replace(open_phase, phase=JOB_PHASE), [task])
+    except JobFailedError as error:
+        # A job that began and then failed by itself judged the layout; else it lacked software,
+        # time or memory.
+        judged = out.exists() and error.job_exit_code in (FAILED, REFUSED)
+        raise (ProgramError if judged else CannotRehearseError)(str(error)) from error
     except JobError as error:
-        at_work = out.exists() and re.search(
-            r"exit code [12]\)", str(error)
-        )  # else it lacked software, time or memory
-        raise (ProgramError if at_work else CannotRehearseError)(str(error)) from error
+        raise CannotRehearseError(str(error)) from error
     yield from map(json.loads, out.read_text(encoding="utf-8").splitlines())

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 
-from runbook.core.errors import JobError
+from runbook.core.errors import JobError, JobFailedError
 from runbook.display import Progress, show_text
 from runbook.jobs import get_scheduler, job_folder
 from runbook.jobs.job_folder import ACTIVE, JobFolder, JobState, JobStatus
@@ -18,7 +18,7 @@ from runbook.phases.open_phase import OpenPhase
 def run_tasks(open_phase: OpenPhase, tasks: Sequence[Task]) -> None:
     """Submit tasks, each to begin when all of the one before has ended well, and watch them to their end.
 
-    A job that runs already is watched. One that failed raises `JobError` with its own last words.
+    A job that runs already is watched. Raise `JobFailedError` with the last words of one that failed.
     """
     scheduler = get_scheduler(open_phase.settings.site)
     assert isinstance(scheduler, QueueScheduler), "only a queue is asked for"
@@ -30,8 +30,10 @@ def run_tasks(open_phase: OpenPhase, tasks: Sequence[Task]) -> None:
             text = end_text(
                 str(folder.path), status, element_folders(folder) or [folder], num_lines=6
             )
-            raise JobError(
-                f"{text}\nAfter mending the cause, run the cell again: what is done is not done twice."
+            raise JobFailedError(
+                f"{text}\nAfter mending the cause, run the cell again: "
+                "what is done is not done twice.",
+                status.exit_code,
             )
 
 

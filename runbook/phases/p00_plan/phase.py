@@ -3,7 +3,6 @@
 The form starts from what the parameters cell says over the run file, and a run file that it writes keeps that.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from runbook import params
+from runbook.core.checks import Check
 from runbook.core.errors import ParamsError, PlanError
 from runbook.core.files import write_text
 from runbook.display import Formula, Table, View, show_table
@@ -259,10 +259,8 @@ def consider_changes(
             _problems_by_field([(problem.key, problem.rule) for problem in error.problems], keys)
         )
     except PlanError as error:
-        lines = [line.strip().partition(". ")[2] for line in str(error).splitlines()[1:]]
-        return Answer(
-            _problems_by_field([(_field_of(line, changes, keys), line) for line in lines], keys)
-        )
+        broken = [(_field_of(check, changes, keys), check.as_text()) for check in error.checks]
+        return Answer(_problems_by_field(broken, keys))
     except ParamsError as error:
         return Answer({"": str(error)})
     table = summary_table(plan)
@@ -332,7 +330,13 @@ def _problems_by_field(problems: Iterable[tuple[str, str]], keys: Iterable[str])
     return {place: "\n".join(lines) for place, lines in found.items()}
 
 
-def _field_of(line: str, changes: Mapping[str, str], keys: Iterable[str]) -> str:
-    """The field that a broken rule is shown beside: one it names, one that was changed before others."""
-    named = [key for key in keys if re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", line)]
-    return next(iter([key for key in named if key in changes] or list(changes)[-1:] or named), "")
+def _field_of(check: Check, changes: Mapping[str, str], keys: Iterable[str]) -> str:
+    """Return the field that a broken rule is shown beside; empty where it concerns none.
+
+    That is a field that was changed and that can mend it, else the field that was changed last,
+    else the first that can mend it.
+    """
+    mending = [key for key in keys if key in check.keys]
+    changed = [key for key in mending if key in changes]
+    candidates = changed or list(changes)[-1:] or mending
+    return candidates[0] if candidates else ""

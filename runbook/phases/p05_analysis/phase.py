@@ -275,11 +275,8 @@ def _variant_row(settings: Settings, runs: Path) -> run_tables.ThroughputRow:
     try:
         machine.make_plan_here(settings)
     except PlanError as error:
-        reasons = (
-            line.strip().partition(". ")[2].partition(" Rule:")[0]
-            for line in str(error).splitlines()[1:]
-        )
-        refused = next(filter(None, reasons), "its values do not fit together")
+        check = error.checks[0]
+        refused = f"{check.name}: {check.value}."
     return row(
         choice.shape,
         choice.parallel,

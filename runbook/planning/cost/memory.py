@@ -410,11 +410,12 @@ def check_memory(choice: Choice, memory: PhaseMemory) -> Check:
     if not limit:
         return Check(name, "unknown", f"{value}; how much there is, is not known", rule)
     value += f"; there are {show_bytes(limit)}"
+    keys = _remedy_keys(choice)
     if least > limit:
-        return Check(name, "fail", value, rule, _remedy(choice))
+        return Check(name, "fail", value, rule, _remedy(choice), keys=keys)
     if not choice.on_cpu and least > RESERVE * limit:
         value += f", of which {RESERVE:.0%} can be planned with"
-        return Check(name, "warn", value, rule, _remedy(choice))
+        return Check(name, "warn", value, rule, _remedy(choice), keys=keys)
     if most > limit:
         return Check(
             name,
@@ -422,6 +423,7 @@ def check_memory(choice: Choice, memory: PhaseMemory) -> Check:
             value,
             rule,
             "Make sure that flash attention is used, or set training.recompute.",
+            keys=("training.recompute",),
         )
     return Check(name, "pass", value, rule)
 
@@ -444,6 +446,7 @@ def check_host_memory(choice: Choice, stages: list[StageMemory]) -> list[Check]:
                 how,
                 "DeepSpeed offloads the optimizer's states that ZeRO 1 to 3 share",
                 remedy,
+                keys=("training.offload", "parallel.zero_stage", "training.framework"),
             )
         ]
     need = choice.devices_per_node * max(stage.host for stage in stages)
@@ -461,26 +464,38 @@ def check_host_memory(choice: Choice, stages: list[StageMemory]) -> list[Check]:
             value,
             rule,
             f"More nodes in {choice.keys.job}.nodes, which share the states.",
+            keys=(f"{choice.keys.job}.nodes", "training.offload"),
         )
     ]
+
+
+def _ways_to_save_memory(choice: Choice) -> dict[str, object]:
+    """Return what makes a phase smaller, beside a larger layout: keys and the values to give them."""
+    ways: dict[str, object] = {}
+    if choice.micro_batch > 1:
+        ways[choice.keys.micro_batch] = 1
+    if choice.training.recompute != "full":
+        ways["training.recompute"] = "full"
+    if choice.zero_stage == 0:
+        ways["parallel.zero_stage"] = 1
+    elif choice.deepspeed and choice.pipeline == 1 and choice.zero_stage < 3:
+        ways["parallel.zero_stage"] = choice.zero_stage + 1
+    can_offload = choice.deepspeed and not choice.own_trainer and choice.zero_stage > 0
+    if can_offload and not choice.training.offload:
+        ways["training.offload"] = "true"
+    return ways
 
 
 def _remedy(choice: Choice) -> str:
     keys = choice.keys
     ways = [f"a larger {keys.tensor} or {keys.pipeline}"]
-    if choice.micro_batch > 1:
-        ways.append(f"{keys.micro_batch} 1")
-    if choice.training.recompute != "full":
-        ways.append("training.recompute full")
-    if choice.zero_stage == 0:
-        ways.append("parallel.zero_stage 1")
-    elif choice.deepspeed and choice.pipeline == 1 and choice.zero_stage < 3:
-        ways.append(f"parallel.zero_stage {choice.zero_stage + 1}")
-    if (
-        choice.deepspeed
-        and not choice.own_trainer
-        and choice.zero_stage
-        and not choice.training.offload
-    ):
-        ways.append("training.offload true")
-    return f"What makes it smaller: {', '.join(ways)}, or more nodes in {keys.job}.nodes for the shared states."
+    ways += [f"{key} {value}" for key, value in _ways_to_save_memory(choice).items()]
+    return (
+        f"What makes it smaller: {', '.join(ways)}, "
+        f"or more nodes in {keys.job}.nodes for the shared states."
+    )
+
+
+def _remedy_keys(choice: Choice) -> tuple[str, ...]:
+    keys = choice.keys
+    return (keys.tensor, keys.pipeline, *_ways_to_save_memory(choice), f"{keys.job}.nodes")

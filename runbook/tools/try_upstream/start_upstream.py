@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -85,7 +85,7 @@ class UpstreamTrial:
             "ranks": self.ranks,
             "versions": self.versions,
             "works": self.works,
-            "checks": [asdict(check) for check in self.checks],
+            "checks": [check.as_dict() for check in self.checks],
             "changes": self.changes,
             "losses": [record.loss for record in self.log.records],
             "not_tried": _NOT_TRIED,

@@ -1,0 +1,36 @@
+"""Rules for a batch that grows while it trains."""
+
+from collections.abc import Iterator
+
+from runbook.plan_file.diagnostics import RuleResult
+from runbook.plan_file.rules.codes import RuleCode
+from runbook.plan_file.schema import Batch, PlannedParallel, Ramp
+
+RAMP_KEYS = ("training.rampup_start", "training.rampup_increment", "training.rampup_samples")
+
+
+def ramp_rules(batch: Batch, parallel: PlannedParallel) -> Iterator[RuleResult]:
+    """Yield whether a batch's ramp ends at the global batch, in steps all replicas can compute."""
+    ramp = batch.ramp
+    if ramp == Ramp():
+        return
+    # Interleaved stages take whole groups of micro-batches.
+    microbatch_group = parallel.pipeline if parallel.virtual_pipeline > 1 else 1
+    group = batch.micro * parallel.data * microbatch_group
+    values = {
+        "start": ramp.start,
+        "increment": ramp.increment,
+        "samples": ramp.samples,
+        "global_batch": batch.global_,
+        "group": group,
+    }
+    yield RuleResult(
+        code=RuleCode.BATCH_RAMP, holds=batch.ramp_is_sound, values=values, keys=RAMP_KEYS
+    )
+    if batch.ramp_is_sound:
+        yield RuleResult(
+            code=RuleCode.BATCH_RAMP_DIVIDES,
+            holds=ramp.start % group == 0 and ramp.increment % group == 0,
+            values=values,
+            keys=RAMP_KEYS[:2],
+        )

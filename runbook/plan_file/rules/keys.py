@@ -1,0 +1,22 @@
+"""Names that a phase's values have in a run file."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Keys that a phase's values are chosen by; the smoke test has its own."""
+
+    tensor: str = "parallel.tensor"
+    pipeline: str = "parallel.pipeline"
+    micro_batch: str = "training.micro_batch"
+    global_batch: str = "training.global_batch"
+    sequence_length: str = "training.sequence_length"
+    iterations: str = "training.iterations"
+    warmup_iterations: str = "training.warmup_iterations"
+    job: str = "jobs.training"
+
+
+FULL_KEYS = Keys()
+DEEPSPEED = ("deepspeed", "megatron-deepspeed")
+"""Programs in which DeepSpeed keeps gradients and optimizer states."""

@@ -1,0 +1,84 @@
+"""Rules for how a step is carried out: overlaps, recomputation, CUDA graphs."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from runbook.plan_file.diagnostics import RuleResult
+from runbook.plan_file.rules.codes import RuleCode
+from runbook.plan_file.schema import PlannedParallel, Tuning
+
+_MEGATRON_KEYS = (
+    "training.overlap_weights",
+    "training.overlap_pipeline",
+    "training.fuse_gradients",
+    "training.engine",
+)
+
+
+def tuning_problems(
+    tuning: Tuning, parallel: PlannedParallel, layers: int, recompute: str, *, deepspeed: bool
+) -> Iterator[RuleResult]:
+    """Yield what of a tuning cannot be done with this layout; nothing where all of it can."""
+    shares_optimizer = parallel.zero_stage == 1
+    if tuning.overlap_weights and not (tuning.overlap_gradients and shares_optimizer):
+        yield RuleResult(
+            code=RuleCode.OVERLAP_WEIGHTS,
+            holds=False,
+            values={"zero_stage": parallel.zero_stage},
+            keys=(
+                "training.overlap_weights",
+                "training.overlap_gradients",
+                "parallel.zero_stage",
+            ),
+        )
+    overlaps_whole_sequences = tuning.overlap_tensor and not parallel.sequence
+    recomputes_graphs = tuning.cuda_graphs and recompute == "full"
+    if overlaps_whole_sequences or recomputes_graphs:
+        yield RuleResult(
+            code=RuleCode.OVERLAP_TENSOR_OR_GRAPHS,
+            holds=False,
+            values={},
+            keys=(
+                "training.overlap_tensor",
+                "parallel.sequence",
+                "training.cuda_graphs",
+                "training.recompute",
+            ),
+        )
+    if recompute == "full" and tuning.recompute_method == "uniform":
+        yield from _groups_problem(tuning, parallel, layers)
+    if deepspeed and (_is_megatrons_own(tuning) or _has_uneven_stages(parallel)):
+        yield RuleResult(
+            code=RuleCode.TUNING_WITH_DEEPSPEED, holds=False, values={}, keys=_MEGATRON_KEYS
+        )
+
+
+def _groups_problem(tuning: Tuning, parallel: PlannedParallel, layers: int) -> Iterator[RuleResult]:
+    chunks = parallel.virtual_pipeline
+    chunk_layers = [stage // chunks for stage in parallel.stage_layers(layers)]
+    group = tuning.recompute_num_layers
+    if any(count % group for count in chunk_layers):
+        counts = " or ".join(map(str, sorted(set(chunk_layers))))
+        unit = "layers a chunk" if chunks > 1 else "layers"
+        yield RuleResult(
+            code=RuleCode.RECOMPUTED_GROUPS,
+            holds=False,
+            values={"group": group, "stage_layers": f"{counts} {unit}"},
+            keys=("training.recompute_num_layers", "training.recompute_method"),
+        )
+
+
+def _is_megatrons_own(tuning: Tuning) -> bool:
+    """Return whether a tuning asks for anything that DeepSpeed has no counterpart of."""
+    without_shared = replace(
+        tuning,
+        overlap_gradients=False,
+        kernels="auto",
+        gc_interval=0,
+        broadcast_batches=False,
+    )
+    return without_shared != Tuning()
+
+
+def _has_uneven_stages(parallel: PlannedParallel) -> bool:
+    return bool(parallel.first_stage_layers or parallel.last_stage_layers)

@@ -1,0 +1,184 @@
+"""Codes of the rules that only planning applies, and the text of each."""
+
+from runbook.plan_file.diagnostics import Code, RuleText
+
+
+class PlanCode(Code):
+    """A rule about devices, batch, length or learning rate of a training."""
+
+    WORLD_SIZE = "devices.world-size"
+    PROCESSES_ON_NODE = "devices.processes-on-node"
+    DEVICES_ON_NODE = "devices.devices-on-node"
+    NO_GPU_SEEN = "devices.no-gpu-seen"
+    TENSOR_INSIDE_NODE = "devices.tensor-inside-node"
+    HEAD_SIZE = "model.head-size"
+    SAMPLE_FITS = "model.sample-fits"
+    PRECISION_OF_CPU = "precision.cpu"
+    TRANSFORMER_ENGINE = "precision.transformer-engine"
+    LOSS_SCALE = "precision.loss-scale"
+    ZERO_3_AT_START = "memory.zero-3-at-start"
+    BATCH_DIVIDES = "batch.divides"
+    PIPELINE_FILLED = "batch.pipeline-filled"
+    LEARNING_RATES = "schedule.learning-rates"
+    FRAMEWORK_IGNORES_KEYS = "schedule.framework-ignores-keys"
+    GIVEN_ONCE = "schedule.given-once"
+    LENGTH = "schedule.length"
+    WARMUP_WITHIN_DECAY = "schedule.warmup-within-decay"
+    WARMUP_WITHIN_RUN = "schedule.warmup-within-run"
+    DECAY_WITHIN_RUN = "schedule.decay-within-run"
+    STEPS_SKIPPED = "schedule.steps-skipped"
+    PLANNED_STOP = "schedule.planned-stop"
+
+    @property
+    def message(self) -> RuleText:
+        """Return the templates of this rule's text."""
+        return _MESSAGES[self]
+
+
+_MESSAGES = {
+    PlanCode.WORLD_SIZE: RuleText(
+        title="world size",
+        value="{world_size} devices ({nodes} x {devices_per_node}){groups} ({factors})",
+        rule="world size = tensor x pipeline x context x data copies",
+        remedy="Change {job_key}.nodes to a multiple of {node_multiple}, or choose {tensor_key} x "
+        "{pipeline_key} so that it divides {world_size}.",
+    ),
+    PlanCode.PROCESSES_ON_NODE: RuleText(
+        title="processes on a node",
+        value="{devices_per_node} processes on {cores} cores",
+        rule="each process has a core of its own",
+        remedy="Lower {job_key}.devices_per_node to at most {cores}; more is only slower.",
+    ),
+    PlanCode.DEVICES_ON_NODE: RuleText(
+        title="devices on a node",
+        value="{devices_per_node} of {site_devices} devices a node of {site} has",
+        rule="a job asks for no more devices than a node has",
+        remedy="Set {job_key}.devices_per_node to at most {site_devices}, or 0 for all of them.",
+    ),
+    PlanCode.NO_GPU_SEEN: RuleText(
+        title="GPUs",
+        value="site {site} computes on the GPUs of this machine, and none is seen",
+        rule="nvidia-smi or rocm-smi lists a GPU, and CUDA_VISIBLE_DEVICES and its like "
+        "do not hide it",
+        remedy="Look what nvidia-smi or rocm-smi says, or compute on the CPU: --set site=local.",
+    ),
+    PlanCode.TENSOR_INSIDE_NODE: RuleText(
+        title="tensor inside a node",
+        value="{tensor_key}={tensor} on nodes of {devices_per_node} devices",
+        rule="the devices that share a matrix sit in one node, where the links are fast",
+        remedy="Choose a {tensor_key} that divides {devices_per_node}.",
+    ),
+    PlanCode.HEAD_SIZE: RuleText(
+        title="head size",
+        value="hidden {hidden} / {heads} heads {head_size}",
+        rule="the head size is a multiple of 8 (flash attention and the matrix units need it)",
+        remedy="Choose heads for model {model} so that hidden / heads is 64, 96 or 128.",
+    ),
+    PlanCode.SAMPLE_FITS: RuleText(
+        title="sample",
+        value="training.sample_tokens={sample_tokens} after the prompt, {positions} positions",
+        rule="prompt and continuation fit into the model's positions",
+        remedy="Lower training.sample_tokens to at most {most_tokens}.",
+    ),
+    PlanCode.PRECISION_OF_CPU: RuleText(
+        title="precision",
+        value="training.precision={precision} on a CPU",
+        rule="torch trains in bf16 and fp32 on a CPU; fp16 needs an accelerator",
+        remedy="Set training.precision to bf16 or fp32.",
+    ),
+    PlanCode.TRANSFORMER_ENGINE: RuleText(
+        title="Transformer Engine",
+        value="{wanted} with training.precision={precision} on {device}",
+        rule="these need GPUs, Transformer Engine and the engine megatron-core, "
+        "and fp8 goes with bf16",
+        remedy="Leave them out, or set training.precision to bf16 and training.engine to "
+        "megatron-core on a site of GPUs.",
+    ),
+    PlanCode.LOSS_SCALE: RuleText(
+        title="loss scale",
+        value="training.initial_loss_scale={initial:g}, training.min_loss_scale={least:g} with "
+        "training.engine=deepspeed",
+        rule="DeepSpeed takes the initial scale as a power of two, "
+        "and the smallest as a whole number",
+        remedy="Set training.initial_loss_scale to {power_of_two}, training.min_loss_scale to 1.",
+    ),
+    PlanCode.ZERO_3_AT_START: RuleText(
+        title="ZeRO 3 at the start",
+        value="{needed} of weights on each device of {memory}",
+        rule="our trainer builds the whole model of a device before ZeRO 3 cuts it up",
+        remedy="Choose a larger {tensor_key}, or training.engine=megatron-core with "
+        "{pipeline_key}.",
+    ),
+    PlanCode.BATCH_DIVIDES: RuleText(
+        title="batch",
+        value="{global_batch} sequences over {micro_batch} micro x {data} copies = {step}",
+        rule="the global batch divides by micro-batch x data copies",
+        remedy="Set {batch_key} to {nearest}.",
+    ),
+    PlanCode.PIPELINE_FILLED: RuleText(
+        title="pipeline filled",
+        value="{num_microbatches} micro-batches for {pipeline} stages: {bubble:.0%} idle beside "
+        "the work",
+        rule="at least as many micro-batches as stages",
+        remedy="Raise {batch_key}, or lower {pipeline_key}.",
+    ),
+    PlanCode.LEARNING_RATES: RuleText(
+        title="learning rates",
+        value="peak {peak:g}, minimum {minimum:g}",
+        rule="the minimum is not above the peak",
+        remedy="Lower training.min_learning_rate (a tenth of the peak is usual).",
+    ),
+    PlanCode.FRAMEWORK_IGNORES_KEYS: RuleText(
+        title="keys of our own trainer",
+        value="{ignored} with training.framework={framework}",
+        rule="these keys act in our own trainer; another framework gets no option for them",
+        remedy="Leave them out, or pass the framework's own option in the site's file.",
+    ),
+    PlanCode.GIVEN_ONCE: RuleText(
+        title="{what} given once",
+        value="{given}",
+        rule="{number} one of {alternatives}",
+        remedy="Give one of them and leave the others 0.",
+    ),
+    PlanCode.LENGTH: RuleText(
+        title="length",
+        value="{iterations:,} steps x {batch} sequences = {samples:,} samples = "
+        "{tokens:,} tokens{left_over}",
+        rule="a training has at least one whole step",
+        remedy="Raise {iterations_key}, or lower {batch_key}.",
+    ),
+    PlanCode.WARMUP_WITHIN_DECAY: RuleText(
+        title="warm-up",
+        value="{warmup_samples:,} samples of {samples:,}, decay over {decay_samples:,}",
+        rule="the warm-up is shorter than the decay",
+        remedy="Lower {warmup_key}, or decay over more samples.",
+    ),
+    PlanCode.WARMUP_WITHIN_RUN: RuleText(
+        title="warm-up",
+        value="{warmup_samples:,} samples of {samples:,}",
+        rule="the run reaches its peak learning rate",
+        remedy="Lower {warmup_key} or train longer.",
+    ),
+    PlanCode.DECAY_WITHIN_RUN: RuleText(
+        title="decay",
+        value="decay over {decay_samples:,} samples, run of {samples:,}: it ends at a rate of "
+        "{last_rate:.2e} (peak {peak:g})",
+        rule="the decay is no longer than the run",
+        remedy="Right for the first part of a longer training; else leave the decay keys 0, "
+        "which means the run's length.",
+    ),
+    PlanCode.STEPS_SKIPPED: RuleText(
+        title="steps skipped under fp16",
+        value="about {skipped} of {steps} steps skipped while the loss scale halves from "
+        "{initial:g}",
+        rule="some steps are left that change the weights",
+        remedy="Lower training.initial_loss_scale (65536), raise {iterations_key}, "
+        "or train in bf16.",
+    ),
+    PlanCode.PLANNED_STOP: RuleText(
+        title="rehearsed stop",
+        value="stop after step {stop} of {steps}",
+        rule="a rehearsed stop leaves steps to resume with",
+        remedy="No stop is rehearsed; set training.rehearse_stop below {steps} for one.",
+    ),
+}
