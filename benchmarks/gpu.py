@@ -98,6 +98,8 @@ def set_variables(caches: Path, *, rehearsal: bool) -> None:
     }
     if rehearsal:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        # Triton's kernels are interpreted on a CPU.
+        defaults["TRITON_INTERPRET"] = "1"
         # Inductor's C++ takes a minute on a busy CPU and is not what a GPU would compile.
         defaults["TORCH_COMPILE_DISABLE"] = "1"
     for name, value in defaults.items():

@@ -124,7 +124,9 @@ def phase_content(options: ProgramOptions, **sections: Any) -> dict[str, Any]:
 
 
 def set_kernels(content: dict[str, Any], wanted: str) -> None:
-    """Set `tuning.kernels`, where this version of the plan has that field and that value."""
+    """Set `tuning.kernels`, where this version of the plan has that field and value, and Triton is there."""
+    if importlib.util.find_spec("triton") is None:
+        return
     values = typing.get_args(typing.get_type_hints(schema.Tuning).get("kernels"))
     if wanted and wanted in values:
         content["tuning"] = dict(content.get("tuning", {})) | {"kernels": wanted}
