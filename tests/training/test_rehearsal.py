@@ -78,3 +78,19 @@ def _planned_passes(content, stage):
         stage, pipeline["pipeline"], pipeline["virtual_pipeline"], batch["num_microbatches"]
     )
     return [list(key) for key, _ in itertools.groupby((kind, chunk) for kind, chunk, _ in order)]
+
+
+def ask_for_capture():
+    """A patch: ask what torch's optimizers ask of CUDA before each step; neither driver nor CUDA is there."""
+    import torch
+
+    from runbook.training.rehearsal import gpu_stand_in
+
+    gpu_stand_in.install()
+    return int(torch.cuda.is_current_stream_capturing())
+
+
+def test_the_stand_in_answers_what_optimizers_ask_where_no_driver_is(zygote, tmp_path):
+    content = specs.spec(mock=True)
+    job = zygote.train(tmp_path, content, patch="training.test_rehearsal:ask_for_capture")
+    assert job.codes == [0], job.err

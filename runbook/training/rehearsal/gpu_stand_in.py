@@ -54,6 +54,8 @@ def install() -> None:
         "Stream": lambda *_, **__: _Stream(),
         "Event": lambda *_, **__: _Stream(),
         "stream": lambda *_: _Stream(),
+        # torch's optimizers ask before each step, and a PyTorch for CUDA asks a driver that may not be there.
+        "is_current_stream_capturing": lambda: False,
         "get_rng_state": lambda *_, **__: torch.get_rng_state(),
     }
     for name in (
