@@ -84,10 +84,11 @@ class ShardWriter:
         tensors = [
             shard for shards in own.values() for shard in shards if isinstance(shard, ShardedTensor)
         ]
-        if copies is not None:
-            _copy_to_host(tensors, copies)
         shapes = {shard.key for shard in tensors if shard.data.is_meta}
         size = sum(shard.data.nbytes for shard in tensors)
+        host: dict[Place, torch.Tensor] = {}
+        if copies is not None:
+            host = _copy_to_host(tensors, copies)
         most = 1 + size // FILE_BYTES if on_gpu() or read else 1
         self._num_files, self._num_threads = (
             (most, 1) if read else (min(MOST_FILES, most), min(MOST_FILES, most))
@@ -96,11 +97,15 @@ class ShardWriter:
         self._writer = FileSystemWriter(folder, sync_files=True, per_thread_copy_ahead=0)
         self._sums = _sum_while_writing(self._writer)
         self._planner = MCoreSavePlanner(flatten_state_dict=False)
-        if read is not None:
-            find = self._planner.lookup_object
-            self._planner.lookup_object = lambda index: (
-                read(index.fqn) if index.fqn in shapes else find(index)
-            )
+        find = self._planner.lookup_object
+
+        def look_up(index: Any) -> Any:
+            if read is not None and index.fqn in shapes:
+                return read(index.fqn)
+            place = (index.fqn, tuple(index.offset or ()))
+            return host[place] if place in host else find(index)
+
+        self._planner.lookup_object = look_up
         self._metadata: Any = None
         first = torch.distributed.get_rank() == 0
         writer = self._writer
@@ -169,12 +174,26 @@ Of weights that are read when they are written, torch keeps a whole file's in me
 """
 
 
-def _copy_to_host(shards: list[ShardedTensor], copies: HostCopies) -> None:
-    """Give shards copies of their tensors; a GPU's state that was brought together has some already."""
+Place: TypeAlias = tuple[str, tuple[int, ...]]
+"""A part of a tensor: the tensor's name, and where in the whole the part begins."""
+
+
+def _copy_to_host(shards: list[ShardedTensor], copies: HostCopies) -> dict[Place, torch.Tensor]:
+    """Return copies of the tensors of shards, by place, and leave only the shapes in the shards.
+
+    A GPU's state that was brought together is on the host already. torch would describe pinned tensors as pinned, and
+    megatron-core cannot load what is described so.
+    """
+    host = {}
     for shard in shards:
-        if not copies.has(shard.data):
-            shard.data = copies.copy(shard.data)
+        copy = shard.data if copies.has(shard.data) else copies.copy(shard.data)
+        shape = (1,) * shard.prepend_axis_num + tuple(shard.local_shape)
+        host[shard.key, tuple(shard.global_offset)] = copy.view(shape)
+        shard.data = torch.empty_like(
+            shard.data, device="meta", memory_format=torch.contiguous_format
+        )
     copies.wait()
+    return host
 
 
 def _sum_while_writing(writer: FileSystemWriter) -> dict[str, Any]:
