@@ -91,8 +91,8 @@ def _numbers(row: dict[str, Any]) -> str:
             words.append(f"{value:.2f} GB/s")
         elif key == "saves":
             words.append(", ".join(_save(save) for save in value))
-        elif key.endswith("seconds") and isinstance(value, float) and "tflops" not in row:
-            words.append(f"{key.removesuffix('_seconds')} {value * 1e3:.3f} ms")
+        elif "seconds" in key and isinstance(value, float) and "tflops" not in row:
+            words.append(f"{key.replace('_seconds', '')} {value * 1e3:.3f} ms")
         elif key in ("correct", "relative_error", "speedup"):
             words.append(f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}")
     return "  ".join(words)
