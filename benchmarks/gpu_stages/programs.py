@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import logging
 import math
+import os
 import tempfile
 import typing
 import warnings
@@ -32,10 +33,12 @@ def _load_specs() -> Any:
 
 specs = _load_specs()
 SHAPES: dict[str, dict[str, int]] = training_vs_plain.SHAPES | {
-    "rehearsal": {"layers": 2, "hidden": 64, "heads": 4, "sequence": 32},
+    "rehearsal": {"layers": 2, "hidden": 64, "heads": 4, "sequence": 16},
 }
-VOCABULARY = 50257
-PADDED_VOCABULARY = 50304
+VOCABULARY = (50257, 50304)
+"""Tokens of GPT-2, and with padding to a multiple of 128."""
+SMALL_VOCABULARY = (1000, 1024)
+"""Of a rehearsal, whose kernels may be interpreted."""
 LEARNING_RATE = 1e-4
 SEED = 1234
 
@@ -74,14 +77,20 @@ def make_program(options: ProgramOptions) -> Program:
     return PlainProgram(options)
 
 
-def random_tokens(sequences: int, length: int, count: int) -> list[tuple[torch.Tensor, ...]]:
+def vocabulary_of(shape: str) -> tuple[int, int]:
+    """Return the tokens of a shape's vocabulary, without and with padding."""
+    return SMALL_VOCABULARY if shape == "rehearsal" else VOCABULARY
+
+
+def random_tokens(shape: str, sequences: int, count: int) -> list[tuple[torch.Tensor, ...]]:
     """Return pairs of token ids and labels on the device; the same numbers for every program."""
     generator = torch.Generator().manual_seed(SEED)
-    size = (sequences, length)
+    size = (sequences, SHAPES[shape]["sequence"])
+    vocabulary = vocabulary_of(shape)[0]
     pairs = []
     for _ in range(count):
-        ids = torch.randint(0, VOCABULARY, size, generator=generator)
-        labels = torch.randint(0, VOCABULARY, size, generator=generator)
+        ids = torch.randint(0, vocabulary, size, generator=generator)
+        labels = torch.randint(0, vocabulary, size, generator=generator)
         pairs.append((ids.to(device()), labels.to(device())))
     return pairs
 
@@ -99,8 +108,8 @@ def phase_content(options: ProgramOptions, **sections: Any) -> dict[str, Any]:
         "ffn_hidden": 4 * shape["hidden"],
         "sequence_length": shape["sequence"],
         "positions": shape["sequence"],
-        "vocabulary": VOCABULARY,
-        "padded_vocabulary": PADDED_VOCABULARY,
+        "vocabulary": vocabulary_of(options.shape)[0],
+        "padded_vocabulary": vocabulary_of(options.shape)[1],
     }
     content: dict[str, Any] = specs.spec(
         model=model,
@@ -125,7 +134,8 @@ def phase_content(options: ProgramOptions, **sections: Any) -> dict[str, Any]:
 
 def set_kernels(content: dict[str, Any], wanted: str) -> None:
     """Set `tuning.kernels`, where this version of the plan has that field and value, and Triton is there."""
-    if importlib.util.find_spec("triton") is None:
+    can_run = torch.cuda.is_available() or "TRITON_INTERPRET" in os.environ
+    if not can_run or importlib.util.find_spec("triton") is None:
         return
     values = typing.get_args(typing.get_type_hints(schema.Tuning).get("kernels"))
     if wanted and wanted in values:
@@ -183,7 +193,7 @@ class OurProgram:
     def __init__(self, options: ProgramOptions) -> None:
         from runbook.training.loop import make_engine
 
-        self.length = SHAPES[options.shape]["sequence"]
+        self.shape = options.shape
         spec = schema.parse(phase_content(options), Path(tempfile.gettempdir()))
         prepare_trainer(spec)
         draw_weights_on_device()
@@ -193,11 +203,12 @@ class OurProgram:
 
     def micro_batches(self, sequences: int, count: int) -> list[dict[str, torch.Tensor]]:
         """Return micro-batches with the four tensors that an engine reads."""
-        places = torch.arange(self.length, device=device()).expand(sequences, -1)
-        mask = torch.ones(sequences, self.length, device=device())
+        length = SHAPES[self.shape]["sequence"]
+        places = torch.arange(length, device=device()).expand(sequences, -1)
+        mask = torch.ones(sequences, length, device=device())
         return [
             {"tokens": ids, "labels": labels, "loss_mask": mask, "position_ids": places}
-            for ids, labels in random_tokens(sequences, self.length, count)
+            for ids, labels in random_tokens(self.shape, sequences, count)
         ]
 
     def step(self, micro_batches: list[dict[str, torch.Tensor]]) -> float:
@@ -214,10 +225,9 @@ class PlainProgram:
         from benchmarks.plain_training import Plain, Shape
 
         torch.manual_seed(SEED)
-        shape = SHAPES[options.shape]
-        self.length = shape["sequence"]
+        self.shape = options.shape
         self.plain = Plain(
-            Shape(**shape, vocabulary=PADDED_VOCABULARY),
+            Shape(**SHAPES[options.shape], vocabulary=vocabulary_of(options.shape)[1]),
             options.precision,
             compiled="compiled" in options.program,
             even="even" in options.program,
@@ -225,7 +235,7 @@ class PlainProgram:
 
     def micro_batches(self, sequences: int, count: int) -> list[tuple[torch.Tensor, ...]]:
         """Return pairs of ids and labels."""
-        return random_tokens(sequences, self.length, count)
+        return random_tokens(self.shape, sequences, count)
 
     def step(self, micro_batches: list[tuple[torch.Tensor, ...]]) -> float:
         """Take a step and return the mean loss."""

@@ -55,7 +55,7 @@ def throughput_job(
 ) -> Job:
     """Return a job that times a program; `parts` None leaves the trainer's kernels at all of them."""
     if rehearsal:
-        options |= {"shape": "rehearsal", "micro_batch": 2, "num_micro_batches": 2}
+        options |= {"shape": "rehearsal", "micro_batch": 1, "num_micro_batches": 2}
     program = options["program"]
     if program == "ours":
         options.setdefault("kernels", "plain" if parts == "" else KERNELS)
