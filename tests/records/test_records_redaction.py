@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 import re
 import struct
 import zlib
@@ -14,6 +15,7 @@ import pytest
 from made_run import TWIN, announced, data, notebook, write_run
 
 from runbook.core.errors import RecordError
+from runbook.records.pages.html_rewriting import Rewriter
 from runbook.records.pages.run_pages import FrontPage
 from runbook.tools.redact import redacted_copy
 from runbook.tools.redact.redacted_copy import private_words, write_redacted
@@ -277,6 +279,33 @@ def test_markup_is_read_as_markup_and_keeps_its_drawing():
     assert "muster" not in redactor.markup(
         '<!DOCTYPE svg [<!ENTITY x "mmuster">]><svg><![CDATA[mmuster]]></svg>'
     )
+
+
+@pytest.mark.parametrize(
+    ("html", "redacted"),
+    [
+        ("<p>a<![CDATAx[ jd ]]></p>", "<p>a</p>"),
+        ("<![]jd>b", "b"),
+        ("<![ CDATA[jd]]>c", "c"),
+        ("<![CDATA[jd]]>d", "d"),
+        ("<!--[if IE]>jd<![endif]-->e<![if !IE]>f<![endif]>", "ef"),
+        ("<![CDATAx[ jd", "&lt;![CDATAx[ [user]"),
+    ],
+)
+def test_a_section_that_html_does_not_know_ends_as_in_a_browser(html, redacted):
+    assert Redactor(SHORT_WORDS).markup(html) == redacted
+
+
+def test_pieces_of_markup_in_any_order_are_rewritten():
+    characters = list("<![]>/='x&#%? -")
+    words = ["<![", "CDATA", "endif", "]]>", "<!--", "--"]
+    tags = ["<!DOCTYPE", "<a ", "</", "<svg", "<style>", "</style", "<textarea>"]
+    pieces = [*characters, *words, *tags]
+    choice = random.Random(31)
+    for _ in range(2000):
+        text = "".join(choice.choices(pieces, k=choice.randint(1, 12)))
+        rewritten = Rewriter().rewrite(text)
+        assert len(re.findall("<", rewritten)) == len(re.findall(r"</?[A-Za-z]", rewritten)), text
 
 
 def test_short_names_homes_and_spaced_paths_are_in_no_file_of_the_copy(run, tmp_path, monkeypatch):

@@ -15,6 +15,12 @@ _NAME = re.compile(r"""[\s/]+([^\s/>=][^\s/>=]*)\s*(?:=\s*(?:"[^"]*"|'[^']*'|[^\
 _REMOTE_STYLE = re.compile(
     r"""url\(\s*["']?\s*(?!\s*["']?(?:data:|#))[^)]*\)|@import[^;]*;?|image-set\(""", re.I
 )
+_TAG_NAME = re.compile(r"[\w:.-]+")
+"""For the parser, as for a browser, `<a<b>` is a tag of the name `a<b`; such a tag is left out."""
+_MARKED_SECTION = re.compile(
+    r"<!\[(?:temp|cdata|ignore|include|rcdata|if|else|endif)(?![\w.-])", re.IGNORECASE
+)
+"""The beginning of a section that Python's parser knows: `<![CDATA[`, and the conditions of Office's HTML."""
 
 
 class Rewriter(HTMLParser):
@@ -91,6 +97,15 @@ class Rewriter(HTMLParser):
         elif self.renamed(self.cdata_elem):
             self._written.append(self.raw(self.cdata_elem, data).replace("<", ""))
 
+    def parse_marked_section(self, i: int, report: bool = True) -> int:
+        """Read a section, and one of an unknown name as browsers do: as a comment up to the next `>`.
+
+        Python 3.11's parser raises AssertionError for `<![CDATAx[` and `<![]>`.
+        """
+        if _MARKED_SECTION.match(self.rawdata, i):
+            return super().parse_marked_section(i, report)
+        return self.parse_bogus_comment(i)
+
     def handle_pi(self, data: str) -> None:
         """The first line of an XML file."""
         if data.startswith("xml "):
@@ -130,6 +145,9 @@ class Rewriter(HTMLParser):
         return names
 
     def _shown_name(self, tag: str) -> str | None:
+        """Return the name that is written for a tag, or None where it is left out."""
+        if not _TAG_NAME.fullmatch(tag):
+            return None
         name = self.renamed(tag)
         return name if name != tag else self._own_names.get(tag, tag)
 
