@@ -27,7 +27,7 @@ def campaign(toy: Toy, tmp_path_factory) -> SimpleNamespace:
         first = toy.start("runbook", "run", "local", "--runs", runs)
         wait_until(lambda: (folder / "jobs").exists(), 240, "the smoke test is submitted")
         second = toy.run(runs)
-        text, _ = first.communicate(timeout=480)
+        text, _ = first.communicate(timeout=900)
     return SimpleNamespace(
         runs=runs,
         folder=folder,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -145,7 +146,9 @@ def test_drill_16_a_killed_step_and_a_node_without_power_are_gone_on_from_once_e
 
         wait_until(requeued, "the job is queued again", 180)
         cluster.do("boot", "node2")
-        text, _ = process.communicate(timeout=400)
+        text, _ = process.communicate(timeout=900)
+    except subprocess.TimeoutExpired:
+        raise AssertionError(f"not done in 900 s: {project.logs()}") from None
     finally:
         if process.poll() is None:
             process.kill()

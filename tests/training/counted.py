@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,6 +44,7 @@ def measured():
         add(kind, number)
 
     counter._add = note
+    _count_one_copy_of_gloo(counter)
     with counter:
         process_groups.make_parallel_groups(plan)
         counter.groups = group_names()
@@ -67,6 +69,33 @@ def measured():
     (folder / f"measured-{ranks.rank}.json").write_text(json.dumps(found))
     process_groups.leave_process_groups()
     return 0
+
+
+GLOO_COPY = "aten.split.Tensor"
+"""The operator by which the counter first sees the copy in which gloo sums gradients: made unseen, then split."""
+
+
+def _count_one_copy_of_gloo(counter):
+    """Let a copy of gloo be gone before the next one is counted, as each is counted alone where a step is rehearsed.
+
+    Gloo's worker thread still holds the copy for a moment when the rank goes on. On a busy machine it held that of the
+    tied embedding (65,536 B, 3.6 % of the peak) until the next bucket was summed.
+    """
+    allocated = counter._allocated
+
+    def without_earlier_copies(tensor, operator):
+        is_new = tensor.untyped_storage()._cdata not in counter._alive
+        if is_new and str(operator) == GLOO_COPY:
+            end = time.monotonic() + 10
+            while _holds_copy(counter) and time.monotonic() < end:
+                time.sleep(0.001)
+        allocated(tensor, operator)
+
+    counter._allocated = without_earlier_copies
+
+
+def _holds_copy(counter):
+    return any(made.operator == GLOO_COPY for _, made, _ in list(counter._alive.values()))
 
 
 def _sums(amounts):
