@@ -39,18 +39,18 @@ BIN = Path(sys.executable).parent
 FOLDERS = (
     "training",
     "notebooks",
-    "harness",
+    "tools/evaluate",
     "slurm",
     "browser",
     "jobs",
     "phases",
-    "drills",
+    "tools/drills",
     "fuzz",
 )
 """Folders below tests/ that are a part of their own, the longest first; all others together are the part `quick`."""
 QUICK = "quick"
 LONG_DRILLS = ("02", "09", "14", "15", "20")
-"""Drills that tests/drills leaves to `runbook drill`: one a turn."""
+"""Drills that tests/tools/drills leaves to `runbook drill`: one a turn."""
 SECONDS_A_DAY = 86_400
 NO_TESTS = 5
 """pytest's exit code where it ran no test: all of a part were left to another turn."""
@@ -89,8 +89,8 @@ def pytest_part(name: str, *words: str) -> Part:
 
 def test_parts() -> list[Part]:
     """Return the parts of `make test`."""
-    parts = [pytest_part(name, f"tests/{name}") for name in FOLDERS]
-    ignored = [f"--ignore=tests/{name}" for name in FOLDERS]
+    parts = [pytest_part(Path(folder).name, f"tests/{folder}") for folder in FOLDERS]
+    ignored = [f"--ignore=tests/{folder}" for folder in FOLDERS]
     parts.insert(1, pytest_part(QUICK, "tests", *ignored))
     return parts
 

@@ -16,7 +16,7 @@ from runbook.tools.adopt import options
 from runbook.tools.adopt.findings import Findings
 from runbook.tools.adopt.script import Word
 
-PARAMS = Path(__file__).parents[2] / "params"
+PARAMS = Path(__file__).parents[3] / "params"
 RUNS = [
     name
     for file in sorted((PARAMS / "variants").glob("*.yaml"))

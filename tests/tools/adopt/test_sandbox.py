@@ -21,7 +21,7 @@ from runbook.tools.adopt.launches import launches_of
 from runbook.tools.adopt.script import FOLDER, Script
 from runbook.tools.adopt.trace import follow
 
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[3]
 TRAIN = "pretrain_gpt.py --num-layers 12 --hidden-size 768 --num-attention-heads 12 --train-iters 10 --lr 1e-4 --bf16"
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 BIN = Path(sys.executable).parent
 HERE = Path(__file__).parent
 pytestmark = [pytest.mark.training, pytest.mark.rotate(3, turn=2)]

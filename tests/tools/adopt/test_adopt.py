@@ -14,7 +14,7 @@ from runbook.core.errors import ParamsError
 from runbook.planning import make_plan
 from runbook.tools.adopt.adoption import Adoption, adopt
 
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[3]
 SAMPLES = PROJECT / "tests" / "samples" / "adopt"
 NAMES = sorted(path.name for path in SAMPLES.iterdir())
 
