@@ -1,6 +1,6 @@
 """All that one GPU can tell of the trainer, in one call, into one folder.
 
-    python -m benchmarks.gpu --out FOLDER [--seconds 330] [--stages environment ceilings ...] [--commit HEX]
+    python -m benchmarks.gpu --out FOLDER [--seconds 330] [--stages NAME ...] [--jobs TEXT ...] [--commit HEX]
     python -m benchmarks.gpu --out FOLDER --rehearse
     python -m benchmarks.gpu --plan FOLDER/gpu.json
     python -m benchmarks.gpu --write-losses
@@ -60,6 +60,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="folder of gpu.json, log.txt and profiles")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="deadline of the whole call")
     parser.add_argument("--stages", nargs="+", default=names, choices=names)
+    parser.add_argument(
+        "--jobs", nargs="+", default=[], metavar="TEXT", help="only jobs whose `stage name` has one"
+    )
     parser.add_argument("--commit", default=os.environ.get("RUNBOOK_COMMIT", ""))
     parser.add_argument("--rehearse", action="store_true", help="tiny models, on a CPU")
     parser.add_argument("--plan", type=Path, help="add plans to this gpu.json")
@@ -75,7 +78,7 @@ def measure(given: argparse.Namespace) -> None:
         signal.signal(signal.SIGTERM, _stop)
         commit = given.commit or commit_of_git()
         results = Results(given.out, rehearsal=given.rehearse, commit=commit)
-        jobs = stages.jobs_of(given.stages, rehearsal=given.rehearse)
+        jobs = stages.jobs_of(given.stages, rehearsal=given.rehearse, named=given.jobs)
         try:
             Runner(jobs, results, ends).run()
         finally:

@@ -6,10 +6,14 @@ The same trainings give the seconds of a step of the whole training loop, with d
 from __future__ import annotations
 
 import itertools
+import json
+import os
 import shutil
 import statistics
 import tempfile
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,47 +23,75 @@ from benchmarks.gpu_stages.programs import (
     ProgramOptions,
     draw_weights_on_device,
     phase_content,
-    specs,
 )
 from benchmarks.gpu_stages.trainings import losses_of, train
 from benchmarks.gpu_stages.worker import Emit
 
-WAITED_AT = 4
+WAITED_AT = 16
 """The first training ends here and waits for its save."""
-IN_BACKGROUND_AT = 6
-"""The second one resumes, saves here in the background, and trains on."""
-END_AT = 11
+INTERVAL = 18
+"""The second one resumes and saves in the background at multiples of this: the next one comes 18 steps later, when the
+one before is written. Its second save uses the host memory that the first one pinned."""
+SAVES_IN_BACKGROUND = 2
+LAST = 1000
+"""The second training is not awaited: its last save, which is waited for, would measure nothing new."""
+POLL_SECONDS = 0.1
 
 
 def measure(arguments: dict[str, Any], emit: Emit) -> None:
-    """Emit the waited save, the resume, and the save in the background."""
+    """Emit the waited save, the resume, and the saves in the background."""
     draw_weights_on_device()
     options = ProgramOptions(**arguments["options"])
     with tempfile.TemporaryDirectory(dir=arguments.get("folder")) as name:
         folder = Path(name)
         free = shutil.disk_usage(folder).free
-        content = _content(options, WAITED_AT, asynchronous=False)
-        lines = train(folder, content)
-        saved = _events(folder, "saved")
+        lines = train(folder, _content(options, WAITED_AT, asynchronous=False))
         emit(_loop_row(options, lines, "first training") | {"free_bytes": free})
-        emit({"measured": "save, waited for", "saves": saved})
+        emit({"measured": "save, waited for", "saves": _events(folder, "saved")})
         begun = time.time()
-        content = _content(options, END_AT, asynchronous=True)
-        content["checkpoint"]["interval"] = IN_BACKGROUND_AT
-        lines = train(folder, content)[len(lines) :]
-        resumed = _events(folder, "resumed")
-        started = _events(folder, "started")[-1]["time"]
-        seconds = started - begun
-        emit({"measured": "resume", "seconds_to_start": seconds, "resumed": resumed})
+        watcher = threading.Thread(target=_watch, args=(folder, options, begun, emit), daemon=True)
+        watcher.start()
+        train(folder, _content(options, LAST, asynchronous=True))
+        raise RuntimeError("the second training ended before its saves in the background")
+
+
+def _watch(folder: Path, options: ProgramOptions, begun: float, emit: Emit) -> None:
+    """Emit what the second training shows, and end this process as soon as it has shown all."""
+    try:
+        _wait_for(lambda: len(_events(folder, "started")) == 2)
+        seconds = _events(folder, "started")[1]["time"] - begun
+        _wait_for(lambda: len(_lines(folder)) > WAITED_AT)
+        first_step = _lines(folder)[WAITED_AT]["time"] - begun
+        row = {"seconds_to_start": seconds, "seconds_to_first_step": first_step}
+        emit({"measured": "resume"} | row)
+        _wait_for(lambda: len(_events(folder, "saved")) > SAVES_IN_BACKGROUND)
+        lines = _lines(folder)[WAITED_AT:]
         emit(_loop_row(options, lines, "resumed training"))
         emit({"measured": "save in the background", "saves": _events(folder, "saved")[1:]})
         emit({"measured": "stall between steps"} | stalls(lines))
+        failed = ""
+    except (OSError, ValueError, KeyError, IndexError) as error:
+        failed = f"{type(error).__name__}: {error}"
+    shutil.rmtree(folder, ignore_errors=True)
+    emit({"done": not failed, "failed": failed})
+    os._exit(0)
+
+
+def _wait_for(condition: Callable[[], bool]) -> None:
+    while not condition():
+        time.sleep(POLL_SECONDS)
+
+
+def _lines(folder: Path) -> list[dict[str, Any]]:
+    """Return the lines of metrics that are written whole."""
+    text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def _content(options: ProgramOptions, iterations: int, *, asynchronous: bool) -> dict[str, Any]:
     saves = {
         "folder": "checkpoints",
-        "interval": 0,
+        "interval": INTERVAL if asynchronous else 0,
         "keep": 1,
         "asynchronous": asynchronous,
         "resume_changed": True,  # the second training is longer
@@ -76,8 +108,9 @@ def _content(options: ProgramOptions, iterations: int, *, asynchronous: bool) ->
 
 
 def _events(folder: Path, kind: str) -> list[dict[str, Any]]:
-    events = specs.metrics(folder, "events.jsonl")
-    return [event for event in events if event["event"] == kind]
+    text = (folder / "events.jsonl").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    return [event for event in map(json.loads, lines) if event["event"] == kind]
 
 
 def _loop_row(options: ProgramOptions, lines: list[dict[str, Any]], name: str) -> dict[str, Any]:
@@ -105,7 +138,9 @@ def stalls(lines: list[dict[str, Any]]) -> dict[str, Any]:
 
     A save in the background takes its copy in one gap and may slow the steps that follow.
     """
+    first = lines[0]["iteration"] if lines else 0
     times = [line["time"] for line in lines]
     gaps = [after - before for before, after in itertools.pairwise(times)]
     usual = statistics.median(gaps) if gaps else 0.0
-    return {"usual_gap_seconds": usual, "extra_seconds": [gap - usual for gap in gaps]}
+    extra = {first + 1 + place: round(gap - usual, 4) for place, gap in enumerate(gaps)}
+    return {"usual_gap_seconds": usual, "extra_seconds_before_step": extra}

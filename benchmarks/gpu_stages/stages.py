@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.gpu_stages.job import DEEPSPEED, PLAIN, TORCH, TRAINER, Job
@@ -155,7 +155,7 @@ def large(*, rehearsal: bool) -> list[Job]:
     """Return 6.7B, for a GPU with more than 100 GiB."""
     if rehearsal:
         return []
-    common: dict[str, Any] = {"rehearsal": False, "shape": "6.7b", "micro_batch": 1, "seconds": 90}
+    common: dict[str, Any] = {"rehearsal": False, "shape": "6.7b", "micro_batch": 1, "seconds": 120}
     return [
         throughput_job("6.7b", "ours", program="ours", **common),
         throughput_job("6.7b", "PyTorch", program="even-compiled", **common),
@@ -168,7 +168,7 @@ def saving(*, rehearsal: bool) -> list[Job]:
     if rehearsal:
         options |= {"shape": "rehearsal", "micro_batch": 1, "num_micro_batches": 2}
     arguments = {"options": options}
-    return [Job("saving", "saves and resume", "saving:measure", 120, 45, arguments)]
+    return [Job("saving", "saves and resume", "saving:measure", 170, 60, arguments)]
 
 
 def precision(*, rehearsal: bool) -> list[Job]:
@@ -213,6 +213,9 @@ STAGES: dict[str, Callable[..., list[Job]]] = {
 }
 
 
-def jobs_of(stages: list[str], *, rehearsal: bool) -> list[Job]:
-    """Return the jobs of the stages, in the order the stages are named."""
-    return [job for stage in stages for job in STAGES[stage](rehearsal=rehearsal)]
+def jobs_of(stages: list[str], *, rehearsal: bool, named: Sequence[str] = ()) -> list[Job]:
+    """Return the jobs of the stages, in the order the stages are named; with `named`, those that contain such a text."""
+    jobs = [job for stage in stages for job in STAGES[stage](rehearsal=rehearsal)]
+    if not named:
+        return jobs
+    return [job for job in jobs if any(text in f"{job.stage} {job.name}" for text in named)]

@@ -153,6 +153,20 @@ def test_evaluation_and_continued_text_are_those_of_the_other_engine(options, zy
     assert job.events("started")[0]["parameters"] == one.events("started")[0]["parameters"]
 
 
+def without_local_rank():
+    """A launcher that sets no LOCAL_RANK, as srun, or none at all."""
+    del os.environ["LOCAL_RANK"]
+
+
+def test_zero_3_trains_and_evaluates_where_the_launcher_sets_no_local_rank(zygote, run):
+    """Seen first on an H200, 2026-11-26: DeepSpeed looks for the variable in its first steps."""
+    short = {"iterations": 2, "global_batch": 2, "evaluation": {"interval": 2, "iterations": 1}}
+    plan = specs.spec(engine="deepspeed", zero_stage=3, **short)
+    job = zygote.train(run, plan, patch="training.test_deepspeed:without_local_rank")
+    assert job.code == 0, job.err
+    assert len(job.metrics) == 2
+
+
 def test_the_log_holds_our_lines_alone_and_nothing_is_left_behind(run):
     """By the command line, without launcher or LOCAL_RANK, in a home and a temporary folder of its own."""
     home = run / "home"

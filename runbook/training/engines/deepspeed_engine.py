@@ -18,7 +18,11 @@ from megatron.core.dist_checkpointing.mapping import is_main_replica
 
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.engines import engine, gpt_model
-from runbook.training.engines.deepspeed_start import initialize_engine, join_deepspeed
+from runbook.training.engines.deepspeed_start import (
+    initialize_engine,
+    join_deepspeed,
+    local_rank_variable,
+)
 from runbook.training.engines.engine import MicroBatches, OptimizerUpdate, WeightPart, whole_shape
 from runbook.training.process_groups import device
 
@@ -134,11 +138,12 @@ class DeepSpeedEngine(engine.TrainingEngine):
         """Forward and backward of one step."""
         self._expect(num_microbatches)
         total = torch.zeros((), device=device())
-        for index in range(num_microbatches):
-            self.engine.set_gradient_accumulation_boundary(index + 1 == num_microbatches)
-            loss = self.engine(**next(batches))
-            self.engine.backward(loss)
-            total += loss.detach()
+        with local_rank_variable():  # ZeRO 3 compares the order of its modules in the first steps
+            for index in range(num_microbatches):
+                self.engine.set_gradient_accumulation_boundary(index + 1 == num_microbatches)
+                loss = self.engine(**next(batches))
+                self.engine.backward(loss)
+                total += loss.detach()
         return float(total)
 
     def update(self, learning_rate: float) -> OptimizerUpdate:
@@ -179,7 +184,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
     @contextlib.contextmanager
     def _evaluating(self) -> Iterator[None]:
         self.engine.module.eval()
-        with torch.no_grad():
+        with torch.no_grad(), local_rank_variable():
             yield
         self.engine.module.train()
 
