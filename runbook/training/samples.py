@@ -195,9 +195,7 @@ class BatchReader:
         batch = Batch()
         with self.clock.during(DATA):
             if group is None or group.rank() == 0:
-                batch = {
-                    key: value.to(self.device, non_blocking=True) for key, value in read().items()
-                }
+                batch = {key: self._on_device(value) for key, value in read().items()}
             if group is None:
                 return batch
             if batch:
@@ -208,6 +206,12 @@ class BatchReader:
                 message, parallel_state.get_tensor_model_parallel_src_rank(), group=group
             )
             return _unpack(message)
+
+    def _on_device(self, value: torch.Tensor) -> torch.Tensor:
+        """Return what was read on this rank's device; from pinned memory, as the host else waits for the GPU."""
+        if self.device.type == "cuda":
+            value = value.pin_memory()  # which does nothing for what was read ahead
+        return value.to(self.device, non_blocking=True)
 
     def read(self, dataset: Any, indices: range) -> Batch:
         """These samples as a micro-batch on the host; a rank of a context-parallel group gets its pieces of each."""

@@ -323,7 +323,10 @@ def _verify(checkpoint: CheckpointFolder) -> str:
     ranks = torch.distributed.get_world_size()
     problems = [""] * ranks
     own = sorted(checkpoint.metadata["files"])[rank::ranks]
-    torch.distributed.all_gather_object(problems, folders.checksum_fault(checkpoint, own))
+    # On a CPU, other ranks use the cores.
+    threads = torch_dist.MOST_FILES if on_gpu() else 1
+    fault = folders.checksum_fault(checkpoint, own, threads)
+    torch.distributed.all_gather_object(problems, fault)
     return next(filter(None, problems), "")
 
 

@@ -425,17 +425,21 @@ def _data_offset(item: Any, item_bytes: int, chunk: Box, dtype: torch.dtype) -> 
 def _copy(
     stream: BinaryIO, where: int, chunk: Box, common: Box, dtype: torch.dtype, target: torch.Tensor
 ) -> None:
-    """Copy a box out of a stored chunk, which begins at byte `where`: rows together where they are whole."""
-    if common.width == chunk.width:
-        rows = max(1, PIECE_BYTES // (chunk.width * dtype.itemsize))
-    else:
-        rows = 1
+    """Copy a box out of a stored chunk, which begins at byte `where`, by way of pieces of many rows on the host.
+
+    Under another layout a row is only a part of a stored one. A GPU's copy of each alone would take longer than its
+    bytes. From a pinned piece a GPU copies while the next piece is read; torch uses the memory again after the copy.
+    """
+    rows = max(1, PIECE_BYTES // (common.width * dtype.itemsize))
     for first in range(0, common.height, rows):
-        piece = torch.empty(min(rows, common.height - first), common.width, dtype=dtype)
+        height = min(rows, common.height - first)
+        piece = torch.empty(height, common.width, dtype=dtype, pin_memory=target.is_cuda)
         number = (common.top - chunk.top + first) * chunk.width + common.left - chunk.left
-        stream.seek(where + number * dtype.itemsize)
-        read_bytes(stream, piece)
-        target[first : first + rows].copy_(piece)
+        runs = [piece] if common.width == chunk.width else piece.unbind()
+        for index, run in enumerate(runs):
+            stream.seek(where + (number + index * chunk.width) * dtype.itemsize)
+            read_bytes(stream, run)
+        target[first : first + height].copy_(piece, non_blocking=True)
 
 
 def read_bytes(stream: BinaryIO, into: torch.Tensor) -> None:
