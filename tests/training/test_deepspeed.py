@@ -362,3 +362,20 @@ def test_a_step_that_is_left_out_leaves_no_gradient_behind(
         if not ours["skipped"]:
             assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
             assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-4)
+
+
+def srun():
+    """A patch: the ranks are srun's tasks, which have no LOCAL_RANK."""
+    names = {
+        "RANK": "SLURM_PROCID",
+        "WORLD_SIZE": "SLURM_STEP_NUM_TASKS",
+        "LOCAL_RANK": "SLURM_LOCALID",
+    }
+    for name, of_slurm in names.items():
+        os.environ[of_slurm] = os.environ.pop(name, "1" if name == "WORLD_SIZE" else "0")
+
+
+def test_zero_3_trains_under_srun(zygote, run):
+    content = specs.spec(engine="deepspeed", zero_stage=3, copies=1, iterations=2)
+    job = zygote.train(run, content, patch="training.test_deepspeed:srun")
+    assert len(job.losses()) == 2

@@ -90,16 +90,15 @@ def quiet_stdout() -> contextlib.AbstractContextManager[Any]:
 def local_rank_variable() -> Iterator[None]:
     """Name the GPU of this rank as DeepSpeed asks for it.
 
-    It reads LOCAL_RANK as a number of a GPU, which is wrong where each rank sees one GPU alone, and requires Open MPI's
-    variable to be equal; without a launcher neither is set.
+    It reads LOCAL_RANK as a number of a GPU, which is wrong where each rank sees one GPU alone, and
+    srun does not set it. It stays set, because ZeRO 3 reads it again in the first forward pass. Open
+    MPI's variable would have to be equal, and is put back.
     """
-    before = dict(os.environ)
     os.environ["LOCAL_RANK"] = str(torch.cuda.current_device() if on_gpu() else 0)
-    os.environ.pop("OMPI_COMM_WORLD_LOCAL_RANK", None)
+    open_mpi = os.environ.pop("OMPI_COMM_WORLD_LOCAL_RANK", None)
     try:
         yield
     finally:
-        for name in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"):
-            os.environ.pop(name, None)
-            if name in before:
-                os.environ[name] = before[name]
+        os.environ.pop("OMPI_COMM_WORLD_LOCAL_RANK", None)
+        if open_mpi is not None:
+            os.environ["OMPI_COMM_WORLD_LOCAL_RANK"] = open_mpi
