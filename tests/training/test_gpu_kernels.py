@@ -24,9 +24,9 @@ class One:
 @pytest.fixture(scope="module")
 def kernels():
     """The modules of kernels; conftest.py has them interpreted."""
-    from runbook.training.kernels import activation, loss, norm
+    from runbook.training.kernels import activation, loss, norm, sums
 
-    return {"activation": activation, "loss": loss, "norm": norm}
+    return {"activation": activation, "loss": loss, "norm": norm, "sums": sums}
 
 
 def relative(found, expected):
@@ -109,6 +109,35 @@ def test_cross_entropy_leaves_padding_out(kernels, dtype):
         exact[..., :650].reshape(-1, 650), labels.view(-1), reduction="none"
     ).view(5, 3)
     compare([losses], [expected], [scores], [exact], GAPS[dtype])
+
+
+@pytest.mark.parametrize("hooked", [True, False])
+def test_a_bias_adds_its_gradients_up_in_float32(kernels, hooked):
+    (values,), (exact,) = pairs(HALF, (45, 3, 200))
+    bias = torch.nn.Parameter(torch.zeros(200, dtype=HALF))
+    assert relative(kernels["sums"].column_sum(values.detach(), bias), exact.sum((0, 1))) < 6e-3
+    bias.main_grad = torch.zeros(200)
+    bias.sums_in_place, bias.needs_hook = True, hooked
+    for _ in range(2):
+        handed_over = kernels["sums"].column_sum(values.detach(), bias)
+        assert (handed_over is None) is not hooked
+    assert relative(bias.main_grad, 2 * exact.sum((0, 1))) < 1e-6
+
+
+def test_a_norm_adds_its_gradients_up_in_float32(kernels):
+    (values, weight, bias), exact = pairs(SINGLE, (45, 3, 96), (96,), (96,))
+    parameters = [torch.nn.Parameter(weight.detach()), torch.nn.Parameter(bias.detach())]
+    for parameter in parameters:
+        parameter.main_grad = torch.zeros(96)
+        parameter.sums_in_place = True
+    result = kernels["norm"].normalize(values, *parameters, 1e-5)
+    expected = torch.nn.functional.layer_norm(exact[0], (96,), *exact[1:], 1e-5)
+    share = torch.randn_like(expected)
+    (result.double() * share).sum().backward()
+    (expected * share).sum().backward()
+    assert [parameter.grad for parameter in parameters] == [None, None]
+    for parameter, exact_parameter in zip(parameters, exact[1:], strict=True):
+        assert relative(parameter.main_grad, exact_parameter.grad) < 1e-6
 
 
 LAYOUTS = {

@@ -11,10 +11,13 @@ import torch
 import triton
 import triton.language as tl
 
+from runbook.training.kernels.sums import add_partials
+
 _ROWS = 16
 """Rows of a tile."""
 _COLUMNS = 256
 """Columns of a tile; 512 bytes in 16 bits, so that memory is read in whole lines."""
+_WARPS = 8
 _ROW_BLOCKS = 32
 """Programs along the rows in the backward pass; each writes one partial sum of the bias's gradient."""
 
@@ -39,7 +42,18 @@ class _Activation(torch.autograd.Function):
         rows = values.numel() // values.shape[-1]
         result = values.new_empty(*values.shape[:-1], width)
         grid = (triton.cdiv(rows, _ROWS), triton.cdiv(width, _COLUMNS))
-        _forward[grid](values, bias, result, rows, width, bias is not None, gated, _ROWS, _COLUMNS)
+        _activation_forward[grid](
+            values,
+            bias,
+            result,
+            rows,
+            width,
+            bias is not None,
+            gated,
+            _ROWS,
+            _COLUMNS,
+            num_warps=_WARPS,
+        )
         ctx.save_for_backward(values, bias)
         ctx.gated = gated
         return result
@@ -52,11 +66,12 @@ class _Activation(torch.autograd.Function):
         rows = gradient.numel() // width
         of_values = torch.empty_like(values)
         is_biased = bias is not None
-        partial_shape = (_ROW_BLOCKS, values.shape[-1]) if is_biased else (0,)
-        partial = torch.empty(partial_shape, dtype=torch.float32, device=values.device)
+        partial = torch.empty(
+            1, _ROW_BLOCKS, values.shape[-1], dtype=torch.float32, device=values.device
+        )
         grid = (_ROW_BLOCKS, triton.cdiv(width, _COLUMNS))
         tiles = triton.cdiv(triton.cdiv(rows, _ROW_BLOCKS), _ROWS)
-        _backward[grid](
+        _activation_backward[grid](
             gradient,
             values,
             bias,
@@ -69,8 +84,10 @@ class _Activation(torch.autograd.Function):
             ctx.gated,
             _ROWS,
             _COLUMNS,
+            num_warps=_WARPS,
         )
-        return of_values, partial.sum(0).to(bias.dtype) if is_biased else None, None
+        of_bias = add_partials(partial, [bias])[0] if is_biased else None
+        return of_values, of_bias, None
 
 
 @triton.jit
@@ -79,7 +96,7 @@ def _sigmoid(x):
 
 
 @triton.jit
-def _forward(
+def _activation_forward(
     values,
     bias,
     result,
@@ -113,7 +130,7 @@ def _forward(
 
 
 @triton.jit
-def _backward(
+def _activation_backward(
     gradient,
     values,
     bias,

@@ -22,6 +22,7 @@ def use_fused_layers(model: Any) -> None:
         forward = _fused_forward(module)
         if forward is not None:
             module.forward = forward
+            module.sums_gradients = True
 
 
 def _fused_forward(module: Any) -> Callable[..., Any] | None:

@@ -35,28 +35,29 @@ def sum_gradients_in_place(model: Any, *, overlaps: bool) -> None:
     that runs when autograd hands a gradient over, so each weight needs one, with any numbers in it.
     """
     on_cpu = not on_gpu()
-    if on_cpu and (overlaps or model.config.sequence_parallel):
+    if on_cpu and model.config.sequence_parallel:
         return
-    if on_cpu:
+    if on_cpu and not overlaps:
         for module in model.modules():
             if hasattr(module, "vocab_start_index"):
                 module.forward = functools.partial(_embed, module)
     for module in model.modules():
-        if not (on_cpu or getattr(module, "_forward_impl", None) is multiply):
+        is_own = getattr(module, "_forward_impl", None) is multiply
+        if not (on_cpu or is_own or getattr(module, "sums_gradients", False)):
             continue
         for weight in module.parameters(recurse=False):
             weight.sums_in_place = True
             weight.needs_hook = overlaps
-    if overlaps and model.pre_process and model.post_process:
-        # The embedding's gradient of a tied weight is added to the head's by autograd, before the hook.
-        for weight in _tied_weights(model):
-            weight.sums_in_place = False
+    for weight in _tied_weights(model):
+        # The head adds to its sum, the embedding hands its gradient over. Before a hook, autograd would
+        # add what both hand over, so there the head's gradient has to be a real one too.
+        weight.sums_in_place = not overlaps
 
 
 def _tied_weights(model: Any) -> list[Any]:
-    if not model.share_embeddings_and_output_weights:
-        return []
-    return [model.shared_embedding_or_output_weight()]
+    """The weight that embedding and head share on this rank."""
+    is_tied = model.share_embeddings_and_output_weights and model.pre_process and model.post_process
+    return [model.shared_embedding_or_output_weight()] if is_tied else []
 
 
 def multiply(
@@ -89,15 +90,14 @@ class _Linear(torch.autograd.Function):
         group: Any,
         is_cut: bool,
     ) -> torch.Tensor:
-        ctx.save_for_backward(values, weight)
+        ctx.save_for_backward(values, weight, bias)
         ctx.group = group
         ctx.is_cut = is_cut
-        ctx.is_biased = bias is not None
         return _product(_gathered(values, group) if is_cut else values, weight.t(), bias)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        values, weight = ctx.saved_tensors
+        values, weight, bias = ctx.saved_tensors
         gradient = gradients[0]
         whole = _gathered(values, ctx.group) if ctx.is_cut else values
         of_whole = _product(gradient, weight, None)
@@ -112,7 +112,7 @@ class _Linear(torch.autograd.Function):
         elif ctx.group:
             message = torch.distributed.all_reduce(of_whole, group=ctx.group, async_op=True)
         of_weight = _weight_gradient(weight, gradient, whole)
-        of_bias = gradient.sum(0) if ctx.is_biased else None
+        of_bias = None if bias is None else _bias_gradient(bias, gradient)
         if message is not None:
             message.wait()
         return of_values, of_weight, of_bias, None, None
@@ -136,15 +136,26 @@ def _weight_gradient(
     weight: Any, gradient: torch.Tensor, values: torch.Tensor
 ) -> torch.Tensor | None:
     """Add the gradient to the weight's sum; return it where autograd has to hand one over."""
-    if not getattr(weight, "sums_in_place", False):
-        total = torch.zeros_like(weight)
-        _add_product(gradient, values, total)
-        return total
-    _add_product(gradient, values, weight.main_grad)
-    if not getattr(weight, "needs_hook", False):
-        return None
-    weight.grad_added_to_main_grad = True
-    return torch.empty_like(weight)  # for the hook, which does not read it
+    if getattr(weight, "sums_in_place", False):
+        _add_product(gradient, values, weight.main_grad)
+        if not getattr(weight, "needs_hook", False):
+            return None
+        weight.grad_added_to_main_grad = True
+        return torch.empty_like(weight)  # for the hook, which does not read it
+    if gradient.device.type != "cpu":
+        return gradient.t() @ values
+    total = torch.zeros_like(weight)
+    cpu.add_weight_gradient(gradient, values, total)
+    return total
+
+
+def _bias_gradient(bias: Any, gradient: torch.Tensor) -> torch.Tensor | None:
+    """The sum over all tokens, as autograd has to get it."""
+    if gradient.device.type == "cpu":
+        return gradient.sum(0)
+    from runbook.training.kernels.sums import column_sum
+
+    return column_sum(gradient, bias)
 
 
 def _add_product(gradient: torch.Tensor, values: torch.Tensor, total: torch.Tensor) -> None:

@@ -44,7 +44,7 @@ class _CrossEntropy(torch.autograd.Function):
         highest, sums, picked = torch.empty(
             3, rows, dtype=torch.float32, device=logits.device
         ).unbind(0)
-        _forward[(rows,)](
+        _loss_forward[(rows,)](
             logits, own_labels, highest, sums, picked, width, words, BLOCK=_BLOCK, num_warps=_WARPS
         )
         if group.size() > 1:
@@ -65,7 +65,7 @@ class _CrossEntropy(torch.autograd.Function):
         width = flat.shape[-1]
         weights = gradients[0].reshape(-1).float().contiguous()
         grid = (flat.numel() // width, triton.cdiv(width, _BLOCK))
-        _backward[grid](
+        _loss_backward[grid](
             flat,
             own_labels,
             normalizer,
@@ -79,7 +79,7 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 @triton.jit
-def _forward(logits, labels, highest_of, sum_of, picked_of, width, words, BLOCK: tl.constexpr):
+def _loss_forward(logits, labels, highest_of, sum_of, picked_of, width, words, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     start = logits + row * width
     # The smallest float32 stands for minus infinity, whose difference to itself is no number.
@@ -101,7 +101,7 @@ def _forward(logits, labels, highest_of, sum_of, picked_of, width, words, BLOCK:
 
 
 @triton.jit
-def _backward(logits, labels, normalizer_of, weights, width, words, BLOCK: tl.constexpr):
+def _loss_backward(logits, labels, normalizer_of, weights, width, words, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     place = logits + row * width + column

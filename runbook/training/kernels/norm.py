@@ -11,6 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
+from runbook.training.kernels.sums import add_partials, column_sum
+
 _PROGRAMS = 528
 """Of the backward pass: four for each multiprocessor of an H100; each sums its rows' gradients."""
 
@@ -62,7 +64,7 @@ class _Norm(torch.autograd.Function):
         result = torch.empty_like(values)
         mean = torch.empty(rows, dtype=torch.float32, device=values.device)
         scale = torch.empty_like(mean)
-        _forward[(rows,)](
+        _norm_forward[(rows,)](
             values,
             added_bias,
             residual,
@@ -79,10 +81,8 @@ class _Norm(torch.autograd.Function):
             bias is not None,
             **_block(width),
         )
-        ctx.save_for_backward(total, weight, mean, scale)
+        ctx.save_for_backward(total, weight, bias, added_bias, mean, scale)
         ctx.adds = adds
-        ctx.is_biased = bias is not None
-        ctx.added_bias_type = None if added_bias is None else added_bias.dtype
         if not adds:
             # What was not computed here has no gradient of its own.
             ctx.mark_non_differentiable(mean)
@@ -91,16 +91,15 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        total, weight, mean, scale = ctx.saved_tensors
+        total, weight, bias, added_bias, mean, scale = ctx.saved_tensors
         of_result = gradients[0].contiguous()
         of_total = gradients[1].contiguous() if ctx.adds else None
         width = total.shape[-1]
         rows = total.numel() // width
         of_values = torch.empty_like(total)
-        adds_bias = ctx.added_bias_type is not None
         programs = min(_PROGRAMS, rows)
         sums = torch.empty(3, programs, width, dtype=torch.float32, device=total.device)
-        _backward[(programs,)](
+        _norm_backward[(programs,)](
             of_result,
             of_total,
             total,
@@ -114,13 +113,11 @@ class _Norm(torch.autograd.Function):
             triton.cdiv(rows, programs),
             programs * width,
             ctx.adds,
-            adds_bias,
-            ctx.is_biased,
+            added_bias is not None,
+            bias is not None,
             **_block(width),
         )
-        of_weight = sums[0].sum(0).to(weight.dtype)
-        of_bias = sums[1].sum(0).to(weight.dtype) if ctx.is_biased else None
-        of_added = sums[2].sum(0).to(ctx.added_bias_type) if adds_bias else None
+        of_weight, of_bias, of_added = add_partials(sums, [weight, bias, added_bias])
         return of_values, of_added, of_values if ctx.adds else None, of_weight, of_bias, None
 
 
@@ -133,19 +130,18 @@ class _Add(torch.autograd.Function):
         residual = residual.contiguous()
         width = values.shape[-1]
         result = torch.empty_like(values)
-        ctx.is_biased = added_bias is not None
+        ctx.save_for_backward(added_bias)
         block = _block(width)
-        _sum[(values.numel() // width,)](
+        _residual_sum[(values.numel() // width,)](
             values, added_bias, residual, result, width, added_bias is not None, **block
         )
         return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (added_bias,) = ctx.saved_tensors
         gradient = gradients[0]
-        of_bias = None
-        if ctx.is_biased:
-            of_bias = gradient.reshape(-1, gradient.shape[-1]).sum(0)
+        of_bias = None if added_bias is None else column_sum(gradient, added_bias)
         return gradient, of_bias, gradient
 
 
@@ -156,7 +152,7 @@ def _block(width: int) -> dict[str, int]:
 
 
 @triton.jit
-def _forward(
+def _norm_forward(
     values,
     added_bias,
     residual,
@@ -198,7 +194,7 @@ def _forward(
 
 
 @triton.jit
-def _backward(
+def _norm_backward(
     of_result,
     of_total,
     total,
@@ -256,7 +252,7 @@ def _backward(
 
 
 @triton.jit
-def _sum(
+def _residual_sum(
     values,
     added_bias,
     residual,
