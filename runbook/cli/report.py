@@ -191,7 +191,12 @@ def report(
     records: bool,
 ) -> None:
     """Write the report of RUN again from its files, and say where it is: index.html, and report.html, one page to mail."""
-    from runbook.phases.report import file_notebook, write_report, write_tables
+    from runbook.phases.report import (
+        changed_files,
+        file_notebook,
+        write_checked_report,
+        write_tables,
+    )
     from runbook.records.pages.whole_report import write_whole_report
     from runbook.tools.redact.redacted_copy import write_redacted
 
@@ -201,8 +206,10 @@ def report(
         )
     for notebook in notebooks:
         click.echo(file_notebook(notebook, folder))
-    page = write_redacted(folder, out) if redact else write_report(folder)
+    page = write_redacted(folder, out) if redact else write_checked_report(folder)
     click.echo(page)
+    for line in changed_files(folder):
+        click.echo(f"{line} after it was recorded; the report says so.", err=True)
     if records:
         click.echo(write_whole_report(page.parent))
     if tables:

@@ -17,7 +17,7 @@ from runbook.phases import training_results
 from runbook.phases.job_control import training_jobs
 from runbook.phases.open_phase import VERSIONS, OpenPhase
 from runbook.planning import FULL, SMOKE
-from runbook.records.manifest import write_manifest
+from runbook.records.manifest import changed_records, write_manifest
 from runbook.records.pages import run_pages
 from runbook.records.run_state import read_run, run_verdict
 from runbook.results import run_tables
@@ -38,6 +38,22 @@ def write_report(folder: Path, *, manifest: bool = False) -> Path:
     if manifest:
         write_manifest(folder, read_run(folder).phase)
     return page
+
+
+def write_checked_report(folder: Path) -> Path:
+    """Write the report of a run again from its files, and name in it those that were changed after they were recorded.
+
+    For a report between phases. While a phase ends, its own files are newer than the manifest.
+    """
+    front_page = read_front_page(folder)._replace(changed=changed_files(folder))
+    page = run_pages.write_campaign(folder, front_page)
+    run_pages.write_runs_index(folder.parent)
+    return page
+
+
+def changed_files(folder: Path) -> list[str]:
+    """Return a line for each file that a report shows and that was changed or lost after it was recorded."""
+    return [f"{finding.kind}: {finding.file}" for finding in changed_records(folder)]
 
 
 def file_notebook(notebook: Path, folder: Path) -> str:

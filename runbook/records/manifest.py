@@ -346,6 +346,32 @@ def verify_run(run_folder: Path) -> list[Finding]:
     return sorted(findings, key=lambda finding: (finding.file, finding.kind))
 
 
+DRAWN = (
+    "events.jsonl",
+    *(f"{folder}{name}.jsonl" for folder in ("", "smoke/") for name in _LINES),
+    "records/*.json",
+    "evaluation/*",
+)
+"""Files whose numbers a report shows."""
+
+
+def changed_records(run_folder: Path) -> list[Finding]:
+    """Return the files that a report is drawn from and that were changed or lost after they were recorded.
+
+    Empty where nothing was recorded yet. Only these are read, not the checkpoints and token files.
+    """
+    if not (run_folder / MANIFEST_NAME).exists():
+        return []
+    done = phases_done(run_folder)
+    drawn = {
+        name: entry
+        for name, entry in read_manifest(run_folder).items()
+        if _matches(name, DRAWN) and not name.startswith("records/history/")
+    }
+    findings = [_compare(run_folder, name, entry, done) for name, entry in drawn.items()]
+    return [finding for finding in findings if finding is not None]
+
+
 def _is_copy(name: str) -> bool:
     return name.startswith(f"{COPIES}/")
 

@@ -223,6 +223,19 @@ def test_neither_a_report_nor_a_later_phase_blesses_what_was_changed_after_the_r
     assert {finding.file for finding in verify_run(trained)} == set(TRAINED) - growing
 
 
+def test_a_report_names_the_files_that_were_changed_before_it_was_written(trained, monkeypatch):
+    monkeypatch.setattr(report, "read_front_page", lambda folder: FrontPage())
+    pages = [trained / "index.html", trained / "report.html"]
+    report.write_checked_report(trained)
+    assert not any("This page shows files" in page.read_text() for page in pages)
+    metrics = trained / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace("3.6", "2.6"))
+    report.write_checked_report(trained)
+    assert all("changed: metrics.jsonl" in page.read_text() for page in pages)
+    metrics.unlink()
+    assert report.changed_files(trained) == ["missing: metrics.jsonl"]
+
+
 def test_what_jobs_append_to_may_grow_until_its_phase_is_done_but_its_beginning_stays(trained):
     path = twin_path(trained, "04-training")
     twin = find_twin(trained, "04-training")

@@ -75,6 +75,7 @@ class FrontPage(NamedTuple):
     comparison: Sequence[Row] = ()  # phase, what, planned, actual, ratio, remark
     tiles: Sequence[tuple[str, str, str]] = ()  # name, value, what stands beside it
     scores: Sequence[Row] = ()  # what, measure, samples, before and after the training
+    changed: Sequence[str] = ()  # files of the page that were changed after they were recorded
 
 
 class Chart(NamedTuple):
@@ -140,6 +141,7 @@ def _page_content(run: RunState, outcome: FrontPage, *, with_others: bool) -> di
     comparison = [_planned_row(row) for row in outcome.comparison or _comparison(run)]
     return {
         "run": run,
+        "changed": outcome.changed,
         "summary": summarize(run, main_points, scores),
         "tiles": [*_loss_tiles(outcome, main_points), *_score_tiles(scores)],
         "facts": _facts(run),

@@ -21,7 +21,7 @@ import yaml
 from runbook.core.errors import RecordError
 from runbook.core.files import write_text
 from runbook.params.schema.run_file import PHASES
-from runbook.phases.report import read_front_page
+from runbook.phases.report import changed_files, read_front_page
 from runbook.records import twin as ipynb
 from runbook.records.pages import page_parts, run_pages
 from runbook.records.pages.notebook_page import write_html
@@ -103,7 +103,8 @@ def write_redacted(folder: Path, out: Path | None = None) -> Path:
             write_text(out / name, _redacted_file(redactor, folder / name))
     for phase in PHASES:
         _write_record(redactor, folder, out, phase)
-    outcome = run_pages.FrontPage(*redactor.value([*read_front_page(folder)]))
+    front_page = read_front_page(folder)._replace(changed=changed_files(folder))
+    outcome = run_pages.FrontPage(*redactor.value([*front_page]))
     run_pages.write_campaign(out, outcome, shown_as=redactor.text(folder.name))
     _write_help(out)
     return out / "index.html"
