@@ -44,6 +44,12 @@ class Settings:
         data = self.run.data
         return self.blend or (TextShare(data.dataset, 1.0, self.dataset, data.folder),)
 
+    @property
+    def tokenizer(self) -> str:
+        """`gpt2`, or the path of the tokenizer. A relative path begins at the project's folder, as data.folder does."""
+        name = self.run.data.tokenizer
+        return name if name == "gpt2" else str(self.project / Path(name).expanduser())
+
     def value(self, key: str) -> Any:
         """The value of a dotted key, as plain text or number."""
         value: Any = self.run

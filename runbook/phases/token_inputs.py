@@ -27,6 +27,7 @@ def tokenize_options(settings: Settings) -> TokenizeOptions:
     return TokenizeOptions(
         **same_fields(TokenizeOptions, data)
         | {
+            "tokenizer": settings.tokenizer,
             "keep_sources": parse_names(data.keep_sources),
             "drop_sources": parse_names(data.drop_sources),
         }

@@ -109,7 +109,7 @@ def export_weights(
         exported = Exported(**{each.name: answer[each.name] for each in fields(Exported)})
         settings = params.load(str(folder / "run.yaml"))
         spec = read_plan_file(folder).phases[phase]
-        _write_tokenizer(settings.run.data.tokenizer, spec, part)
+        _write_tokenizer(settings.tokenizer, spec, part)
         (part / "README.md").write_text(
             _model_card(folder, settings, spec, exported), encoding="utf-8"
         )

@@ -53,7 +53,7 @@ def tokenizer_checks(settings: Settings) -> list[Check]:
         return []
     rule = "the tokenizer's file is read, and its tokens fit the model"
     try:
-        size = read_vocabulary_size(name)
+        size = read_vocabulary_size(settings.tokenizer)
     except DataError as error:
         remedy = "Set data.tokenizer to gpt2, a tokenizer.json or a SentencePiece .model."
         return [Check("vocabulary of the tokenizer", "fail", str(error), rule, remedy)]

@@ -36,7 +36,7 @@ def with_prompt_ids(settings: Settings, plan: Plan) -> Plan:
     phases = {}
     for name, phase in plan.phases.items():
         prompt = phase.sampling.prompt
-        ids = tuple(load_tokenizer(settings.run.data.tokenizer).encode(prompt)) if prompt else ()
+        ids = tuple(load_tokenizer(settings.tokenizer).encode(prompt)) if prompt else ()
         phases[name] = replace(phase, sampling=replace(phase.sampling, prompt_ids=ids))
     return replace(plan, phases=phases)
 
@@ -89,8 +89,8 @@ def read_plan_file(folder: Path) -> Plan:
 
 
 def tokenizer_of(folder: Path) -> str:
-    """The name of a run's tokenizer, as its run.yaml has it."""
-    return params.load(str(folder / "run.yaml")).run.data.tokenizer
+    """The name or path of a run's tokenizer, by its run.yaml."""
+    return params.load(str(folder / "run.yaml")).tokenizer
 
 
 def changed_values(folder: Path, settings: Settings) -> list[tuple[str, Any, Any]]:

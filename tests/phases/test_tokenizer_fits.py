@@ -13,6 +13,7 @@ from toy_run import PROJECT
 from runbook import params
 from runbook.core.errors import PlanError
 from runbook.phases.p02_data import phase as data
+from runbook.phases.token_inputs import tokenize_options
 from runbook.planning import Plan
 from runbook.runs.machine import make_plan_here
 
@@ -68,6 +69,20 @@ def test_padding_and_room_for_special_tokens_are_no_warning(tmp_path):
 def test_a_tokenizer_that_is_only_on_the_cluster_is_not_known_here(tmp_path):
     plan = make_plan_here(settings_with(tmp_path / "there" / "tokenizer.json"))
     assert verdicts(plan)["vocabulary of the tokenizer"] == "unknown"
+
+
+def test_a_relative_path_begins_at_the_project_in_whatever_folder_one_works(tmp_path, monkeypatch):
+    write_tokenizer(tmp_path, 60_000)
+    settings = replace(settings_with(Path("tokenizer.json")), project=tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert settings.tokenizer == str(tmp_path / "tokenizer.json")
+    assert tokenize_options(settings).tokenizer == settings.tokenizer
+    with pytest.raises(PlanError, match="60,000 tokens"):
+        make_plan_here(settings)
+    assert settings_with(Path("/models/tokenizer.json")).tokenizer == "/models/tokenizer.json"
+    assert tokenize_options(settings_with(Path("gpt2"))).tokenizer == "gpt2"
 
 
 def test_a_file_that_is_no_tokenizer_stops_the_plan(tmp_path):

@@ -272,7 +272,8 @@ class Data(Strict):
     append_eod: StrictBool = True
     """Put the end-of-document token after each document; without it documents run together."""
     tokenizer: str = "gpt2"
-    """`gpt2` (shipped), or a path to a Hugging Face tokenizer.json or SentencePiece model."""
+    """`gpt2` (shipped), or a path to a Hugging Face tokenizer.json or SentencePiece model; a relative path begins at the
+    project's folder."""
     special_tokens: StrictBool = False
     """Read a literal <|endoftext|> inside a text as the token (as Megatron with Hugging Face does), not as letters."""
     split: Annotated[str, Field(pattern=r"^\d+(\.\d+)?,\d+(\.\d+)?,\d+(\.\d+)?$")] = "949,50,1"

@@ -55,7 +55,7 @@ def rehearse_stop(open_phase: OpenPhase) -> None:
 def show_samples(open_phase: OpenPhase) -> View:
     """What the model wrote before the first step and after the last."""
     rows = training_results.sample_rows(
-        open_phase.folder, open_phase.phase_plan, open_phase.settings.run.data.tokenizer
+        open_phase.folder, open_phase.phase_plan, open_phase.settings.tokenizer
     )
     empty = "training.sample_prompt is empty: no sample was asked for."
     return View([Table(rows, "The same prompt before and after") if rows else empty])

@@ -68,7 +68,7 @@ def held_out_texts(folder: Path, settings: Settings, plan: Plan) -> Iterator[Tex
     """Yield the first held-out documents of each source, in sequences of the training's length."""
     if plan.data.mock:
         return
-    tokenizer = load_tokenizer(settings.run.data.tokenizer)
+    tokenizer = load_tokenizer(settings.tokenizer)
     phase_plan = plan.phases[FULL]
     end = phase_plan.sampling.end_of_document
     length = phase_plan.model.sequence_length
@@ -137,7 +137,7 @@ def score_built_in(folder: Path, settings: Settings, plan: Plan) -> list[Row]:
 
 def _sentences_of_pairs(settings: Settings, phase_plan: PhasePlan) -> Iterator[Text]:
     """Yield both sentences of each minimal pair as texts: the right one, then the wrong one."""
-    tokenizer = load_tokenizer(settings.run.data.tokenizer)
+    tokenizer = load_tokenizer(settings.tokenizer)
     end = phase_plan.sampling.end_of_document
     for phenomenon, *sentences in minimal_pairs():
         for sentence in sentences:

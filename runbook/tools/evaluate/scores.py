@@ -136,7 +136,7 @@ def score(run_folder: Path, wish: Wish) -> Table:
             _require_data(manager, missing)
             model: Any = "hf"
             if wish.exported is None:
-                model = TrainerModel(run_folder, spec, settings.run.data.tokenizer)
+                model = TrainerModel(run_folder, spec, settings.tokenizer)
             device = "cpu" if spec.device == "cpu" else "cuda"
             answers = run_tasks(manager, missing, model, wish, device)
             # The model knows its iteration only after it has answered.
