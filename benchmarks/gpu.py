@@ -39,15 +39,15 @@ SECONDS = 330.0
 
 def main() -> None:
     """Carry out what the command line asks for."""
-    given = _arguments()
-    if given.plan:
+    arguments = _arguments()
+    if arguments.plan:
         from benchmarks.gpu_stages import planned
 
-        print("\n".join(planned.compare(given.plan)))
-    elif given.write_losses:
+        print("\n".join(planned.compare(arguments.plan)))
+    elif arguments.write_losses:
         write_losses()
-    elif given.out:
-        measure(given)
+    elif arguments.out:
+        measure(arguments)
     else:
         sys.exit("python -m benchmarks.gpu: give --out FOLDER, --plan FILE or --write-losses")
 
@@ -70,15 +70,15 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def measure(given: argparse.Namespace) -> None:
+def measure(arguments: argparse.Namespace) -> None:
     """Run the stages and print the table last."""
-    ends = time.monotonic() + given.seconds
+    ends = time.monotonic() + arguments.seconds
     with tempfile.TemporaryDirectory(prefix="gpu-caches-") as caches:
-        set_variables(Path(caches), rehearsal=given.rehearse)
+        set_variables(Path(caches), rehearsal=arguments.rehearse)
         signal.signal(signal.SIGTERM, _stop)
-        commit = given.commit or commit_of_git()
-        results = Results(given.out, rehearsal=given.rehearse, commit=commit)
-        jobs = stages.jobs_of(given.stages, rehearsal=given.rehearse, named=given.jobs)
+        commit = arguments.commit or commit_of_git()
+        results = Results(arguments.out, rehearsal=arguments.rehearse, commit=commit)
+        jobs = stages.jobs_of(arguments.stages, rehearsal=arguments.rehearse, named=arguments.jobs)
         try:
             Runner(jobs, results, ends).run()
         finally:

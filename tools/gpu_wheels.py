@@ -32,33 +32,33 @@ def main() -> None:
     )
     parser.add_argument("--folder", type=Path, default=Path(".whl"))
     parser.add_argument("--python", default="3.12", help="version of Python on the GPU machine")
-    given = parser.parse_args()
-    given.folder.mkdir(exist_ok=True)
-    for wheel in given.folder.glob("*.whl"):
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(exist_ok=True)
+    for wheel in arguments.folder.glob("*.whl"):
         wheel.unlink()
-    download(given.folder, given.python, [MEGATRON, *PURE])
+    download(arguments.folder, arguments.python, [MEGATRON, *PURE])
     # pydantic names the one version of pydantic-core that fits it, so pip chooses both together.
-    download(given.folder, given.python, ["pydantic"], with_dependencies=True)
-    build_deepspeed(given.folder)
-    report(given.folder)
+    download(arguments.folder, arguments.python, ["pydantic"], with_dependencies=True)
+    build_deepspeed(arguments.folder)
+    report(arguments.folder)
 
 
 def download(
     folder: Path, python: str, packages: list[str], *, with_dependencies: bool = False
 ) -> None:
     """Download wheels for the GPU machine's Python, whatever Python runs this program."""
-    words = [sys.executable, "-m", "pip", "download", "-q", "--only-binary", ":all:"]
-    words += ["--python-version", python, "--implementation", "cp"]
-    words += ["--platform", PLATFORM, "--platform", OLDER_PLATFORM, "-d", str(folder)]
-    words += [] if with_dependencies else ["--no-deps"]
-    subprocess.run([*words, *packages], check=True)
+    command = [sys.executable, "-m", "pip", "download", "-q", "--only-binary", ":all:"]
+    command += ["--python-version", python, "--implementation", "cp"]
+    command += ["--platform", PLATFORM, "--platform", OLDER_PLATFORM, "-d", str(folder)]
+    command += [] if with_dependencies else ["--no-deps"]
+    subprocess.run([*command, *packages], check=True)
 
 
 def build_deepspeed(folder: Path) -> None:
     """Build DeepSpeed's wheel from its source archive, without compiled operators."""
-    words = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
     environment = {**os.environ, "DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"}
-    subprocess.run([*words, "-w", str(folder), DEEPSPEED], check=True, env=environment)
+    subprocess.run([*command, "-w", str(folder), DEEPSPEED], check=True, env=environment)
 
 
 def report(folder: Path) -> None:

@@ -175,7 +175,7 @@ def _wide_gradient(sizes: Sizes, inner: int, columns: int) -> dict[str, Any]:
         total.add_(torch.mm(gradient.t(), inputs))
 
     slow = _time(sizes, [lambda p=pair: by_second_pass(*p) for pair in pairs])
-    found: dict[str, Any] = {"mm_then_add_seconds": slow}
+    row: dict[str, Any] = {"mm_then_add_seconds": slow}
 
     def by_product(gradient: torch.Tensor, inputs: torch.Tensor) -> None:
         torch.addmm(total, gradient.t(), inputs, out_dtype=torch.float32, out=total)
@@ -187,8 +187,8 @@ def _wide_gradient(sizes: Sizes, inner: int, columns: int) -> dict[str, Any]:
     fast = _time(sizes, [lambda p=pair: by_product(*p) for pair in pairs])
     operations = 2.0 * sizes.tokens * inner * columns
     correct = error < WGRAD_TOLERANCE
-    found |= {"addmm": _rate(operations, fast), "relative_error": error, "correct": correct}
-    return found | {"speedup": slow / fast}
+    row |= {"addmm": _rate(operations, fast), "relative_error": error, "correct": correct}
+    return row | {"speedup": slow / fast}
 
 
 def biases(sizes: Sizes) -> dict[str, Action]:
@@ -237,7 +237,7 @@ def _attention(
         torch.autograd.grad(forward(), (query, key, value), gradient)
 
     chosen = list(SDPBackend.__members__.values()) if backend is None else [backend]
-    chosen = [one for one in chosen if one is not SDPBackend.ERROR]
+    chosen = [choice for choice in chosen if choice is not SDPBackend.ERROR]
     with sdpa_kernel(chosen) if backend is not None else torch.enable_grad():
         forward_seconds = _time(sizes, [forward])
         both_seconds = _time(sizes, [both])

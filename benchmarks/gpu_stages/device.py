@@ -76,10 +76,10 @@ class StateReader:
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
         if torch.cuda.is_available():
-            words = [f"--query-gpu={','.join(STATE_FIELDS)}", "--format=csv,noheader,nounits"]
+            options = [f"--query-gpu={','.join(STATE_FIELDS)}", "--format=csv,noheader,nounits"]
             try:
                 self._process = subprocess.Popen(
-                    ["nvidia-smi", *words],
+                    ["nvidia-smi", *options],
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,
                     text=True,
@@ -96,7 +96,7 @@ class StateReader:
         except subprocess.TimeoutExpired:
             self._process.kill()
             return {}
-        values = [word.strip() for word in text.strip().split(",")]
+        values = [value.strip() for value in text.strip().split(",")]
         return dict(zip(STATE_FIELDS, values, strict=False))
 
 

@@ -62,7 +62,7 @@ def look(arguments: dict[str, Any], emit: Emit) -> None:
 
 def machine() -> dict[str, Any]:
     """Return the device, the host and the versions."""
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "device": device.device_name(),
         "python": platform.python_version(),
         "kernel": platform.release(),
@@ -77,13 +77,13 @@ def machine() -> dict[str, Any]:
     }
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(0)
-        found |= {
+        facts |= {
             "device_bytes": properties.total_memory,
             "multiprocessors": properties.multi_processor_count,
             "capability": list(torch.cuda.get_device_capability()),
             "l2_bytes": getattr(properties, "L2_cache_size", 0),
         }
-    return found
+    return facts
 
 
 def nvidia_smi() -> dict[str, str]:
@@ -91,7 +91,7 @@ def nvidia_smi() -> dict[str, str]:
     text = _first_line(
         ["nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader"]
     )
-    values = [word.strip() for word in text.split(",")]
+    values = [value.strip() for value in text.split(",")]
     return dict(zip(GPU_FIELDS, values, strict=False)) if len(values) > 1 else {"answer": text}
 
 
@@ -161,11 +161,11 @@ def _free_bytes(folder: str) -> int:
     return shutil.disk_usage(folder).free if Path(folder).exists() else 0
 
 
-def _first_line(words: list[str]) -> str:
+def _first_line(command: list[str]) -> str:
     """Return the first line a program prints, or why it does not run."""
     try:
         answer = subprocess.run(
-            words, capture_output=True, text=True, check=False, timeout=PROGRAM_SECONDS
+            command, capture_output=True, text=True, check=False, timeout=PROGRAM_SECONDS
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{type(error).__name__}: {error}"

@@ -28,16 +28,16 @@ def compare(path: Path) -> list[str]:
     lines = [f"{'row':34} {'planned / measured GiB':>24} {'error':>7} {'seconds':>17} {'error':>7}"]
     with planned_gpu(environment.get("device", "cpu"), environment.get("device_bytes", 0)):
         for row in content["rows"]:
-            words = words_of(row, environment.get("device", "cpu"))
-            if words:
-                row["planned"] = plan_of(row, words)
+            set_words = set_words_of(row, environment.get("device", "cpu"))
+            if set_words:
+                row["planned"] = plan_of(row, set_words)
                 lines.append(line_of(row))
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return lines
 
 
-def words_of(row: dict[str, Any], device: str) -> list[str]:
-    """Return the words that a plan of this row is made with; empty where it is not a step of the trainer."""
+def set_words_of(row: dict[str, Any], device: str) -> list[str]:
+    """Return the set_words that a plan of this row is made with; empty where it is not a step of the trainer."""
     if row.get("program") != "ours" or "median_seconds" not in row or row["shape"] not in MODELS:
         return []
     sequences = row["micro_batch"] * row["num_micro_batches"]
@@ -57,16 +57,16 @@ def words_of(row: dict[str, Any], device: str) -> list[str]:
     ]
 
 
-def plan_of(row: dict[str, Any], words: list[str]) -> dict[str, Any]:
+def plan_of(row: dict[str, Any], set_words: list[str]) -> dict[str, Any]:
     """Return planned bytes and seconds and how far they are from the measured ones, or why there is no plan."""
     try:
-        _, plan = load_plan("local", [*ALWAYS, *words])
+        _, plan = load_plan("local", [*ALWAYS, *set_words])
     except RunbookError as error:
         return {"failed": str(error)[:500]}
     planned_bytes = plan.memory["04-training"].least_bytes
     seconds = plan.time["04-training"].seconds_per_iteration
     return {
-        "words": words,
+        "set_words": set_words,
         "bytes": planned_bytes,
         "seconds": seconds,
         "memory_error": planned_bytes / row["peak_bytes"] - 1,

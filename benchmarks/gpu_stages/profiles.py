@@ -84,7 +84,7 @@ def summary(events: Iterable[dict[str, Any]], seconds: float) -> dict[str, Any]:
     busy = busy_microseconds(spans) / 1e6
     kinds = sums_by(spans, lambda span: kind_of(span.name))
     kernels = sums_by(spans, lambda span: span.name)
-    found = {
+    sums = {
         "step_seconds": seconds,
         "busy_seconds": busy,
         "idle_seconds": max(0.0, seconds - busy),
@@ -96,7 +96,7 @@ def summary(events: Iterable[dict[str, Any]], seconds: float) -> dict[str, Any]:
             for name, time_, count in kernels[:TOP]
         ],
     }
-    return found | {"profile_text": table(found)}
+    return sums | {"profile_text": table(sums)}
 
 
 def kind_of(name: str) -> str:
@@ -137,24 +137,23 @@ def busy_microseconds(spans: list[Span]) -> float:
     return busy
 
 
-def table(found: dict[str, Any]) -> str:
+def table(sums: dict[str, Any]) -> str:
     """Return the summary as text."""
-    seconds = found["step_seconds"]
+    seconds = sums["step_seconds"]
     lines = [
-        f"step {seconds * 1e3:.1f} ms, device busy {found['busy_seconds'] * 1e3:.1f} ms, "
-        f"idle {found['idle_seconds'] * 1e3:.1f} ms; host waited in {found['host_waits']} calls "
-        f"for {found['host_wait_seconds'] * 1e3:.1f} ms",
+        f"step {seconds * 1e3:.1f} ms, device busy {sums['busy_seconds'] * 1e3:.1f} ms, "
+        f"idle {sums['idle_seconds'] * 1e3:.1f} ms; host waited in {sums['host_waits']} calls "
+        f"for {sums['host_wait_seconds'] * 1e3:.1f} ms",
         "",
         f"{'kind':16} {'ms':>10} {'share':>7} {'count':>8}",
     ]
-    for kind, sums in found["kinds"].items():
-        milliseconds = sums["seconds"] * 1e3
-        lines.append(
-            f"{kind:16} {milliseconds:10.2f} {sums['seconds'] / seconds:7.1%} {sums['count']:8}"
-        )
+    for kind, total in sums["kinds"].items():
+        milliseconds = total["seconds"] * 1e3
+        share = total["seconds"] / seconds
+        lines.append(f"{kind:16} {milliseconds:10.2f} {share:7.1%} {total['count']:8}")
     lines += ["", f"{'ms':>10} {'share':>7} {'count':>8}  kernel"]
-    for row in found["top"]:
-        lines.append(
-            f"{row['seconds'] * 1e3:10.2f} {row['seconds'] / seconds:7.1%} {row['count']:8}  {row['kernel']}"
-        )
+    for row in sums["top"]:
+        milliseconds = row["seconds"] * 1e3
+        share = row["seconds"] / seconds
+        lines.append(f"{milliseconds:10.2f} {share:7.1%} {row['count']:8}  {row['kernel']}")
     return "\n".join(lines) + "\n"

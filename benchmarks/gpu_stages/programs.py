@@ -24,10 +24,10 @@ from runbook.plan_file import schema
 def _load_specs() -> Any:
     """Load tests/training/specs.py by its path: another package may be installed as `tests`."""
     path = Path(__file__).parents[2] / "tests" / "training" / "specs.py"
-    found = importlib.util.spec_from_file_location("gpu_benchmark_specs", path)
-    assert found and found.loader
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    source = importlib.util.spec_from_file_location("gpu_benchmark_specs", path)
+    assert source and source.loader
+    module = importlib.util.module_from_spec(source)
+    source.loader.exec_module(module)
     return module
 
 

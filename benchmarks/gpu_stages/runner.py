@@ -170,5 +170,5 @@ class Runner:
         fields: dict[str, Any] = {"stage": job.stage, "job": job.name, "state": state}
         fields |= {"reason": reason, "seconds": round(seconds, 1), "import_seconds": imported}
         self.results.add_job(**fields)
-        words = f"{job.stage:12} {job.name:28} {state:8} {seconds:6.1f} s  {reason[:150]}"
-        print(words.rstrip(), flush=True)
+        line = f"{job.stage:12} {job.name:28} {state:8} {seconds:6.1f} s  {reason[:150]}"
+        print(line.rstrip(), flush=True)

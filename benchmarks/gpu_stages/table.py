@@ -67,35 +67,35 @@ def _profile(row: dict[str, Any]) -> str:
 
 
 def _check(row: dict[str, Any]) -> str:
-    words = [
+    parts = [
         f"{key} {row[key]}"
         for key in ("agrees", "resumes", "resumed_exactly", "finite")
         if key in row
     ]
     if "worst_relative" in row:
-        words.append(f"worst {float(row['worst_relative']):.1e}")
+        parts.append(f"worst {float(row['worst_relative']):.1e}")
     if "not_run" in row:
-        words.append(row["not_run"])
-    return f"{row.get('engine', '')} {row['check']}: {', '.join(words)}"
+        parts.append(row["not_run"])
+    return f"{row.get('engine', '')} {row['check']}: {', '.join(parts)}"
 
 
 def _numbers(row: dict[str, Any]) -> str:
     """Return the numbers of a row of ceilings or saves, rates first."""
-    words = []
+    parts = []
     for key, value in row.items():
         if isinstance(value, dict) and "tflops" in value:
-            words.append(f"{key} {value['tflops']:.0f} TFLOP/s")
+            parts.append(f"{key} {value['tflops']:.0f} TFLOP/s")
         elif key == "tflops":
-            words.append(f"{value:.0f} TFLOP/s")
+            parts.append(f"{value:.0f} TFLOP/s")
         elif key == "gigabytes_per_second":
-            words.append(f"{value:.2f} GB/s")
+            parts.append(f"{value:.2f} GB/s")
         elif key == "saves":
-            words.append(", ".join(_save(save) for save in value))
+            parts.append(", ".join(_save(save) for save in value))
         elif "seconds" in key and isinstance(value, float) and "tflops" not in row:
-            words.append(f"{key.replace('_seconds', '')} {value * 1e3:.3f} ms")
+            parts.append(f"{key.replace('_seconds', '')} {value * 1e3:.3f} ms")
         elif key in ("correct", "relative_error", "speedup"):
-            words.append(f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}")
-    return "  ".join(words)
+            parts.append(f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}")
+    return "  ".join(parts)
 
 
 def _save(save: dict[str, Any]) -> str:

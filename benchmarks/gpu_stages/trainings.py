@@ -250,13 +250,13 @@ def fp16(arguments: dict[str, Any], emit: Emit) -> None:
         lines = train(folder, content)
         losses = losses_of(lines)
         skipped = [line["skipped"] for line in lines]
-        found = {
+        facts = {
             "losses": losses,
             "loss_scales": [line["loss_scale"] for line in lines],
             "skipped": skipped,
             "finite": all(math.isfinite(loss) for loss in losses),
         }
-        emit({"check": "20 steps fp16", "engine": "megatron-core"} | found)
+        emit({"check": "20 steps fp16", "engine": "megatron-core"} | facts)
 
 
 def _attempt(action: Any) -> dict[str, Any]:
