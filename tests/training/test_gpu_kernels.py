@@ -24,9 +24,10 @@ class One:
 @pytest.fixture(scope="module")
 def kernels():
     """The modules of kernels; conftest.py has them interpreted."""
-    from runbook.training.kernels import activation, loss, norm, sums
+    from runbook.training.kernels import activation, eight_bits, loss, norm, sums
 
-    return {"activation": activation, "loss": loss, "norm": norm, "sums": sums}
+    modules = (activation, eight_bits, loss, norm, sums)
+    return {module.__name__.rpartition(".")[2]: module for module in modules}
 
 
 def relative(found, expected):
@@ -138,6 +139,43 @@ def test_a_norm_adds_its_gradients_up_in_float32(kernels):
     assert [parameter.grad for parameter in parameters] == [None, None]
     for parameter, exact_parameter in zip(parameters, exact[1:], strict=True):
         assert relative(parameter.main_grad, exact_parameter.grad) < 1e-6
+
+
+def test_products_in_8_bits_are_as_exact_as_8_bits_are(kernels):
+    (values, weight, bias), exact = pairs(HALF, (48, 64), (32, 64), (32,))
+    eight_bits = kernels["eight_bits"]
+    # Triton's interpreter cuts digits off where a GPU rounds: the errors here are twice a GPU's.
+    with torch.no_grad():
+        found = eight_bits.product(values * 1e4, weight, bias)
+        assert relative(found, exact[0] * 1e4 @ exact[1].t() + exact[2]) < 0.12
+        (gradient,), (exact_gradient,) = pairs(HALF, (48, 32))
+        found = eight_bits.product_of_gradient(gradient * 1e-6, weight)
+        assert relative(found, exact_gradient * 1e-6 @ exact[1]) < 0.2
+        weight.mul_(2)  # as the optimizer changes it: the copy in 8 bits is made again
+        found = eight_bits.product_of_gradient(gradient, weight)
+        assert relative(found, 2 * exact_gradient @ exact[1]) < 0.2
+        zeros, scale = eight_bits.in_8_bits(torch.zeros(64, 16), torch.float8_e5m2)
+        assert zeros.float().abs().sum() == 0 and scale > 0
+
+
+@pytest.mark.training
+def test_a_training_in_8_bits_follows_one_in_bf16(zygote, tmp_path, corpus):
+    losses = {}
+    for fp8 in ("none", "tensorwise"):
+        folder = tmp_path / fp8
+        folder.mkdir()
+        (folder / "data").symlink_to(corpus)
+        content = specs.spec(
+            model={"sequence_length": 16, "positions": 16},
+            iterations=3,
+            global_batch=4,
+            precision="bf16",
+            tuning={"kernels": "compiled"},
+        )
+        content["precision"]["fp8"] = fp8
+        losses[fp8] = zygote.train(folder, content).losses()
+    assert losses["tensorwise"] == pytest.approx(losses["none"], rel=5e-3)
+    assert losses["tensorwise"] != losses["none"]
 
 
 LAYOUTS = {

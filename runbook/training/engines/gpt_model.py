@@ -41,7 +41,7 @@ from runbook.training import cpu
 from runbook.training.engines.engine import Shards, each_shard, sharded_weights
 from runbook.training.kernels import blocked, linear
 from runbook.training.kernels.blocked import blocked_attention, blocked_is_faster
-from runbook.training.kernels.choice import chosen_parts
+from runbook.training.kernels.choice import chosen_parts, fault_of_8_bits
 from runbook.training.ranks import cores_of_rank, on_gpu
 
 TEMPERATURE = 0.7
@@ -102,7 +102,7 @@ def build_model(spec: PhasePlan, *, draw: bool) -> list[GPTModel]:
             model.cuda(torch.cuda.current_device())
         model.to(DTYPES[spec.precision.format])
         _mark_cut_weights(model)
-        _use_own_kernels(model, parts)
+        _use_own_kernels(model, parts, in_8_bits=_has_own_8_bits(spec))
         if spec.precision.format != "fp32":
             cpu.widen_half_matmuls()
         if draw:
@@ -118,10 +118,15 @@ def kernel_parts(spec: PhasePlan) -> frozenset[str]:
     return chosen_parts(spec, has_transformer_engine=uses_transformer_engine(spec.engine))
 
 
-def _use_own_kernels(model: Gpt, parts: frozenset[str]) -> None:
+def _has_own_8_bits(spec: PhasePlan) -> bool:
+    """Whether products in 8 bits are the trainer's own; Transformer Engine has its own where it is installed."""
+    return spec.precision.fp8 == "tensorwise" and not uses_transformer_engine(spec.engine)
+
+
+def _use_own_kernels(model: Gpt, parts: frozenset[str], *, in_8_bits: bool) -> None:
     """Replace parts of the model by the trainer's own: on a CPU always its products, on a GPU `parts`."""
     if "linear" in parts or not on_gpu():
-        linear.use_own_layers(model)
+        linear.use_own_layers(model, in_8_bits=in_8_bits)
     # Triton is imported only where it is used: a CPU build of torch comes without it.
     if "layers" in parts:
         from runbook.training.kernels import layer
@@ -158,6 +163,7 @@ def transformer_config(spec: PhasePlan) -> TransformerConfig:
     recomputes_all = spec.recompute == "full"
     tuning = spec.tuning
     interleaved = parallel.virtual_pipeline > 1
+    uses_fp8 = spec.precision.fp8 != "none" and not _has_own_8_bits(spec)
     overlaps_sends = interleaved and tuning.overlap_pipeline == "always"
     return TransformerConfig(
         num_layers=model.layers,
@@ -184,8 +190,8 @@ def transformer_config(spec: PhasePlan) -> TransformerConfig:
         context_parallel_size=parallel.context,
         tp_comm_overlap=tuning.overlap_tensor,
         cuda_graph_impl="local" if tuning.cuda_graphs else "none",
-        fp8="hybrid" if spec.precision.fp8 != "none" else None,
-        fp8_recipe=spec.precision.fp8 if spec.precision.fp8 != "none" else "delayed",
+        fp8="hybrid" if uses_fp8 else None,
+        fp8_recipe=spec.precision.fp8 if uses_fp8 else "delayed",
         pipeline_model_parallel_size=parallel.pipeline,
         virtual_pipeline_model_parallel_size=parallel.virtual_pipeline if interleaved else None,
         num_layers_in_first_pipeline_stage=parallel.first_stage_layers or None,
@@ -219,7 +225,7 @@ def _refuse_without_parts(spec: PhasePlan) -> None:
         "overlap_tensor": tuning.overlap_tensor,
         "cuda_graphs": tuning.cuda_graphs,
     }
-    wants["fp8"] = spec.precision.fp8 != "none"
+    wants["fp8"] = spec.precision.fp8 != "none" and not _has_own_8_bits(spec)
     has_parts = {"a GPU": on_gpu(), "Transformer Engine": uses_transformer_engine(spec.engine)}
     if fuses:
         has_parts["Apex's CUDA code"] = layers._grad_accum_fusion_available
@@ -228,6 +234,8 @@ def _refuse_without_parts(spec: PhasePlan) -> None:
         missing := ", ".join(name for name, is_there in has_parts.items() if not is_there)
     ):
         raise RefusedError(f"{keys}: missing here: {missing}. Install it, or leave the key out")
+    if _has_own_8_bits(spec) and (fault := fault_of_8_bits(kernel_parts(spec))):
+        raise RefusedError(f"training.fp8 tensorwise without Transformer Engine: {fault}")
 
 
 def uses_fused_kernels() -> bool:

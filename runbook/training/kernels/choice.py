@@ -49,6 +49,17 @@ def chosen_parts(spec: PhasePlan, *, has_transformer_engine: bool) -> frozenset[
     return parts
 
 
+def fault_of_8_bits(parts: frozenset[str]) -> str:
+    """Say why products in 8 bits cannot run here; nothing where they can."""
+    if "linear" not in parts:
+        return triton_fault() or "it needs training.kernels auto or compiled"
+    if on_gpu() and torch.cuda.get_device_capability() < (8, 9):
+        return (
+            f"{torch.cuda.get_device_name()} has no products in 8 bits (Ada, Hopper and later have)"
+        )
+    return ""
+
+
 @functools.cache
 def triton_fault() -> str:
     """Say why no Triton kernel can run in this process; nothing where one ran.

@@ -16,12 +16,17 @@ from runbook.training import cpu
 from runbook.training.ranks import on_gpu
 
 
-def use_own_layers(model: Any) -> None:
-    """Let megatron-core's layers multiply by `multiply`; on a CPU, sequence parallel ones keep theirs."""
+def use_own_layers(model: Any, *, in_8_bits: bool = False) -> None:
+    """Let megatron-core's layers multiply by `multiply`; on a CPU, sequence parallel ones keep theirs.
+
+    `in_8_bits`: the products of the transformer layers, not the head's, have factors of 8 bits.
+    """
     for name, module in model.named_modules():
         if not hasattr(module, "_forward_impl") or (module.sequence_parallel and not on_gpu()):
             continue
-        module._forward_impl = multiply
+        is_in_layer = name.startswith("decoder.")
+        module._forward_impl = functools.partial(multiply, in_8_bits=in_8_bits and is_in_layer)
+        module.sums_gradients = True
         fuses_bias = on_gpu() or model.config.bias_activation_fusion
         if name.endswith("linear_fc1") and not fuses_bias:
             # Added while the product is in the cache, not in a pass of its own.
@@ -42,8 +47,7 @@ def sum_gradients_in_place(model: Any, *, overlaps: bool) -> None:
             if hasattr(module, "vocab_start_index"):
                 module.forward = functools.partial(_embed, module)
     for module in model.modules():
-        is_own = getattr(module, "_forward_impl", None) is multiply
-        if not (on_cpu or is_own or getattr(module, "sums_gradients", False)):
+        if not (on_cpu or getattr(module, "sums_gradients", False)):
             continue
         for weight in module.parameters(recurse=False):
             weight.sums_in_place = True
@@ -61,7 +65,12 @@ def _tied_weights(model: Any) -> list[Any]:
 
 
 def multiply(
-    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, **options: Any
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    *,
+    in_8_bits: bool = False,
+    **options: Any,
 ) -> torch.Tensor:
     """Replace the function that megatron-core's layers call."""
     group = options["tp_group"]
@@ -69,7 +78,7 @@ def multiply(
     messages = group if is_cut or options["allreduce_dgrad"] else None
     # Flat here: what a Function returns as a view of its own result may not be changed in place.
     rows = input.reshape(-1, input.shape[-1])
-    result: torch.Tensor = _Linear.apply(rows, weight, bias, messages, is_cut)  # type: ignore[no-untyped-call]
+    result: torch.Tensor = _Linear.apply(rows, weight, bias, messages, is_cut, in_8_bits)  # type: ignore[no-untyped-call]
     sequence = input.shape[0] * (group.size() if is_cut else 1)
     return result.view(sequence, *input.shape[1:-1], weight.shape[0])
 
@@ -89,18 +98,26 @@ class _Linear(torch.autograd.Function):
         bias: torch.Tensor | None,
         group: Any,
         is_cut: bool,
+        in_8_bits: bool,
     ) -> torch.Tensor:
         ctx.save_for_backward(values, weight, bias)
         ctx.group = group
         ctx.is_cut = is_cut
-        return _product(_gathered(values, group) if is_cut else values, weight.t(), bias)
+        ctx.in_8_bits = in_8_bits
+        whole = _gathered(values, group) if is_cut else values
+        if in_8_bits and _fits_8_bits(whole, weight):
+            return _eight_bits().product(whole, weight, bias)  # type: ignore[no-any-return]
+        return _product(whole, weight.t(), bias)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         values, weight, bias = ctx.saved_tensors
         gradient = gradients[0]
         whole = _gathered(values, ctx.group) if ctx.is_cut else values
-        of_whole = _product(gradient, weight, None)
+        if ctx.in_8_bits and _fits_8_bits(whole, weight):
+            of_whole = _eight_bits().product_of_gradient(gradient, weight)
+        else:
+            of_whole = _product(gradient, weight, None)
         # The message is under way while the weight's gradient is computed.
         of_values = of_whole
         message = None
@@ -115,7 +132,18 @@ class _Linear(torch.autograd.Function):
         of_bias = None if bias is None else _bias_gradient(bias, gradient)
         if message is not None:
             message.wait()
-        return of_values, of_weight, of_bias, None, None
+        return of_values, of_weight, of_bias, None, None, None
+
+
+def _eight_bits() -> Any:
+    """The module of 8-bit products; it imports Triton, which a CPU build of torch comes without."""
+    from runbook.training.kernels import eight_bits
+
+    return eight_bits
+
+
+def _fits_8_bits(rows: torch.Tensor, weight: torch.Tensor) -> bool:
+    return bool(_eight_bits().fits(rows.shape[0], *weight.shape))
 
 
 def _gathered(own: torch.Tensor, group: Any) -> torch.Tensor:

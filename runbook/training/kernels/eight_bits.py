@@ -1,0 +1,129 @@
+"""Matrix products in 8 bits without Transformer Engine: `training.fp8: tensorwise`.
+
+A layer's product and that of its input's gradient take factors in 8 bits (e4m3; gradients e5m2),
+each scaled by the largest of its own numbers now. The gradient of a weight is computed in bf16 and
+summed in float32, as without fp8: its factors would have to be transposed in memory, and it is the
+product that needs its digits. Attention, norms, embedding and head stay in bf16.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+WEIGHTS = torch.float8_e4m3fn
+GRADIENTS = torch.float8_e5m2
+_HIGHEST = {WEIGHTS: 448.0, GRADIENTS: 57344.0}
+_DIVISOR = 16
+"""Sizes of 8-bit factors are multiples of it: what the products of cuBLAS ask for."""
+_PARTS = 1024
+"""Programs that look for the largest number, each in its part."""
+_BLOCK = 2048
+
+
+def fits(*sizes: int) -> bool:
+    """Whether a product of these sizes can be computed in 8 bits."""
+    return all(size % _DIVISOR == 0 for size in sizes)
+
+
+def product(values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """`values @ weight.t() + bias` in bf16, of factors in 8 bits."""
+    factor, scale = in_8_bits(values, WEIGHTS)
+    kept = _weight_in_8_bits(weight)
+    return torch._scaled_mm(
+        factor,
+        kept.matrix.t(),
+        scale_a=scale,
+        scale_b=kept.scale,
+        bias=bias,
+        out_dtype=torch.bfloat16,
+        use_fast_accum=True,
+    )
+
+
+def product_of_gradient(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """`gradient @ weight` in bf16, of factors in 8 bits; sums are exact, as gradients need them."""
+    factor, scale = in_8_bits(gradient, GRADIENTS)
+    kept = _weight_in_8_bits(weight)
+    return torch._scaled_mm(
+        factor,
+        kept.transposed.t(),
+        scale_a=scale,
+        scale_b=kept.scale,
+        out_dtype=torch.bfloat16,
+        use_fast_accum=False,
+    )
+
+
+class _WeightIn8Bits:
+    """A weight in 8 bits, once for each of both products, until the optimizer changes it."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self.version = weight._version
+        self.matrix, self.scale = in_8_bits(weight, WEIGHTS)
+        # The product wants the sum's dimension last in memory, which it is not for `gradient @ weight`.
+        self.transposed = self.matrix.view(torch.uint8).t().contiguous().view(WEIGHTS)
+
+
+def _weight_in_8_bits(weight: Any) -> _WeightIn8Bits:
+    kept: _WeightIn8Bits | None = getattr(weight, "in_8_bits", None)
+    if kept is None or kept.version != weight._version:
+        with torch.no_grad():
+            kept = weight.in_8_bits = _WeightIn8Bits(weight.detach())
+            kept.version = weight._version
+    return kept
+
+
+def in_8_bits(values: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the numbers in 8 bits, and the float32 factor that they are to be multiplied by."""
+    values = values.contiguous()
+    count = values.numel()
+    blocks = triton.cdiv(count, _BLOCK)
+    parts = min(_PARTS, blocks)
+    highest = torch.empty(parts, dtype=torch.float32, device=values.device)
+    each = triton.cdiv(blocks, parts)
+    _largest[(parts,)](values, highest, count, each, BLOCK=_BLOCK)
+    result = torch.empty(values.shape, dtype=dtype, device=values.device)
+    scale = torch.empty((), dtype=torch.float32, device=values.device)
+    _cast[(blocks,)](
+        values, highest, result, scale, count, parts, _HIGHEST[dtype], PARTS=_PARTS, BLOCK=_BLOCK
+    )
+    return result, scale
+
+
+@triton.jit
+def _largest(values, highest, count, each, BLOCK: tl.constexpr):
+    part = tl.program_id(0)
+    start = part.to(tl.int64) * each * BLOCK
+    largest = tl.zeros([BLOCK], dtype=tl.float32)
+    for block in range(each):
+        place = start + block * BLOCK + tl.arange(0, BLOCK)
+        x = tl.load(values + place, mask=place < count, other=0.0).to(tl.float32)
+        largest = tl.maximum(largest, tl.abs(x))
+    tl.store(highest + part, tl.max(largest, axis=0))
+
+
+@triton.jit
+def _cast(
+    values,
+    highest,
+    result,
+    scale,
+    count,
+    parts,
+    most,
+    PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    # All zeros stay zeros: the smallest scale keeps the division finite.
+    part = tl.arange(0, PARTS)
+    largest = tl.max(tl.load(highest + part, mask=part < parts, other=0.0), axis=0)
+    largest = tl.maximum(largest, 1e-12)
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(values + place, mask=place < count, other=0.0).to(tl.float32)
+    # A rounded quotient may pass the most that the format has.
+    x = tl.minimum(tl.maximum(x * (most / largest), -most), most)
+    tl.store(result + place, x.to(result.dtype.element_ty), mask=place < count)
+    if tl.program_id(0) == 0:
+        tl.store(scale, largest / most)
