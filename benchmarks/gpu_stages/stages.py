@@ -191,11 +191,18 @@ def precision(*, rehearsal: bool) -> list[Job]:
 
 
 def repeats(*, rehearsal: bool) -> list[Job]:
-    """Return the first and the best row of 1.3B again: their spread is the noise of every comparison."""
+    """Return rows of 1.3B again, the best one twice: their spread is the noise of every comparison."""
     common: dict[str, Any] = {"rehearsal": rehearsal, "program": "ours", "shape": "1.3b"}
     jobs = [
-        throughput_job("repeats", "all kernels", **common),
+        throughput_job("repeats", "all kernels", profile=True, **common),
         throughput_job("repeats", "plain kernels", parts="", **common),
+        throughput_job(
+            "repeats",
+            "PyTorch even-compiled",
+            is_compiled=True,
+            **(common | {"program": "even-compiled"}),
+        ),
+        throughput_job("repeats", "all kernels, again", **common),
     ]
     return [] if rehearsal else jobs
 
