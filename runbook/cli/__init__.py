@@ -100,6 +100,11 @@ COMMANDS = {
         "runbook.cli.report:report",
         "Write the HTML report of a run again and say where it is.",
     ),
+    "publish": CommandRow(
+        Group.TOOLS,
+        "runbook.cli.report:publish",
+        "Write runs as one static site, redacted on request.",
+    ),
     "note": CommandRow(
         Group.CHANGE,
         "runbook.cli.report:note",

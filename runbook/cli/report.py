@@ -218,6 +218,33 @@ def report(
 
 
 @click.command()
+@click.argument("site", metavar="DIR", type=FOLDER)
+@click.argument("run_names", metavar="[RUN...]", nargs=-1)
+@click.option(
+    "--redact", is_flag=True, help="Copies without users, hosts, accounts, paths and buckets."
+)
+@RUNS
+def publish(site: Path, run_names: tuple[str, ...], redact: bool, runs: Path | None) -> None:
+    """Write runs into DIR as one static site: an index with their losses side by side, and each run's pages.
+
+    Without RUN: every run. DIR works from a file:// address, on any web server, as GitHub Pages and as a static Space of
+    Hugging Face. A DIR that publish wrote before is replaced. Job scripts and logs are not copied.
+    """
+    from runbook.records.run_state import read_runs
+    from runbook.runs.status import all_runs_folder, run_folder
+    from runbook.tools.publish.site import copy_whole_run
+    from runbook.tools.publish.site import publish as write_site
+    from runbook.tools.redact.redacted_copy import copy_redacted
+
+    if run_names:
+        folders = [run_folder(name, runs) for name in run_names]
+    else:
+        found = read_runs(all_runs_folder(runs))
+        folders = [run.folder for run in found if (run.folder / "plan.json").exists()]
+    click.echo(write_site(folders, site.absolute(), copy_redacted if redact else copy_whole_run))
+
+
+@click.command()
 @on_run_folder
 @click.argument("words", metavar="[TEXT]", nargs=-1)
 def note(folder: Path, words: tuple[str, ...]) -> None:

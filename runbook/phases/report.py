@@ -19,6 +19,7 @@ from runbook.phases.open_phase import VERSIONS, OpenPhase
 from runbook.planning import FULL, SMOKE
 from runbook.records.manifest import changed_records, write_manifest
 from runbook.records.pages import run_pages
+from runbook.records.pages.runs_index import write_runs_index
 from runbook.records.run_state import read_run, run_verdict
 from runbook.results import run_tables
 from runbook.results.history import PHENOMENON, read_scores
@@ -34,7 +35,7 @@ def write_report(folder: Path, *, manifest: bool = False) -> Path:
     `manifest` is for the end of a phase: the files that it wrote are recorded too. A report records only its own pages.
     """
     page = run_pages.write_campaign(folder, read_front_page(folder))
-    run_pages.write_runs_index(folder.parent)
+    write_runs_index(folder.parent)
     if manifest:
         write_manifest(folder, read_run(folder).phase)
     return page

@@ -198,15 +198,21 @@ def _score_names(runs: Sequence[RunFacts]) -> list[str]:
 
 def _differences(title: str, runs: Sequence[RunFacts], sides: Sequence[Row], source: str) -> Table:
     """Return the keys whose values are not the same in all runs."""
+    rows = differing_rows([run.name for run in runs], sides)
+    notes = () if rows else ("they do not differ",)
+    return Table(rows, title, notes, source=source)
+
+
+def differing_rows(names: Sequence[str], sides: Sequence[Row]) -> list[Row]:
+    """Return a row for each key whose values are not the same on all sides: the key, and a value by name."""
     keys = {key for side in sides for key in side}
-    rows = []
+    rows: list[Row] = []
     for key in sorted(keys):
         distinct_values = {json.dumps(side.get(key), default=str) for side in sides}
         if len(distinct_values) > 1:
-            by_run = {run.name: side.get(key) for run, side in zip(runs, sides, strict=True)}
-            rows.append({"key": key, **by_run})
-    notes = () if rows else ("they do not differ",)
-    return Table(rows, title, notes, source=source)
+            by_name = {name: side.get(key) for name, side in zip(names, sides, strict=True)}
+            rows.append({"key": key, **by_name})
+    return rows
 
 
 def _checks(base: RunFacts, other: RunFacts, allowed: Tolerance) -> list[Check]:

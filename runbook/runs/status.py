@@ -78,10 +78,14 @@ def scheduler_of(folder: Path) -> Scheduler:
     return get_scheduler(params.load(str(folder / "run.yaml")).site)
 
 
+def all_runs_folder(runs: Path | None) -> Path:
+    """Return the folder that a person named, else that of this project's runs."""
+    return runs or runs_folder(params.project_root())
+
+
 def status_of_all(runs: Path | None) -> str:
     """Return a table of all runs."""
-    folder = runs or runs_folder(params.project_root())
-    states = sorted(read_runs(folder), key=lambda run: run.name)
+    states = sorted(read_runs(all_runs_folder(runs)), key=lambda run: run.name)
     if not states:
         return "No runs yet: runbook run local makes the first one."
     rows = []

@@ -19,7 +19,8 @@ from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import said_by_html, set_aside
 from runbook.records.pages.notebook_page import LARGEST_PAGE, report
 from runbook.records.pages.page_parts import show_value
-from runbook.records.pages.run_pages import FrontPage, write_campaign, write_runs_index
+from runbook.records.pages.run_pages import FrontPage, write_campaign
+from runbook.records.pages.runs_index import write_runs_index
 from runbook.records.run_state import read_run, read_runs
 from runbook.runs.status import status_of_all
 

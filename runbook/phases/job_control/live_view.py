@@ -18,8 +18,15 @@ from runbook.display import Progress, show_text, sparkline
 from runbook.jobs.job_folder import ACTIVE, JobState, JobStatus
 from runbook.phases.open_phase import OpenPhase
 from runbook.plan_file.schema import PhasePlan
+from runbook.planning import FULL
 from runbook.planning.cost.step_inputs import peak_of
 from runbook.records.logbook import make_entry, write_logbook
+from runbook.records.pages.overlay import (
+    SECONDS_BETWEEN_LIVE_WRITES,
+    curve_of_rows,
+    write_live_curve,
+)
+from runbook.records.pages.runs_index import write_runs_index
 
 POLL_SECONDS = 1.0
 PATIENCE_SECONDS = 300.0
@@ -55,6 +62,7 @@ class LiveView:
         self.folder = folder
         self._written = 0
         self._device = ""
+        self._published = -math.inf
         self._asked, self._silent_since = -math.inf, math.inf
 
     def follow(
@@ -64,10 +72,13 @@ class LiveView:
     ) -> JobStatus:
         """Show the job until it ends, or until its metrics rows are `enough`."""
         status = state()
+        self._publish(is_running=status.state in ACTIVE)
+        write_runs_index(self.folder.parent)
         try:
             while self._lasts(status) and not (enough is not None and enough(self.metrics.read())):
                 self.progress.draw_beside(self.curve(), self.last_events())
                 self.progress.update(**self.facts(status))
+                self._publish_now_and_then()
                 time.sleep(POLL_SECONDS)
                 status = state()
         except KeyboardInterrupt:
@@ -93,6 +104,19 @@ class LiveView:
         """The final view, with everything the job wrote."""
         self.progress.draw_beside(self.curve(), self.last_events())
         self.progress.finish(**self.facts(status))
+        self._publish(is_running=status.state in ACTIVE)
+
+    def _publish_now_and_then(self) -> None:
+        if time.monotonic() - self._published >= SECONDS_BETWEEN_LIVE_WRITES:
+            self._publish(is_running=True)
+
+    def _publish(self, *, is_running: bool) -> None:
+        """Write the curve so far for the page of all runs; the smoke test's is on no such page."""
+        if self.phase_plan.phase != FULL:
+            return
+        self._published = time.monotonic()
+        rows = thinned(self.metrics.read())
+        write_live_curve(self.folder, curve_of_rows(self.folder, rows, is_running=is_running))
 
     def facts(self, status: JobStatus) -> Row:
         """Job and step, loss, speed, time left, use of the machine."""

@@ -17,7 +17,8 @@ from runbook.records.engine.execution_end import (
 )
 from runbook.records.manifest import note_files, set_aside, write_manifest
 from runbook.records.pages.notebook_page import ERROR_TAG, write_html
-from runbook.records.pages.run_pages import write_campaign, write_runs_index
+from runbook.records.pages.run_pages import write_campaign
+from runbook.records.pages.runs_index import write_runs_index
 from runbook.records.session import MIME, read_master
 from runbook.records.twin import (
     RUNNING,

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -65,14 +66,29 @@ def page(template: str, **values: Any) -> str:
     return mask(environment().get_template(template).render(**values))
 
 
-def head(title: str, extra_style: str = "", script: bool = False) -> str:
+class Scripts(StrEnum):
+    """What a page may run, as its content security policy says it."""
+
+    NONE = ""
+    INSIDE = "'unsafe-inline'"
+    """Scripts that stand in the page."""
+    NEIGHBOURS = "'unsafe-inline' 'self' file:"
+    """Also those of files next to it: how the page of all runs follows a training."""
+
+
+def scripts_inside(is_needed: bool) -> Scripts:
+    """What a page may run that has scripts of its own, or none."""
+    return Scripts.INSIDE if is_needed else Scripts.NONE
+
+
+def head(title: str, extra_style: str = "", scripts: Scripts = Scripts.NONE) -> str:
     """The inside of a page's <head>.
 
     Everything is in the page, and the browser is told to fetch nothing.
     """
     module: Any = environment().get_template("parts.j2").module
     style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
-    return str(module.head(title, Markup(style + extra_style), script))
+    return str(module.head(title, Markup(style + extra_style), Markup(scripts)))
 
 
 def result_rows(twin: Twin) -> list[ResultRow]:

@@ -1,4 +1,4 @@
-"""Pages over many records: a run's report, the same as a single file, the index of all runs.
+"""Pages over the records of one run: its front page, and the report to mail.
 
 A campaign shows the plan beside what came true where plan and results of a twin share a key, unless
 it is given an `FrontPage` with more.
@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from markupsafe import Markup
 from runbook.core.checks import Check, counted
 from runbook.core.curves import MOST_POINTS, loss_curve, sparkline, thin
 from runbook.core.errors import RecordError
-from runbook.core.files import utc_now, write_text
+from runbook.core.files import utc_now
 from runbook.core.table import Row
 from runbook.core.units import (
     four_digits,
@@ -29,7 +30,6 @@ from runbook.core.units import (
     show_duration,
     unit_of,
 )
-from runbook.params.schema.run_file import PHASES
 from runbook.planning import FULL
 from runbook.planning.plan import parse_plan
 from runbook.records.logbook import write_logbook
@@ -42,9 +42,9 @@ from runbook.records.pages.page_parts import (
     links_for,
     page,
     result_rows,
+    scripts_inside,
     show_value,
     write_and_note,
-    write_help,
 )
 from runbook.records.pages.summary import checks_of, summarize
 from runbook.records.run_state import (
@@ -54,10 +54,9 @@ from runbook.records.run_state import (
     RunState,
     evidence_links,
     read_run,
-    read_runs,
 )
 from runbook.records.twin import Twin, read_twin
-from runbook.results.scores import Score, as_scores, read_main_scores, show_score, worse
+from runbook.results.scores import Score, as_scores, show_score, worse
 
 LINK_WORDS = {"html": "report", "ipynb": "notebook", "json": "JSON"}
 SHOWN_RESULTS = 6
@@ -101,20 +100,35 @@ class Curve(NamedTuple):
 REPORT_NAME = "report.html"
 
 
+class Surroundings(StrEnum):
+    """What stands next to a run's folder, so that its page links to nothing that is missing."""
+
+    RUNS = "runs"
+    """Other runs, and the manifest of this one."""
+    SITE = "site"
+    """Copies of other runs, without manifests."""
+    NONE = "none"
+
+
 def write_campaign(
-    run_folder: Path, outcome: FrontPage | None = None, *, shown_as: str = ""
+    run_folder: Path,
+    outcome: FrontPage | None = None,
+    *,
+    shown_as: str = "",
+    surroundings: Surroundings = Surroundings.RUNS,
 ) -> Path:
     """Write runs/<run>/index.html, and report.html: the same for a mail, with nothing outside it.
 
-    `shown_as` names a copy that stands alone, without the runs beside it.
+    `shown_as` is the name on the page where it is not the folder's.
     """
     run = read_run(run_folder)
     run = replace(run, name=shown_as) if shown_as else run
-    content = _page_content(run, outcome or FrontPage(), with_others=not shown_as)
+    has_others = surroundings is Surroundings.RUNS
+    content = _page_content(run, outcome or FrontPage(), with_others=has_others)
     mailed = page(
         "mail.html.j2",
         **content,
-        head=head(f"{run.name}: report", script=bool(content["charts"])),
+        head=head(f"{run.name}: report", scripts=scripts_inside(bool(content["charts"]))),
         open_checks=[found for found in checks_of(run) if found.check.verdict != "pass"],
         passed=[found for found in checks_of(run) if found.check.verdict == "pass"],
         attachments=attachments(run_folder),
@@ -125,9 +139,10 @@ def write_campaign(
     text = page(
         "campaign.html.j2",
         **content,
-        head=head(f"{run.name}: report", script=bool(content["charts"])),
+        head=head(f"{run.name}: report", scripts=scripts_inside(bool(content["charts"]))),
         answer=_answer(run),
-        is_alone=bool(shown_as),
+        has_index=surroundings is not Surroundings.NONE,
+        has_manifest=surroundings is Surroundings.RUNS,
         written=_written_at(),
     )
     return write_and_note(run_folder, "index.html", text)
@@ -301,37 +316,6 @@ def _planned_row(row: Row) -> Row:
     }
 
 
-def write_runs_index(runs_folder: Path) -> Path:
-    """Write runs/index.html."""
-    text = page(
-        "runs.html.j2",
-        head=head("Runs", script=True),
-        rows=[_index_row(run) for run in read_runs(runs_folder)],
-        names=[*(in_words(name) for name in KEY_NUMBERS), *INDEX_SCORES.values()],
-        num_phases=len(PHASES),
-        written=_written_at(),
-    )
-    write_text(runs_folder / "index.html", text)
-    write_help(runs_folder)
-    return runs_folder / "index.html"
-
-
-def _index_row(run: RunState) -> Row:
-    numbers = []
-    for name in KEY_NUMBERS:
-        shown = show_value(name, run.numbers.get(name, ""))
-        numbers.append((run.numbers.get(name), shown))
-    has_report = (run.folder / "index.html").exists()
-    return {
-        "run": run,
-        "numbers": numbers,
-        "changed": run.changed.isoformat(timespec="seconds"),
-        "scores": _scores_of_run(run.folder),
-        "target": f"{run.name}/index.html" if has_report else f"{run.name}/",
-        "done": sum(phase.state == "done" for phase in run.phases),
-    }
-
-
 INDEX_SCORES = {"bits per byte": "bits per byte", "right (share)": "minimal pairs right"}
 """Measures that a list of runs shows, and what its columns are called."""
 
@@ -360,15 +344,6 @@ def _score_tiles(scores: Sequence[Score]) -> list[tuple[str, str, str]]:
                 beside = f"{score.change}, from {show_score(score.before)}"
             tiles.append((title, show_score(score.after), beside))
     return tiles
-
-
-def _scores_of_run(run_folder: Path) -> list[list[Score]]:
-    """The scores of each column of the index; a run of several texts has several in one."""
-    try:
-        scores = read_main_scores(run_folder)
-    except (KeyError, TypeError):  # a file that somebody else wrote or changed
-        scores = ()
-    return [[score for score in scores if score.measure == measure] for measure in INDEX_SCORES]
 
 
 def _facts(run: RunState) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from runbook.params.schema.run_file import PHASES
 from runbook.records.pages.html_rewriting import Rewriter
 from runbook.records.pages.notebook_page import LARGEST_PAGE, code_colours
-from runbook.records.pages.page_parts import head, write_and_note
+from runbook.records.pages.page_parts import head, scripts_inside, write_and_note
 
 WHOLE_NAME = "report-with-records.html"
 
@@ -35,7 +35,9 @@ def write_whole_report(run_folder: Path) -> Path:
         part = rewriter.rewrite(text) + note
         sections.append(f'<section id="{phase}-report" class="part">\n{part}\n</section>')
     start = head(
-        f"{run_folder.name}: report with records", code_colours(), script="<script" in campaign
+        f"{run_folder.name}: report with records",
+        code_colours(),
+        scripts=scripts_inside("<script" in campaign),
     )
     whole = campaign.replace("</main>", "\n".join([*sections, "</main>"]), 1)
     text = (

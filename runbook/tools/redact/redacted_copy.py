@@ -105,9 +105,21 @@ def write_redacted(folder: Path, out: Path | None = None) -> Path:
         _write_record(redactor, folder, out, phase)
     front_page = read_front_page(folder)._replace(changed=changed_files(folder))
     outcome = run_pages.FrontPage(*redactor.value([*front_page]))
-    run_pages.write_campaign(out, outcome, shown_as=redactor.text(folder.name))
+    run_pages.write_campaign(
+        out,
+        outcome,
+        shown_as=redactor.text(folder.name),
+        surroundings=run_pages.Surroundings.NONE,
+    )
     _write_help(out)
     return out / "index.html"
+
+
+def copy_redacted(folder: Path, site: Path) -> str:
+    """Write the redacted copy of a run into a folder of a site, and return the folder's name."""
+    name = Redactor(private_words(folder)).text(folder.name)
+    write_redacted(folder, site / name)
+    return name
 
 
 def _write_help(out: Path) -> None:

@@ -9,6 +9,9 @@ const four = value => {
   if (size >= 1e4) return Math.round(Number(value.toPrecision(4))).toLocaleString("en");
   return size > 0 && 1e-3 > size ? value.toExponential(2) : String(Number(value.toPrecision(4)));
 };
+const STEPS = 0, TOKENS = 1, TIME = 3; // columns of a point; the loss is column 2
+const AXES = {[STEPS]: "iteration", [TOKENS]: "tokens seen", [TIME]: "time since the first step"};
+const duration = seconds => seconds >= 5400 ? four(seconds / 3600) + " h" : seconds >= 90 ? four(seconds / 60) + " min" : four(seconds) + " s";
 const whole = value => Math.round(value).toLocaleString("en");
 
 function ticksOf(low, high, log) {
@@ -34,14 +37,15 @@ function smoothed(points, weight) {
   return points.map(point => {
     mean = weight * mean + (1 - weight) * point[2];
     mass = weight * mass + (1 - weight);
-    return [point[0], point[1], mean / mass];
+    return [point[0], point[1], mean / mass, point[3]];
   });
 }
 
 function makeChart(figure) {
   const data = JSON.parse(figure.querySelector("script").textContent);
   const own = data.series[0];
-  const state = {shown: new Set([0]), weight: 0, logX: false, logY: false, tokens: false, span: null, at: null};
+  // Several runs side by side are all shown at first; a run's own page shows that run.
+  const state = {shown: new Set(data.together ? data.series.keys() : [0]), weight: 0, logX: false, logY: false, axis: STEPS, chosen: STEPS, span: null, at: null};
   const add = (parent, tag, attributes, text) => {
     const element = tag.startsWith("svg:") ? document.createElementNS(NAME, tag.slice(4)) : document.createElement(tag);
     Object.entries(attributes || {}).forEach(([key, value]) => element.setAttribute(key, value));
@@ -64,29 +68,40 @@ function makeChart(figure) {
   control("smoothing", "range", input => { state.weight = Number(input.value); }, {min: "0", max: "0.98", step: "0.01", value: "0"});
   control("log loss", "checkbox", input => { state.logY = input.checked; });
   control("log x", "checkbox", input => { state.logX = input.checked; state.span = null; });
-  const tokens = control("by tokens", "checkbox", input => { state.tokens = input.checked; state.span = null; });
+  const holder = add(bar, "label", {}, "by ");
+  const axis = add(holder, "select", {});
+  const hasTime = data.series.some(series => series.points.some(point => point.length > TIME));
+  [[STEPS, "step"], [TOKENS, "tokens"], ...(hasTime ? [[TIME, "time"]] : [])].forEach(([column, name]) => add(axis, "option", {value: column}, name));
+  axis.addEventListener("input", () => { state.chosen = Number(axis.value); settle(); draw(); });
   const back = add(bar, "button", {type: "button"}, "whole run");
   back.addEventListener("click", () => { state.span = null; draw(); });
+  // Iterations of another model or batch are other steps: such curves share no axis of iterations.
+  function settle() {
+    const models = new Set([...state.shown].map(one => data.series[one].model));
+    const column = models.size > 1 && state.chosen === STEPS ? TOKENS : state.chosen;
+    if (column !== state.axis) state.span = null;
+    state.axis = column;
+    axis.options[0].disabled = models.size > 1;
+    axis.value = String(column);
+  }
   data.series.forEach((series, index) => {
-    if (index === 0) return;
-    control(series.name, "checkbox", input => {
+    if (index === 0 && !data.together) return;
+    const box = control(series.name, "checkbox", input => {
       state.shown[input.checked ? "add" : "delete"](index);
-      // Iterations of another model or batch are other steps: such curves share an axis of tokens only.
-      const foreign = [...state.shown].some(one => data.series[one].model !== own.model);
-      if (foreign !== tokens.disabled) state.span = null;
-      tokens.disabled = foreign;
-      state.tokens = foreign || tokens.checked;
+      settle();
     });
+    box.checked = state.shown.has(index);
   });
+  settle();
 
   function draw() {
     const width = Math.max(280, place.clientWidth), height = 340 > width * 0.75 ? 300 : 360;
-    const left = 46, right = width - 10, top = 12, bottom = height - 40, column = state.tokens ? 1 : 0;
+    const left = 46, right = width - 10, top = 12, bottom = height - 40, column = state.axis;
     const shown = [...state.shown].sort().map(index => ({index, ...data.series[index]}));
     const inside = point => (!state.span || (point[column] >= state.span[0] && state.span[1] >= point[column])) && (!state.logX || point[column] > 0);
     const curves = shown.map(series => ({...series, raw: series.points.filter(inside), line: smoothed(series.points, state.weight).filter(inside)}));
     const all = curves.flatMap(curve => [...curve.raw, ...curve.validation.filter(inside)]);
-    if (all.length === 0) { state.span = null; return; }
+    if (all.length === 0) { state.span = null; place.replaceChildren(); return; }
     let [x0, x1] = state.span || [Math.min(...all.map(point => point[column])), Math.max(...all.map(point => point[column]))];
     let y0 = Math.min(...all.map(point => point[2])), y1 = Math.max(...all.map(point => point[2]));
     if (own.untrained && !state.span) y1 = Math.max(y1, own.untrained);
@@ -105,9 +120,12 @@ function makeChart(figure) {
       text(left - 6, Y(value) + 4, four(value), "end");
     });
     let free = 0;
-    const short = value => state.tokens && value >= 1e4 ? Intl.NumberFormat("en", {notation: "compact"}).format(value) : four(value);
+    const short = value => {
+      if (column === TIME) return duration(value);
+      return column === TOKENS && value >= 1e4 ? Intl.NumberFormat("en", {notation: "compact"}).format(value) : four(value);
+    };
     ticksOf(x0, x1, state.logX).forEach(value => { if (X(value) > free) { text(X(value), bottom + 16, short(value), X(value) > right - 12 ? "end" : "middle"); free = X(value) + 44; } });
-    text(right, bottom + 34, state.tokens ? "tokens seen" : "iteration", "end");
+    text(right, bottom + 34, AXES[column], "end");
     text(left, bottom + 34, "loss (nat/token)", "start");
     add(svg, "svg:path", {d: `M${left} ${top}V${bottom}H${right}`, fill: "none", stroke: "currentColor"});
     if (own.untrained && y1 >= own.untrained && own.untrained >= y0) {
@@ -143,7 +161,8 @@ function makeChart(figure) {
         marks[index].setAttribute("cy", Y(near[0][2]));
         marks[index].setAttribute("opacity", "1");
         const raw = curve.raw[near[1]][2], mean = state.weight ? `, smoothed ${four(near[0][2])}` : "";
-        return `${curve.name}: iteration ${whole(near[0][0])}, ${whole(near[0][1])} tokens, loss ${four(raw)}${mean}`;
+        const after = column === TIME ? ` after ${duration(near[0][TIME])}` : "";
+        return `${curve.name}: iteration ${whole(near[0][0])}, ${whole(near[0][1])} tokens${after}, loss ${four(raw)}${mean}`;
       });
       cursor.setAttribute("x1", X(value));
       cursor.setAttribute("x2", X(value));
@@ -183,7 +202,14 @@ function makeChart(figure) {
     });
     back.disabled = !state.span;
   }
-  still.remove();
+  if (still) still.remove();
+  figure.receive = curve => {
+    const index = data.series.findIndex(series => series.name === curve.name);
+    if (index === -1) return;
+    Object.assign(data.series[index], curve);
+    settle();
+    draw();
+  };
   draw();
   let width = place.clientWidth;
   new ResizeObserver(() => { if (place.clientWidth !== width) { width = place.clientWidth; draw(); } }).observe(place);

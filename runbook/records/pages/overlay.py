@@ -1,0 +1,165 @@
+"""Losses of several runs laid over each other, and the file by which the page follows a run that trains."""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from runbook.core.curves import thin
+from runbook.core.files import write_text
+from runbook.core.units import four_digits, show_count
+from runbook.plan_file.schema import PhasePlan
+from runbook.planning import FULL
+from runbook.records.pages.summary import read_training_plan
+from runbook.records.run_state import METRICS, RunState
+from runbook.results.history import read_validation
+
+MOST_RUNS = 12
+"""Curves on one picture; the runs that changed last are drawn."""
+MOST_POINTS = 600
+"""Points of one curve: twelve of them stay below half a megabyte."""
+READ_BYTES = 8 * 2**20
+"""About so much of a metrics file is parsed; of a longer one every second, third ... line."""
+LIVE_FOLDER = ".live"
+"""Folder next to the runs, with one small script for each run that is watched while it trains."""
+SECONDS_BETWEEN_LIVE_WRITES = 5.0
+
+Point = tuple[int, int, float, float]
+"""Iteration, tokens seen, loss, seconds since the first step."""
+
+
+@dataclass(frozen=True)
+class OverlayCurve:
+    """One training, by the names that the page's script reads."""
+
+    name: str
+    model: str
+    """Model and batch in words; curves of another one share no axis of iterations."""
+    points: Sequence[Point]
+    validation: Sequence[Point]
+    restarts: Sequence[Point]
+    untrained: float
+    """Loss of an untrained model, ln of its vocabulary; 0 where there is no plan."""
+    running: bool
+    iterations: int
+    """Planned steps; 0 where there is no plan."""
+
+    def as_json(self) -> Markup:
+        """Return the curve as JSON that can stand inside a script."""
+        text = json.dumps(asdict(self), separators=(",", ":"), allow_nan=False)
+        return Markup(text.replace("<", "\\u003c"))
+
+
+def overlay_curves(runs: Iterable[RunState]) -> list[OverlayCurve]:
+    """Return the curves of the runs that have one, of the newest runs first."""
+    curves: list[OverlayCurve] = []
+    for run in runs:
+        if len(curves) == MOST_RUNS:
+            break
+        curve = read_overlay_curve(run.folder, is_running=run.state == "running")
+        if curve.points or curve.running:
+            curves.append(curve)
+    return curves
+
+
+def read_overlay_curve(run_folder: Path, *, is_running: bool) -> OverlayCurve:
+    """Return the losses of a run's full training, empty where it has not begun."""
+    rows = _sampled_rows(run_folder / METRICS[FULL])
+    return curve_of_rows(run_folder, rows, is_running=is_running)
+
+
+def curve_of_rows(
+    run_folder: Path, rows: Iterable[Mapping[str, Any]], *, is_running: bool
+) -> OverlayCurve:
+    """Return the curve of rows of metrics.jsonl; a step done again after a restart counts once."""
+    spec = read_training_plan(run_folder)
+    points, restarts = _joined(rows)
+    by_iteration = {point[0]: point for point in points}
+    validation = []
+    for evaluation in read_validation(run_folder / "validation.jsonl"):
+        near = by_iteration.get(evaluation.iteration)
+        if near is not None and math.isfinite(evaluation.loss):
+            validation.append((near[0], near[1], four_digits(evaluation.loss), near[3]))
+    return OverlayCurve(
+        name=run_folder.name,
+        model=_model_text(spec) if spec else "",
+        points=_thinned(points),
+        validation=validation,
+        restarts=restarts,
+        untrained=round(math.log(spec.model.vocabulary), 4) if spec else 0.0,
+        running=is_running,
+        iterations=spec.duration.iterations if spec else 0,
+    )
+
+
+def write_live_curve(run_folder: Path, curve: OverlayCurve) -> Path:
+    """Write the script that a page of all runs loads again and again while this run trains.
+
+    A page that was opened as a file may load scripts, but read no other file.
+    """
+    path = run_folder.parent / LIVE_FOLDER / f"{run_folder.name}.js"
+    path.parent.mkdir(exist_ok=True)
+    write_text(path, f"receiveCurve({curve.as_json()});\n")
+    return path
+
+
+def _model_text(spec: PhasePlan) -> str:
+    return f"{show_count(spec.model.parameters)} parameters, {spec.batch.global_} sequences a step"
+
+
+def _sampled_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield whole rows of a metrics file, few enough to be read for a picture."""
+    if not path.exists():
+        return
+    every = 1 + path.stat().st_size // READ_BYTES
+    with path.open(encoding="utf-8", errors="replace") as stream:
+        for number, line in enumerate(stream):
+            if number % every:
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError:  # cut off when the writer was killed, or not written whole yet
+                continue
+            if isinstance(row, dict):
+                yield row
+
+
+def _joined(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Point], list[Point]]:
+    """Return points in order, and the first point of each segment after the first."""
+    points: list[Point] = []
+    restarts: list[Point] = []
+    first_time = 0.0
+    summed_seconds = 0.0
+    segment = None
+    for row in rows:
+        iteration = row.get("iteration")
+        loss = row.get("loss")
+        if not isinstance(iteration, int) or not _is_finite(loss):
+            continue
+        while points and points[-1][0] >= iteration:
+            points.pop()
+        moment = float(row.get("time") or 0.0)
+        first_time = first_time or moment
+        summed_seconds += float(row.get("seconds") or 0.0)
+        elapsed = moment - first_time if moment else summed_seconds
+        tokens = int(row.get("consumed_tokens") or 0)
+        point = (iteration, tokens, four_digits(float(loss or 0.0)), round(elapsed, 1))
+        if segment is not None and row.get("segment") != segment:
+            restarts.append(point)
+        segment = row.get("segment")
+        points.append(point)
+    return points, restarts
+
+
+def _is_finite(value: object) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value)  # type: ignore[arg-type]
+
+
+def _thinned(points: Sequence[Point]) -> list[Point]:
+    numbered = [(float(number), point[2]) for number, point in enumerate(points)]
+    return [points[int(number)] for number, _ in thin(numbered, MOST_POINTS)]

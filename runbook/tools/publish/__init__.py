@@ -1,0 +1,1 @@
+"""Several runs as one static site, for any web server or a file:// address."""

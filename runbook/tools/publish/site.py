@@ -1,0 +1,109 @@
+"""`runbook publish`: copies of runs, their pages, and an index over them, in one folder that needs no server."""
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from runbook.core.errors import RecordError
+from runbook.core.files import utc_now, write_text
+from runbook.params.schema.run_file import PHASES
+from runbook.phases.report import read_front_page
+from runbook.records.pages import run_pages
+from runbook.records.pages.notebook_page import write_html
+from runbook.records.pages.runs_index import write_runs_index
+
+MARKER = "published.json"
+"""Names the runs that publish wrote; what else is in the folder (a .git, say) is left alone."""
+PAGES = ("index.html", "when-it-fails.html", ".nojekyll", MARKER)
+COPIED = (
+    "run.yaml",
+    "plan.json",
+    "metrics.jsonl",
+    "validation.jsonl",
+    "samples.jsonl",
+    "rank_times.jsonl",
+    "events.jsonl",
+    "smoke/metrics.jsonl",
+    "smoke/validation.jsonl",
+    "evaluation/*.jsonl",
+    "records/*.json",
+    "records/*.ipynb",
+)
+"""What the pages of a run are made from. Job scripts and logs stay at home: they name machines and people."""
+README = """\
+---
+title: Training runs
+sdk: static
+pinned: false
+---
+
+Training runs of gpt3-runbook. Open `index.html`: it needs no server and no network.
+"""
+"""The head is what a static Space of Hugging Face reads; other web servers ignore the file."""
+
+CopyRun = Callable[[Path, Path], str]
+"""Writes a run's copy below a folder, and returns the name of the copy's folder."""
+
+
+def publish(run_folders: Sequence[Path], site: Path, copy_run: CopyRun) -> Path:
+    """Write the site, replacing what publish wrote there before, and return its index.html."""
+    if site.exists() and any(site.iterdir()) and not (site / MARKER).exists():
+        raise RecordError(
+            f"{site} is not empty, and runbook publish did not write it. Nothing in it is replaced: "
+            "name another folder."
+        )
+    if not run_folders:
+        raise RecordError("There is no run to publish. runbook run RUN makes one.")
+    part = site.with_name(f"{site.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    names = [copy_run(folder, part) for folder in run_folders]
+    write_runs_index(part)
+    write_text(part / "README.md", README)
+    write_text(part / ".nojekyll", "")  # GitHub Pages serves the folder as it is
+    content = {"written": utc_now(), "runs": names}
+    write_text(part / MARKER, json.dumps(content, indent=1) + "\n")
+    _replace(site, part)
+    return site / "index.html"
+
+
+def _replace(site: Path, part: Path) -> None:
+    """Put the new files where the old ones of ours were; a README that is there stays."""
+    site.mkdir(parents=True, exist_ok=True)
+    for name in (*_published_runs(site), *PAGES):
+        old = site / name
+        if old.is_dir():
+            shutil.rmtree(old)
+        else:
+            old.unlink(missing_ok=True)
+    if (site / "README.md").exists():
+        (part / "README.md").unlink()
+    for path in part.iterdir():
+        path.rename(site / path.name)
+    part.rmdir()
+
+
+def _published_runs(site: Path) -> list[str]:
+    """Return the folders of the last time, each a plain name."""
+    if not (site / MARKER).exists():
+        return []
+    names = json.loads((site / MARKER).read_text(encoding="utf-8")).get("runs", [])
+    return [name for name in names if name not in ("", ".", "..") and Path(name).name == name]
+
+
+def copy_whole_run(folder: Path, site: Path) -> str:
+    """Copy what a run's pages are made from, and write the pages anew over the copy."""
+    copy = site / folder.name
+    for pattern in COPIED:
+        for path in folder.glob(pattern):
+            target = copy / path.relative_to(folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+    copy.mkdir(exist_ok=True)
+    for phase in PHASES:
+        if (copy / "records" / f"{phase}.ipynb").exists():
+            write_html(copy, phase)
+    surroundings = run_pages.Surroundings.SITE
+    run_pages.write_campaign(copy, read_front_page(folder), surroundings=surroundings)
+    return folder.name

@@ -1,0 +1,65 @@
+"""`runbook publish`: several runs as one folder of files that links to nothing outside it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from made_run import write_run
+
+from runbook.core.errors import RecordError
+from runbook.records.pages import run_pages
+from runbook.tools.publish import site as site_module
+from runbook.tools.publish.site import copy_whole_run, publish
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """Two runs; their front pages are made without a plan, which these have not."""
+    front_page = lambda folder: run_pages.FrontPage()  # noqa: E731
+    monkeypatch.setattr(site_module, "read_front_page", front_page)
+    folders = [write_run(tmp_path / "runs", name) for name in ("a", "b")]
+    (folders[0] / "jobs" / "04-training").mkdir(parents=True)
+    (folders[0] / "jobs" / "04-training" / "job.sh").write_text("#SBATCH --account=secret\n")
+    return folders
+
+
+def test_every_link_of_a_published_page_leads_to_a_published_file(runs, tmp_path):
+    index = publish(runs, tmp_path / "site", copy_whole_run)
+    pages = sorted(index.parent.rglob("*.html"))
+    assert len(pages) == 8
+    for page in pages:
+        text = re.sub(r"<script.*?</script>", "", page.read_text(), flags=re.DOTALL)
+        for target in re.findall(r'href="([^"#]+)', text):
+            if not target.startswith(("data:", "http")):
+                assert (page.parent / target).exists(), f"{page}: {target}"
+    assert "sdk: static" in (index.parent / "README.md").read_text()
+
+
+def test_job_scripts_and_logs_stay_at_home(runs, tmp_path):
+    site = publish(runs, tmp_path / "site", copy_whole_run).parent
+    assert not list(site.rglob("jobs"))
+    assert not [
+        path for path in site.rglob("*") if path.is_file() and b"secret" in path.read_bytes()
+    ]
+
+
+def test_again_it_replaces_its_own_files_and_nothing_else(runs, tmp_path):
+    site = publish(runs, tmp_path / "site", copy_whole_run).parent
+    (site / ".git").mkdir()
+    (site / ".git" / "HEAD").write_text("ref")
+    (site / "README.md").write_text("mine")
+    publish(runs[:1], site, copy_whole_run)
+    assert (site / ".git" / "HEAD").read_text() == "ref"
+    assert (site / "README.md").read_text() == "mine"
+    assert (site / "a").exists() and not (site / "b").exists()
+    assert not site.with_name("site.part").exists()
+
+
+def test_a_folder_of_somebody_else_is_refused(runs, tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").write_text("x")
+    with pytest.raises(RecordError, match="runbook publish did not write it"):
+        publish(runs, tmp_path / "thesis", copy_whole_run)
+    with pytest.raises(RecordError, match="no run to publish"):
+        publish([], tmp_path / "site", copy_whole_run)
