@@ -2,15 +2,15 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 
 from runbook.core.curves import thin
 from runbook.core.files import write_text
+from runbook.core.table import Row
 from runbook.core.units import four_digits, show_count
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning import FULL
@@ -72,9 +72,7 @@ def read_overlay_curve(run_folder: Path, *, is_running: bool) -> OverlayCurve:
     return curve_of_rows(run_folder, rows, is_running=is_running)
 
 
-def curve_of_rows(
-    run_folder: Path, rows: Iterable[Mapping[str, Any]], *, is_running: bool
-) -> OverlayCurve:
+def curve_of_rows(run_folder: Path, rows: Iterable[Row], *, is_running: bool) -> OverlayCurve:
     """Return the curve of rows of metrics.jsonl; a step done again after a restart counts once."""
     spec = read_training_plan(run_folder)
     points, restarts = _joined(rows)
@@ -111,7 +109,7 @@ def _model_text(spec: PhasePlan) -> str:
     return f"{show_count(spec.model.parameters)} parameters, {spec.batch.global_} sequences a step"
 
 
-def _sampled_rows(path: Path) -> Iterator[dict[str, Any]]:
+def _sampled_rows(path: Path) -> Iterator[Row]:
     """Yield whole rows of a metrics file, few enough to be read for a picture."""
     if not path.exists():
         return
@@ -128,7 +126,7 @@ def _sampled_rows(path: Path) -> Iterator[dict[str, Any]]:
                 yield row
 
 
-def _joined(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Point], list[Point]]:
+def _joined(rows: Iterable[Row]) -> tuple[list[Point], list[Point]]:
     """Return points in order, and the first point of each segment after the first."""
     points: list[Point] = []
     restarts: list[Point] = []

@@ -7,13 +7,13 @@ it is given an `FrontPage` with more.
 import contextlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -32,7 +32,7 @@ from runbook.core.units import (
 )
 from runbook.planning import FULL
 from runbook.planning.plan import parse_plan
-from runbook.records.logbook import write_logbook
+from runbook.records.logbook import LogbookEntry, write_logbook
 from runbook.records.pages.attachments import attachments
 from runbook.records.pages.notebook_page import card_facts, seconds_taken
 from runbook.records.pages.page_parts import (
@@ -46,7 +46,7 @@ from runbook.records.pages.page_parts import (
     show_value,
     write_and_note,
 )
-from runbook.records.pages.summary import checks_of, summarize
+from runbook.records.pages.summary import Briefing, checks_of, summarize
 from runbook.records.run_state import (
     KEY_NUMBERS,
     METRICS,
@@ -100,6 +100,26 @@ class Curve(NamedTuple):
 REPORT_NAME = "report.html"
 
 
+class PageContent(NamedTuple):
+    """What both pages of a run show, by the names that their templates use."""
+
+    run: RunState
+    changed: Sequence[str]
+    summary: Briefing
+    tiles: Sequence[tuple[str, str, str]]
+    facts: Sequence[tuple[str, str]]
+    spark: str
+    charts: Sequence[Chart]
+    chart_script: str
+    logbook: Sequence[LogbookEntry]
+    curve_around: Callable[[float], Markup]
+    rows: Sequence[SimpleNamespace]
+    sample: tuple[str, str] | None
+    scores: Sequence[Score]
+    worse: Sequence[str]
+    comparison: Sequence[Row]
+
+
 class Surroundings(StrEnum):
     """What stands next to a run's folder, so that its page links to nothing that is missing."""
 
@@ -127,8 +147,8 @@ def write_campaign(
     content = _page_content(run, outcome or FrontPage(), with_others=has_others)
     mailed = page(
         "mail.html.j2",
-        **content,
-        head=head(f"{run.name}: report", scripts=scripts_inside(bool(content["charts"]))),
+        **content._asdict(),
+        head=head(f"{run.name}: report", scripts=scripts_inside(bool(content.charts))),
         open_checks=[found for found in checks_of(run) if found.check.verdict != "pass"],
         passed=[found for found in checks_of(run) if found.check.verdict == "pass"],
         attachments=attachments(run_folder),
@@ -138,8 +158,8 @@ def write_campaign(
     write_and_note(run_folder, REPORT_NAME, mailed)
     text = page(
         "campaign.html.j2",
-        **content,
-        head=head(f"{run.name}: report", scripts=scripts_inside(bool(content["charts"]))),
+        **content._asdict(),
+        head=head(f"{run.name}: report", scripts=scripts_inside(bool(content.charts))),
         answer=_answer(run),
         has_index=surroundings is not Surroundings.NONE,
         has_manifest=surroundings is Surroundings.RUNS,
@@ -148,29 +168,28 @@ def write_campaign(
     return write_and_note(run_folder, "index.html", text)
 
 
-def _page_content(run: RunState, outcome: FrontPage, *, with_others: bool) -> dict[str, Any]:
-    """Return what both pages of a run show, by the names that their templates use."""
+def _page_content(run: RunState, outcome: FrontPage, *, with_others: bool) -> PageContent:
     charts = loss_charts(run.folder, with_others=with_others)
     main_points = charts[0].points if charts else []
     scores = as_scores(outcome.scores)
     comparison = [_planned_row(row) for row in outcome.comparison or _comparison(run)]
-    return {
-        "run": run,
-        "changed": outcome.changed,
-        "summary": summarize(run, main_points, scores),
-        "tiles": [*_loss_tiles(outcome, main_points), *_score_tiles(scores)],
-        "facts": _facts(run),
-        "spark": sparkline([loss for _, loss in main_points], SPARK_WIDTH),
-        "charts": charts,
-        "chart_script": (TEMPLATES / "chart.js").read_text(encoding="utf-8"),
-        "logbook": write_logbook(run.folder),
-        "curve_around": partial(_curve_around, main_points),
-        "rows": [_phase_row(run.folder, phase) for phase in run.phases],
-        "sample": outcome.sample,
-        "scores": scores,
-        "worse": [score.worse_text() for score in worse(scores)],
-        "comparison": without_repeated_remarks(comparison),
-    }
+    return PageContent(
+        run=run,
+        changed=outcome.changed,
+        summary=summarize(run, main_points, scores),
+        tiles=[*_loss_tiles(outcome, main_points), *_score_tiles(scores)],
+        facts=_facts(run),
+        spark=sparkline([loss for _, loss in main_points], SPARK_WIDTH),
+        charts=charts,
+        chart_script=(TEMPLATES / "chart.js").read_text(encoding="utf-8"),
+        logbook=write_logbook(run.folder),
+        curve_around=partial(_curve_around, main_points),
+        rows=[_phase_row(run.folder, phase) for phase in run.phases],
+        sample=outcome.sample,
+        scores=scores,
+        worse=[score.worse_text() for score in worse(scores)],
+        comparison=without_repeated_remarks(comparison),
+    )
 
 
 def without_repeated_remarks(rows: Sequence[Row]) -> list[Row]:
