@@ -35,7 +35,7 @@ def call(release, tmp_path_factory):
 
     def run(*words: str, cwd: Path = empty) -> str:
         command = [str(programs / words[0]), *words[1:]]
-        environment = own_environment(programs)
+        environment = own_environment(programs, sys.executable)
         ended = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return ended.stdout

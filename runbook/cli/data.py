@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from runbook.runs.command_options import AT_LEAST_1
+from runbook.runs.command_options import AS_JSON, AT_LEAST_1
 
 if TYPE_CHECKING:
     from runbook.tokens.pipeline.options import Manifest, TokenizeOptions
@@ -213,9 +214,18 @@ def _report_left_out(manifest: Manifest) -> None:
 
 @data.command()
 @click.argument("prefix", type=_PATH)
-def verify(prefix: Path) -> None:
+@AS_JSON
+def verify(prefix: Path, as_json: bool) -> None:
     """Check every entry, token and checksum of PREFIX_text_document.bin and .idx; exit 1 where a check fails."""
-    _verify([prefix])
+    if not as_json:
+        _verify([prefix])
+        return
+    from runbook.tokens.verification import verify as verify_prefix
+
+    checks = verify_prefix(prefix)
+    click.echo(json.dumps({"checks": [asdict(check) for check in checks]}, indent=1))
+    if any(check.verdict == "fail" for check in checks):
+        raise click.exceptions.Exit(1)
 
 
 def _verify(prefixes: Sequence[Path], *, checksums: bool = True) -> None:

@@ -6,13 +6,26 @@ import signal
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from runbook.runs.command_options import EXISTING_FILE, FILE, FOLDER, RUNS, SET, phase_option
+from runbook.runs.command_options import (
+    AS_JSON,
+    EXISTING_FILE,
+    FILE,
+    FOLDER,
+    RUNS,
+    SET,
+    phase_option,
+)
+
+if TYPE_CHECKING:
+    from runbook.tools.site_setup.draft_site import ClusterWish
+    from runbook.tools.site_setup.recipes import Recipe
 
 
 @click.command()
@@ -43,15 +56,23 @@ from runbook.runs.command_options import EXISTING_FILE, FILE, FOLDER, RUNS, SET,
     metavar="N",
     help="CPUs a job may use; default: ask.",
 )
-def init(folder: Path, site: str, **wish: Any) -> None:
+@click.option(
+    "--model",
+    default="",
+    metavar="NAME",
+    help="Also a run file with a published training's values, each with its source: 125m to 175b, llama-3-8b, llama-3-70b.",
+)
+def init(folder: Path, site: str, model: str, **wish: Any) -> None:
     """Make DIR a project: the seven notebooks, and params/ with every run, site and model. No file is replaced.
 
     With --site: a site file for your cluster and a first run file, from what its scheduler says (sinfo; qstat and
     pbsnodes). What nobody knows is marked FILL_IN, and check refuses it until you have said it.
     """
     from runbook.phases.notebook_copies import make_project
-    from runbook.tools.site_setup.draft_site import ClusterWish, check_cluster_wish, write_site
+    from runbook.tools.site_setup.draft_site import ClusterWish, check_cluster_wish
+    from runbook.tools.site_setup.recipes import find_recipe
 
+    recipe = find_recipe(model) if model else None
     stated = {key: value for key, value in wish.items() if value}
     cluster_wish = ClusterWish(site, **stated)
     if site:
@@ -63,12 +84,33 @@ def init(folder: Path, site: str, **wish: Any) -> None:
     written, existing = make_project(folder, clone=bool(site))
     kept = f"; {len(existing)} were there and are kept as they are" if existing else ""
     click.echo(f"{folder}: {len(written)} files written{kept}.")
-    if not site:
+    if recipe:
+        _write_recipe(folder, recipe, site)
+    if site:
+        _write_site(folder, cluster_wish)
+    elif not recipe:
         click.echo(
             f"Next: cd {folder}; runbook run local; or open notebooks/00-plan.ipynb in JupyterLab."
         )
-        return
-    draft = write_site(folder, cluster_wish)
+
+
+def _write_recipe(folder: Path, recipe: "Recipe", site: str) -> None:
+    from runbook.tools.site_setup.recipes import LOCAL_SITE, write_recipe
+
+    path, is_written = write_recipe(folder, recipe, site or LOCAL_SITE)
+    state = "written" if is_written else "was there and is kept as it is"
+    click.echo(f"{path}: {state}")
+    click.echo(
+        f"It trains on the shipped text at site {site or LOCAL_SITE}: write data.dataset, site and jobs.training.nodes "
+        f"into it. Next: cd {folder}; runbook plan {path.stem} --search; runbook check {path.stem}"
+    )
+
+
+def _write_site(folder: Path, wish: "ClusterWish") -> None:
+    from runbook.tools.site_setup.draft_site import write_site
+
+    site = wish.name
+    draft = write_site(folder, wish)
     for path in (draft.site, draft.run):
         state = "written" if path in draft.written else "was there and is kept as it is"
         click.echo(f"{path}: {state}")
@@ -160,11 +202,16 @@ def lab(
 @click.command()
 @click.argument("run_name", metavar="RUN")
 @SET
-def check(run_name: str, set_words: tuple[str, ...]) -> None:
+@AS_JSON
+def check(run_name: str, set_words: tuple[str, ...], as_json: bool) -> None:
     """Say everything that is wrong with RUN: keys, types, ranges, layout, memory, queue. Nothing is written."""
-    from runbook.phases.plan_service import check_text
+    from runbook.phases.plan_service import check_text, run_checks
 
-    click.echo(check_text(run_name, set_words))
+    if as_json:
+        name, checks = run_checks(run_name, set_words)
+        _show({"run": name, "checks": [asdict(found) for found in checks]})
+    else:
+        click.echo(check_text(run_name, set_words))
 
 
 @click.command()
@@ -303,11 +350,15 @@ def _rank_numbers(text: str) -> list[int]:
 @click.argument("run_name", metavar="RUN")
 @click.argument("key")
 @SET
-def why(run_name: str, key: str, set_words: tuple[str, ...]) -> None:
+@AS_JSON
+def why(run_name: str, key: str, set_words: tuple[str, ...], as_json: bool) -> None:
     """Where the value of KEY in RUN comes from, its names in the documents, and what the plan makes of it."""
-    from runbook.phases.plan_service import why_text
+    from runbook.phases.plan_service import why_facts, why_text
 
-    click.echo(why_text(run_name, key, set_words))
+    if as_json:
+        _show({"values": why_facts(run_name, key, set_words)})
+    else:
+        click.echo(why_text(run_name, key, set_words))
 
 
 @click.command()

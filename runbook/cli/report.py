@@ -12,6 +12,7 @@ from runbook.log_readers.read import parse_files
 from runbook.log_readers.record import ParsedLog
 from runbook.plan_file.schema import PhasePlan
 from runbook.runs.command_options import (
+    AS_JSON,
     EXISTING_FILE,
     FILE,
     FOLDER,
@@ -264,8 +265,9 @@ def note(folder: Path, words: tuple[str, ...]) -> None:
 
 
 @click.command()
+@AS_JSON
 @on_run_folder
-def verify(folder: Path) -> int:
+def verify(folder: Path, as_json: bool) -> int:
     """Find every file of RUN that was changed, lost or added after it was recorded. Exit code 1 if there is one."""
     from runbook.core.checks import counted
     from runbook.records.manifest import split_unrecorded, verify_run
@@ -274,6 +276,15 @@ def verify(folder: Path) -> int:
     findings = verify_run(folder)
     run = read_run(folder)
     findings, unrecorded = split_unrecorded(findings, is_running=run.state == "running")
+    if as_json:
+        content = {
+            "run": run.name,
+            "state": str(run.state),
+            "findings": [asdict(finding) for finding in findings],
+            "not_recorded": [finding.file for finding in unrecorded],
+        }
+        click.echo(json.dumps(content, indent=1))
+        return 1 if findings else 0
     for finding in findings:
         click.echo(str(finding))
     for finding in unrecorded:

@@ -7,7 +7,15 @@ from typing import Any, TextIO
 
 import click
 
-from runbook.runs.command_options import FOLDER, RUNS, SET, NumberRange, on_run_folder, phase_option
+from runbook.runs.command_options import (
+    AS_JSON,
+    FOLDER,
+    RUNS,
+    SET,
+    NumberRange,
+    on_run_folder,
+    phase_option,
+)
 
 
 @click.command()
@@ -64,13 +72,23 @@ def run(run_name: str, all_variants: bool, runs: Path | None, **options: Any) ->
 @click.command()
 @click.argument("run_name", metavar="[RUN]", default="")
 @click.option("--find", "job_id", default="", metavar="JOBID", help="Which run submitted this job.")
+@AS_JSON
 @RUNS
-def status(run_name: str, job_id: str, runs: Path | None) -> None:
+def status(run_name: str, job_id: str, as_json: bool, runs: Path | None) -> None:
     """Show every run, or the phases and jobs of one; rebuilt from the folders alone."""
-    from runbook.runs.status import find_job, status_of_all, status_of_one
+    from runbook.runs.status import (
+        facts_of_all,
+        facts_of_one,
+        find_job,
+        status_of_all,
+        status_of_one,
+    )
 
     if job_id:
         click.echo(find_job(job_id, runs))
+    elif as_json:
+        facts = facts_of_one(run_name, runs) if run_name else {"runs": facts_of_all(runs)}
+        click.echo(json.dumps(facts, indent=1))
     else:
         click.echo(status_of_one(run_name, runs) if run_name else status_of_all(runs))
 

@@ -13,4 +13,5 @@ from runbook.params.secrets import is_reference as is_reference
 from runbook.params.secrets import resolve_secret as resolve_secret
 from runbook.params.settings import Settings as Settings
 from runbook.params.settings import key_meant as key_meant
+from runbook.params.settings import origin_facts as origin_facts
 from runbook.params.settings import why as why

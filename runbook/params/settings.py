@@ -124,6 +124,22 @@ def why(settings: Settings, name: str) -> str:
     return "\n".join(lines)
 
 
+def origin_facts(settings: Settings, name: str) -> dict[str, object]:
+    """Return what `why` says of one value as plain data, the layer that counts first."""
+    key = all_keys()[name]
+    layers = [
+        {"layer": origin.layer, "value": origin.value, "where": origin.where}
+        for origin in reversed(settings.origins[name])
+    ]
+    return {
+        "key": name,
+        "value": settings.value(name),
+        "meaning": key.help,
+        "layers": layers,
+        "names_in_documents": list(key.documents),
+    }
+
+
 def key_meant(key: str) -> str:
     """The key that a person names; a name of the documents is understood where it means one key."""
     try:

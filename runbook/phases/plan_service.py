@@ -131,17 +131,20 @@ def plan_text(settings: Settings, plan: Plan) -> str:
     return "\n\n".join([title, *(table.as_text() for table in tables), end])
 
 
-def check_text(run: str, set_words: Sequence[str]) -> str:
-    """Every rule that the plan of a run keeps, what another reader would take otherwise, and how many to look at."""
+def run_checks(run: str, set_words: Sequence[str]) -> tuple[str, list[Check]]:
+    """Return the name of a run and every rule that its plan keeps, or that another reader would take otherwise."""
     settings, plan = load_plan(run, set_words)
     file = find_run_file(named_run(run).run)
     # What papermill -f would read otherwise in the run file; our own reader, of every command, takes it as meant.
     found = differences(read_text(file.path, file.where), file.where)
     rule = "the run file means the same to readers of YAML 1.1 and 1.2"
-    checks = [Check(f"YAML 1.1: {one.key}", "warn", one.where, rule, one.rule) for one in found] + [
-        *command_checks(settings),
-        *plan.checks,
-    ]
+    checks = [Check(f"YAML 1.1: {one.key}", "warn", one.where, rule, one.rule) for one in found]
+    return settings.name, [*checks, *command_checks(settings), *plan.checks]
+
+
+def check_text(run: str, set_words: Sequence[str]) -> str:
+    """Return the checks of a run as a table, and how many are to be looked at."""
+    name, checks = run_checks(run, set_words)
     counts = [
         (sum(check.verdict == verdict for check in checks), verdict)
         for verdict in ("warn", "unknown")
@@ -152,7 +155,19 @@ def check_text(run: str, set_words: Sequence[str]) -> str:
         end = f"no rule is broken; {open_}, at the top."
     else:
         end = "every value is right, and they fit together."
-    return f"{CheckTable(checks).as_text()}\n{settings.name}: {end}"
+    return f"{CheckTable(checks).as_text()}\n{name}: {end}"
+
+
+def why_facts(run: str, key: str, set_words: Sequence[str]) -> list[dict[str, object]]:
+    """Return the origins of a value, and what the plan makes of it; several where a name of the documents means more."""
+    settings, plan = load_plan(run, set_words)
+    explained = document_name(key)
+    names = explained.keys if explained else [params.key_meant(key)]
+    facts = []
+    for name in names:
+        derived = _derived_text(name, plan)
+        facts.append({**params.origin_facts(settings, name), "plan_makes_of_it": derived})
+    return facts
 
 
 def why_text(run: str, key: str, set_words: Sequence[str]) -> str:

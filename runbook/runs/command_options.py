@@ -35,6 +35,9 @@ class NumberRange(click.FloatRange):
         return number
 
 
+AS_JSON = click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object; docs/json.md names its fields."
+)
 AT_LEAST_1 = click.IntRange(min=1)
 RUNS = click.option("--runs", type=FOLDER, help="Where run folders are (default: runs/).")
 

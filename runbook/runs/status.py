@@ -105,6 +105,45 @@ def status_of_all(runs: Path | None) -> str:
     return Table(rows).as_text()
 
 
+def facts_of_all(runs: Path | None) -> list[dict[str, object]]:
+    """Return what `status` says of every run as plain data, by name."""
+    states = sorted(read_runs(all_runs_folder(runs)), key=lambda run: run.name)
+    return [_run_facts(run) for run in states]
+
+
+def facts_of_one(name: str, runs: Path | None) -> dict[str, object]:
+    """Return what `status` says of one run as plain data, with its phases and jobs."""
+    run = read_run(run_folder(name, runs))
+    phases = [
+        {
+            "phase": phase.phase,
+            "state": str(phase.state),
+            "verdict": phase.twin.verdict if phase.twin else "",
+            "started": phase.twin.started if phase.twin else "",
+            "ended": phase.twin.ended if phase.twin else "",
+        }
+        for phase in run.phases
+    ]
+    jobs: list[Row] = []
+    if not run.problem:
+        scheduler = scheduler_of(run.folder)
+        jobs = [_job_row(job, scheduler.state(job)) for job in job_folders(run.folder)]
+    return {**_run_facts(run), "phases": phases, "jobs": jobs}
+
+
+def _run_facts(run: RunState) -> dict[str, object]:
+    return {
+        "run": run.name,
+        "folder": str(run.folder),
+        "phase": run.phase,
+        "state": str(run.state),
+        "verdict": run.verdict,
+        "changed": run.changed.isoformat(timespec="seconds"),
+        "problem": run.problem,
+        "numbers": run.numbers,
+    }
+
+
 def status_of_one(name: str, runs: Path | None) -> str:
     """Return the phases and jobs of a run; for living jobs also their queue and last log lines."""
     folder = run_folder(name, runs)

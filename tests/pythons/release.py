@@ -53,8 +53,12 @@ def installed_apart(program: str, package: Path, folder: Path) -> Path:
     return folder / "bin"
 
 
-def own_environment(folder: Path) -> dict[str, str]:
-    """Return environment variables without those by which a clone could be found."""
+def own_environment(folder: Path, program: str) -> dict[str, str]:
+    """Return environment variables without those by which a clone could be found.
+
+    Jupyter's templates are in the environment that the dependencies come from.
+    """
     left_out = ("PYTHONPATH", "RUNBOOK_PROJECT", "RUNBOOK_RUNS", "VIRTUAL_ENV")
     kept = {name: value for name, value in os.environ.items() if name not in left_out}
+    kept["JUPYTER_PATH"] = str(Path(program).parent.parent / "share" / "jupyter")
     return {**kept, "PATH": f"{folder}:{kept['PATH']}"}

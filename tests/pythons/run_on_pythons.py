@@ -126,7 +126,7 @@ def test_the_tests_of_the_trainer_pass(environment):
 def test_every_phase_of_local_is_done_from_the_wheel_in_an_empty_folder(environment, tmp_path):
     wheel = build_release(tmp_path / "release").wheel
     programs = installed_apart(environment.program, wheel, tmp_path / "environment")
-    variables = own_environment(programs)
+    variables = own_environment(programs, environment.program)
     project = tmp_path / "project"
     runbook = str(programs / "runbook")
     subprocess.run([runbook, "init", str(project)], cwd=tmp_path, env=variables, check=True)

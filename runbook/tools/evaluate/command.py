@@ -1,11 +1,12 @@
 """`runbook evaluate`: the built-in scores, and with --tasks those of lm-evaluation-harness."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import click
 
-from runbook.runs.command_options import FOLDER, on_run_folder
+from runbook.runs.command_options import AS_JSON, FOLDER, on_run_folder
 
 
 @click.command()
@@ -29,9 +30,15 @@ from runbook.runs.command_options import FOLDER, on_run_folder
 @click.option(
     "--list", "lists", is_flag=True, help="The tasks, the data each needs, and whether it is here."
 )
+@AS_JSON
 @on_run_folder
 def evaluate(
-    folder: Path, tasks: str | None, task_folder: Path | None, lists: bool, **wish: Any
+    folder: Path,
+    tasks: str | None,
+    task_folder: Path | None,
+    lists: bool,
+    as_json: bool,
+    **wish: Any,
 ) -> None:
     """Score the newest checkpoint of RUN, and its first weights: minimal pairs, bits per byte of held-out text.
 
@@ -39,20 +46,21 @@ def evaluate(
     is used on nodes without internet.
     """
     names = tuple(name.strip() for name in (tasks or "").split(",") if name.strip())
+    stray = [f"--{name}" for name, value in {"task-folder": task_folder, **wish}.items() if value]
     if names or lists:
         from runbook.tools.evaluate import scores  # needs lm_eval
 
-        wanted = scores.Wish(names, task_folder, **wish)
-        click.echo(
-            (
-                scores.list_tasks(names, task_folder) if lists else scores.score(folder, wanted)
-            ).as_text()
-        )
-    elif stray := [
-        f"--{name}" for name, value in {"task-folder": task_folder, **wish}.items() if value
-    ]:
+        if lists:
+            table = scores.list_tasks(names, task_folder)
+        else:
+            table = scores.score(folder, scores.Wish(names, task_folder, **wish))
+    elif stray:
         raise click.UsageError(f"{', '.join(stray)} needs --tasks.")
     else:
         from runbook.phases.p06_evaluation import phase as evaluation
 
-        click.echo(evaluation.evaluate(folder).as_text())
+        table = evaluation.evaluate(folder)
+    if as_json:
+        click.echo(json.dumps({"rows": [dict(row) for row in table]}, indent=1))
+    else:
+        click.echo(table.as_text())

@@ -1,0 +1,87 @@
+"""`--json`: the fields of docs/json.md, on every command that prints a table."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from runbook import params
+from runbook.cli import COMMANDS
+from runbook.core.checks import Check
+from runbook.phases import open_phase as phases
+from runbook.phases import report
+from runbook.runs.run_folder import RUNS_VARIABLE
+
+PAGE = (Path(__file__).parents[2] / "docs" / "json.md").read_text()
+CHECK = {"name", "verdict", "value", "rule", "remedy"}
+
+
+@pytest.fixture
+def made(project: Path, monkeypatch) -> Path:
+    """A run with one finished phase; nothing was executed."""
+    monkeypatch.setenv(RUNS_VARIABLE, str(project / "runs"))
+    settings = params.load("local", set_words=["model=tiny"])
+    open_phase = phases.open_run_phase(settings, "01-environment")
+    open_phase.session.check(Check("cores", "pass", "2 cores", "one for each process"))
+    report.finish(open_phase)
+    return open_phase.folder
+
+
+def documented(command: str) -> set[str]:
+    """The words in code of a command's row."""
+    row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{command}`"))
+    return set(re.findall(r"`([^`]+)`", row))
+
+
+def answer(said, code=0):
+    assert said.code == code, said
+    return json.loads(said.out)
+
+
+def test_status_of_all_and_of_one(runbook, made):
+    (run,) = answer(runbook("status", "--json"))["runs"]
+    assert set(run) <= documented("status")
+    assert (run["run"], run["state"]) == ("local", "1 of 7 done")
+    one = answer(runbook("status", "local", "--json"))
+    assert set(one["phases"][0]) <= documented("status RUN")
+    assert [phase["state"] for phase in one["phases"]].count("done") == 1
+    assert set(one) == set(run) | {"phases", "jobs"}
+
+
+def test_check_and_why(runbook):
+    content = answer(runbook("check", "local", "--json"))
+    assert content["run"] == "local"
+    assert set(content["checks"][0]) == CHECK
+    assert documented("check RUN") >= CHECK
+    words = ("why", "local", "training.iterations", "--json", "--set", "training.iterations=7")
+    (value,) = answer(runbook(*words))["values"]
+    assert value["value"] == 7
+    assert value["layers"][0]["value"] == 7
+    assert len(value["layers"]) > 1
+    assert set(value) | set(value["layers"][0]) <= documented("why RUN KEY")
+
+
+def test_verify_names_a_changed_file_and_exits_1(runbook, made):
+    assert answer(runbook("verify", "local", "--json"))["findings"] == []
+    record = made / "records" / "01-environment.json"
+    record.write_text(record.read_text().replace("2 cores", "9 cores"))
+    content = answer(runbook("verify", "local", "--json"), code=1)
+    assert record.name in {Path(finding["file"]).name for finding in content["findings"]}
+    assert set(content) | set(content["findings"][0]) <= documented("verify RUN")
+
+
+def test_every_command_with_the_option_is_on_the_page_and_no_other():
+    with_option = set()
+    for name, row in COMMANDS.items():
+        command = row.load()
+        for sub_name, sub in {"": command, **getattr(command, "commands", {})}.items():
+            if any("--json" in option.opts for option in sub.params):
+                with_option.add(f"{name} {sub_name}".strip())
+    rows = re.findall(r"^\| (`.*?`) \|", PAGE, re.MULTILINE)
+    named = {
+        re.sub(r" [^a-z].*", "", word) for row in rows for word in re.findall("`([^`]+)`", row)
+    }
+    assert named == with_option
