@@ -184,10 +184,14 @@ def _differing_cells(
 
 
 def server_arguments(copies: RunNotebooks) -> list[str]:
-    """What JupyterLab is started with: the whole project to browse, the first notebook open."""
+    """What JupyterLab is started with: the whole project to browse, the first notebook open, no question about news."""
     root = copies.project if copies.folder.is_relative_to(copies.project) else copies.folder
     first = (copies.folder / f"{PHASES[0]}.ipynb").relative_to(root).as_posix()
-    return [f"--ServerApp.root_dir={root}", f"--LabApp.default_url=/lab/tree/{first}"]
+    return [
+        f"--ServerApp.root_dir={root}",
+        f"--LabApp.default_url=/lab/tree/{first}",
+        "--LabApp.news_url=None",
+    ]
 
 
 def copies_text(copies: RunNotebooks) -> str:

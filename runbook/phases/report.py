@@ -48,7 +48,7 @@ def write_checked_report(folder: Path) -> Path:
     """
     front_page = read_front_page(folder)._replace(changed=changed_files(folder))
     page = run_pages.write_campaign(folder, front_page)
-    run_pages.write_runs_index(folder.parent)
+    write_runs_index(folder.parent)
     return page
 
 

@@ -157,6 +157,7 @@ def test_where_run_folders_are_elsewhere_the_run_is_named_by_the_path_of_its_fil
     assert server_arguments(copies) == [
         f"--ServerApp.root_dir={tmp_path / 'elsewhere' / 'lumi-13b--2n-zero2' / 'lab'}",
         "--LabApp.default_url=/lab/tree/00-plan.ipynb",
+        "--LabApp.news_url=None",
     ]
 
 
@@ -183,4 +184,5 @@ def test_jupyterlab_shows_the_project_and_opens_the_first_copy(project):
     assert server_arguments(make_copies("local")) == [
         f"--ServerApp.root_dir={project}",
         "--LabApp.default_url=/lab/tree/runs/local/lab/00-plan.ipynb",
+        "--LabApp.news_url=None",
     ]

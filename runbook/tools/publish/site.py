@@ -8,7 +8,7 @@ from pathlib import Path
 from runbook.core.errors import RecordError
 from runbook.core.files import utc_now, write_text
 from runbook.params.schema.run_file import PHASES
-from runbook.phases.report import read_front_page
+from runbook.phases.report import changed_files, read_front_page
 from runbook.records.pages import run_pages
 from runbook.records.pages.notebook_page import write_html
 from runbook.records.pages.runs_index import write_runs_index
@@ -104,6 +104,6 @@ def copy_whole_run(folder: Path, site: Path) -> str:
     for phase in PHASES:
         if (copy / "records" / f"{phase}.ipynb").exists():
             write_html(copy, phase)
-    surroundings = run_pages.Surroundings.SITE
-    run_pages.write_campaign(copy, read_front_page(folder), surroundings=surroundings)
+    front_page = read_front_page(folder)._replace(changed=changed_files(folder))
+    run_pages.write_campaign(copy, front_page, surroundings=run_pages.Surroundings.SITE)
     return folder.name
