@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu_stages.stages import PARTS
 from benchmarks.memory_against_plan import ALWAYS
 from runbook.core.errors import RunbookError
 from runbook.phases.plan_service import load_plan
@@ -40,6 +41,8 @@ def set_words_of(row: dict[str, Any], device: str) -> list[str]:
     """Return the set_words that a plan of this row is made with; empty where it is not a step of the trainer."""
     if row.get("program") != "ours" or "median_seconds" not in row or row["shape"] not in MODELS:
         return []
+    if is_part_of_kernels(row):
+        return []
     sequences = row["micro_batch"] * row["num_micro_batches"]
     site = "local" if device == "cpu" else "local-gpu"
     return [
@@ -52,9 +55,15 @@ def set_words_of(row: dict[str, Any], device: str) -> list[str]:
         f"training.engine={row['engine']}",
         f"training.precision={row['precision']}",
         f"training.recompute={row['recompute']}",
+        f"training.kernels={row['kernels']}",
         f"training.micro_batch={row['micro_batch']}",
         f"training.global_batch={sequences}",
     ]
+
+
+def is_part_of_kernels(row: dict[str, Any]) -> bool:
+    """Return whether the row ran some of the trainer's kernels only, which a plan has no word for."""
+    return row["parts"] not in ("", "all", ",".join(PARTS))
 
 
 def plan_of(row: dict[str, Any], set_words: list[str]) -> dict[str, Any]:

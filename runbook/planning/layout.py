@@ -131,6 +131,11 @@ class Choice(Cut):
         return 1 / 3 if self.zero_stage else 0.0
 
     @property
+    def compiles_kernels(self) -> bool:
+        """Whether our own trainer computes with its Triton kernels: on a GPU, unless told otherwise."""
+        return self.own_trainer and not self.on_cpu and self.tuning.kernels != "plain"
+
+    @property
     def hides_sends(self) -> bool:
         """Whether stages send while they compute; where that is left to the framework, the model counts the sends."""
         return self.virtual_pipeline > 1 and self.tuning.overlap_pipeline == "always"

@@ -99,7 +99,7 @@ _DATA_SHEETS = (
     _Sheet("H100-SXM5", "H100", _HOPPER, 80, 3350, 450, 8, 50, 700.0),
     _Sheet("H100-PCIe", "H100", _H100_PCIE, 80, 2000, 64, 8, 25),
     _Sheet("H100-NVL", "H100", _H100_NVL, 94, 3900, 300, 2, 25),
-    _Sheet("H200-SXM", "H100", _HOPPER, 141, 4800, 450, 8, 50),
+    _Sheet("H200-SXM", "H100", _HOPPER, 141, 4800, 450, 8, 50, 700.0),
     _Sheet("B200-SXM", "Blackwell", _BLACKWELL, 180, 8000, 900, 8, 50),
     _Sheet("B300-SXM", "Blackwell Ultra", _BLACKWELL, 270, 8000, 900, 8, 100),
     _Sheet("GB200", "Blackwell", _GRACE, 186, 8000, 900, 64, 50),

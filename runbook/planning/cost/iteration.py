@@ -13,7 +13,9 @@ from types import MappingProxyType
 
 from runbook.plan_file.schema import Shape
 from runbook.planning import sizes
+from runbook.planning.cost import own_kernels
 from runbook.planning.cost.accelerators import Accelerator
+from runbook.planning.cost.own_kernels import OWN_KERNELS, OwnKernels
 
 _SUSTAINED = MappingProxyType(
     {
@@ -108,7 +110,15 @@ _FP8_CASTS = 12.0
 _WAVE = 110 * 128 * 256
 """Elements of a matrix product that a device computes at once: 110 processors, a tile of 128 x 256 each. Half of the
 last such wave is idle on average, which is why small matrices are slow."""
-_OPERATORS = {"tuned": 22, "fused": 24, "eager": 36, "unfused": 24}
+_OPERATORS = {
+    "tuned": 22,
+    "fused": 24,
+    "eager": 36,
+    "unfused": 24,
+    "plain": 36,
+    "compiled": 36,
+    "compiled-dropout": 36,
+}
 """Operators that a layer's forward pass launches: products, norms, attention, dropout, activation, copies, sends."""
 _OPERATORS_ELSEWHERE = 48
 """The same of DeepSpeed's forks on devices without their fused kernels."""
@@ -150,7 +160,11 @@ class StepSetup(sizes.Cut):
     """Whether one tensor-parallel rank sends the batches to the others."""
     flash: bool = True
     code: str = "fused"
-    """unfused, eager, fused or tuned: how many kernels a layer is made of, and how well communication hides."""
+    """unfused, eager, fused or tuned: how many kernels a layer is made of, and how well communication hides.
+
+    Of the own trainer: plain, compiled or compiled-dropout (`own_kernels`)."""
+    deepspeed: bool = False
+    """Whether DeepSpeed is the engine of the own trainer."""
     cuda_graphs: bool = False
     """Whether the host launches a layer as one graph."""
 
@@ -226,7 +240,26 @@ class StepModel:
 
     def _sustained(self, precision: str) -> float:
         device = self.setup.device
-        return device.peaks[precision] * self.coefficients.sustained[device.family] * 1e12
+        if self._is_power_bound:
+            share = own_kernels.POWER_BOUND
+        else:
+            share = self.coefficients.sustained[device.family]
+        return device.peaks[precision] * share * 1e12
+
+    @property
+    def _own(self) -> OwnKernels | None:
+        """Return the own trainer's kernels; None for other programs."""
+        return OWN_KERNELS.get(self.setup.code)
+
+    @property
+    def _is_power_bound(self) -> bool:
+        """Whether the own trainer's large products run at the power limit that was measured."""
+        device = self.setup.device
+        is_measured = (
+            device.family == own_kernels.POWER_FAMILY
+            and device.power_watts == own_kernels.POWER_WATTS
+        )
+        return self._own is not None and is_measured
 
     @cached_property
     def _width(self) -> float:
@@ -238,13 +271,22 @@ class StepModel:
         The backward pass has two products, one for the gradient of each factor.
         """
         tokens = self._tokens
-        bandwidth = self.setup.device.memory_bandwidth
-        moved = self._width * (tokens * inner + inner * columns + tokens * columns)
-        computing = 2 * tokens * inner * columns / rate
-        forward_wave = _WAVE / 2 / (tokens * columns)
-        forward = computing * (1 + forward_wave) + moved / bandwidth
-        backward_waves = _WAVE / 2 / tokens / inner + _WAVE / 2 / inner / columns
-        return forward, forward + computing * (2 + backward_waves) + 2 * moved / bandwidth
+        forward = self._one_product(tokens, inner, columns, rate)
+        input_gradient = self._one_product(tokens, columns, inner, rate)
+        weight_gradient = self._one_product(inner, tokens, columns, rate)
+        return forward, forward + input_gradient + weight_gradient
+
+    def _one_product(self, rows: float, inner: float, columns: float, rate: float) -> float:
+        """Return the seconds of rows x inner times inner x columns."""
+        computing = 2 * rows * inner * columns / rate
+        wave = 1 + _WAVE / 2 / (rows * columns)
+        moved = self._width * (rows * inner + inner * columns + rows * columns)
+        moving = moved / self.setup.device.memory_bandwidth
+        if not self._is_power_bound:
+            return computing * wave + moving
+        # A processor that waits takes less power, and lets the others run faster.
+        at_full_clock = computing * own_kernels.POWER_BOUND / own_kernels.CLOCK_BOUND
+        return max(computing, at_full_clock * wave + moving)
 
     def _matrices(self) -> tuple[float, float]:
         """(forward, both passes) of a layer's products."""
@@ -284,6 +326,8 @@ class StepModel:
         coefficients = self.coefficients
         setup = self.setup
         is_hopper = setup.device.family.startswith("H100")
+        if self._own and is_hopper:
+            return own_kernels.attention_rate(self._half_rate, setup.shape.head_size)
         hopper = coefficients.attention_hopper if is_hopper else 1.0
         share = _VENDOR_ATTENTION if setup.code == "tuned" else coefficients.attention * hopper
         return self._half_rate * share
@@ -364,7 +408,10 @@ class StepModel:
         split = (_FORWARD_BYTES - _SHARED_BYTES) * inner / setup.tensor
         whole = _SHARED_BYTES / (setup.tensor if setup.sequence else 1)
         casts = _FP8_CASTS / setup.tensor if setup.precision == "fp8" else 0.0
-        factor = coefficients.elementwise * self._kernel_factor
+        if self._own:
+            factor = self._own.elementwise
+        else:
+            factor = coefficients.elementwise * self._kernel_factor
         moved = self._tokens * shape.hidden * (split + whole + casts) * factor * self._width / 2
         return moved / setup.device.memory_bandwidth
 
@@ -426,7 +473,27 @@ class StepModel:
         shape = self.setup.shape
         columns = shape.padded_vocabulary / setup.tensor
         _, products = self._product(columns, shape.hidden, self._half_rate)
-        return products + _LOGIT_BYTES * self._tokens * columns / setup.device.memory_bandwidth
+        logit_bytes = self._own.logit_bytes if self._own else _LOGIT_BYTES
+        loss = logit_bytes * self._tokens * columns / setup.device.memory_bandwidth
+        return products + loss + self._gradient_sums(columns * shape.hidden)
+
+    def _gradient_sums(self, parameters: float) -> float:
+        """Return the seconds of adding a micro-batch's gradients to their sums, outside the products."""
+        if self._own is None:
+            return 0.0
+        if self.setup.deepspeed:
+            gradient_bytes = own_kernels.DEEPSPEED_GRADIENT_BYTES
+        else:
+            gradient_bytes = self._own.gradient_bytes
+        return gradient_bytes * parameters / self.setup.device.memory_bandwidth
+
+    def _kernel_gaps(self) -> float:
+        """Return the seconds of a layer's two passes in which the device idles between kernels."""
+        if self._own is None:
+            return 0.0
+        passes = 1 + _BACKWARD_OPERATORS
+        gaps = own_kernels.KERNEL_GAPS * (1 + self._recomputed_operators / passes)
+        return gaps * (_GRAPHED if self.setup.cuda_graphs else 1.0)
 
     def step(self) -> StepTime:
         """Return the seconds of a step by part, counted by formula."""
@@ -434,7 +501,8 @@ class StepModel:
         forward, matrices = self._matrices()
         attention_forward, attention = self._attention()
         elementwise_forward = self._elementwise()
-        elementwise = (1 + _BACKWARD) * elementwise_forward
+        layer_parameters = sizes.layer(setup.shape, tensor=setup.tensor)
+        elementwise = (1 + _BACKWARD) * elementwise_forward + self._gradient_sums(layer_parameters)
         output = self._output()
         tensor = self._tensor()
         again = self._recomputed(forward, attention_forward, elementwise_forward)
@@ -451,8 +519,9 @@ class StepModel:
         else:
             slowest = max(stage, last_layers * layer + output) + send
         least = layers * self.least_layer_seconds + self.least_microbatch_seconds
-        launching = self._launching(least, slowest)
-        mean += self._launching(least, mean)
+        gaps = layers * self._kernel_gaps()
+        launching = gaps + self._launching(least, slowest + gaps)
+        mean += gaps + self._launching(least, mean + gaps)
         bubble = (setup.pipeline - 1) / setup.virtual_pipeline * mean
         optimizer = self._optimizer()
         data = self._data(slowest + launching, bubble if setup.code == "tuned" else 0.0)
@@ -498,7 +567,10 @@ class StepModel:
         """Return the seconds of the optimizer's step, which moves states and does little else."""
         setup = self.setup
         shards = setup.data * setup.context if setup.zero_stage else 1
-        moved = _OPTIMIZER_BYTES * self._parameters / shards
+        optimizer_bytes = _OPTIMIZER_BYTES
+        if self._own and setup.deepspeed:
+            optimizer_bytes += own_kernels.DEEPSPEED_STEP_BYTES
+        moved = optimizer_bytes * self._parameters / shards
         return moved / setup.device.memory_bandwidth
 
     def _batch(self) -> float:

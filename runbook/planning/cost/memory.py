@@ -260,6 +260,9 @@ def _logits(choice: Choice) -> float:
     shape = choice.shape
     width = _width(choice)
     tokens = _rank_tokens(choice)
+    if choice.compiles_kernels:
+        # The gradient is written over the logits.
+        return width * tokens * shape.padded_vocabulary / choice.tensor
     if choice.own_trainer and not choice.deepspeed:
         logits = tokens * shape.padded_vocabulary / choice.tensor
         return width * logits + min(4 * logits, LOSS_BLOCK_BYTES)

@@ -15,13 +15,28 @@ from runbook.planning.cost.iteration import StepSetup, known
 from runbook.planning.layout import Choice
 from runbook.planning.sizes import same_fields
 
-CODE = {
-    "runbook": "eager",
+_CODE = {
     "megatron-lm": "tuned",
     "megatron-deepspeed": "unfused",
     "nemo": "tuned",
 }
-"""How well each framework's layers are fused (`iteration.Setup.code`)."""
+
+
+def code_of(choice: Choice) -> str:
+    """Return how well the framework's layers are fused (`iteration.StepSetup.code`).
+
+    The own trainer is planned with its compiled kernels unless the run file says plain: where they cannot
+    run, its step takes longer than planned.
+    """
+    training = choice.training
+    if training.framework != "runbook":
+        return _CODE[training.framework]
+    if training.fp8 != "none":
+        # Transformer Engine's layers, of which nothing was measured.
+        return "eager"
+    if not choice.compiles_kernels:
+        return "plain"
+    return "compiled-dropout" if training.dropout else "compiled"
 
 
 def device_of(site: Site) -> Accelerator | None:
@@ -97,7 +112,7 @@ def setup_for(choice: Choice, device: Accelerator) -> StepSetup:
         "device": device,
         "precision": _product_precision(choice),
         "recompute": training.recompute,
-        "code": CODE[training.framework],
+        "code": code_of(choice),
         "broadcasts_batches": training.broadcast_batches,
     }
     return StepSetup(**inputs)

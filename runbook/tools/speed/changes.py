@@ -137,6 +137,14 @@ def _work_changes(setup: StepSetup) -> Iterator[Speedup]:
             "layers are not fused, or weights are cast for every product (megatron_amp_O2=False)",
             "Transformer Engine, megatron_amp_O2=True",
         )
+    if setup.code == "plain":
+        yield Speedup(
+            "kernels",
+            replace(setup, code="compiled"),
+            "norms, activations, loss and sums of gradients are kernels of their own",
+            "the trainer's Triton kernels",
+            "training.kernels=compiled",
+        )
 
 
 def _communication_changes(setup: StepSetup) -> Iterator[Speedup]:

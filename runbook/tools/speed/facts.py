@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from runbook.core.errors import ParamsError
 from runbook.params.schema.keys import nearest
 from runbook.planning.cost.accelerators import find_accelerator
-from runbook.planning.cost.step_inputs import CODE
+from runbook.planning.cost.step_inputs import code_of
 from runbook.planning.layout import Choice
 
 Facts = dict[str, str]
@@ -152,7 +152,7 @@ def facts_of_run(choice: Choice) -> Facts:
         facts["precision"] = "fp8"
     facts["accelerator"] = choice.site.hardware.device
     facts["n_accel"] = str(choice.world_size)
-    facts["code"] = CODE[choice.training.framework]
+    facts["code"] = code_of(choice)
     return facts
 
 

@@ -65,7 +65,9 @@ def _as_they_are(*words: str) -> dict[str, str]:
 _WORDS = {
     "recompute": {**_as_they_are("none", "selective", "operators", "full"), "some": "operators"},
     "zero_stage": _as_they_are("0", "1", "2", "3"),
-    "code": _as_they_are("fused", "unfused", "eager", "tuned"),
+    "code": _as_they_are(
+        "fused", "unfused", "eager", "tuned", "plain", "compiled", "compiled-dropout"
+    ),
     "flash": {**_YES_OR_NO, "2": "yes", "3": "yes"},
     "cuda_graphs": {**_YES_OR_NO, "none": "no", "full": "yes"},
     "fp8_recipe": _as_they_are(*_FP8_RECIPES),

@@ -1,0 +1,83 @@
+"""What the own trainer's kernels cost on a GPU, measured by part.
+
+Source of every measured figure here: one NVIDIA H200 at its limit of 700 W, 2026-11-26, PyTorch 2.11 with cuBLAS 13.1
+and cuDNN 9.19, Triton 3.6, GPT-3 1.3B in bf16, 8 micro-batches of 4 x 2,048 tokens, profiles of the steps with
+`training.kernels` plain and compiled (docs/measurements/gpu-h200.md). Bytes are at the datasheet's bandwidth, so they
+contain what a kernel does not reach of it: a copy measured 4.24 of 4.8 TB/s.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+
+@dataclass(frozen=True)
+class OwnKernels:
+    """Cost of one choice of kernels."""
+
+    elementwise: float
+    """Bytes of a layer's norms, activations and sums, relative to one read and write each by fused code."""
+    logit_bytes: float
+    """Loss and its gradient: bytes a token and vocabulary entry."""
+    gradient_bytes: float
+    """Adding a micro-batch's gradients to their sums: bytes a parameter, beyond the matrix products."""
+
+
+_PLAIN_LAYERS = 2.59
+"""175 ms in 192 passes of a layer through both directions (8,192 tokens x 2,048): 261 bytes of 101."""
+_COMPILED_LAYERS = 2.02
+"""137 ms in the same passes: 204 bytes of 101."""
+_PLAIN_LOSS = 96.0
+"""66 ms for 8 x 8,192 tokens x 50,304 logits, in about ten passes over float32 blocks."""
+_COMPILED_LOSS = 7.0
+"""One read, then one read and write of 16 bits: 6 bytes; 5 ms in the profile."""
+_PLAIN_GRADIENTS = 21.2
+"""46.6 ms for 8 x 1.32e9 gradients in 16 bits, added to float32 sums: 10 bytes at 47 % of the bandwidth."""
+
+OWN_KERNELS: Mapping[str, OwnKernels] = MappingProxyType(
+    {
+        "plain": OwnKernels(_PLAIN_LAYERS, _PLAIN_LOSS, _PLAIN_GRADIENTS),
+        "compiled": OwnKernels(_COMPILED_LAYERS, _COMPILED_LOSS, 0.0),
+        # With dropout the layers stay megatron-core's; products and loss are compiled.
+        "compiled-dropout": OwnKernels(_PLAIN_LAYERS, _COMPILED_LOSS, 0.0),
+    }
+)
+"""By `StepSetup.code`."""
+
+DEEPSPEED_GRADIENT_BYTES = 6.8
+"""DeepSpeed adds gradients in 16 bits: 6 bytes counted, at the bandwidth of a copy."""
+DEEPSPEED_STEP_BYTES = 16.0
+"""More bytes a parameter in DeepSpeed's step than in megatron-core's, counted in its source: gradients copied into a
+bucket, divided, copied out and made flat, 4 bytes each."""
+
+POWER_BOUND = 0.75
+"""Share of the datasheet's peak that matrix products sustain at the limit of 700 W: 686 ms (plain kernels) and 706 ms
+(compiled) for 5.16e14 operations. Products by themselves reach 0.66 to 0.79, whatever their size."""
+CLOCK_BOUND = 0.905
+"""The same share where power is no limit: 0.836, as A100 sustains, times the clock of 1,980 MHz over the 1,830 MHz of
+the datasheet's peak. Derived, not measured; it counts for small products, with their idle waves and their bytes."""
+POWER_WATTS = 700.0
+"""The limit that `POWER_BOUND` holds for."""
+POWER_FAMILY = "H100"
+"""The family whose chip it is: H100 and H200."""
+
+ATTENTION = 0.552
+"""Speed of the matrix products inside cuDNN's attention on H100 and H200, relative to large ones: 126 ms for 4.62e13
+operations below the diagonal, exponentials taken off."""
+EXPONENTIALS = 3.9e12
+"""Exponentials a second of H100 (arXiv:2407.08608): one a score in each pass, which small heads cannot hide."""
+
+KERNEL_GAPS = 147e-6
+"""Seconds that a GPU idles between the 70 kernels of a layer's two passes: 28 ms of a step, in both profiles."""
+
+
+def attention_rate(product_rate: float, head_size: int) -> float:
+    """Return operations a second of cuDNN's attention in both passes.
+
+    >>> round(attention_rate(742e12, 128) / 1e12), round(attention_rate(742e12, 64) / 1e12)
+    (366, 330)
+    """
+    # Two products of a score's row in the forward pass and five in the backward pass.
+    operations = 14 * head_size
+    seconds = operations / (ATTENTION * product_rate) + 2 / EXPONENTIALS
+    return operations / seconds

@@ -1,0 +1,79 @@
+"""Planned steps of the own trainer, against those measured on one H200 (benchmarks/gpu_h200.json)."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu_stages.planned import plan_of, planned_gpu, set_words_of
+from runbook.planning.cost.accelerators import ACCELERATORS
+from runbook.planning.cost.iteration import StepModel, StepSetup, iteration
+from runbook.planning.cost.step_inputs import code_of, setup_for
+from runbook.planning.layout import full_choice
+
+from .conftest import build
+
+MEASURED = Path(__file__).parents[2] / "benchmarks" / "gpu_h200.json"
+
+
+def measured() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    content = json.loads(MEASURED.read_text(encoding="utf-8"))
+    environment = content["environment"]
+    rows = [row for row in content["rows"] if set_words_of(row, environment["device"])]
+    return environment, rows
+
+
+def test_planned_memory_and_step_times_are_within_ten_percent_of_each_measured_row() -> None:
+    environment, rows = measured()
+    with planned_gpu(environment["device"], environment["device_bytes"]):
+        planned = {
+            row["job"]: plan_of(row, set_words_of(row, environment["device"])) for row in rows
+        }
+    assert {"plain kernels", "+ layers", "recompute full", "DeepSpeed ZeRO 1"} <= set(planned)
+    for job, figures in planned.items():
+        assert abs(figures["memory_error"]) < 0.10, (job, figures)
+        assert abs(figures["time_error"]) < 0.10, (job, figures)
+
+
+def h200(code: str) -> StepSetup:
+    """One H200 with four sequences of the 375M model a micro-batch."""
+    sections = {
+        "training": {"framework": "runbook", "micro_batch": 4, "global_batch": 32},
+        "parallel": {"tensor": 1, "pipeline": 1},
+    }
+    choice = full_choice(build(sections, device="H100-SXM", model="375m"))
+    return replace(setup_for(choice, ACCELERATORS["H200-SXM"]), code=code)
+
+
+@pytest.mark.parametrize(
+    ("training", "code"),
+    [
+        ({}, "compiled"),
+        ({"kernels": "plain"}, "plain"),
+        ({"dropout": 0.1}, "compiled-dropout"),
+        ({"framework": "megatron-lm"}, "tuned"),
+    ],
+)
+def test_the_run_file_decides_which_kernels_are_planned(
+    training: dict[str, object], code: str
+) -> None:
+    choice = full_choice(build({"training": training}, device="H100-SXM", model="375m"))
+    assert code_of(choice) == code
+
+
+def test_compiled_kernels_are_planned_faster_than_plain_ones_and_with_dropout_between() -> None:
+    seconds = [iteration(h200(code)).seconds for code in ("compiled", "compiled-dropout", "plain")]
+    assert seconds == sorted(seconds)
+    assert 1.05 < seconds[2] / seconds[0] < 1.25
+
+
+def test_products_of_the_own_trainer_run_at_the_measured_rate_only_at_700_watts() -> None:
+    rates = {
+        name: StepModel(replace(h200("compiled"), device=ACCELERATORS[name])).matrix_rate / 1e12
+        for name in ("H200-SXM", "H100-SXM5", "H100-PCIe", "A100-SXM4-80GB")
+    }
+    assert rates["H200-SXM"] == rates["H100-SXM5"] == pytest.approx(0.75 * 989.4)
+    assert rates["H100-PCIe"] == pytest.approx(0.671 * 756)
+    assert rates["A100-SXM4-80GB"] == pytest.approx(0.836 * 312)
