@@ -11,6 +11,8 @@ import pytest
 from runbook.core.errors import DataError
 from runbook.tokens.pipeline.options import TokenizeOptions
 from runbook.tokens.pipeline.tokenize import prepare
+from runbook.tokens.sources import documents
+from runbook.tokens.sources.input_files import cut_shards, find_inputs
 from runbook.tokens.tokenizer import load_tokenizer
 
 from .reference import EDGE_TEXTS, expected, json_lines, made
@@ -37,6 +39,23 @@ def test_parquet_gives_the_same(tmp_path: Path) -> None:
     )
     prepare([source], tmp_path / "out")
     assert made(tmp_path / "out") == expected(texts)
+
+
+def test_a_parquet_file_is_read_in_parts_whatever_its_row_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    source = tmp_path / "in.parquet"
+    texts = [f"{number:04}" * 250 for number in range(600)]
+    table = pyarrow.table({"other": [1] * 600, "text": texts})
+    pyarrow.parquet.write_table(table, source, row_group_size=600, use_dictionary=False)
+    monkeypatch.setattr(documents, "PARQUET_BYTES", 100_000)
+    (shard,) = cut_shards(find_inputs([source]), 1 << 30)
+    parts = [batch.texts for batch in documents._parquet(shard.segments[0], "text", 1 << 20)]
+    assert [text for part in parts for text in part] == texts
+    assert max(map(len, parts)) <= 100
 
 
 def test_bad_parquet(tmp_path: Path) -> None:

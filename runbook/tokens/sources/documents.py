@@ -29,6 +29,9 @@ from runbook.tokens.sources.input_files import (
 
 PIECE = 1 << 20
 """Bytes of a huge document that are decoded at once."""
+PARQUET_ROWS = 1024
+PARQUET_BYTES = 32 << 20
+"""Text of a Parquet file that becomes Python strings at once. pyarrow holds the column of a row group besides."""
 KNOWN_SOURCE_KEYS = ("meta.redpajama_set_name", "meta.pile_set_name", "meta.source", "source")
 UNKNOWN_SOURCE = "unknown"
 _WHITE = b" \t\r\n\x0b\x0c"
@@ -331,7 +334,9 @@ def _parquet(segment: Segment, text_key: str, max_record_bytes: int) -> Iterator
                 raise DataError(
                     f"{segment.path} has no column {text_key!r}; its columns: {columns}. Set data.text_key."
                 )
-            for part in file.iter_batches(batch_size=1024, columns=[text_key]):
+            rows = _rows_at_once(file, text_key)
+            # With threads, pyarrow reads ahead of what is taken.
+            for part in file.iter_batches(rows, columns=[text_key], use_threads=False):
                 batch = DocumentBatch(read_bytes=int(part.nbytes), records=part.num_rows)
                 for value in part.column(0).to_pylist():
                     # UTF-8 has at least a byte for each character.
@@ -349,6 +354,17 @@ def _parquet(segment: Segment, text_key: str, max_record_bytes: int) -> Iterator
             reason = f"not a whole Parquet file: {error}"
             remedy = "Fetch it again, or use --bad-records skip."
             raise BrokenFileError(segment.path, row, reason, remedy) from error
+
+
+def _rows_at_once(file: Any, text_key: str) -> int:
+    """Return how many rows of a Parquet file are read at once, by the average text of its largest row group."""
+    bytes_per_row = 1
+    for number in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(number)
+        columns = [group.column(index) for index in range(group.num_columns)]
+        size = sum(one.total_uncompressed_size for one in columns if one.path_in_schema == text_key)
+        bytes_per_row = max(bytes_per_row, size // max(1, group.num_rows))
+    return max(1, min(PARQUET_ROWS, PARQUET_BYTES // bytes_per_row))
 
 
 def find_source_key(segment: Segment) -> str:
