@@ -23,7 +23,9 @@ from runbook.training.ranks import cores_of_rank, on_gpu
 from runbook.training.report import say
 
 SLAB_BYTES = 512 * 2**20
-"""Memory is pinned by so much at once; a larger tensor gets a slab of its own."""
+"""Memory is pinned by so much at once, and by less at first; a larger tensor gets a slab of its own."""
+FIRST_SLAB_BYTES = 64 * 2**20
+"""The first slab. Each one after it is as large as all before it, so that a small model pins little."""
 ALIGNMENT = 512
 """Each copy begins at a multiple of it, as torch's own allocators have it."""
 MOST_UNDER_WAY = 2**30
@@ -113,7 +115,8 @@ class PinnedCopies(HostCopies):
         for slab in self._slabs:
             if slab.used + num_bytes <= slab.size:
                 return slab
-        memory = _touched_memory(max(SLAB_BYTES, num_bytes))
+        grown = min(SLAB_BYTES, max(FIRST_SLAB_BYTES, self.num_bytes))
+        memory = _touched_memory(max(grown, num_bytes))
         slab = _Slab(memory, _address(memory), len(memory))
         self._slabs.append(slab)
         if self._pin(slab.address, slab.size):

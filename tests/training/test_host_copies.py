@@ -31,6 +31,7 @@ class Pins:
 @pytest.fixture
 def pins(monkeypatch):
     monkeypatch.setattr(host_copies, "SLAB_BYTES", 2**20)
+    monkeypatch.setattr(host_copies, "FIRST_SLAB_BYTES", 2**17)
     return Pins()
 
 
@@ -78,6 +79,16 @@ def test_little_memory_is_left_over(pins):
         for num_bytes in layer:
             copies.copy(torch.empty(num_bytes, dtype=torch.uint8))
     assert copies.num_bytes < 1.2 * 12 * sum(layer)
+
+
+def test_a_small_state_pins_little_and_a_large_one_in_large_pieces(pins):
+    copies = host_copies.PinnedCopies(pins.pin, pins.unpin)
+    copies.copy(torch.empty(1000, dtype=torch.uint8))
+    assert copies.num_bytes == 2**17
+    for _ in range(50):
+        copies.copy(torch.empty(2**16, dtype=torch.uint8))
+    assert sorted(pins.pinned.values())[:4] == [2**17, 2**17, 2**18, 2**19]
+    assert max(pins.pinned.values()) == 2**20
 
 
 def test_memory_is_unpinned_before_it_goes(pins):

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import shutil
+import warnings
 from pathlib import Path
 
 import pytest
@@ -162,12 +163,15 @@ def test_shards_are_summed_up_while_they_are_written(zygote, run):
 def save_as_on_a_gpu():
     """A patch: the state is copied to memory that is kept, and each rank writes four files."""
     torch_dist = importlib.import_module("runbook.training.checkpoints.torch_dist")
-    torch_dist.on_gpu = lambda: True
+    state = importlib.import_module("runbook.training.checkpoints.state")
+    torch_dist.on_gpu = state.on_gpu = lambda: True
     torch_dist.FILE_BYTES = 2**16
     copies = importlib.import_module("runbook.training.host_copies")
     copies.SLAB_BYTES = 2**18
     engine = importlib.import_module("runbook.training.engines.engine")
     engine.make_host_copies = lambda: copies.PinnedCopies(lambda *_: True, lambda _: None)
+    torch = importlib.import_module("torch")
+    torch.Tensor.is_pinned = lambda tensor, *_: tensor.device.type == "cpu"
 
 
 def no_room_for_the_third():
@@ -184,6 +188,17 @@ def no_room_for_the_third():
     writer._write_file = without_room
 
 
+def described_tensors(folder):
+    """How a checkpoint describes its tensors."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, at import
+        content = pickle.loads((folder / "torch_dist" / ".metadata").read_bytes())
+    described = content.state_dict_metadata.values()
+    tensors = [tensor for tensor in described if hasattr(tensor, "properties")]
+    assert tensors
+    return tensors
+
+
 def test_a_training_resumes_from_what_was_copied_to_kept_memory_and_written_by_threads(
     waiting, zygote, corpus, tmp_path
 ):
@@ -195,6 +210,8 @@ def test_a_training_resumes_from_what_was_copied_to_kept_memory_and_written_by_t
         assert all(
             hashlib.sha256((folder / name).read_bytes()).hexdigest() == sums[name] for name in sums
         )
+    # megatron-core loads into tensors of these properties, which may be on no host.
+    assert not any(tensor.properties.pin_memory for tensor in described_tensors(folder))
     shutil.rmtree(folder)
     (tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("4\n")
     again = zygote.train(tmp_path, specs.spec(copies=2, checkpoint=BESIDE))
