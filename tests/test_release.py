@@ -73,3 +73,12 @@ def test_the_sdist_holds_what_the_tests_and_the_docs_need(release):
 def test_one_version_everywhere():
     citation = yaml.safe_load((CLONE / "CITATION.cff").read_text())
     assert (runbook.__version__, citation["version"]) == (VERSION, VERSION)
+    changelog = (CLONE / "CHANGELOG.md").read_text()
+    assert f"## {VERSION} ({citation['date-released']})" in changelog
+
+
+def test_the_changelog_of_a_release_is_read_in_two_minutes():
+    changelog = (CLONE / "CHANGELOG.md").read_text()
+    _, _, release = changelog.partition(f"## {VERSION} ")
+    assert 20 < len(release.splitlines()) <= 60
+    assert changelog.index("## Unreleased") < changelog.index(f"## {VERSION} ")
