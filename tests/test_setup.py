@@ -369,4 +369,4 @@ def test_one_extra_brings_all_that_a_run_needs():
     extras = PROJECT["optional-dependencies"]
     (itself,) = [Requirement(line) for line in extras["all"]]
     assert itself.name == PROJECT["name"]
-    assert itself.extras == set(cli.ALL) == {"jupyter", "train", "data"}
+    assert itself.extras == set(cli.ALL) == {"jupyter", "train", "data", "forecast"}

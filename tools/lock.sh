@@ -7,7 +7,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 echo 'torch==2.13.0' >"$work/constraints"
 [[ ${UPGRADE:-} == 1 ]] || cp requirements.lock "$work/pins"
-uv pip compile pyproject.toml --extra jupyter --extra train --extra data --extra test --extra docs \
+uv pip compile pyproject.toml --extra jupyter --extra train --extra data --extra forecast --extra test --extra docs \
   --universal --python-version 3.11 --constraint "$work/constraints" \
   --no-header --no-annotate --quiet --output-file "$work/pins"
 {

@@ -60,6 +60,11 @@ COMMANDS = {
         "runbook.cli.plan:why",
         "Where one value comes from, and what it is called in the documents.",
     ),
+    "forecast": CommandRow(
+        Group.LOOK,
+        "runbook.cli.forecast:forecast",
+        "Forecast a final loss from small runs, or from half a curve.",
+    ),
     "render": CommandRow(
         Group.RUN,
         "runbook.cli.plan:render",
@@ -173,6 +178,7 @@ EXTRAS = {
     "nbclient nbconvert nbformat pandas papermill",
     "data": "backports fastokens msgspec numpy pyarrow requests sentencepiece tokenizers",
     "train": "tensorboard",
+    "forecast": "scipy",
     "mlflow": "mlflow",
     "trackio": "trackio",
     "evaluation": "lm_eval",
@@ -182,7 +188,7 @@ EXTRAS = {
 No command imports torch.
 """
 
-ALL = ("jupyter", "data", "train")
+ALL = ("jupyter", "data", "train", "forecast")
 """What the extra `all` installs: everything that `runbook run` needs."""
 
 

@@ -1,0 +1,109 @@
+"""Measure the forecast of final losses on published trainings.
+
+    python -m benchmarks.loss_forecast [FIT.csv TARGET.csv]
+
+Two protocols. `parts`: fit the part below a threshold of compute, forecast the part above it, as the tables mark them.
+`rolling`: fit the smallest 50, 65 and 80% of all runs by compute, forecast the others. A plain fit of E + A/N^a + B/D^b
+without weights, penalties, vote or correction stands next to each.
+
+With two tables of one's own, only these are measured.
+"""
+
+import csv
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from runbook.forecast import laws
+from runbook.forecast.final_loss import forecast_final_losses
+from runbook.forecast.laws import Array, LawChoice, Runs, fit_law
+from runbook.forecast.tables import as_runs, read_finished_trainings
+
+TABLES = ("forecast_openlm_c4", "forecast_openlm_redpajama", "forecast_steplaw")
+FOLDER = Path(__file__).parent / "forecast"
+ROLLING_SHARES = (0.5, 0.65, 0.8)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Runs to fit and runs to forecast."""
+
+    name: str
+    fitted: Runs
+    targets: Runs
+
+
+def read_table(path: Path) -> tuple[Runs, Array]:
+    """Read a table. Return its runs and whether each is a target."""
+    runs = as_runs(read_finished_trainings(path))
+    with path.open(encoding="utf-8", newline="") as file:
+        targets = [row.get("part") == "target" for row in csv.DictReader(file)]
+    return runs, np.array(targets)
+
+
+def splits() -> Iterator[Split]:
+    """Yield the splits of both protocols."""
+    for name in TABLES:
+        runs, is_target = read_table(FOLDER / f"{name}.csv")
+        yield Split(f"parts | {name}", runs.take(~is_target), runs.take(is_target))
+    for name in TABLES:
+        runs, _ = read_table(FOLDER / f"{name}.csv")
+        for share in ROLLING_SHARES:
+            limit = np.quantile(runs.flops, share)
+            small = runs.take(runs.flops <= limit)
+            yield Split(f"rolling {share} | {name}", small, runs.take(runs.flops > limit))
+
+
+def plain_errors(split: Split) -> Array:
+    """Return relative errors of a plain fit, without the penalty on exponents."""
+    penalty = laws.EXPONENT_PENALTY
+    laws.EXPONENT_PENALTY = 1e-9
+    try:
+        law = fit_law(split.fitted, LawChoice(embeddings=True, tied=False, weight_power=0.0))
+    finally:
+        laws.EXPONENT_PENALTY = penalty
+    return np.abs(law.predict(split.targets.params, split.targets.tokens) / split.targets.loss - 1)
+
+
+def measure(split: Split) -> str:
+    """Return one row of the table of results."""
+    start = time.perf_counter()
+    forecasts = forecast_final_losses(split.fitted, split.targets)
+    seconds = time.perf_counter() - start
+    loss = split.targets.loss
+    errors = np.abs(np.array([forecast.loss for forecast in forecasts]) / loss - 1)
+    low = np.array([forecast.low for forecast in forecasts])
+    high = np.array([forecast.high for forecast in forecasts])
+    inside = np.mean((low <= loss) & (loss <= high))
+    width = np.median((high - low) / loss)
+    plain = plain_errors(split)
+    columns = [
+        split.name,
+        f"{len(split.fitted)} / {len(split.targets)}",
+        f"{np.median(plain):.2%} | {np.quantile(plain, 0.9):.2%}",
+        f"{np.median(errors):.2%} | {np.quantile(errors, 0.9):.2%}",
+        f"{inside:.0%} | {width:.1%}",
+        f"{seconds:.1f} s",
+    ]
+    return " | ".join(columns)
+
+
+def main() -> None:
+    """Print the table."""
+    print(
+        "protocol | table | fit / target | plain median | p90 | median | p90 | coverage | width | time"
+    )
+    if len(sys.argv) == 3:
+        fitted, targets = (as_runs(read_finished_trainings(Path(path))) for path in sys.argv[1:])
+        print(measure(Split(f"given | {Path(sys.argv[1]).name}", fitted, targets)))
+        return
+    for split in splits():
+        print(measure(split), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""`runbook forecast`: the final loss from small runs, or from the first part of a curve."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from runbook.forecast.curve import CurveForecast
+    from runbook.forecast.final_loss import LossForecast
+
+_TABLE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.option(
+    "--fit",
+    "fit_table",
+    type=_TABLE,
+    metavar="FIT.csv",
+    help="Finished trainings: series, params, params_no_embed, tokens, flops, loss.",
+)
+@click.option(
+    "--predict",
+    "target_table",
+    type=_TABLE,
+    metavar="TARGET.csv",
+    help="Trainings to forecast, with the same columns; a loss is not read.",
+)
+@click.option(
+    "--curve",
+    "curve_table",
+    type=_TABLE,
+    metavar="CURVE.csv",
+    help="The first part of a curve: step, val_loss, total_steps, decay_from.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def forecast(
+    fit_table: Path | None, target_table: Path | None, curve_table: Path | None, as_json: bool
+) -> None:
+    """Forecast a final loss with an interval that holds it in 80% of forecasts.
+
+    With --fit and --predict: from finished smaller trainings of the same family. With --curve: from the first part of the
+    training's own validation curve. docs/forecast.md says how good both were on trainings they had not seen.
+    """
+    if curve_table is not None and fit_table is None and target_table is None:
+        _print_curve_forecast(curve_table, as_json=as_json)
+    elif curve_table is None and fit_table is not None and target_table is not None:
+        _print_loss_forecasts(fit_table, target_table, as_json=as_json)
+    else:
+        raise click.UsageError(
+            "Give --fit FIT.csv with --predict TARGET.csv, or --curve CURVE.csv."
+        )
+
+
+def _print_loss_forecasts(fit_table: Path, target_table: Path, *, as_json: bool) -> None:
+    from runbook.forecast.series import forecast_table
+    from runbook.forecast.tables import read_finished_trainings, read_planned_trainings
+
+    finished = read_finished_trainings(fit_table)
+    planned = read_planned_trainings(target_table)
+    forecasts = forecast_table(finished, planned)
+    if as_json:
+        click.echo(json.dumps([_json_forecast(forecast) for forecast in forecasts], indent=1))
+        return
+    click.echo(f"{'parameters':>14} {'tokens':>18} {'loss':>8}   80% interval")
+    for row, forecast in zip(planned, forecasts, strict=True):
+        interval = f"{forecast.low:.4f} to {forecast.high:.4f}"
+        click.echo(f"{row.params:14,.0f} {row.tokens:18,.0f} {forecast.loss:8.4f}   {interval}")
+    _print_warnings([warning for forecast in forecasts for warning in forecast.warnings])
+
+
+def _print_curve_forecast(curve_table: Path, *, as_json: bool) -> None:
+    from runbook.forecast.curve import forecast_curve
+    from runbook.forecast.tables import read_curve
+
+    curve_forecast = forecast_curve(read_curve(curve_table))
+    if as_json:
+        click.echo(json.dumps(_json_forecast(curve_forecast), indent=1))
+        return
+    click.echo(
+        f"After {curve_forecast.share:.0%} of the steps: the last validation loss will be {curve_forecast.loss:.4f} "
+        f"({curve_forecast.low:.4f} to {curve_forecast.high:.4f} in 80% of forecasts)"
+    )
+    _print_warnings(curve_forecast.warnings)
+
+
+def _json_forecast(forecast: LossForecast | CurveForecast) -> dict[str, Any]:
+    content = asdict(forecast)
+    content["warnings"] = list(forecast.warnings)
+    return content
+
+
+def _print_warnings(warnings: Sequence[str]) -> None:
+    for warning in dict.fromkeys(warnings):
+        click.echo(f"Note: {warning}.")

@@ -1,0 +1,197 @@
+"""The last validation loss of a training, from the first part of its curve.
+
+A Gaussian process forecasts how much the loss still falls. Its inputs are differences of the loss (moving a curve up or
+down changes nothing) at fixed parts of the steps done, the share of the steps after which the learning rate falls, and
+logarithms of steps. It was fitted to published curves by `benchmarks/fit_curve_forecast.py`, which writes
+`curve_coefficients.json`.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from runbook.core.errors import DataError
+from runbook.forecast.laws import Array
+from runbook.forecast.tables import PartialCurve
+
+PARTS_OF_STEPS_DONE = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+"""Where the curve is read, as parts of the steps done."""
+USUAL_DECAY_FROM = 0.5
+"""Input where it is unknown when the learning rate begins to fall; another input says that it is unknown."""
+FEWEST_POINTS = 4
+EARLIEST_SHARE = 0.25
+"""Shares of the steps below it have no curves among those fitted."""
+SHARES_MEASURED = (0.35, 0.5, 0.65, 0.85)
+"""Shares of the steps at which the interval was measured."""
+LENGTH = 2.0
+"""Distance over which curves are alike, in standard deviations of the inputs."""
+NOISE = 0.05
+LINEAR = 0.05
+"""Variances of the noise and of the linear part, over the variance of the Gaussian part."""
+COEFFICIENTS = Path(__file__).with_name("curve_coefficients.json")
+
+
+@dataclass(frozen=True)
+class CurveForecast:
+    """Forecast of the validation loss at the last step, in nats."""
+
+    loss: float
+    low: float
+    high: float
+    share: float
+    """Share of the steps that the curve holds."""
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CurveModel:
+    """A fitted Gaussian process."""
+
+    means: Array
+    deviations: Array
+    """Mean and standard deviation of each input over the curves fitted."""
+    inputs: Array
+    """Standardised inputs, one row for each part of a curve fitted."""
+    weights: Array
+    inverse: Array
+    """Inverse of the kernel matrix: it gives the variance of a forecast."""
+    mean_change: float
+    """Mean change of the loss until the last step, in nats."""
+    half_widths: Array
+    """Half-width of the interval over the standard deviation at each of `SHARES_MEASURED`.
+
+    80% of the curves left out lie inside.
+    """
+
+
+def forecast_curve(curve: PartialCurve) -> CurveForecast:
+    """Return the forecast of the last validation loss. Raise DataError where the curve is too short."""
+    steps, losses = _checked(curve)
+    share = float(steps[-1] / curve.total_steps)
+    if share >= 1:
+        last = float(losses[-1])
+        return CurveForecast(last, last, last, 1.0, ("the curve is complete",))
+    coefficients = load_coefficients()
+    inputs = curve_inputs(steps, losses, curve.total_steps, curve.decay_from)
+    change, deviation, distance = predict_change(coefficients, inputs)
+    loss = float(losses[-1]) + change
+    factor = float(np.interp(share, SHARES_MEASURED, coefficients.half_widths))
+    half_width = factor * deviation
+    return CurveForecast(
+        loss, loss - half_width, loss + half_width, share, _warnings(curve, share, distance)
+    )
+
+
+FAR_FROM_FITTED = 3.0
+"""Distance from the nearest fitted curve, in standard deviations, from which a forecast rests on the linear part alone."""
+
+
+def _warnings(curve: PartialCurve, share: float, distance: float) -> tuple[str, ...]:
+    warnings = []
+    if math.isnan(curve.decay_from):
+        warnings.append("decay_from is unknown: name the share of steps after which the rate falls")
+    if share < EARLIEST_SHARE:
+        warnings.append(f"only {share:.0%} of the steps are done; fitted curves hold at least 30%")
+    if distance > FAR_FROM_FITTED:
+        warnings.append(
+            "no fitted curve is like this one (length, schedule or slope): the interval may be too narrow"
+        )
+    return tuple(warnings)
+
+
+def _checked(curve: PartialCurve) -> tuple[Array, Array]:
+    """Return steps and losses without the loss before the first step."""
+    points = [point for point in curve.points if point.step > 0]
+    if len(points) < FEWEST_POINTS:
+        raise DataError(
+            f"The curve has {len(points)} validation losses after step 0; a forecast needs at least {FEWEST_POINTS}."
+        )
+    steps = np.array([point.step for point in points])
+    losses = np.array([point.val_loss for point in points])
+    if steps[-1] > curve.total_steps:
+        raise DataError(
+            f"The curve reaches step {steps[-1]:g}, beyond total_steps {curve.total_steps:g}."
+        )
+    return steps, losses
+
+
+def curve_inputs(steps: Array, losses: Array, total_steps: float, decay_from: float) -> Array:
+    """Return the inputs of the Gaussian process for the first part of a curve."""
+    done = float(steps[-1])
+    share = done / total_steps
+    positions = np.log(done * np.array(PARTS_OF_STEPS_DONE))
+    differences = np.interp(positions, np.log(steps), losses) - losses[-1]
+    unknown = math.isnan(decay_from)
+    begins = USUAL_DECAY_FROM if unknown else decay_from
+    decay_done = max(0.0, (share - begins) / max(1 - begins, 1e-6))
+    others = [begins, float(unknown), math.log(total_steps), -math.log(share), decay_done]
+    inputs: Array = np.concatenate([differences, others])
+    return inputs
+
+
+def kernel(first: Array, second: Array) -> Array:
+    """Return the covariance of standardised inputs, in units of the Gaussian part."""
+    squared_distances = _squared_distances(first, second)
+    covariance: Array = np.exp(-squared_distances / (2 * LENGTH**2)) + LINEAR * (first @ second.T)
+    return covariance
+
+
+def _squared_distances(first: Array, second: Array) -> Array:
+    differences = first[:, None, :] - second[None, :, :]
+    squared: Array = (differences**2).sum(axis=-1)
+    return squared
+
+
+def fit_coefficients(inputs: Array, changes: Array, weights: Array) -> CurveModel:
+    """Fit the Gaussian process. A part of a curve with a smaller weight counts as a noisier one."""
+    means = inputs.mean(axis=0)
+    deviations = inputs.std(axis=0) + 1e-6
+    standardised = (inputs - means) / deviations
+    covariance = kernel(standardised, standardised) + NOISE * np.diag(1 / weights)
+    inverse = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
+    mean_change = float(np.average(changes, weights=weights))
+    return CurveModel(
+        means=means,
+        deviations=deviations,
+        inputs=standardised,
+        weights=inverse @ (changes - mean_change),
+        inverse=inverse,
+        mean_change=mean_change,
+        half_widths=np.ones(len(SHARES_MEASURED)),
+    )
+
+
+def predict_change(coefficients: CurveModel, inputs: Array) -> tuple[float, float, float]:
+    """Return the change of the loss until the last step, its standard deviation, and the distance to the nearest fit.
+
+    The deviation is in units of the Gaussian part; `CurveModel.half_widths` turns it into nats.
+    """
+    standardised = ((inputs - coefficients.means) / coefficients.deviations)[None, :]
+    to_fitted = kernel(standardised, coefficients.inputs)[0]
+    change = coefficients.mean_change + float(to_fitted @ coefficients.weights)
+    explained = float(to_fitted @ coefficients.inverse @ to_fitted)
+    variance = float(kernel(standardised, standardised)[0, 0]) + NOISE - explained
+    nearest = float(_squared_distances(standardised, coefficients.inputs).min())
+    return change, math.sqrt(max(variance, NOISE / 10)), math.sqrt(nearest)
+
+
+@cache
+def load_coefficients() -> CurveModel:
+    """Load the coefficients that the package ships. The inverse is computed: it would be most of the file."""
+    content = json.loads(COEFFICIENTS.read_text(encoding="utf-8"))
+    inputs = np.array(content["inputs"])
+    noise = NOISE / np.array(content["row_weights"])
+    inverse = np.asarray(np.linalg.inv(kernel(inputs, inputs) + np.diag(noise)), np.float64)
+    return CurveModel(
+        means=np.array(content["means"]),
+        deviations=np.array(content["deviations"]),
+        inputs=inputs,
+        weights=np.array(content["weights"]),
+        inverse=inverse,
+        mean_change=float(content["mean_change"]),
+        half_widths=np.array(content["half_widths"]),
+    )

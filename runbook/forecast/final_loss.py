@@ -1,0 +1,209 @@
+"""The final loss of a larger training, with an interval, from finished smaller ones.
+
+Several laws are fitted (`laws.py`) and corrected by what they miss near the target. With few runs they vote evenly: the
+forecast is their median. With sixty or more, a rolling backtest chooses one. The interval is conformal: it is as wide as
+the errors of the same method on backtests, and grows with the square root of the decades of compute extrapolated.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from runbook.core.errors import DataError
+from runbook.forecast.laws import Array, LawChoice, Runs, fit_law, law_choices
+
+FEWEST_RUNS = 5
+"""A law has five numbers: fewer runs fit any of them."""
+FEWEST_FOR_CHOICE = 60
+"""Runs from which a backtest has enough rows to choose one law instead of an even vote."""
+BACKTEST_SHARES = (0.5, 0.65, 0.8)
+"""A backtest fits the runs below this quantile of compute, and forecasts the others."""
+FARTHEST_RATIO = 1000.0
+"""Compute of the target, over that of the largest run, from which a forecast is not supported by any backtest."""
+FAR_WIDENING = 2.0
+
+CORRECTION_LENGTH = 1.0
+"""Distance over which residuals of the law are alike, in e-folds of size or tokens."""
+CORRECTION_NOISE = 1.0
+"""Part of a row's residual that is its own (seed, learning rate), over the part that its neighbours share."""
+
+COVERAGE = 0.8
+DECADES_AT_ZERO = 0.3
+"""Added to the decades extrapolated: a forecast inside the range of the runs has an error too."""
+USUAL_SCORE = 0.025
+"""Relative error over the root of decades that the interval takes before a family's own backtest says otherwise."""
+USUAL_SCORE_ROWS = 15
+"""The usual score counts as much as this many errors of the family's own backtests."""
+MOST_OWN_WEIGHT = 0.5
+"""Limit of the weight of the family's own backtests: errors of one backtest come from one law and are not independent."""
+
+
+@dataclass(frozen=True)
+class LossForecast:
+    """Forecast of one final loss, in nats."""
+
+    loss: float
+    low: float
+    high: float
+    """`low` and `high` hold the loss in 80% of forecasts."""
+    decades: float
+    """Decades of compute between the largest run and the target."""
+    warnings: tuple[str, ...] = field(default=())
+
+
+def forecast_final_losses(runs: Runs, targets: Runs) -> list[LossForecast]:
+    """Return a forecast for each target. Raise DataError where the runs are too few."""
+    check_runs(runs)
+    choices = voting_choices(runs)
+    backtests = _backtests(runs, choices)
+    if len(runs) >= FEWEST_FOR_CHOICE:
+        choices = [_best_choice(backtests, choices)]
+    losses = _vote(_predictions(runs, targets, choices))
+    score = interval_score([backtest.scores(choices) for backtest in backtests])
+    return [
+        _with_interval(runs, targets, position, float(losses[position]), score)
+        for position in range(len(targets))
+    ]
+
+
+def voting_choices(runs: Runs) -> list[LawChoice]:
+    """Return the laws to try on these runs.
+
+    Few runs do not tell two exponents apart, nor which count of parameters is right: one exponent and all parameters
+    erred least when series were left out (docs/forecast.md). From sixty runs on, a backtest decides.
+    """
+    choices = law_choices(runs)
+    if len(runs) >= FEWEST_FOR_CHOICE:
+        return choices
+    return [choice for choice in choices if choice.tied and choice.embeddings]
+
+
+def check_runs(runs: Runs) -> None:
+    """Raise DataError where no law can be fitted to the runs."""
+    if len(runs) < FEWEST_RUNS:
+        raise DataError(
+            f"A forecast needs at least {FEWEST_RUNS} finished runs, and there are {len(runs)}: a law of size and tokens "
+            f"has five numbers. Add rungs to the ladder."
+        )
+    for name, values in (("sizes", runs.params), ("token counts", runs.tokens)):
+        if len(np.unique(np.round(np.log(values), 2))) < 2:
+            raise DataError(
+                f"All {len(runs)} runs have the same {name.removesuffix('s')}: how the loss depends on it cannot be fitted. "
+                f"Add runs with other {name}."
+            )
+
+
+@dataclass(frozen=True)
+class _Backtest:
+    """Forecasts of the larger runs from the smaller ones, by every law."""
+
+    predictions: dict[LawChoice, Array]
+    losses: Array
+    decades: Array
+
+    def errors(self, choices: Sequence[LawChoice]) -> Array:
+        """Return relative errors of the vote of these laws."""
+        voted = np.median([self.predictions[choice] for choice in choices], axis=0)
+        errors: Array = np.log(voted / self.losses)
+        return errors
+
+    def scores(self, choices: Sequence[LawChoice]) -> Array:
+        """Return relative errors over the root of the decades extrapolated."""
+        scores: Array = np.abs(self.errors(choices)) / np.sqrt(self.decades + DECADES_AT_ZERO)
+        return scores
+
+
+def _backtests(runs: Runs, choices: Sequence[LawChoice]) -> list[_Backtest]:
+    """Return a backtest for each share of the runs that leaves enough of them on both sides."""
+    backtests = []
+    for share in BACKTEST_SHARES:
+        limit = np.quantile(runs.flops, share)
+        small = runs.take(runs.flops <= limit)
+        large = runs.take(runs.flops > limit * 1.001)
+        if len(small) <= FEWEST_RUNS or len(large) == 0:
+            continue
+        decades = np.log10(large.flops / small.largest_flops)
+        predictions = _predictions(small, large, choices)
+        backtests.append(_Backtest(predictions, large.loss, np.asarray(decades, np.float64)))
+    return backtests
+
+
+def _best_choice(backtests: Sequence[_Backtest], choices: Sequence[LawChoice]) -> LawChoice:
+    """Return the law with the smallest error over the backtests."""
+
+    def mean_error(choice: LawChoice) -> float:
+        roots = [np.sqrt(np.mean(backtest.errors([choice]) ** 2)) for backtest in backtests]
+        return float(np.mean(roots))
+
+    return min(choices, key=mean_error)
+
+
+def _predictions(runs: Runs, targets: Runs, choices: Sequence[LawChoice]) -> dict[LawChoice, Array]:
+    """Return what each law says of the targets, corrected by its residuals near them."""
+    weights = _correction_weights(runs, targets)
+    predictions = {}
+    for choice in choices:
+        law = fit_law(runs, choice)
+        fitted = law.predict(runs.sizes(embeddings=choice.embeddings), runs.tokens)
+        predicted = law.predict(targets.sizes(embeddings=choice.embeddings), targets.tokens)
+        residuals = np.log(runs.loss / fitted)
+        corrected = predicted * np.exp(weights @ residuals)
+        predictions[choice] = np.asarray(corrected, dtype=np.float64)
+    return predictions
+
+
+def _vote(predictions: dict[LawChoice, Array]) -> Array:
+    voted: Array = np.median(list(predictions.values()), axis=0)
+    return voted
+
+
+def _correction_weights(runs: Runs, targets: Runs) -> Array:
+    """Return the weight of each run's residual in the correction of each target (kriging with a Gaussian kernel)."""
+    among_runs = _similarity(runs, runs) + CORRECTION_NOISE * np.eye(len(runs))
+    weights = np.linalg.solve(among_runs, _similarity(runs, targets)).T
+    return np.asarray(weights, dtype=np.float64)
+
+
+def _similarity(first: Runs, second: Runs) -> Array:
+    by_size = np.log(first.params)[:, None] - np.log(second.params)[None, :]
+    by_tokens = np.log(first.tokens)[:, None] - np.log(second.tokens)[None, :]
+    squared_distance = (by_size**2 + by_tokens**2) / CORRECTION_LENGTH**2
+    similarity: Array = np.exp(-squared_distance / 2)
+    return similarity
+
+
+def interval_score(scores: Sequence[Array]) -> float:
+    """Return the relative half-width of the interval over the root of decades.
+
+    It lies between the usual score of other families and the one of this family's own backtests: with a dozen errors,
+    their 80th percentile alone is off by a third.
+    """
+    pooled = np.concatenate(scores) if scores else np.array([])
+    if not len(pooled):
+        return USUAL_SCORE
+    own_score = max(float(np.quantile(pooled, COVERAGE)), 1e-4)
+    own_weight = min(MOST_OWN_WEIGHT, len(pooled) / (len(pooled) + USUAL_SCORE_ROWS))
+    return float(USUAL_SCORE ** (1 - own_weight) * own_score**own_weight)
+
+
+def _with_interval(
+    runs: Runs, targets: Runs, position: int, loss: float, score: float
+) -> LossForecast:
+    ratio = float(targets.flops[position]) / runs.largest_flops
+    decades = max(0.0, float(np.log10(ratio)))
+    half_width = score * np.sqrt(decades + DECADES_AT_ZERO)
+    warnings = []
+    if ratio > FARTHEST_RATIO:
+        half_width *= FAR_WIDENING
+        warnings.append(
+            f"the target takes {ratio:,.0f} times the compute of the largest run; no backtest reaches over "
+            f"{FARTHEST_RATIO:,.0f} times, so the interval is {FAR_WIDENING:g} times as wide"
+        )
+    return LossForecast(
+        loss=loss,
+        low=loss * float(np.exp(-half_width)),
+        high=loss * float(np.exp(half_width)),
+        decades=decades,
+        warnings=tuple(warnings),
+    )

@@ -1,0 +1,234 @@
+"""Scaling laws L(N, D) = E + A / N^a + B / D^b, fitted to finished runs.
+
+The fit works on logarithms of the loss with a Huber loss, as Hoffmann et al. (arXiv:2203.15556, D.2) do: one run that
+went wrong does not bend the law. Sizes and tokens are divided by their geometric means first, which makes E, A and B
+comparable in size.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares, nnls
+
+Array = NDArray[np.float64]
+
+USUAL_EXPONENT = 0.33
+"""Centre of the penalty on exponents: 0.34 and 0.28 (Hoffmann et al.), 0.35 and 0.37 (Besiroglu et al., 2404.10102)."""
+EXPONENT_PENALTY = 0.1
+"""Residual that an exponent e times the usual one adds. Few rows cannot tell a small exponent from a high floor E."""
+HUBER_SCALE = 0.003
+"""Relative residual up to which a row counts by its square. Two seeds of a small model differ by about as much."""
+START_EXPONENTS = (0.15, 0.25, 0.35, 0.5, 0.7)
+STARTS_REFINED = 2
+LOWEST_TERM = 1e-3
+"""Start value of a term that the linear fit sets to zero: its logarithm must exist."""
+LOWER_BOUNDS = (-3.0, -12.0, -12.0, 0.03, 0.03)
+UPPER_BOUNDS = (3.0, 4.0, 4.0, 2.0, 2.0)
+"""Bounds of log E, log A, log B, a and b, of the centred law."""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Finished or planned trainings of one family: one entry per training in each array."""
+
+    params: Array
+    """Parameters with embeddings."""
+    params_no_embed: Array
+    """Parameters without embeddings; the same as `params` where a table has none."""
+    tokens: Array
+    flops: Array
+    loss: Array
+    """Final loss in nats; not a number for planned trainings."""
+
+    def __len__(self) -> int:
+        return len(self.params)
+
+    @property
+    def largest_flops(self) -> float:
+        """The compute of the largest training."""
+        return float(self.flops.max())
+
+    def take(self, rows: NDArray[Any]) -> "Runs":
+        """Return the trainings that a mask or a list of positions selects."""
+        return Runs(
+            params=self.params[rows],
+            params_no_embed=self.params_no_embed[rows],
+            tokens=self.tokens[rows],
+            flops=self.flops[rows],
+            loss=self.loss[rows],
+        )
+
+    def sizes(self, *, embeddings: bool) -> Array:
+        """Return parameters, with or without embeddings."""
+        return self.params if embeddings else self.params_no_embed
+
+
+@dataclass(frozen=True)
+class LawChoice:
+    """One of the laws that vote."""
+
+    embeddings: bool
+    """Whether N counts the embeddings."""
+    tied: bool
+    """Whether a and b are the same."""
+    weight_power: float
+    """Weight of a row: its compute to this power."""
+
+
+WEIGHT_POWERS = (0.0, 0.5, 1.0, 2.0)
+
+
+def law_choices(runs: Runs) -> list[LawChoice]:
+    """Return the laws that differ on these runs."""
+    no_embeddings = np.allclose(runs.params, runs.params_no_embed)
+    return list(_choices([True] if no_embeddings else [True, False]))
+
+
+def _choices(embedding_counts: list[bool]) -> Iterator[LawChoice]:
+    for embeddings in embedding_counts:
+        for tied in (True, False):
+            for weight_power in WEIGHT_POWERS:
+                yield LawChoice(embeddings, tied, weight_power)
+
+
+@dataclass(frozen=True)
+class Law:
+    """A fitted law, in sizes and tokens as they are."""
+
+    floor: float
+    """E: the loss that neither more parameters nor more tokens lower."""
+    size_term: float
+    """A / N^a at `size_unit` parameters."""
+    token_term: float
+    """B / D^b at `token_unit` tokens."""
+    size_exponent: float
+    token_exponent: float
+    size_unit: float
+    token_unit: float
+
+    def predict(self, sizes: Array, tokens: Array) -> Array:
+        """Return the loss of trainings of these sizes and tokens."""
+        by_size = self.size_term * (sizes / self.size_unit) ** -self.size_exponent
+        by_tokens = self.token_term * (tokens / self.token_unit) ** -self.token_exponent
+        return self.floor + by_size + by_tokens
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """Rows of one fit: centred logarithms of size and tokens, loss, and the root of each row's weight."""
+
+    log_sizes: Array
+    log_tokens: Array
+    loss: Array
+    root_weights: Array
+    tied: bool
+
+    def terms(self, log_law: Array) -> tuple[Array, Array, Array]:
+        """Return E, A / N^a and B / D^b of every row."""
+        floor = np.full_like(self.loss, np.exp(log_law[0]))
+        by_size = np.exp(log_law[1] - log_law[3] * self.log_sizes)
+        by_tokens = np.exp(log_law[2] - log_law[-1] * self.log_tokens)
+        return floor, by_size, by_tokens
+
+    def residuals(self, log_law: Array) -> Array:
+        """Return weighted residuals of log loss, then one for each exponent."""
+        floor, by_size, by_tokens = self.terms(log_law)
+        residuals = self.root_weights * np.log((floor + by_size + by_tokens) / self.loss)
+        penalties = EXPONENT_PENALTY * np.log(log_law[3:] / USUAL_EXPONENT)
+        return np.concatenate([residuals, penalties])
+
+    def jacobian(self, log_law: Array) -> Array:
+        """Return the derivatives of `residuals`."""
+        floor, by_size, by_tokens = self.terms(log_law)
+        loss = floor + by_size + by_tokens
+        by_size_exponent = -self.log_sizes * by_size
+        by_token_exponent = -self.log_tokens * by_tokens
+        columns = [floor, by_size, by_tokens]
+        if self.tied:
+            columns.append(by_size_exponent + by_token_exponent)
+        else:
+            columns += [by_size_exponent, by_token_exponent]
+        of_rows = np.stack(columns, axis=1) * (self.root_weights / loss)[:, None]
+        exponents = log_law[3:]
+        of_penalties = np.zeros((len(exponents), len(log_law)))
+        of_penalties[:, 3:] = np.diag(EXPONENT_PENALTY / exponents)
+        return np.concatenate([of_rows, of_penalties])
+
+    def starts(self) -> list[Array]:
+        """Return the best starts: for given exponents the law is linear, and its terms are not negative."""
+        scored = []
+        for size_exponent in START_EXPONENTS:
+            for token_exponent in START_EXPONENTS:
+                if self.tied and token_exponent != size_exponent:
+                    continue
+                cost, terms = self._linear_fit(size_exponent, token_exponent)
+                exponents = [size_exponent] if self.tied else [size_exponent, token_exponent]
+                scored.append((cost, np.concatenate([np.log(terms), exponents])))
+        scored.sort(key=lambda start: start[0])
+        return [start for _, start in scored[:STARTS_REFINED]]
+
+    def _linear_fit(self, size_exponent: float, token_exponent: float) -> tuple[float, Array]:
+        columns = [
+            np.ones_like(self.loss),
+            np.exp(-size_exponent * self.log_sizes),
+            np.exp(-token_exponent * self.log_tokens),
+        ]
+        relative = np.stack(columns, axis=1) / self.loss[:, None]
+        terms, cost = nnls(relative * self.root_weights[:, None], self.root_weights)
+        return float(cost), np.maximum(terms, LOWEST_TERM)
+
+
+def fit_law(runs: Runs, choice: LawChoice) -> Law:
+    """Return the law of this choice that fits the runs best."""
+    sizes = runs.sizes(embeddings=choice.embeddings)
+    size_unit = float(np.exp(np.log(sizes).mean()))
+    token_unit = float(np.exp(np.log(runs.tokens).mean()))
+    weights = (runs.flops / runs.flops.max()) ** choice.weight_power
+    problem = _Problem(
+        log_sizes=np.log(sizes / size_unit),
+        log_tokens=np.log(runs.tokens / token_unit),
+        loss=runs.loss,
+        root_weights=np.sqrt(weights / weights.mean()),
+        tied=choice.tied,
+    )
+    log_law = _solve(problem)
+    return Law(
+        floor=float(np.exp(log_law[0])),
+        size_term=float(np.exp(log_law[1])),
+        token_term=float(np.exp(log_law[2])),
+        size_exponent=float(log_law[3]),
+        token_exponent=float(log_law[-1]),
+        size_unit=size_unit,
+        token_unit=token_unit,
+    )
+
+
+def _solve(problem: _Problem) -> Array:
+    """Return log E, log A, log B and the exponents of the best of several starts."""
+    count = 4 if problem.tied else 5
+    lower = np.array(LOWER_BOUNDS[:count])
+    upper = np.array(UPPER_BOUNDS[:count])
+    solutions = []
+    for start in problem.starts():
+        inside = np.clip(start, lower + 1e-6, upper - 1e-6)
+        solution = least_squares(
+            problem.residuals,
+            inside,
+            jac=problem.jacobian,
+            bounds=(lower, upper),
+            loss="huber",
+            f_scale=HUBER_SCALE,
+            max_nfev=60,
+        )
+        solutions.append(solution)
+    best = min(solutions, key=lambda solution: float(solution.cost))
+    parameters: Array = best.x
+    return parameters
+
+
+def planned(runs: Runs) -> Runs:
+    """Return the runs without their losses."""
+    return replace(runs, loss=np.full_like(runs.params, np.nan))

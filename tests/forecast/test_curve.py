@@ -1,0 +1,91 @@
+"""The forecast of the last loss from the first part of a curve."""
+
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks.fit_curve_forecast import (
+    cuts_of,
+    few_repetitions,
+    fit,
+    read_curves,
+)
+from runbook.core.errors import DataError
+from runbook.forecast.curve import forecast_curve, load_coefficients, predict_change
+from runbook.forecast.tables import CurvePoint, PartialCurve, read_curve
+
+CURVES = read_curves()
+
+
+def part_of(curve, share: float, shift: float = 0.0) -> PartialCurve:
+    points = [
+        CurvePoint(float(step), float(loss) + shift)
+        for step, loss in zip(curve.steps, curve.losses, strict=True)
+        if step <= share * curve.total_steps
+    ]
+    return PartialCurve(tuple(points), curve.total_steps, curve.decay_from)
+
+
+def test_the_shipped_coefficients_follow_from_the_curves():
+    """Otherwise the script, the data and the package do not belong together."""
+    shipped = load_coefficients()
+    fitted = fit(cuts_of(few_repetitions(CURVES), (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)))
+    assert shipped.weights == pytest.approx(fitted.weights, abs=1e-6)
+    assert shipped.inputs == pytest.approx(fitted.inputs, abs=1e-5)
+
+
+def test_recipes_left_out_are_forecast_from_half_their_curve():
+    """A tenth of the recipes; docs/forecast.md has all of them."""
+    folders = sorted({curve.folder for curve in CURVES})
+    left_out = set(folders[::10])
+    coefficients = fit(
+        cuts_of([curve for curve in CURVES if curve.folder not in left_out], (0.3, 0.5, 0.7))
+    )
+    errors = []
+    for curve in CURVES:
+        if curve.folder in left_out:
+            cut = curve.cut(0.5)
+            change, _, _ = predict_change(coefficients, cut.inputs)
+            errors.append(abs(change - cut.change))
+    assert np.median(errors) < 0.02
+    assert np.median(errors) < 0.1 * abs(np.median([curve.cut(0.5).change for curve in CURVES]))
+
+
+def test_a_shifted_curve_has_a_shifted_forecast():
+    curve = CURVES[0]
+    first = forecast_curve(part_of(curve, 0.5))
+    shifted = forecast_curve(part_of(curve, 0.5, shift=0.7))
+    assert shifted.loss - first.loss == pytest.approx(0.7)
+    assert shifted.high - shifted.low == pytest.approx(first.high - first.low)
+
+
+def test_more_of_a_curve_gives_a_narrower_interval():
+    curve = CURVES[20]
+    widths = []
+    for share in (0.4, 0.6, 0.8):
+        forecast = forecast_curve(part_of(curve, share))
+        widths.append(forecast.high - forecast.low)
+    assert widths == sorted(widths, reverse=True)
+
+
+def test_a_curve_unlike_all_fitted_ones_is_told_and_wide():
+    steps = np.arange(1, 51) * 100_000
+    points = tuple(CurvePoint(float(step), 3.0 - 0.2 * math.log10(step)) for step in steps)
+    strange = forecast_curve(PartialCurve(points, 10_000_000.0, 0.0))
+    usual = forecast_curve(part_of(CURVES[20], 0.5))
+    assert any("no fitted curve is like this one" in warning for warning in strange.warnings)
+    assert strange.high - strange.low > 3 * (usual.high - usual.low)
+
+
+def test_a_short_curve_a_complete_one_and_one_beyond_its_end(tmp_path):
+    curve = CURVES[0]
+    with pytest.raises(DataError, match="at least 4"):
+        forecast_curve(part_of(curve, 0.02))
+    complete = forecast_curve(part_of(curve, 1.0))
+    assert complete.loss == complete.low == complete.high == curve.losses[-1]
+    table = tmp_path / "curve.csv"
+    lines = [f"{step},3.5,50,\n" for step in range(10, 101, 10)]
+    table.write_text("step,val_loss,total_steps,decay_from\n" + "".join(lines))
+    with pytest.raises(DataError, match="beyond total_steps 50"):
+        forecast_curve(read_curve(table))
