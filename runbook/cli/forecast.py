@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from runbook.runs.command_options import RUNS
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -19,6 +21,7 @@ _TABLE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
+@click.argument("run_name", metavar="[RUN]", default="")
 @click.option(
     "--fit",
     "fit_table",
@@ -41,22 +44,46 @@ _TABLE = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="The first part of a curve: step, val_loss, total_steps, decay_from.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@RUNS
 def forecast(
-    fit_table: Path | None, target_table: Path | None, curve_table: Path | None, as_json: bool
+    run_name: str,
+    fit_table: Path | None,
+    target_table: Path | None,
+    curve_table: Path | None,
+    as_json: bool,
+    runs: Path | None,
 ) -> None:
     """Forecast a final loss with an interval that holds it in 80% of forecasts.
 
     With --fit and --predict: from finished smaller trainings of the same family. With --curve: from the first part of the
-    training's own validation curve. docs/forecast.md says how good both were on trainings they had not seen.
+    training's own validation curve. With RUN: the same from the evaluations of a run's training so far.
+    docs/forecast.md says how good both were on trainings they had not seen.
     """
-    if curve_table is not None and fit_table is None and target_table is None:
-        _print_curve_forecast(curve_table, as_json=as_json)
-    elif curve_table is None and fit_table is not None and target_table is not None:
+    tables = (fit_table is not None, target_table is not None, curve_table is not None)
+    if run_name and not any(tables):
+        _print_run_forecast(run_name, runs, as_json=as_json)
+    elif not run_name and curve_table is not None and tables == (False, False, True):
+        _print_curve_table_forecast(curve_table, as_json=as_json)
+    elif not run_name and fit_table and target_table and tables == (True, True, False):
         _print_loss_forecasts(fit_table, target_table, as_json=as_json)
     else:
         raise click.UsageError(
-            "Give --fit FIT.csv with --predict TARGET.csv, or --curve CURVE.csv."
+            "Give --fit FIT.csv with --predict TARGET.csv, or --curve CURVE.csv, or the name of a run."
         )
+
+
+def _print_run_forecast(run_name: str, runs: Path | None, *, as_json: bool) -> None:
+    from runbook.results.curve_forecast import forecast_of_run
+    from runbook.runs.status import run_folder
+
+    _print_curve_forecast(forecast_of_run(run_folder(run_name, runs)), as_json=as_json)
+
+
+def _print_curve_table_forecast(curve_table: Path, *, as_json: bool) -> None:
+    from runbook.forecast.curve import forecast_curve
+    from runbook.forecast.tables import read_curve
+
+    _print_curve_forecast(forecast_curve(read_curve(curve_table)), as_json=as_json)
 
 
 def _print_loss_forecasts(fit_table: Path, target_table: Path, *, as_json: bool) -> None:
@@ -76,11 +103,7 @@ def _print_loss_forecasts(fit_table: Path, target_table: Path, *, as_json: bool)
     _print_warnings([warning for forecast in forecasts for warning in forecast.warnings])
 
 
-def _print_curve_forecast(curve_table: Path, *, as_json: bool) -> None:
-    from runbook.forecast.curve import forecast_curve
-    from runbook.forecast.tables import read_curve
-
-    curve_forecast = forecast_curve(read_curve(curve_table))
+def _print_curve_forecast(curve_forecast: CurveForecast, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(_json_forecast(curve_forecast), indent=1))
         return

@@ -1,0 +1,43 @@
+"""The last validation loss of a run, forecast from its evaluations so far."""
+
+import math
+from pathlib import Path
+
+from runbook.core.errors import DataError
+from runbook.forecast.curve import FEWEST_POINTS, CurveForecast, forecast_curve
+from runbook.forecast.tables import CurvePoint, PartialCurve
+from runbook.plan_file.schema import LearningRate, PhasePlan, read_plan
+from runbook.results.history import ValidationLoss, read_validation
+
+PHASE = "04-training"
+
+
+def forecast_of_run(folder: Path) -> CurveForecast:
+    """Return the forecast of a run's training. Raise DataError where it has too few evaluations."""
+    plan = read_plan(folder / "plan.json", PHASE)
+    evaluations = read_validation(plan.path(plan.log.validation))
+    usable = [evaluation for evaluation in evaluations if math.isfinite(evaluation.loss)]
+    if len(usable) < FEWEST_POINTS:
+        raise DataError(
+            f"{folder.name} has {len(usable)} evaluations of its training so far, and a forecast needs {FEWEST_POINTS}. "
+            f"It evaluates every {plan.evaluation.interval} of {plan.duration.iterations} iterations "
+            f"(training.eval_interval)."
+        )
+    return forecast_curve(curve_of(plan, usable))
+
+
+def curve_of(plan: PhasePlan, evaluations: list[ValidationLoss]) -> PartialCurve:
+    """Return the evaluations as the first part of a curve."""
+    points = [CurvePoint(evaluation.iteration, evaluation.loss) for evaluation in evaluations]
+    return PartialCurve(
+        points=tuple(points),
+        total_steps=plan.duration.iterations,
+        decay_from=decay_begins(plan.learning_rate, plan.duration.samples),
+    )
+
+
+def decay_begins(learning_rate: LearningRate, samples: int) -> float:
+    """Return the share of the training after which the learning rate falls; 1 where it never does."""
+    if learning_rate.schedule == "constant":
+        return 1.0
+    return min(1.0, learning_rate.warmup_samples / samples)
