@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from runbook.forecast.curve import CurveForecast
-    from runbook.forecast.final_loss import LossForecast
 
 _TABLE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -94,7 +93,7 @@ def _print_loss_forecasts(fit_table: Path, target_table: Path, *, as_json: bool)
     planned = read_planned_trainings(target_table)
     forecasts = forecast_table(finished, planned)
     if as_json:
-        click.echo(json.dumps([_json_forecast(forecast) for forecast in forecasts], indent=1))
+        click.echo(json.dumps([asdict(forecast) for forecast in forecasts], indent=1))
         return
     click.echo(f"{'parameters':>14} {'tokens':>18} {'loss':>8}   80% interval")
     for row, forecast in zip(planned, forecasts, strict=True):
@@ -105,19 +104,13 @@ def _print_loss_forecasts(fit_table: Path, target_table: Path, *, as_json: bool)
 
 def _print_curve_forecast(curve_forecast: CurveForecast, *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(_json_forecast(curve_forecast), indent=1))
+        click.echo(json.dumps(asdict(curve_forecast), indent=1))
         return
     click.echo(
         f"After {curve_forecast.share:.0%} of the steps: the last validation loss will be {curve_forecast.loss:.4f} "
         f"({curve_forecast.low:.4f} to {curve_forecast.high:.4f} in 80% of forecasts)"
     )
     _print_warnings(curve_forecast.warnings)
-
-
-def _json_forecast(forecast: LossForecast | CurveForecast) -> dict[str, Any]:
-    content = asdict(forecast)
-    content["warnings"] = list(forecast.warnings)
-    return content
 
 
 def _print_warnings(warnings: Sequence[str]) -> None:
