@@ -22,7 +22,7 @@ PARTS_OF_STEPS_DONE = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Where the curve is read, as parts of the steps done."""
 USUAL_DECAY_FROM = 0.5
 """Input where it is unknown when the learning rate begins to fall; another input says that it is unknown."""
-FEWEST_POINTS = 4
+FEWEST_POINTS = 3
 EARLIEST_SHARE = 0.25
 """Shares of the steps below it have no curves among those fitted."""
 SHARES_MEASURED = (0.35, 0.5, 0.65, 0.85)

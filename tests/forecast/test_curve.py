@@ -80,7 +80,7 @@ def test_a_curve_unlike_all_fitted_ones_is_told_and_wide():
 
 def test_a_short_curve_a_complete_one_and_one_beyond_its_end(tmp_path):
     curve = CURVES[0]
-    with pytest.raises(DataError, match="at least 4"):
+    with pytest.raises(DataError, match="at least 3"):
         forecast_curve(part_of(curve, 0.02))
     complete = forecast_curve(part_of(curve, 1.0))
     assert complete.loss == complete.low == complete.high == curve.losses[-1]
