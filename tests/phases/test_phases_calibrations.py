@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from test_phases_parts import settings_of
@@ -38,6 +39,17 @@ def test_a_later_plan_is_corrected_to_the_measured_step(smoke):
         in found["basis"]
     )
     assert "measured by the smoke test" not in plain.as_dict()["time"]["03-smoke-test"]["basis"]
+
+
+def test_a_smoke_test_that_was_warned_of_rescales_its_own_run_alone(smoke):
+    open_phase, _ = smoke
+    settings = open_phase.settings
+    history = read_metrics(metrics(open_phase))
+    machine.keep_calibration(settings, open_phase.plan, open_phase.folder, history, warned=True)
+    runs = open_phase.folder.parent
+    assert [one.run for one in machine.known_calibrations(settings, runs).found] == [settings.name]
+    other = replace(settings, variant="other")
+    assert machine.known_calibrations(other, runs).found == ()
 
 
 def test_the_plan_of_a_run_stays_as_it_was_made(smoke, runs):

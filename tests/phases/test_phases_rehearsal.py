@@ -14,6 +14,7 @@ from toy_run import events, open_run
 from runbook.core import shell
 from runbook.core.errors import RecordError
 from runbook.jobs.job_folder import JobState
+from runbook.params.problems import InvalidParams
 from runbook.phases import rehearsal
 from runbook.phases.job_control import rehearsal_gate as layout_rehearsal
 from runbook.phases.job_control import training_jobs as jobs
@@ -98,6 +99,15 @@ def test_a_layout_is_rehearsed_before_its_first_job_and_never_again(runs, queue,
     jobs.launch(open_run(FULL, *CLUSTER, runs=runs))  # of another batch, and so another layout
     assert len(trainer.ranks) == 4
     assert len(list((later.folder / "rehearsals").iterdir())) == 2
+
+
+def test_values_that_the_site_requires_are_asked_for_before_a_layout_is_rehearsed(
+    runs, queue, trainer
+):
+    without_stage = [word for word in CLUSTER if not word.startswith("jobs.stage")]
+    with pytest.raises(InvalidParams, match=r"jobs\.stage"):
+        jobs.launch(open_run(SMOKE, *without_stage, runs=runs))
+    assert [trainer.ranks, queue.calls] == [[], []]
 
 
 def test_a_layout_is_what_memory_and_messages_depend_on(runs, queue):

@@ -11,6 +11,7 @@ import pytest
 from runbook.phases.p02_data import phase as data
 from runbook.phases.p02_data import phase as phase
 from runbook.results.figures.plan_figures import length_figure, source_figure
+from runbook.runs import run_files
 from runbook.runs.run_folder import RUNS_VARIABLE
 from runbook.tokens.pipeline.options import TokenizeOptions
 from runbook.tokens.pipeline.tokenize import prepare
@@ -74,6 +75,26 @@ def test_a_phase_by_hand_shows_plan_and_counts(
     assert "none differs" in said and "other" in said
     assert "tokens" in said and "not known" not in said.split("Planned and found")[0]
     assert "An| ordinary| document|." in said
+
+
+def test_changed_token_files_are_refused_and_neither_made_again_nor_recorded(
+    tmp_path: Path, runs: Path
+) -> None:
+    source = tmp_path / "text" / "in.jsonl"
+    source.parent.mkdir()
+    source.write_bytes(json_lines(EDGE_TEXTS))
+    words = ("02-data", f"data.folder={source.parent}")
+    open_phase = open_run(*words, runs=runs)
+    phase.tokenize(open_phase)
+    mark = run_files.mark_path(open_phase.folder, phase.STEP)
+    recorded = mark.read_bytes()
+    tokens = next(open_phase.folder.rglob("*.bin"))
+    changed = tokens.read_bytes()[:-2] + b"\1\0"
+    tokens.write_bytes(changed)
+    with pytest.raises(run_files.ChangedOutputError, match=rf"{tokens.name}.*--redo"):
+        phase.tokenize(open_run(*words, runs=runs))
+    assert tokens.read_bytes() == changed
+    assert mark.read_bytes() == recorded
 
 
 def test_ready_token_files_are_shown_and_verified_not_made(
