@@ -50,6 +50,11 @@ COMMANDS = {
         "runbook.cli.plan:plan",
         "Compute sizes, layout, memory and time; nothing is submitted.",
     ),
+    "preflight": CommandRow(
+        Group.RUN,
+        "runbook.cli.preflight:preflight",
+        "Find what is wrong with a cluster before the job does, and name the cause.",
+    ),
     "rehearse": CommandRow(
         Group.RUN,
         "runbook.cli.plan:rehearse",

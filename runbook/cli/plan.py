@@ -391,13 +391,15 @@ def render(run_name: str, out: Path, placeholders: bool, set_words: tuple[str, .
 def doctor(run_name: str, as_json: bool, set_words: tuple[str, ...]) -> int:
     """Check what this machine has and lacks, and with RUN what its site has: each row with rule and remedy.
 
-    With RUN: required values, modules, scheduler, image, space against the plan, and a probe that is started as the
-    trainer is: GPUs, network devices, clocks, a sum over all ranks, writing. Exit code 1 if a check fails.
+    With RUN: required values, modules, scheduler, image, space against the plan, and the ladder of `runbook preflight`
+    on the nodes, where jobs.environment says how to reach them. Exit code 1 if a check fails.
     """
+    from runbook.cli.preflight import released_by_signals
     from runbook.display import CheckTable
     from runbook.phases.p01_environment.doctor import all_checks, run_checks
 
-    checks = run_checks(run_name, set_words) if run_name else all_checks()
+    with released_by_signals():
+        checks = run_checks(run_name, set_words) if run_name else all_checks()
     rows = [
         {**check.as_dict(), "status": check.verdict, "message": check.value} for check in checks
     ]

@@ -1,18 +1,25 @@
 """`python -m runbook.training.probe --out FOLDER`: what a rank's machine has, and how fast it reaches the others.
 
-It is started as the trainer is and writes FOLDER/probe-<rank>.json. What cannot be known is null, with the reason.
+It is started as the trainer is and writes FOLDER/probe-<rank>.json. What cannot be known is null, with the reason. With
+--only-torch it looks at torch and the devices alone and prints what it found.
 """
 
 import argparse
+import contextlib
+import importlib
 import json
 import os
 import platform
 import socket
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
+from typing import Any
 
 from runbook.plan_file.errors import TrainingError
 from runbook.training.ranks import CPU, Ranks, die_with_launcher, hide_gpus, on_gpu, ranks_from
@@ -20,8 +27,23 @@ from runbook.training.ranks import CPU, Ranks, die_with_launcher, hide_gpus, on_
 PACKAGES = ("torch", "megatron-core", "deepspeed", "numpy", "tensorboard")
 WRITTEN_BYTES = 64 << 20
 SUMMED_BYTES = 16 << 20
-WAIT_SECONDS = 300
-"""The ranks wait no longer for each other."""
+WAIT_SECONDS = 60
+"""The ranks wait no longer for each other, and no longer in each process group.
+
+A first NCCL collective over 1,024 ranks takes some seconds; what takes a minute hangs.
+"""
+MATRIX_SIZE = {True: 8192, False: 1024}
+"""Rows of the timed matrix product, on a GPU and on a CPU."""
+COPIED_BYTES = {True: 1 << 30, False: 64 << 20}
+"""Bytes of the timed copy in memory, on a GPU and on a CPU."""
+TIMED_ROUNDS = 5
+GROUP_BYTES = 1 << 20
+MEETING_SECONDS = 120
+"""Until all ranks are there: the slowest node imports torch and megatron-core from a cold file system."""
+GIVE_UP_SECONDS = 10
+"""torch's own time-out says more where it comes: it is given so much longer."""
+UNUSED_GROUPS = ("EXPERT", "HYBRID")
+"""Words in the names of process groups that a dense model makes and never uses."""
 SUM_ROUNDS = 5
 CLOCK_ROUNDS = 5
 """Comparisons of clocks, of which the closest counts: a rank that waits for a core reads its clock late."""
@@ -34,10 +56,17 @@ def main() -> int:
     """Look, reach the other ranks, write what was found; a part that fails says so in its place."""
     arguments = _arguments()
     ranks = ranks_from(os.environ)
-    die_with_launcher(ranks)
     if arguments.device == CPU:
         hide_gpus()
+    if arguments.only_torch:
+        sys.stdout.write(json.dumps(_look_at_torch() | _time_devices()) + "\n")
+        return 0
+    die_with_launcher(ranks)
+    # NCCL then says which transport it took: sockets where the site names a fabric are a finding.
+    os.environ.setdefault("NCCL_DEBUG", "INFO")
+    os.environ.setdefault("NCCL_DEBUG_SUBSYS", "INIT,NET")
     errors: dict[str, str] = {}
+    error_times: dict[str, float] = {}
     facts: Facts = {
         "rank": ranks.rank,
         "world_size": ranks.world_size,
@@ -52,28 +81,70 @@ def main() -> int:
         # From the system, since /sys may be another network namespace's.
         "networks": sorted(name for _, name in socket.if_nameindex()),
         "infiniband": sorted(path.name for path in Path("/sys/class/infiniband").glob("*")),
+        "cores": len(os.sched_getaffinity(0)),
         "errors": errors,
+        "error_times": error_times,
         "torch": None,
         "write": None,
         "group": None,
+        "groups": None,
+        "current": None,
     }
 
     def look(part: str, action: Callable[[], Facts]) -> None:
         try:
             facts[part] = action()
         except (ImportError, OSError, RuntimeError, ValueError, TrainingError) as error:
-            errors[part] = (
-                f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:400]
-            )
+            first_line = str(error).partition("\n")[0]
+            errors[part] = f"{type(error).__name__}: {first_line}"[:400]
+            error_times[part] = time.time()
 
     look("torch", _look_at_torch)
     if arguments.write_folder and ranks.local_rank == 0:
         look("write", lambda: write_speed(arguments.write_folder, ranks.rank))
     _save(facts, arguments.out, ranks.rank)  # ranks that never meet may end this process
     if facts["torch"]:
-        look("group", lambda: _reach(ranks))
+        deadline = Deadline(facts, arguments.out, ranks.rank)
+        look("group", lambda: _reach(ranks, deadline))
         _save(facts, arguments.out, ranks.rank)
+        if facts["group"] and arguments.layout:
+            look("groups", lambda: _try_groups(ranks, arguments.layout, deadline))
+            _save(facts, arguments.out, ranks.rank)
     return 0
+
+
+class Deadline:
+    """Ends this rank where a step with the others takes too long, and leaves the step's name behind."""
+
+    def __init__(self, facts: Facts, folder: Path, rank: int) -> None:
+        self._facts = facts
+        self._folder = folder
+        self._rank = rank
+
+    @contextmanager
+    def over(
+        self, step: str, members: Sequence[int], seconds: int = WAIT_SECONDS
+    ) -> Iterator[None]:
+        """Give the body so many seconds; before it starts, write which step it is and whose."""
+        current = {"step": step, "ranks": list(members), "since": time.time(), "hung": False}
+        self._facts["current"] = current
+        _save(self._facts, self._folder, self._rank)
+
+        def give_up() -> None:
+            current["hung"] = True
+            _save(self._facts, self._folder, self._rank)
+            sys.stderr.write(f"rank {self._rank} gave up {step} after {seconds} s\n")
+            sys.stderr.flush()
+            os._exit(1)
+
+        timer = threading.Timer(seconds + GIVE_UP_SECONDS, give_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+        self._facts["current"] = None
 
 
 def _save(facts: Facts, folder: Path, rank: int) -> None:
@@ -131,10 +202,138 @@ def _look_at_torch() -> Facts:
     }
 
 
-def _reach(ranks: Ranks) -> Facts:
+def _time_devices() -> Facts:
+    """Return the speed of each device, or of one core of a CPU, and what torch was compiled for."""
+    import torch
+
+    if not on_gpu():
+        torch.set_num_threads(1)
+        return {"speeds": [_time_device(torch.device(CPU))], "architectures": []}
+    speeds = []
+    for number in range(torch.cuda.device_count()):
+        torch.cuda.set_device(number)
+        speeds.append(_time_device(torch.device("cuda", number)))
+    return {"speeds": speeds, "architectures": torch.cuda.get_arch_list()}
+
+
+def _time_device(place: Any) -> Facts:
+    """Return TFLOP/s of a matrix product, and bytes a second of a copy in the device's memory."""
+    import torch
+
+    cuda = on_gpu()
+    rows = MATRIX_SIZE[cuda]
+    # bf16 is what GPUs train in; on a CPU without its instructions it says nothing.
+    number_format = torch.bfloat16 if cuda else torch.float32
+    matrix = torch.ones(rows, rows, dtype=number_format, device=place)
+    source = torch.ones(COPIED_BYTES[cuda] // 4, device=place)
+    target = torch.empty_like(source)
+    product_seconds = _quickest_seconds(lambda: matrix @ matrix)
+    copy_seconds = _quickest_seconds(lambda: target.copy_(source))
+    product = matrix @ matrix
+    return {
+        "tflops": 2 * rows**3 / product_seconds / 1e12,
+        # A copy reads and writes each byte.
+        "bytes_per_second": 2 * source.nbytes / copy_seconds,
+        "product_is_right": bool((product == rows).all()),
+    }
+
+
+def _quickest_seconds(action: Callable[[], object]) -> float:
+    """Return the seconds of the quickest of some rounds; on a CPU those that this thread computed."""
+    from runbook.training.process_groups import wait_for_gpu
+
+    clock = time.perf_counter if on_gpu() else time.thread_time
+    seconds = []
+    for _ in range(TIMED_ROUNDS):
+        start = clock()
+        action()
+        wait_for_gpu()
+        seconds.append(clock() - start)
+    return max(min(seconds), 1e-9)
+
+
+@dataclass(frozen=True)
+class NamedGroup:
+    """A process group with the trainer's name for it."""
+
+    name: str
+    members: tuple[int, ...]
+    handle: Any
+
+
+def _try_groups(ranks: Ranks, layout: str, deadline: Deadline) -> Facts:
+    """Make the trainer's process groups in its order, and sum over each that this rank is in.
+
+    `layout` is tensor x pipeline x context, such as 2x4x1. Only a group's first sum opens its
+    connections: one that can be made may still hang.
+    """
+    groups = _make_groups(layout, deadline)
+    results = []
+    for group in groups:
+        is_used = not any(word in group.name for word in UNUSED_GROUPS)
+        if len(group.members) < 2 or ranks.rank not in group.members or not is_used:
+            continue
+        with deadline.over(f"all-reduce over {group.name}", group.members):
+            results.append(_sum_over(group))
+    return {"layout": layout, "num_groups": len(groups), "sums": results}
+
+
+def _make_groups(layout: str, deadline: Deadline) -> list[NamedGroup]:
+    """Let megatron-core make its groups as the trainer does; return them in the order they were made."""
+    import torch
+    from megatron.core import parallel_state
+
+    tensor, pipeline, context = (int(size) for size in layout.split("x"))
+    groups: list[NamedGroup] = []
+    make_group = torch.distributed.new_group
+
+    def make_named_group(*args: Any, **options: Any) -> Any:
+        members = options.get("ranks") or (args[0] if args else None) or ()
+        name = str(options.get("group_desc") or f"group {len(groups) + 1}")
+        with deadline.over(f"making {name}", members):
+            handle = make_group(*args, **options)
+        groups.append(NamedGroup(name, tuple(members), handle))
+        return handle
+
+    torch.distributed.new_group = make_named_group
+    try:
+        parallel_state.initialize_model_parallel(
+            tensor_model_parallel_size=tensor,
+            pipeline_model_parallel_size=pipeline,
+            context_parallel_size=context,
+            distributed_timeout_minutes=WAIT_SECONDS / 60,
+            create_gloo_process_groups=False,
+        )
+    finally:
+        torch.distributed.new_group = make_group
+    return groups
+
+
+def _sum_over(group: NamedGroup) -> Facts:
+    """Sum a megabyte over a group: its name, the seconds of its first sum, and whether the sum is right."""
+    import torch
+
+    from runbook.training.process_groups import device, wait_for_gpu
+
+    values = torch.ones(GROUP_BYTES // 4, device=device())
+    start = time.monotonic()
+    torch.distributed.all_reduce(values, group=group.handle)
+    wait_for_gpu()
+    seconds = time.monotonic() - start
+    is_right = bool((values == len(group.members)).all())
+    return {
+        "name": group.name,
+        "ranks": list(group.members),
+        "first_seconds": seconds,
+        "sum_is_right": is_right,
+    }
+
+
+def _reach(ranks: Ranks, deadline: Deadline) -> Facts:
     """A sum over all ranks, timed, and the spread of their clocks right after they met."""
     import torch
 
+    from runbook.training.cpu import answer_for_cpu
     from runbook.training.process_groups import device, join_process_group, sum_speed
 
     def clock_spread() -> float:
@@ -145,27 +344,41 @@ def _reach(ranks: Ranks) -> Facts:
         torch.distributed.all_reduce(clocks)
         return float(clocks.max() - clocks.min())
 
-    join_process_group(ranks, WAIT_SECONDS)
-    try:
+    everybody = range(ranks.world_size)
+    if not on_gpu():
+        answer_for_cpu()
+    # Imported before the ranks meet: afterwards a slow import would look like a group that hangs.
+    with contextlib.suppress(ImportError):
+        importlib.import_module("megatron.core.parallel_state")
+    with deadline.over("the rendezvous of all ranks", everybody, MEETING_SECONDS):
+        join_process_group(ranks, MEETING_SECONDS)
+    with deadline.over("all-reduce over all ranks", everybody):
         values = torch.ones(SUMMED_BYTES // 4, device=device())
         torch.distributed.all_reduce(values)
+        sum_is_right = bool((values == ranks.world_size).all())
         spread = min(clock_spread() for _ in range(CLOCK_ROUNDS))
         seconds, speed = sum_speed(values.nbytes, SUM_ROUNDS)
-        return {
-            "bytes": values.nbytes,
-            "seconds": seconds,
-            "bus_bytes_per_second": speed if ranks.world_size > 1 else None,
-            "sum_is_right": bool((values == ranks.world_size).all()),
-            "clock_spread": spread,
-            "backend": torch.distributed.get_backend(),
-        }
-    finally:
-        torch.distributed.destroy_process_group()
+    return {
+        "bytes": values.nbytes,
+        "seconds": seconds,
+        "bus_bytes_per_second": speed if ranks.world_size > 1 else None,
+        "sum_is_right": sum_is_right,
+        "clock_spread": spread,
+        "backend": torch.distributed.get_backend(),
+    }
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m runbook.training.probe", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="folder for probe-<rank>.json")
+    parser.add_argument("--out", type=Path, default=Path(), help="folder for probe-<rank>.json")
+    parser.add_argument(
+        "--only-torch",
+        action="store_true",
+        help="look at torch and the devices alone, and print it",
+    )
+    parser.add_argument(
+        "--layout", default="", help="tensor x pipeline x context parallel sizes, such as 2x4x1"
+    )
     parser.add_argument(
         "--device", default="", help="what the plan computes on; cpu hides every GPU"
     )

@@ -48,6 +48,21 @@ def single_command(settings: Settings, argv: Sequence[str], mounts: Sequence[str
     return _LINE_END.join([*step, *pyxis, *_inside(settings, mounts), program])
 
 
+RUNG_SCRIPT = 'bash "$job/rung.sh"'
+"""What a node of the preflight job runs: see templates/rung.sh.j2."""
+
+
+def rung_command(
+    settings: Settings, job: Job, rung: str, variables: Sequence[str], mounts: Sequence[str]
+) -> str:
+    """Return the command of one process on each node, in the container of the training."""
+    inner = [*_inside(settings, mounts), f"{RUNG_SCRIPT} {rung}"]
+    if settings.site.scheduler == "pbs":
+        return _LINE_END.join([*_mpiexec(settings, job, 1), *inner])
+    container = _pyxis(settings, variables, mounts)
+    return _LINE_END.join([*_srun(settings, job, 1), *container, *inner])
+
+
 def node_command(settings: Settings, job: Job) -> str:
     """One process on each node, outside the container, for what the site does before a training."""
     starter = _mpiexec if settings.site.scheduler == "pbs" else _srun

@@ -41,7 +41,7 @@ class RenderedJob:
     """Other files the job reads, by their path relative to the job's folder."""
 
 
-class _QueueJob:
+class QueueJob:
     """One training as a job of Slurm or PBS.
 
     What is submitted, what every rank and node runs, what they read.
@@ -66,7 +66,7 @@ class _QueueJob:
     def render(self) -> RenderedJob:
         """Return the script that is submitted, rank.sh that every process runs, and the job's other files."""
         arguments = training_arguments(self.settings, self.spec)
-        files = {"rank.sh": self._rank_script(arguments)}
+        files = {"rank.sh": self.rank_script(arguments)}
         node_commands = self._node_commands()
         if node_commands:
             files["node.sh"] = fill("node.sh.j2", commands=node_commands)
@@ -118,11 +118,11 @@ class _QueueJob:
             folders=_words(folders),
             copies=copies,
             node_command=node_command(settings, job) if has_node_script else "",
-            command=training_command(settings, job, self._variables(), mounts),
+            command=training_command(settings, job, self.variables(), mounts),
             grace_seconds=QUEUE_GRACE_SECONDS,
         )
 
-    def _variables(self) -> list[str]:
+    def variables(self) -> list[str]:
         """Return the names of the environment variables that the job sets for its ranks, sorted."""
         names = {
             "MASTER_ADDR",
@@ -140,13 +140,15 @@ class _QueueJob:
             names.update(name for name, value in group.items() if value is not None)
         return sorted(names)
 
-    def _unset_variables(self) -> list[str]:
+    def unset_variables(self) -> list[str]:
+        """Return the names of the variables that the site unsets, sorted."""
         names: list[str] = []
         for group in self.groups.values():
             names += [name for name, value in group.items() if value is None]
         return sorted(names)
 
-    def _rank_script(self, arguments: list[str]) -> str:
+    def rank_script(self, arguments: list[str]) -> str:
+        """Return rank.sh, which becomes `program` with these arguments."""
         site = self.site
         binding = site.binding
         num_ranks = self.job.devices_per_node
@@ -160,14 +162,15 @@ class _QueueJob:
             launcher=site.launcher,
             world_size=self.spec.parallel.world_size,
             devices=num_ranks,
-            unset=self._unset_variables(),
+            unset=self.unset_variables(),
             cpu_masks=_words(cores[:num_ranks]) if rank_binds_itself else "",
             cpu_lists=not binding.cpu_masks,
-            program=_words(self._program()),
+            program=_words(self.program()),
             argument_lines=[f"  {_words(line)}" for line in lines(arguments)],
         )
 
-    def _program(self) -> list[str]:
+    def program(self) -> list[str]:
+        """Return the program that each rank runs."""
         python = self.site.python or "python3"
         if self.framework == "runbook":
             return [python, "-m", "runbook.training"]
@@ -242,7 +245,7 @@ def render_job(
     require_values(settings)
     spec = plan.phases[phase]
     if settings.site.scheduler != "local":
-        return _QueueJob(settings, spec, package).render()
+        return QueueJob(settings, spec, package).render()
     arguments = training_arguments(settings, spec)
     script = render_local(settings, spec, [python, "-m", "runbook.training", *arguments])
     files = {OWN_DEEPSPEED: deepspeed_file(settings, spec)} if spec.deepspeed else {}

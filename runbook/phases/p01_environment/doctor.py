@@ -4,9 +4,11 @@ import os
 import platform
 import shutil
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,11 +16,13 @@ import psutil
 
 from runbook import params
 from runbook.core import shell
-from runbook.core.checks import judge
+from runbook.core.checks import counted, judge
 from runbook.core.errors import JobError, ParamsError
-from runbook.core.units import show_bytes
+from runbook.core.units import show_bytes, show_duration
+from runbook.jobs.job_request import JobRequest, QueueLimits, request_problems
 from runbook.jobs.pbs import Pbs, parse_entries
 from runbook.jobs.render.preparation import FLEET
+from runbook.jobs.render.task_job import asks_for_queue
 from runbook.jobs.slurm import Slurm
 from runbook.params import Settings, resolve_secret
 from runbook.params.schema.entries import TextShare
@@ -28,8 +32,14 @@ from runbook.phases.p01_environment.node_probe import (
     gpus_of,
     probe_alone,
     probe_checks,
-    probe_run,
     software_check,
+)
+from runbook.phases.p01_environment.preflight.ladder import (
+    QUEUE_SECONDS,
+    PreflightResult,
+    Report,
+    climb,
+    write_answers,
 )
 from runbook.phases.plan_service import load_plan
 from runbook.phases.token_inputs import text_home
@@ -38,9 +48,10 @@ from runbook.planning.cost.cpu import BF16_UNITS
 from runbook.planning.token_files import fetched_bytes
 from runbook.runs import machine
 from runbook.runs.consent import command_checks
-from runbook.runs.run_folder import runs_folder
+from runbook.runs.run_folder import hold_run, runs_folder
 from runbook.tokens.sources.input_files import says_its_kind
 
+PHASE = "01-environment"
 MAGIC = {b"hsqs": "SquashFS", b"!<ar": "archive"}
 
 
@@ -64,23 +75,73 @@ def all_checks() -> list[Check]:
     return checks
 
 
-def run_checks(run: str, set_words: Sequence[str]) -> list[Check]:
-    """Everything that a run needs of its site; the probe works in a folder that is removed again."""
-    settings, plan = load_plan(run, set_words)
-    folder = runs_folder(settings.project) / settings.name
+def run_questions(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
+    """Return what can be asked of a run's site without a job."""
     own = machine_checks() if settings.site.scheduler == "local" else []
-    checks = [
+    return [
         *own,
         writable_check(_nearest(folder)),
         *site_checks(settings),
         *space_checks(settings, plan, folder),
     ]
-    return [
-        *checks,
-        *probe_checks(
-            probe_run(settings, plan), settings.site, plan, settings.run.training.framework
-        ),
-    ]
+
+
+def run_checks(run: str, set_words: Sequence[str]) -> list[Check]:
+    """Everything that a run needs of its site; on this machine the ranks work in a folder that is removed again.
+
+    On a queue the nodes are asked where jobs.environment says how, and where the questions before found nothing.
+    """
+    settings, plan = load_plan(run, set_words)
+    folder = runs_folder(settings.project) / settings.name
+    questions = run_questions(settings, plan, folder)
+    if settings.site.scheduler == "local":
+        return climb_without_run(settings, plan, questions, print_nothing).checks
+    has_defect = any(check.verdict == "fail" for check in questions)
+    if has_defect or not asks_for_queue(settings, PHASE):
+        framework = settings.run.training.framework
+        return [*questions, *probe_checks([], settings.site, plan, framework)]
+    return climb_with_run(settings, plan, questions, print_nothing).checks
+
+
+def print_nothing(_: str) -> None:
+    """Leave out what a waiting person is told of the ladder."""
+
+
+def climb_without_run(
+    settings: Settings, plan: Plan, questions: Sequence[Check], report: Report
+) -> PreflightResult:
+    """Climb the ladder on this machine, in a folder that is removed again."""
+    with tempfile.TemporaryDirectory(prefix="runbook-doctor-") as temporary:
+        return climb(settings, plan, Path(temporary), questions, report)
+
+
+def climb_with_run(
+    settings: Settings,
+    plan: Plan,
+    questions: Sequence[Check],
+    report: Report,
+    wait_seconds: float = QUEUE_SECONDS,
+) -> PreflightResult:
+    """Climb the ladder by a job in the run's own folder, which is held meanwhile, and keep the answers there."""
+    folder = runs_folder(settings.project) / settings.name
+    with hold_run(folder, "checking the nodes"):
+        result = climb(settings, plan, folder, questions, report, wait_seconds)
+        write_answers(folder, result)
+    return result
+
+
+def preflight(
+    run: str, set_words: Sequence[str], report: Report, wait_seconds: float = QUEUE_SECONDS
+) -> PreflightResult:
+    """Find the first thing that is wrong with a run's cluster: `runbook preflight`."""
+    settings, plan = load_plan(run, set_words)
+    folder = runs_folder(settings.project) / settings.name
+    questions = run_questions(settings, plan, folder)
+    if settings.site.scheduler == "local":
+        return climb_without_run(settings, plan, questions, report)
+    if any(check.verdict == "fail" for check in questions):
+        return climb(settings, plan, folder, questions, report)
+    return climb_with_run(settings, plan, questions, report, wait_seconds)
 
 
 def software_checks() -> list[Check]:
@@ -213,9 +274,34 @@ def queue_checks(settings: Settings) -> list[Check]:
     partitions = {
         name: getattr(settings.run.jobs, name).partition for name in JOB_SECTIONS.values()
     }
-    return checks + [
+    checks += [
         _queue_check(settings, name, asked, states) for name, asked in partitions.items() if asked
     ]
+    return checks + [
+        _limits_check(settings, phase, limits, queue.queue_word)
+        for phase in JOB_SECTIONS
+        if partitions[JOB_SECTIONS[phase]] in ("", *states)
+    ]
+
+
+def _limits_check(
+    settings: Settings, phase: str, limits: Sequence[QueueLimits], queue_word: str
+) -> Check:
+    """Whether the queue's limits on time, nodes and accounts admit a phase's job."""
+    job = settings.job(phase)
+    asked = JobRequest(job.partition, job.account, job.nodes, job.walltime)
+    # A queue that is shut has a row of its own.
+    open_queues = [replace(queue, state="UP") for queue in limits]
+    problems = request_problems(asked, open_queues, queue_word)
+    section = JOB_SECTIONS[phase]
+    hours = show_duration(job.walltime) if job.walltime else "the queue's own time"
+    return judge(
+        f"limits of jobs.{section}",
+        not problems,
+        "; ".join(problems) or f"{counted(job.nodes, 'node')}, {hours}",
+        "the queue's limits on time, nodes and accounts admit the job",
+        f"Change jobs.{section} (walltime, nodes, account, partition).",
+    )
 
 
 def _queue_check(

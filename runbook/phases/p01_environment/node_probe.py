@@ -1,36 +1,23 @@
 """The probe of the nodes: started as the trainer is, its answers compared with the site and the plan."""
 
-import contextlib
 import json
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runbook.core import processes, shell
-from runbook.core.errors import JobError, ProgramError
+from runbook.core import shell
 from runbook.core.units import show_bytes, show_duration
-from runbook.jobs import get_scheduler
-from runbook.jobs.job_folder import JobFolder, JobState, next_job_folder
-from runbook.jobs.render.task_job import Task, asks_for_queue, render_task
-from runbook.jobs.render.training_job import PACKAGE, RenderedJob, render_local, write_job
-from runbook.params import Settings
 from runbook.params.schema.site import Site
 from runbook.params.schema.value_types import Framework
-from runbook.params.settings import missing_values
-from runbook.phases.job_control import task_jobs
-from runbook.phases.open_phase import OpenPhase
-from runbook.planning import FULL, SMOKE, Check, Plan
-from runbook.runs.run_folder import hold_run, runs_folder
+from runbook.phases.p01_environment.preflight.host_rules import different_versions
+from runbook.planning import FULL, Check, Plan
 
 ProbeAnswer = Mapping[str, Any]
 """What a rank of the probe wrote; training/probe.py makes it."""
 PROBE_LIMIT_SECONDS = 600
-PHASE = "01-environment"
 MEASURED = ("all-reduce", "clocks", "writing")
 """Checks whose value is a speed or a moment: different each time it is asked."""
 NEEDED = ("torch", "megatron-core", "numpy")
@@ -44,38 +31,6 @@ NETWORK_VARIABLES = {
     *("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA"),
     *("UCX_NET_DEVICES", "SHARP_SMX_UCX_INTERFACE"),
 }
-
-
-def probe_phase(open_phase: OpenPhase) -> list[ProbeAnswer]:
-    """What each rank found; on a queue one a node, where jobs.environment names a partition or a limit, else none."""
-    if open_phase.settings.site.scheduler == "local":
-        with open_phase.hold("checking the machine"):
-            return _probe_here(open_phase.settings, open_phase.plan, open_phase.folder)
-    out, task = _probe_task(open_phase.settings, open_phase.plan, open_phase.folder)
-    if asks_for_queue(open_phase.settings, PHASE):
-        task_jobs.run_tasks(open_phase, [task])
-    return read_facts(out)
-
-
-def probe_run(settings: Settings, plan: Plan) -> list[ProbeAnswer]:
-    """The probe without a record: here in a folder that is removed again, or as a short job in the run's own folder.
-
-    A job that the queue does not start in time is cancelled; then nobody was asked.
-    """
-    if settings.site.scheduler == "local":
-        with tempfile.TemporaryDirectory(prefix="runbook-doctor-") as temporary:
-            return _probe_here(settings, plan, Path(temporary))
-    if not asks_for_queue(settings, PHASE) or missing_values(settings):
-        return []
-    folder = runs_folder(settings.project) / settings.name
-    out, task = _probe_task(settings, plan, folder)
-    with hold_run(folder, "checking the nodes"):
-        job = next_job_folder(folder, f"{PHASE}-{task.part}")
-        write_job(job, render_task(settings, PHASE, task, PACKAGE))
-        # What the nodes said before it failed is still an answer; the scheduler's own check tells why it failed.
-        with contextlib.suppress(JobError, ProgramError):
-            _do_probe(settings, job)
-    return read_facts(out)
 
 
 def probe_alone() -> list[ProbeAnswer]:
@@ -96,52 +51,6 @@ def read_facts(out: Path) -> list[ProbeAnswer]:
     return sorted(facts, key=lambda answer: int(answer["rank"]))
 
 
-def _probe_task(settings: Settings, plan: Plan, folder: Path) -> tuple[Path, Task]:
-    """An empty place for the ranks' files, and the probe that writes them; it also writes where the training saves."""
-    out = folder / "environment" / "probe"
-    training = plan.phases[FULL]
-    shutil.rmtree(out, ignore_errors=True)
-    saves = folder / training.checkpoint.folder
-    existing_folder = next(path for path in (saves, *saves.parents) if path.is_dir())
-    options = [
-        *("--out", str(out)),
-        *("--device", str(training.device)),
-        *("--write-folder", str(existing_folder)),
-    ]
-    python = settings.site.python or sys.executable
-    argv = (python, "-m", "runbook.training.probe", *options)
-    return out, Task("the checks of each node", argv, on_each_node=True, part="nodes")
-
-
-def _probe_here(settings: Settings, plan: Plan, folder: Path) -> list[ProbeAnswer]:
-    """By the local scheduler, in the place of the smoke test's trainer: the same launcher, ranks and environment."""
-    out, task = _probe_task(settings, plan, folder)
-    script = render_local(settings, replace(plan.phases[SMOKE], phase=PHASE), task.argv)
-    # Not under jobs/: the probe is a question, not a part of the run.
-    job = JobFolder(folder / "environment" / "job")
-    shutil.rmtree(job.path, ignore_errors=True)
-    write_job(job, RenderedJob(script, list(task.argv)))
-    _do_probe(settings, job)
-    return read_facts(out)
-
-
-def _do_probe(settings: Settings, folder: JobFolder) -> None:
-    """Submit the probe and wait for its end; one that does not answer in time is cancelled."""
-    scheduler = get_scheduler(settings.site)
-    scheduler.submit(folder)
-    has_ended = processes.wait_until(
-        lambda: scheduler.state(folder).final, PROBE_LIMIT_SECONDS, interval=0.2
-    )
-    if not has_ended:
-        scheduler.cancel(folder)
-        raise ProgramError(
-            f"the ranks of {folder.path} did not answer within {PROBE_LIMIT_SECONDS} s"
-        )
-    status = scheduler.state(folder)
-    if status.state is not JobState.DONE:
-        raise JobError(task_jobs.end_text(str(folder.path), status, [folder], num_lines=6))
-
-
 def probe_checks(
     facts: Sequence[ProbeAnswer], site: Site, plan: Plan, framework: Framework
 ) -> list[Check]:
@@ -155,7 +64,6 @@ def probe_checks(
         software_check(facts, framework),
         devices_check(facts, site),
         networks_check(facts, site.environment),
-        reduce_check(facts, site),
         clocks_check(facts),
         write_check(facts, plan),
     ]
@@ -165,16 +73,15 @@ def software_check(facts: Sequence[ProbeAnswer], framework: Framework) -> Check:
     """Judge what the trainer's Python can import, and whether all nodes have the same versions."""
     rule = f"{', '.join(NEEDED)} can be imported, the same versions everywhere, also of CUDA or ROCm and NCCL"
     check = partial(Check, "software", rule=rule)
-    versions_of_ranks = [_versions_of(answer) for answer in facts]
-    pythons = [answer["python"] for answer in facts]
-    distinct = {
-        (python, *sorted(versions.items()))
-        for python, versions in zip(pythons, versions_of_ranks, strict=True)
+    versions_by_node = {
+        answer.get("host", "here"): {"Python": answer["python"], **_versions_of(answer)}
+        for answer in facts
     }
-    if len(distinct) > 1:
+    differences, _ = different_versions(versions_by_node)
+    if differences:
         remedy = "Give all nodes one image or environment."
-        return check("fail", f"{len(distinct)} different sets of versions", remedy=remedy)
-    versions = versions_of_ranks[0]
+        return check("fail", "; ".join(differences), remedy=remedy)
+    versions = _versions_of(facts[0])
     fault = _import_fault(versions, facts[0]["errors"])
     if fault and framework == "runbook":
         return check("fail", fault, remedy="make setup installs what requirements.lock pins.")
@@ -279,14 +186,16 @@ def networks_check(
     if not named:
         return check("pass", "the environment names none")
     absent = set()
+    offered = {}
     for answer in facts:
         present = (*answer["networks"], *answer["infiniband"])
         for variable, device in named:
             if not any(name.startswith(device) for name in present):
                 absent.add(f"{variable}={device} on {answer['host']}")
+                offered[answer["host"]] = ", ".join(present)
     if absent:
-        first_node = ", ".join([*facts[0]["networks"], *facts[0]["infiniband"]])
-        remedy = f"Name devices that are there: {first_node}."
+        devices = "; ".join(f"{host} has {names}" for host, names in sorted(offered.items()))
+        remedy = f"Name devices that are there: {devices}."
         return check("fail", "; ".join(sorted(absent)[:4]), remedy=remedy)
     return check("pass", ", ".join(device for _, device in named))
 
@@ -306,43 +215,6 @@ def named_devices(groups: Mapping[str, Mapping[str, str | None]]) -> list[tuple[
         if variable in NETWORK_VARIABLES and value and not value.startswith("^")
         for device in value.split(",")
     ]
-
-
-def reduce_check(facts: Sequence[ProbeAnswer], site: Site) -> Check:
-    """Judge whether the ranks' all-reduce gives the right sum, and show its bandwidth."""
-    rule = "a sum over all ranks is right; its bus bandwidth is shown"
-    check = partial(Check, "all-reduce", rule=rule)
-    for answer in facts:
-        if "group" in answer["errors"]:
-            value = f"rank {answer['rank']}: {answer['errors']['group']}"
-            remedy = "The ranks cannot reach each other: look at the network variables."
-            return check("fail", value, remedy=remedy)
-    groups = [answer["group"] for answer in facts if answer.get("group")]
-    world_size = int(facts[0]["world_size"])
-    if len(groups) < world_size:
-        return check("unknown", f"{len(groups)} of {facts[0]['world_size']} ranks answered")
-    if not all(group["sum_is_right"] for group in groups):
-        remedy = "Report it: a device or adapter computes or carries wrongly."
-        return check("fail", "the sum is wrong", remedy=remedy)
-    if groups[0]["bus_bytes_per_second"] is None:
-        return check("pass", "one rank, nothing to carry")
-    value = _bandwidth_text(groups)
-    num_hosts = len({answer["host"] for answer in facts})
-    network_gb_per_second = site.hardware.network
-    if network_gb_per_second and num_hosts > 1:
-        value += f", of {network_gb_per_second:g} GB/s that a node's adapters carry"
-    return check("pass", value)
-
-
-def _bandwidth_text(groups: Sequence[ProbeAnswer]) -> str:
-    """Return the size, the slowest rank's time and the bus bandwidth of the all-reduce."""
-    first = groups[0]
-    slowest_seconds = max(group["seconds"] for group in groups)
-    bus_gb_per_second = first["bus_bytes_per_second"] / 1e9
-    return (
-        f"{len(groups)} ranks, {show_bytes(first['bytes'])} in {show_duration(slowest_seconds)}: "
-        f"{bus_gb_per_second:.2f} GB/s bus bandwidth ({first['backend']})"
-    )
 
 
 def clocks_check(facts: Sequence[ProbeAnswer]) -> Check:

@@ -19,6 +19,7 @@ from runbook.jobs.render.preparation import (
     setup_steps,
     step_script,
 )
+from runbook.jobs.render.task_job import asks_for_queue
 from runbook.jobs.render.training_job import PACKAGE
 from runbook.params import Settings, resolve_secret
 from runbook.params.settings import require_values
@@ -29,8 +30,10 @@ from runbook.phases.p01_environment.doctor import (
     space_checks,
     writable_check,
 )
-from runbook.phases.p01_environment.node_probe import MEASURED, probe_checks, probe_phase
+from runbook.phases.p01_environment.node_probe import MEASURED, probe_checks
+from runbook.phases.p01_environment.preflight.ladder import climb, write_answers
 from runbook.phases.report import finish as finish
+from runbook.planning import Check
 from runbook.runs import run_files
 from runbook.runs.machine import measure_machine
 
@@ -64,24 +67,35 @@ def check_site(open_phase: OpenPhase) -> CheckTable:
 
 
 def check_nodes(open_phase: OpenPhase) -> CheckTable:
-    """Ask the nodes themselves, by a probe that is started as the trainer is; all of it is kept in the record."""
-    facts = probe_phase(open_phase)
-    packages = facts[0]["packages"] if facts else {}
-    open_phase.session.add_results({**packages, "nodes": {"asked": len(facts), "speed": facts}})
+    """Climb the ladder of questions on the nodes, to the first defect; all answers are kept in the record.
+
+    On a queue the nodes are asked where jobs.environment names a partition or a limit.
+    """
     settings = open_phase.settings
-    checks = probe_checks(facts, settings.site, open_phase.plan, settings.run.training.framework)
-    if measured := [one for one in checks if one.name in MEASURED and facts]:
+    if settings.site.scheduler != "local" and not asks_for_queue(settings, PHASE):
+        framework = settings.run.training.framework
+        return open_phase.check(probe_checks([], settings.site, open_phase.plan, framework))
+    with open_phase.hold("checking the nodes"):
+        result = climb(settings, open_phase.plan, open_phase.folder, [], show_text)
+        write_answers(open_phase.folder, result)
+    facts = result.ranks
+    packages = facts[0]["packages"] if facts else {}
+    speeds = {"asked": len(facts), "speed": list(facts), "answers": result.nodes}
+    open_phase.session.add_results({**packages, "nodes": speeds})
+    if measured := [check for check in result.checks if check.name in MEASURED and facts]:
         show_table(
-            [{"what": one.name, "found": one.value} for one in measured],
+            [{"what": check.name, "found": check.value} for check in measured],
             title="What was measured now",
         )
     # The record's verdicts are to be the same whenever nothing changed: its figures are under "nodes".
-    return open_phase.check(
-        [
-            replace(one, value="as measured") if one in measured and one.verdict == "pass" else one
-            for one in checks
-        ]
-    )
+    return open_phase.check([_without_figures(check) for check in result.checks])
+
+
+def _without_figures(check: Check) -> Check:
+    """Return a check whose value is a speed or a moment without it, where it passed."""
+    if check.name in MEASURED and check.verdict == "pass":
+        return replace(check, value="as measured")
+    return check
 
 
 def check_machine(open_phase: OpenPhase) -> CheckTable:

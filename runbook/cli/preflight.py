@@ -1,0 +1,88 @@
+"""`runbook preflight`: what is wrong with a cluster, before a job finds it."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from runbook.core.checks import Check
+from runbook.runs.command_options import RUNS, SET
+
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def released_by_signals() -> Iterator[None]:
+    """Let a signal that ends us unwind the stack: locks are released, and the job is taken out of the queue."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in ENDING_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@click.command()
+@click.argument("run_name", metavar="RUN")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one object: checks with name, verdict, value, rule, remedy and where; each node's answers.",
+)
+@click.option(
+    "--wait",
+    "wait_minutes",
+    type=click.FloatRange(0.1),
+    default=10.0,
+    show_default=True,
+    metavar="MINUTES",
+    help="Take the job out of the queue where it has not started by then.",
+)
+@SET
+@RUNS
+def preflight(
+    run_name: str, as_json: bool, wait_minutes: float, set_words: tuple[str, ...], runs: Path | None
+) -> int:
+    """Find the first thing that is wrong with the cluster of RUN, and say its cause, in a minute or two.
+
+    Questions that need no job come first; then one short job asks each node by plain Python, imports torch in a process
+    of its own, connects the nodes by TCP, and lets the ranks use each process group of the plan. It stops at the first
+    defect. A missing answer is a defect. Exit code 1 if one was found.
+    """
+    from runbook.display import CheckTable
+    from runbook.phases.p01_environment.doctor import preflight as find_defect
+    from runbook.runs.run_folder import RUNS_VARIABLE
+
+    if runs is not None:
+        os.environ[RUNS_VARIABLE] = str(runs.absolute())
+
+    def report(text: str) -> None:
+        click.echo(f"preflight: {text}", err=True)
+
+    with released_by_signals():
+        result = find_defect(run_name, set_words, report, 60 * wait_minutes)
+    if as_json:
+        click.echo(json.dumps(result.as_dict(), indent=1))
+    else:
+        click.echo(CheckTable(result.checks).as_text())
+        click.echo(_summary(result.defect, result.not_asked))
+    return 1 if result.defect else 0
+
+
+def _summary(defect: Check | None, not_asked: Sequence[str]) -> str:
+    """Return what a person reads last: the first defect with its remedy, or that none was found."""
+    if defect is None:
+        return "No defect was found."
+    rest = f" Not asked after it: {', '.join(not_asked)}." if not_asked else ""
+    return f"First defect: {defect.as_text()}{rest}"

@@ -1,0 +1,133 @@
+"""The job that asks the nodes, rung by rung, what a training would meet there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from runbook.jobs.render.launch_commands import queue_values, rung_command, training_command
+from runbook.jobs.render.templating import fill, quote, site_commands
+from runbook.jobs.render.training_job import QueueJob, RenderedJob
+from runbook.params import Job, Settings
+from runbook.plan_file.schema import PhasePlan
+
+PREFLIGHT_PHASE = "01-environment-preflight"
+"""Begins the names of its job folders."""
+WALLTIME_SECONDS = 600
+"""Where jobs.environment says none. A short job starts sooner, and the ladder takes a minute or two."""
+RUNG_SECONDS = 150
+"""A rung takes no longer: containers start, torch is imported."""
+GROUPS_SECONDS = 240
+"""The last rung: the ranks come within 120 s, and a group that hangs is given up after 60 s."""
+
+
+@dataclass(frozen=True)
+class RungStep:
+    """A rung as the job's script starts it."""
+
+    name: str
+    what: str
+    command: str
+    seconds: int = RUNG_SECONDS
+
+
+@dataclass(frozen=True)
+class PreflightQuestions:
+    """What the job is told to ask."""
+
+    folders: tuple[Path, ...]
+    """Folders that all nodes share; the first one takes the ranks' answers."""
+    token: str
+    probe_options: tuple[str, ...]
+    """What follows `python -m runbook.training.probe`."""
+
+
+class _PreflightJob(QueueJob):
+    """A job started as the training is, whose programs ask instead of training."""
+
+    def __init__(
+        self, settings: Settings, spec: PhasePlan, package: Path, questions: PreflightQuestions
+    ) -> None:
+        job = preflight_job(settings)
+        world_size = job.nodes * job.devices_per_node
+        parallel = replace(spec.parallel, world_size=world_size)
+        super().__init__(settings, replace(spec, parallel=parallel), package)
+        self.job = job
+        self.framework = "runbook"  # the probe is ours, whoever trains later
+        self.questions = questions
+
+    def program(self) -> list[str]:
+        """Return the program that each rank runs."""
+        return [self.site.python or "python3", "-m", "runbook.training.probe"]
+
+    def render(self) -> RenderedJob:
+        """Return the job's script, and the scripts that its nodes and ranks run."""
+        options = list(self.questions.probe_options)
+        files = {"rank.sh": self.rank_script(options), "rung.sh": self._rung_script()}
+        return RenderedJob(self._script(), options, files)
+
+    def _rung_script(self) -> str:
+        python = quote(self.site.python or "python3")
+        words = [f"{python} -m runbook.node_checks", f"--token {quote(self.questions.token)}"]
+        words += [f"--folder {quote(str(folder))}" for folder in self.questions.folders]
+        words.append(f"--device {quote(self.spec.device)}")
+        return fill("rung.sh.j2", unset=self.unset_variables(), program=" ".join(words))
+
+    def _script(self) -> str:
+        job = self.job
+        variables = [*self.variables(), "RUNBOOK_NODES"]
+        mounts = [*self.site.container.mounts, str(self.package)]
+        values = queue_values(self.settings, PREFLIGHT_PHASE, job)
+        return fill(
+            "preflight.sh.j2",
+            **values,
+            phase=PREFLIGHT_PHASE,
+            threads=job.cpus_per_task * job.tasks_per_node // job.devices_per_node,
+            modules=self.site.modules,
+            setup=site_commands(self.site.setup, self.settings),
+            package=str(self.package),
+            rungs=self._steps(variables, mounts),
+        )
+
+    def _steps(self, variables: Sequence[str], mounts: Sequence[str]) -> list[RungStep]:
+        rungs = {
+            "hosts": "limits, memory, cores, names, caches and shared folders of each node",
+            "torch": "torch and the devices of each node, in a process of their own",
+            "peers": "TCP between the nodes, small messages and large ones",
+        }
+        steps = [
+            RungStep(name, what, rung_command(self.settings, self.job, name, variables, mounts))
+            for name, what in rungs.items()
+        ]
+        command = training_command(self.settings, self.job, variables, mounts)
+        what = "the ranks meet as the trainer's do, and use each of its process groups"
+        return [*steps, RungStep("groups", what, command, GROUPS_SECONDS)]
+
+
+def preflight_job(settings: Settings) -> Job:
+    """Return what the job asks of the queue: the training's shape, and jobs.environment's queue and size.
+
+    Two nodes where jobs.environment asks for one and the training for more: with one nothing is
+    asked about the network.
+    """
+    training = settings.job("04-training")
+    asked = settings.job("01-environment")
+    nodes = max(asked.nodes, min(2, training.nodes))
+    return training.model_copy(
+        update={
+            "nodes": nodes,
+            "walltime": asked.walltime or WALLTIME_SECONDS,
+            "partition": asked.partition or training.partition,
+            "account": asked.account or training.account,
+            "qos": asked.qos or training.qos,
+            "reservation": asked.reservation or training.reservation,
+            "memory": asked.memory or training.memory,
+            "array": 0,
+        }
+    )
+
+
+def render_preflight(
+    settings: Settings, spec: PhasePlan, package: Path, questions: PreflightQuestions
+) -> RenderedJob:
+    """Return the preflight job of a run whose site has a queue."""
+    return _PreflightJob(settings, spec, package, questions).render()

@@ -1,0 +1,86 @@
+"""`python -m runbook.node_checks RUNG...`: answer the questions of some rungs on this node.
+
+A job starts it once on each node. It writes its answers to its output, a line each, and ends with 0
+whatever it found: judging is left to whoever reads the lines.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from runbook.node_checks import caches, cores, machine, networks, shared_folder, torch_child
+from runbook.node_checks.answers import PartState, Rung, node_names
+from runbook.node_checks.peers import ask_peers
+
+HOSTS = "hosts"
+TORCH = "torch"
+PEERS = "peers"
+LOCAL_SECONDS = 15.0
+"""A question that no other machine has a part in."""
+FOLDER_SECONDS = 30.0
+"""A file server that needs longer for a megabyte hangs or is overloaded."""
+TORCH_SECONDS = 90.0
+"""Importing torch from a cold shared file system took up to a minute on the sites' documents' systems."""
+
+
+def main() -> int:
+    """Answer each rung that the command line names."""
+    arguments = _arguments()
+    for name in arguments.rungs:
+        rung = Rung(name)
+        if name == HOSTS:
+            _ask_host(rung, arguments.folder, arguments.token)
+        elif name == TORCH:
+            rung.ask(
+                "torch",
+                lambda: torch_child.look_at_torch(arguments.device, TORCH_SECONDS),
+                TORCH_SECONDS + 5,
+            )
+        else:
+            _ask_peers(rung)
+        rung.write("end", PartState.DONE)
+    return 0
+
+
+def _ask_host(rung: Rung, folders: list[Path], token: str) -> None:
+    """Ask what needs nobody else first, and the shared folders last: they may hang."""
+    rung.ask("software", machine.look_at_software, FOLDER_SECONDS)
+    rung.ask("limits", machine.look_at_limits, LOCAL_SECONDS)
+    rung.ask("memory", machine.look_at_memory, LOCAL_SECONDS)
+    rung.ask("cores", cores.look_at_cores, LOCAL_SECONDS)
+    rung.ask("scratch", machine.look_at_scratch, LOCAL_SECONDS)
+    rung.ask("tools", machine.look_at_tools, FOLDER_SECONDS)
+    rung.ask("interfaces", networks.look_at_interfaces, LOCAL_SECONDS)
+    rung.ask("names", networks.look_at_names, FOLDER_SECONDS)
+    rung.ask("caches", caches.look_at_caches, FOLDER_SECONDS)
+    for number, folder in enumerate(folders):
+        rung.ask(
+            f"folder {number}",
+            lambda folder=folder: shared_folder.look_at_folder(folder, token),  # type: ignore[misc]
+            FOLDER_SECONDS,
+        )
+    if folders:
+        rung.ask("clock", lambda: shared_folder.look_at_clock(folders[0]), FOLDER_SECONDS)
+
+
+def _ask_peers(rung: Rung) -> None:
+    if len(node_names()) > 1:
+        ask_peers(rung)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m runbook.node_checks", description=__doc__)
+    parser.add_argument("rungs", nargs="+", choices=(HOSTS, TORCH, PEERS))
+    parser.add_argument(
+        "--folder", type=Path, action="append", default=[], help="a folder that all nodes share"
+    )
+    parser.add_argument("--token", default="", help="what the file `token` in each folder holds")
+    parser.add_argument("--device", default="cpu", help="what the plan computes on")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # a question that hangs must not keep the process

@@ -1,0 +1,131 @@
+"""The lines by which a node answers: one for each part, written as soon as the part is known.
+
+They go to the job's output, because the shared folder is one of the things that are asked about.
+"""
+
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+MARK = "@preflight "
+"""Begins each line of an answer in a job's output."""
+NODES_VARIABLE = "RUNBOOK_NODES"
+"""The names of the job's nodes, separated by spaces, in the scheduler's order."""
+ADDRESS_VARIABLE = "MASTER_ADDR"
+PORT_VARIABLE = "MASTER_PORT"
+
+Facts = dict[str, object]
+"""What one part found. Values are plain JSON."""
+
+
+class PartState(Enum):
+    """How the question of one part ended."""
+
+    BEGUN = "begun"
+    """No later line of the part: the program hung there or was ended there."""
+    DONE = "done"
+    FAILED = "failed"
+    HUNG = "hung"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One line: what a node found for a part, or why it found nothing."""
+
+    rung: str
+    node: str
+    part: str
+    state: PartState
+    time: float
+    """Seconds since 1970, by the node's own clock."""
+    facts: Mapping[str, object]
+    error: str = ""
+    """The operating system's or Python's words, where the state is FAILED."""
+
+
+def node_names() -> list[str]:
+    """Return the job's nodes. Only this host where the job does not say."""
+    return os.environ.get(NODES_VARIABLE, "").split() or [socket.gethostname()]
+
+
+def own_name() -> str:
+    """Return this node's name as the scheduler writes it. The host name where it is none of them."""
+    host = socket.gethostname()
+    for name in node_names():
+        if name.partition(".")[0] == host.partition(".")[0]:
+            return name
+    return host
+
+
+class Rung:
+    """The questions of one rung on this node; each is answered or given up after its time."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.node = own_name()
+
+    def ask(self, part: str, action: Callable[[], Facts], seconds: float) -> Facts | None:
+        """Write what `action` found, or why it failed. None where it failed or took too long.
+
+        A question about a dead file server never returns, and no signal ends it. It stays behind in
+        its thread, and the next part is asked.
+        """
+        self.write(part, PartState.BEGUN)
+        results: list[Facts] = []
+        errors: list[str] = []
+
+        def look() -> None:
+            try:
+                results.append(action())
+            except (OSError, ValueError, ImportError, RuntimeError) as error:
+                errors.append(f"{type(error).__name__}: {error}"[:400])
+
+        thread = threading.Thread(target=look, daemon=True)
+        thread.start()
+        thread.join(seconds)
+        if results:
+            self.write(part, PartState.DONE, results[0])
+            return results[0]
+        if errors:
+            self.write(part, PartState.FAILED, error=errors[0])
+        else:
+            self.write(part, PartState.HUNG, {"seconds": seconds})
+        return None
+
+    def write(
+        self, part: str, state: PartState, facts: Facts | None = None, error: str = ""
+    ) -> None:
+        """Write one line of the answer in a single call, so that lines of several nodes do not mix."""
+        line = {
+            "rung": self.name,
+            "node": self.node,
+            "part": part,
+            "state": state.value,
+            "time": time.time(),
+            "facts": facts or {},
+            "error": error,
+        }
+        sys.stdout.write(f"{MARK}{json.dumps(line)}\n")
+        sys.stdout.flush()
+
+
+def read_answers(text: str) -> Iterator[Answer]:
+    """Yield the answers among the lines of a job's output. A line that was cut off is left out.
+
+    A launcher may put the task's number before a line.
+    """
+    for line in text.splitlines():
+        _, mark, content = line.partition(MARK)
+        if not mark:
+            continue
+        try:
+            values = json.loads(content)
+            yield Answer(**{**values, "state": PartState(values["state"])})
+        except (ValueError, TypeError, KeyError):
+            continue

@@ -1,0 +1,71 @@
+"""Caches of compiled kernels: where programs put them, and whether that is the node's own disk."""
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from runbook.node_checks.answers import Facts
+from runbook.node_checks.mounts import mount_of
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A variable that places a cache, and where the program puts it without the variable."""
+
+    variable: str
+    default: str
+    source: str
+
+
+CACHES = (
+    Cache("TRITON_CACHE_DIR", "~/.triton/cache", "triton/knobs.py, cache_knobs"),
+    Cache(
+        "TORCHINDUCTOR_CACHE_DIR",
+        "{temporary}/torchinductor_{user}",
+        "torch/_inductor/runtime/cache_dir_utils.py",
+    ),
+    Cache("TORCH_EXTENSIONS_DIR", "~/.cache/torch_extensions", "torch/utils/cpp_extension.py"),
+    Cache("CUDA_CACHE_PATH", "~/.nv/ComputeCache", "CUDA programming guide, environment variables"),
+    Cache(
+        "MIOPEN_USER_DB_PATH",
+        "~/.config/miopen",
+        "MIOpen documentation, find and performance database",
+    ),
+    Cache("MIOPEN_CUSTOM_CACHE_DIR", "~/.cache/miopen", "MIOpen documentation, kernel cache"),
+)
+
+
+def look_at_caches() -> Facts:
+    """Return for each cache its folder, the kind of its file system, and whether it is shared or refuses files."""
+    facts: Facts = {}
+    for cache in CACHES:
+        folder = Path(os.environ.get(cache.variable) or _default(cache)).expanduser()
+        mount = mount_of(_nearest(folder))
+        facts[cache.variable] = {
+            "folder": str(folder),
+            "is_set": bool(os.environ.get(cache.variable)),
+            "file_system": mount.kind,
+            "is_shared": mount.is_shared,
+            "error": _write_error(folder),
+        }
+    return facts
+
+
+def _default(cache: Cache) -> str:
+    user = os.environ.get("USER", str(os.getuid()))
+    return cache.default.format(temporary=tempfile.gettempdir(), user=user)
+
+
+def _nearest(folder: Path) -> Path:
+    """Return the folder, or the lowest one above it that exists."""
+    return next(path for path in (folder, *folder.parents) if path.is_dir())
+
+
+def _write_error(folder: Path) -> str:
+    """Return why the cache takes no file. Empty where it does. Nothing is left behind."""
+    try:
+        with tempfile.TemporaryFile(dir=_nearest(folder)):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)

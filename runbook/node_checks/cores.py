@@ -1,0 +1,78 @@
+"""The cores of a node: how many this process may use, and how fast each one is."""
+
+import contextlib
+import os
+import statistics
+import time
+from pathlib import Path
+
+from runbook.node_checks.answers import Facts
+
+LOOP_TURNS = 60_000
+"""About 3 ms on a core of 2023. Short enough for 256 cores, long enough for the clock's resolution."""
+ROUNDS = 3
+MAX_TIMED_CORES = 64
+"""A node with more is sampled evenly: 64 cores x 3 rounds x 3 ms stay under a second."""
+
+
+def look_at_cores() -> Facts:
+    """Return the number of usable cores, their quota, and the processor seconds of a fixed loop on each.
+
+    The median and the slowest core are told. Processor time is counted and not the clock's, so that
+    another process on the same core does not make the core slow.
+    """
+    allowed = sorted(os.sched_getaffinity(0))
+    step = max(1, len(allowed) // MAX_TIMED_CORES)
+    seconds = {core: _loop_seconds(core) for core in allowed[::step]}
+    os.sched_setaffinity(0, allowed)
+    slowest = max(seconds, key=lambda core: seconds[core])
+    return {
+        "cores": len(allowed),
+        "quota": _quota(),
+        "model": _model(),
+        "loop_seconds": statistics.median(seconds.values()),
+        "slowest_core": slowest,
+        "slowest_seconds": seconds[slowest],
+    }
+
+
+def _loop_seconds(core: int) -> float:
+    """Return the processor seconds of the loop on one core: the best of some rounds."""
+    os.sched_setaffinity(0, {core})
+    return min(_timed_loop() for _ in range(ROUNDS))
+
+
+def _timed_loop() -> float:
+    start = time.thread_time()
+    total = 0
+    for number in range(LOOP_TURNS):
+        total = _mix(total, number)
+    return time.thread_time() - start
+
+
+def _mix(total: int, number: int) -> int:
+    return (total * 31 + number) & 0xFFFF_FFFF
+
+
+def _quota() -> float | None:
+    """Return how many cores our control groups allow. None where they set no limit."""
+    root = Path("/sys/fs/cgroup")
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    path = next((line.split(":", 2)[2] for line in lines if line.startswith("0::")), "")
+    group = root / path.lstrip("/")
+    quotas = []
+    for folder in (group, *group.parents):
+        with contextlib.suppress(OSError, ValueError):
+            limit, period = (folder / "cpu.max").read_text().split()
+            quotas.append(int(limit) / int(period))
+        if folder == root:
+            break
+    return min(quotas, default=None)
+
+
+def _model() -> str:
+    """Return the processor's name. Empty where the kernel does not say."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return ""

@@ -1,0 +1,154 @@
+"""A node's limits, memory, software and tools, as the job's own processes meet them."""
+
+import contextlib
+import os
+import platform
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import distributions
+from pathlib import Path
+
+from runbook.node_checks.answers import Facts
+
+PACKAGES = (
+    "torch",
+    "megatron-core",
+    "deepspeed",
+    "numpy",
+    "triton",
+    "transformer-engine",
+    "flash-attn",
+    "apex",
+    "nemo-toolkit",
+    "tensorboard",
+)
+"""Packages whose version must be the same on all nodes. One that is installed nowhere is no fault."""
+SHARED_MEMORY = Path("/dev/shm")
+TOOL_SECONDS = 20
+
+
+def look_at_software() -> Facts:
+    """Return Python's version and the version of each package. None where there is none."""
+    installed = {name: _version(name) for name in PACKAGES}
+    return {
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "kernel": platform.release(),
+        "packages": installed,
+    }
+
+
+def _version(name: str) -> str | None:
+    return next((each.version for each in distributions(name=name)), None)
+
+
+def look_at_limits() -> Facts:
+    """Return the limits of this process. None stands for unlimited."""
+    return {
+        "memlock": _limit(resource.RLIMIT_MEMLOCK),
+        "nofile": _limit(resource.RLIMIT_NOFILE),
+        "nofile_hard": _hard_limit(resource.RLIMIT_NOFILE),
+        "nproc": _limit(resource.RLIMIT_NPROC),
+        "stack": _limit(resource.RLIMIT_STACK),
+    }
+
+
+def _limit(kind: int) -> int | None:
+    soft = resource.getrlimit(kind)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _hard_limit(kind: int) -> int | None:
+    hard = resource.getrlimit(kind)[1]
+    return None if hard == resource.RLIM_INFINITY else hard
+
+
+def look_at_memory() -> Facts:
+    """Return bytes of main memory, the control group's limit (None: no limit), and of /dev/shm."""
+    shared = os.statvfs(SHARED_MEMORY)
+    return {
+        "total": _memory_bytes("MemTotal"),
+        "available": _memory_bytes("MemAvailable"),
+        "limit": memory_limit(),
+        "shm_total": shared.f_blocks * shared.f_frsize,
+        "shm_free": shared.f_bavail * shared.f_frsize,
+        "shm_writable": os.access(SHARED_MEMORY, os.W_OK),
+    }
+
+
+def _memory_bytes(name: str) -> int:
+    match = re.search(rf"^{name}:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    return int(match[1]) * 1024 if match else 0
+
+
+def memory_limit() -> int | None:
+    """Return the smallest memory limit of our control groups in bytes. None where there is none."""
+    limits: list[int] = []
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            limits += _limits_above(Path("/sys/fs/cgroup"), path, "memory.max")
+        elif "memory" in controllers.split(","):
+            limits += _limits_above(Path("/sys/fs/cgroup/memory"), path, "memory.limit_in_bytes")
+    # Version 1 writes a number near 2^63 where there is no limit.
+    real_limits = [limit for limit in limits if limit < 1 << 60]
+    return min(real_limits, default=None)
+
+
+def _limits_above(root: Path, path: str, name: str) -> list[int]:
+    """Return the limits of a control group and of those above it."""
+    group = root / path.lstrip("/")
+    limits = []
+    for folder in (group, *group.parents):
+        with contextlib.suppress(OSError, ValueError):
+            limits.append(int((folder / name).read_text()))
+        if folder == root:
+            break
+    return limits
+
+
+def look_at_scratch() -> Facts:
+    """Return the node's own folder for temporary files, and its free bytes; raise where it takes no file."""
+    folder = Path(tempfile.gettempdir())
+    with tempfile.NamedTemporaryFile(dir=folder) as stream:
+        stream.write(b"x" * 65536)
+        stream.flush()
+        os.fsync(stream.fileno())
+    status = os.statvfs(folder)
+    return {
+        "folder": str(folder),
+        "free": status.f_bavail * status.f_frsize,
+        "free_inodes": status.f_favail if status.f_files else None,
+    }
+
+
+def look_at_tools() -> Facts:
+    """Return the versions of nvcc and of the GPU's driver. Empty where there is none."""
+    return {"nvcc": _nvcc_version(), "driver": _driver_version()}
+
+
+def _nvcc_version() -> str:
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        return ""
+    try:
+        ended = subprocess.run(
+            [nvcc, "--version"], capture_output=True, text=True, timeout=TOOL_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    match = re.search(r"release (\d+\.\d+)", ended.stdout)
+    return match[1] if match else ""
+
+
+def _driver_version() -> str:
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text()
+    except OSError:
+        return ""
+    match = re.search(r"\b(\d{3}\.\d+(?:\.\d+)?)\b", text)
+    return match[1] if match else ""

@@ -1,0 +1,68 @@
+"""File systems: which one holds a path, and whether other nodes share it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+NETWORK_TYPES = (
+    "nfs",
+    "nfs4",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "ceph",
+    "cifs",
+    "smb3",
+    "wekafs",
+    "panfs",
+    "pvfs2",
+    "orangefs",
+    "afs",
+    "9p",
+    "dvs",
+    "glusterfs",
+)
+"""File systems that several nodes see, as /proc/self/mountinfo calls them."""
+
+
+@dataclass(frozen=True)
+class Mount:
+    """One line of /proc/self/mountinfo."""
+
+    point: str
+    kind: str
+    options: str
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether the mount takes no writes."""
+        return "ro" in self.options.split(",")
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other nodes see the same files."""
+        base = self.kind.removeprefix("fuse.")
+        return base in NETWORK_TYPES
+
+
+def mount_of(path: Path) -> Mount:
+    """Return the mount that holds a path."""
+    return parse_mounts(Path("/proc/self/mountinfo").read_text(), str(path.absolute()))
+
+
+def parse_mounts(text: str, path: str) -> Mount:
+    r"""Return the mount of `path` from the text of mountinfo: the longest mount point that holds it.
+
+    >>> parse_mounts("1 1 0:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / /home ro,noatime - nfs4 s:/h rw", "/home/me")
+    Mount(point='/home', kind='nfs4', options='ro,noatime')
+    """
+    best = Mount("", "", "")
+    for line in text.splitlines():
+        before, _, after = line.partition(" - ")
+        fields = before.split()
+        if len(fields) < 6 or not after:
+            continue
+        point = fields[4].replace("\\040", " ")
+        holds = path == point or path.startswith(point.rstrip("/") + "/")
+        if holds and len(point) >= len(best.point):
+            best = Mount(point, after.split()[0], fields[5])
+    return best

@@ -1,0 +1,104 @@
+"""Network interfaces of a node, and what the names of the other nodes mean there."""
+
+import fcntl
+import os
+import socket
+import struct
+from pathlib import Path
+
+from runbook.node_checks.answers import Facts, node_names, own_name
+
+INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+_GET_ADDRESS = 0x8915  # SIOCGIFADDR, linux/sockios.h
+_GET_FLAGS = 0x8913  # SIOCGIFFLAGS
+_GET_MTU = 0x8921  # SIOCGIFMTU
+_IS_UP = 0x1
+_IS_RUNNING = 0x40
+
+
+def look_at_interfaces() -> Facts:
+    """Return each interface with its address, whether it is up, and its MTU; and the InfiniBand devices.
+
+    The names come from the system call: /sys may show another network namespace's.
+    """
+    names = sorted(name for _, name in socket.if_nameindex())
+    return {
+        "interfaces": {name: describe_interface(name) for name in names},
+        "infiniband": _infiniband(),
+        "chosen": {name: os.environ.get(name, "") for name in INTERFACE_VARIABLES},
+    }
+
+
+def describe_interface(name: str) -> Facts:
+    """Return an interface's IPv4 address (empty: none), whether its link is up, and its MTU."""
+    flags = _ask_interface(name, _GET_FLAGS, "H")
+    is_up = flags is not None and bool(flags & _IS_UP) and bool(flags & _IS_RUNNING)
+    return {
+        "address": interface_address(name),
+        "is_up": is_up,
+        "mtu": _ask_interface(name, _GET_MTU, "i"),
+    }
+
+
+def interface_address(name: str) -> str:
+    """Return an interface's IPv4 address. Empty where it has none, or where there is no such interface."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        try:
+            answer = fcntl.ioctl(asked.fileno(), _GET_ADDRESS, struct.pack("256s", name.encode()))
+        except OSError:
+            return ""
+    return socket.inet_ntoa(answer[20:24])
+
+
+def _ask_interface(name: str, request: int, form: str) -> int | None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        try:
+            answer = fcntl.ioctl(asked.fileno(), request, struct.pack("256s", name.encode()))
+        except OSError:
+            return None
+    return int(struct.unpack_from(form, answer, 16)[0])
+
+
+def _infiniband() -> Facts:
+    """Return each port of an InfiniBand device with its state, such as `4: ACTIVE`."""
+    ports: Facts = {}
+    for port in sorted(Path("/sys/class/infiniband").glob("*/ports/*")):
+        name = f"{port.parent.parent.name}:{port.name}"
+        try:
+            ports[name] = (port / "state").read_text().strip()
+        except OSError as error:
+            ports[name] = error.strerror
+    return ports
+
+
+def chosen_address() -> str:
+    """Return the address at which gloo or NCCL would listen here.
+
+    That of the interface that the environment names, else what the host name means. Empty where
+    neither gives one.
+    """
+    for variable in INTERFACE_VARIABLES:
+        first_name = os.environ.get(variable, "").split(",")[0].lstrip("=")
+        if not first_name or first_name.startswith("^"):
+            continue
+        for _, name in socket.if_nameindex():
+            if name.startswith(first_name) and interface_address(name):
+                return interface_address(name)
+        return ""
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return ""
+
+
+def look_at_names() -> Facts:
+    """Return what each node's name means here: addresses, or the resolver's words."""
+    addresses: Facts = {}
+    errors: Facts = {}
+    for name in node_names():
+        try:
+            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+            addresses[name] = sorted({str(entry[4][0]) for entry in found})
+        except OSError as error:
+            errors[name] = error.strerror or str(error)
+    return {"own": own_name(), "addresses": addresses, "errors": errors}

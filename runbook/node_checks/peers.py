@@ -1,0 +1,224 @@
+"""TCP between the nodes: can they connect, how long does a small message take, how fast do large ones go?
+
+Each node listens at the port where the trainer's ranks would meet. Whoever connects there learns a
+second port, chosen by the kernel as gloo and NCCL let it choose theirs, and the address of the
+interface that the environment names. What the ranks will do is thereby done once.
+"""
+
+import json
+import os
+import secrets
+import socket
+import statistics
+import struct
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from runbook.node_checks.answers import (
+    ADDRESS_VARIABLE,
+    PORT_VARIABLE,
+    Facts,
+    PartState,
+    Rung,
+    node_names,
+)
+from runbook.node_checks.networks import chosen_address
+
+CONNECT_SECONDS = 10.0
+"""A SYN that a firewall drops is repeated after 1, 3 and 7 s; a fourth would not help."""
+LISTEN_SECONDS = 25.0
+"""A node's container may start so much later than another's."""
+LATE_SECONDS = 15.0
+"""A node that has called its peers waits no longer for those that still have to call it."""
+SMALL_BYTES = 64
+SMALL_ROUNDS = 40
+CHUNK_BYTES = 1 << 20
+LARGE_SECONDS = 1.0
+LARGE_BYTES = 256 << 20
+ANSWER_SECONDS = 15.0
+"""An echo or an acknowledgement of a megabyte takes no longer, even at 1 Mbit/s."""
+_NUMBER = struct.Struct("!d")
+_LENGTH = struct.Struct("!q")
+
+
+def peers_of(index: int, num_nodes: int) -> list[int]:
+    """Return whom a node calls: those at distance 1, 2, 4, ... in a ring, so that few pairs tell of many nodes.
+
+    With two nodes each calls the other, so both directions are tried.
+
+    >>> peers_of(0, 2), peers_of(1, 8), peers_of(0, 1)
+    ([1], [2, 3, 5], [])
+    """
+    peers = []
+    distance = 1
+    while distance < num_nodes:
+        peers.append((index + distance) % num_nodes)
+        distance *= 2
+    return peers
+
+
+class Listener:
+    """What a node offers to the others: the meeting port, and a second port at the chosen interface."""
+
+    def __init__(self, port: int) -> None:
+        self.nonce = secrets.token_hex(8)
+        self.address = chosen_address()
+        self.num_served = 0
+        """Data connections that were answered to their end."""
+        self._door = _listen("", port)
+        self._data = _listen(self.address, 0)
+        for server, serve in ((self._door, self._greet), (self._data, self._exchange)):
+            threading.Thread(target=self._accept, args=(server, serve), daemon=True).start()
+
+    def _accept(self, server: socket.socket, serve: Callable[[socket.socket], None]) -> None:
+        while True:
+            connection, _ = server.accept()
+            threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+    def _greet(self, connection: socket.socket) -> None:
+        """Say who this is, and at which address and port the data connection listens."""
+        host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+        port = self._data.getsockname()[1]
+        offer = {"nonce": self.nonce, "host": host, "address": self.address, "port": port}
+        with connection, suppress(OSError):
+            connection.sendall(json.dumps(offer).encode() + b"\n")
+
+    def _exchange(self, connection: socket.socket) -> None:
+        """Answer small messages with the time here, and count large ones."""
+        with connection, suppress(OSError, EOFError):
+            connection.settimeout(ANSWER_SECONDS)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.sendall(self.nonce.encode())
+            for _ in range(SMALL_ROUNDS):
+                _receive(connection, SMALL_BYTES)
+                connection.sendall(_NUMBER.pack(time.time()))
+            while True:
+                num_bytes = _LENGTH.unpack(_receive(connection, _LENGTH.size))[0]
+                if num_bytes == 0:
+                    self.num_served += 1
+                    return
+                _receive(connection, num_bytes)
+                connection.sendall(b"k")
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind((address, port))
+    server.listen(64)
+    return server
+
+
+def _receive(connection: socket.socket, num_bytes: int) -> bytes:
+    """Read exactly so many bytes; only the first 64 are kept. Raise `EOFError` where the peer hung up."""
+    head = b""
+    missing = num_bytes
+    while missing:
+        content = connection.recv(min(missing, CHUNK_BYTES))
+        if not content:
+            raise EOFError("the other side closed the connection")
+        head += content[: SMALL_BYTES - len(head)]
+        missing -= len(content)
+    return head
+
+
+def ask_peers(rung: Rung) -> None:
+    """Call this node's peers one after the other, and write an answer for each.
+
+    Then wait for those that still have to call this node: each is called as often as it calls.
+    """
+    names = node_names()
+    port = int(os.environ[PORT_VARIABLE])
+    try:
+        listener = Listener(port)
+    except OSError as error:
+        text = f"{os.environ[ADDRESS_VARIABLE]}:{port}, interface address {chosen_address()!r}: {error}"
+        rung.write("listen", PartState.FAILED, {"port": port}, text)
+        return
+    rung.write("listen", PartState.DONE, {"port": port, "address": listener.address})
+    index = names.index(rung.node) if rung.node in names else 0
+    peers = peers_of(index, len(names))
+    for peer in peers:
+        name = names[peer]
+        seconds = LISTEN_SECONDS + 2 * CONNECT_SECONDS + 2 * ANSWER_SECONDS + LARGE_SECONDS
+        rung.ask(f"to {name}", lambda name=name: _try_peer(name, port, listener.nonce), seconds)  # type: ignore[misc]
+    deadline = time.monotonic() + LATE_SECONDS
+    while listener.num_served < len(peers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def _try_peer(name: str, port: int, own_nonce: str) -> Facts:
+    """Connect to a node, and measure; `stage` names how far it came, `error` why no further."""
+    facts: Facts = {"peer": name, "port": port, "stage": "meeting port", "error": ""}
+    try:
+        offer = _ask_offer(name, port)
+        facts |= {"address": offer["address"], "data_port": offer["port"], "stage": "data port"}
+        with socket.create_connection(
+            (str(offer["address"]), int(str(offer["port"]))), CONNECT_SECONDS
+        ) as connection:
+            connection.settimeout(ANSWER_SECONDS)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            nonce = _receive(connection, len(own_nonce)).decode()
+            if nonce != offer["nonce"]:
+                reached = "this node itself" if nonce == own_nonce else "another node"
+                raise ConnectionError(f"{offer['address']} leads to {reached}")
+            facts["stage"] = "small messages"
+            facts |= _measure_small(connection)
+            facts["stage"] = "large messages"
+            facts |= _measure_large(connection)
+            facts["stage"] = "done"
+    except (OSError, EOFError, ValueError) as error:
+        facts["error"] = f"{type(error).__name__}: {error}"
+    return facts
+
+
+def _ask_offer(name: str, port: int) -> Facts:
+    """Return what a node says at its meeting port; it is called again while nobody listens there yet."""
+    deadline = time.monotonic() + LISTEN_SECONDS
+    while True:
+        try:
+            with socket.create_connection((name, port), CONNECT_SECONDS) as connection:
+                connection.settimeout(CONNECT_SECONDS)
+                with connection.makefile("rb") as stream:
+                    offer: Facts = json.loads(stream.readline() or b"{}")
+            if "nonce" not in offer:
+                raise ConnectionError(f"something else listens at {name}:{port}")
+            return offer
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+def _measure_small(connection: socket.socket) -> Facts:
+    """Return the median round trip, and the offset of the clocks by the quickest round trip."""
+    trips: list[tuple[float, float]] = []
+    for _ in range(SMALL_ROUNDS):
+        sent = time.monotonic()
+        sent_clock = time.time()
+        connection.sendall(b"s" * SMALL_BYTES)
+        other_clock = _NUMBER.unpack(_receive(connection, _NUMBER.size))[0]
+        seconds = time.monotonic() - sent
+        trips.append((seconds, other_clock - sent_clock - seconds / 2))
+    quickest, offset = min(trips)
+    return {
+        "round_trip": statistics.median(trip for trip, _ in trips),
+        "quickest_trip": quickest,
+        "clock_offset": offset,
+    }
+
+
+def _measure_large(connection: socket.socket) -> Facts:
+    """Send megabytes for about a second, each acknowledged after the next was sent; return bytes per second."""
+    content = os.urandom(CHUNK_BYTES)
+    start = time.monotonic()
+    sent = 0
+    while sent < LARGE_BYTES and time.monotonic() - start < LARGE_SECONDS:
+        connection.sendall(_LENGTH.pack(len(content)) + content)
+        _receive(connection, 1)
+        sent += len(content)
+    seconds = time.monotonic() - start
+    connection.sendall(_LENGTH.pack(0))
+    return {"large_bytes": sent, "bytes_per_second": sent / seconds}

@@ -1,0 +1,109 @@
+"""A folder that all nodes are to share: the same view, and all that a training does with it."""
+
+import contextlib
+import fcntl
+import os
+import time
+from pathlib import Path
+
+from runbook.node_checks.answers import Facts, node_names, own_name
+from runbook.node_checks.mounts import mount_of
+
+TOKEN_NAME = "token"
+"""Written by the one who submits; each node must read the same."""
+SEEN_SECONDS = 20.0
+"""A file that another node wrote is seen within this time. NFS keeps attributes for up to 60 s, but a
+new name in a folder that changed is looked up again (acdirmin 30 s is for folders that did not)."""
+POLL_SECONDS = 0.1
+
+
+def look_at_folder(folder: Path, token: str) -> Facts:
+    """Read the token, write, rename, link and lock a file, and wait for the files of the other nodes.
+
+    Raise `OSError` where the folder cannot be used at all. A step that fails says so in `errors`.
+    """
+    errors: Facts = {}
+    mount = mount_of(folder)
+    status = os.statvfs(folder)
+    facts: Facts = {
+        "folder": str(folder),
+        "file_system": mount.kind,
+        "mount_point": mount.point,
+        "read_only": mount.is_read_only,
+        "free": status.f_bavail * status.f_frsize,
+        "free_inodes": status.f_favail if status.f_files else None,
+        "token": _read_token(folder, token),
+        "errors": errors,
+        "unseen": [],
+    }
+    own_file = folder / f"seen-{own_name()}"
+    for step in (_write, _rename, _link, _lock):
+        try:
+            step(own_file)
+        except OSError as error:
+            errors[step.__name__.lstrip("_")] = error.strerror or str(error)
+            if step is _write or step is _rename:
+                return facts
+    facts["unseen"] = _unseen_nodes(folder)
+    return facts
+
+
+def _read_token(folder: Path, token: str) -> str:
+    """Return `same`, `other` (an older or another folder), or why it cannot be read."""
+    try:
+        text = (folder / TOKEN_NAME).read_text()
+    except OSError as error:
+        return error.strerror or str(error)
+    return "same" if text.strip() == token else "other"
+
+
+def _write(path: Path) -> None:
+    part = path.with_suffix(".part")
+    with part.open("wb") as stream:
+        stream.write(os.urandom(1 << 20))
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _rename(path: Path) -> None:
+    path.with_suffix(".part").replace(path)
+
+
+def _link(path: Path) -> None:
+    link = path.with_suffix(".link")
+    link.unlink(missing_ok=True)
+    try:
+        os.link(path, link)
+    finally:
+        link.unlink(missing_ok=True)
+
+
+def _lock(path: Path) -> None:
+    with path.open("rb+") as stream:
+        fcntl.lockf(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _unseen_nodes(folder: Path) -> list[str]:
+    """Return the nodes whose files do not appear in time."""
+    missing = set(node_names())
+    deadline = time.monotonic() + SEEN_SECONDS
+    while missing and time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            there = {path.name.removeprefix("seen-") for path in folder.iterdir()}
+            missing -= there
+        if missing:
+            time.sleep(POLL_SECONDS)
+    return sorted(missing)
+
+
+def look_at_clock(folder: Path) -> Facts:
+    """Return by how many seconds the file server's clock is ahead of ours (negative: behind)."""
+    path = folder / f"clock-{own_name()}"
+    before = time.time()
+    path.write_bytes(b"now")
+    written = path.stat().st_mtime
+    after = time.time()
+    path.unlink(missing_ok=True)
+    # Zero where the file's time lies within that moment; a coarse clock counts jiffies of 10 ms.
+    ahead = min(0.0, written - before) + max(0.0, written - after)
+    return {"ahead": ahead}

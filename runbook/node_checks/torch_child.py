@@ -1,0 +1,38 @@
+"""torch, asked in a process of its own: one that a signal ends is an answer as well."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+from runbook.node_checks.answers import Facts
+
+CHILD = "runbook.training.probe"
+LAST_LINES = 4
+
+
+def look_at_torch(device: str, seconds: float) -> Facts:
+    """Return what torch says of this node, or how its process ended: signal, exit code, last words."""
+    argv = [sys.executable, "-m", CHILD, "--only-torch", "--device", device]
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    try:
+        ended = subprocess.run(
+            argv,
+            env={**os.environ, **alone},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"ended": "hung", "seconds": seconds}
+    last_words = "\n".join(ended.stderr.strip().splitlines()[-LAST_LINES:])
+    if ended.returncode < 0:
+        name = signal.Signals(-ended.returncode).name
+        return {"ended": "signal", "signal": name, "words": last_words}
+    if ended.returncode:
+        return {"ended": "failed", "exit_code": ended.returncode, "words": last_words}
+    facts: Facts = json.loads(ended.stdout.strip().splitlines()[-1])
+    return {"ended": "well", **facts}

@@ -1,0 +1,177 @@
+"""Rules for the last rung: the ranks meet as the trainer's do, and use each of its process groups."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from runbook.core.units import show_bytes, show_duration
+from runbook.phases.p01_environment.preflight import thresholds
+from runbook.phases.p01_environment.preflight.expectations import Expectations
+from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, Rule
+
+RankFacts = Mapping[str, Any]
+"""What a rank of the probe wrote; training/probe.py makes it."""
+SHOWN_RANKS = 8
+USED_NETWORK = re.compile(r"NCCL INFO Using network (.+)")
+
+
+def rank_presence_check(
+    facts: Sequence[RankFacts], world_size: int, last_words: str
+) -> PlacedCheck:
+    """Judge whether every rank wrote an answer. A missing one fails."""
+    rule = Rule(
+        "ranks",
+        "every rank starts, as the trainer's would, and answers",
+        "See err in the job's folder. A rank that never appears was not started, or ended while it imported torch.",
+    )
+    present = {int(rank["rank"]) for rank in facts}
+    missing = sorted(set(range(world_size)) - present)
+    if missing:
+        shown = ", ".join(map(str, missing[:SHOWN_RANKS]))
+        words = f" Last words: {last_words}" if last_words else ""
+        return rule.broken(
+            f"{len(present)} of {world_size} ranks answered; nothing came from rank {shown}.{words}"
+        )
+    return rule.passed(f"{world_size} of {world_size}")
+
+
+def meeting_check(facts: Sequence[RankFacts], world_size: int) -> PlacedCheck:
+    """Judge whether all ranks met and their first all-reduce went well.
+
+    What is told is the first error of the rank that failed first; errors after it are consequences.
+    """
+    rule = Rule(
+        "rendezvous",
+        "all ranks meet and sum over all of them within 60 s",
+        "Look at that rank's node first: its log is in err of the job's folder. Then at the site's network variables.",
+    )
+    return _step_check(rule, facts, "group", world_size)
+
+
+def groups_check(facts: Sequence[RankFacts], expected: Expectations) -> PlacedCheck:
+    """Judge whether each process group of the layout can be made and used, by its name."""
+    rule = Rule(
+        "process groups",
+        "each process group of the plan is made in the trainer's order and sums within 60 s (laifs-container-recipes "
+        "issue 44: a second group hung where one passed)",
+        "Update the network plug-in (aws-ofi-nccl, aws-ofi-rccl) and its settings for this fabric (FI_MR_CACHE_MONITOR, "
+        "FI_CXI_*), or use another image.",
+    )
+    has_no_megatron = any(
+        "ModuleNotFoundError" in rank["errors"].get("groups", "") for rank in facts
+    )
+    if has_no_megatron and expected.framework != "runbook":
+        value = "megatron-core cannot be imported outside of the framework's checkout"
+        return rule.broken(value, verdict="unknown")
+    broken = _step_check(rule, facts, "groups", len(facts))
+    if broken.verdict == "fail":
+        return broken
+    sums = [group for rank in facts for group in rank["groups"]["sums"]]
+    wrong = [group["name"] for group in sums if not group["sum_is_right"]]
+    if wrong:
+        return rule.broken(f"the sum is wrong over {', '.join(sorted(set(wrong)))}")
+    names = list(dict.fromkeys(group["name"] for group in sums))
+    layout = facts[0]["groups"]["layout"]
+    if not names:
+        return rule.passed(f"one rank in each (tensor x pipeline x context {layout})")
+    slowest = max(sums, key=lambda group: float(group["first_seconds"]))
+    value = (
+        f"{len(names)} with more than one rank (tensor x pipeline x context {layout}), "
+        f"the slowest first sum {show_duration(slowest['first_seconds'])} in {slowest['name']}"
+    )
+    return rule.passed(value)
+
+
+def _step_check(rule: Rule, facts: Sequence[RankFacts], part: str, num_ranks: int) -> PlacedCheck:
+    """Judge one part of the probe by what each rank of it found, and where those stand that found nothing."""
+    unfinished = [rank for rank in facts if not rank.get(part)]
+    if not unfinished:
+        return rule.passed(f"{num_ranks} ranks")
+    first = min(unfinished, key=lambda rank: _failure_time(rank, part))
+    node = str(first["host"])
+    step = _step_text(first)
+    error = first["errors"].get(part, "")
+    words = error or "it hung there until it was ended"
+    others = len(unfinished) - 1
+    rest = f" ({others} other ranks failed after it)" if others else ""
+    hung = _stuck_group(unfinished)
+    nodes = [node] if error and not hung else []
+    return rule.broken(f"rank {first['rank']} on {node}: {step}{words}{rest}{hung}", nodes)
+
+
+def _failure_time(rank: RankFacts, part: str) -> float:
+    """Return when a rank failed, or began the step in which it hung."""
+    failed = rank.get("error_times", {}).get(part)
+    if failed is not None:
+        return float(failed)
+    current = rank.get("current")
+    return float(current["since"]) if current else float(rank["time"])
+
+
+def _step_text(rank: RankFacts) -> str:
+    current = rank.get("current")
+    return f"{current['step']}: " if current else ""
+
+
+def _stuck_group(ranks: Sequence[RankFacts]) -> str:
+    """Return which step hung, with its ranks and nodes. Empty where none did."""
+    waiting = [rank["current"] for rank in ranks if rank.get("current")]
+    if not waiting:
+        return ""
+    earliest = min(waiting, key=lambda current: float(current["since"]))
+    inside = [
+        rank
+        for rank in ranks
+        if rank.get("current") and rank["current"]["step"] == earliest["step"]
+    ]
+    nodes = ", ".join(dict.fromkeys(str(rank["host"]) for rank in inside))
+    numbers = ", ".join(str(rank["rank"]) for rank in inside[:SHOWN_RANKS])
+    return f". Waiting in {earliest['step']}: rank {numbers} on {nodes}"
+
+
+def bandwidth_check(facts: Sequence[RankFacts], expected: Expectations) -> PlacedCheck:
+    """Judge the bus bandwidth of an all-reduce over all ranks against the site's network."""
+    num_hosts = len({rank["host"] for rank in facts})
+    floor = 0.0
+    text = "a sum over all ranks is right; its bus bandwidth is told"
+    if expected.network_bytes and num_hosts > 1:
+        floor = thresholds.FABRIC_SHARE.value * expected.network_bytes
+        stated = f"{expected.network_bytes / 1e9:g} GB/s that a node's adapters carry"
+        text = f"a sum over all ranks is right, with at least {thresholds.FABRIC_SHARE.value:.0%} of the {stated}"
+    rule = Rule(
+        "all-reduce",
+        text,
+        "Look at which network NCCL took (NCCL_DEBUG=INFO in out), at the fabric's plug-in, and at hardware.network.",
+    )
+    groups = [rank["group"] for rank in facts]
+    if not all(group["sum_is_right"] for group in groups):
+        remedy = "Report it: a device or adapter computes or carries wrongly."
+        return rule.broken("the sum is wrong", remedy=remedy)
+    speed = groups[0]["bus_bytes_per_second"]
+    if speed is None:
+        return rule.passed("one rank, nothing to carry")
+    slowest = max(float(group["seconds"]) for group in groups)
+    value = (
+        f"{len(groups)} ranks, {show_bytes(groups[0]['bytes'])} in {show_duration(slowest)}: "
+        f"{speed / 1e9:.2f} GB/s bus bandwidth ({groups[0]['backend']})"
+    )
+    if speed < floor:
+        return rule.broken(value)
+    return rule.passed(value)
+
+
+def transport_check(job_output: str, num_hosts: int, expected: Expectations) -> PlacedCheck:
+    """Judge which network NCCL took: sockets where the site names a fabric fail."""
+    rule = Rule(
+        "transport",
+        f"NCCL uses the site's fabric ({expected.fabric or 'none named'}), not sockets",
+        "Load the module or mount the plug-in of this fabric (aws-ofi-nccl, aws-ofi-rccl), and look at NCCL's lines in out.",
+    )
+    networks = sorted({match.strip() for match in USED_NETWORK.findall(job_output)})
+    if expected.on_cpu or num_hosts < 2 or not expected.fabric:
+        return rule.passed(", ".join(networks) or "not asked: no fabric between GPUs")
+    if not networks:
+        return rule.broken("NCCL did not say which network it took", verdict="unknown")
+    if any(network == "Socket" for network in networks):
+        return rule.broken(f"Using network {', '.join(networks)}")
+    return rule.passed(", ".join(networks))

@@ -1,0 +1,503 @@
+"""Rules for the first rung: what a node says of itself, by plain Python."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from runbook.core.units import clock_seconds, show_bytes, show_duration
+from runbook.phases.p01_environment.preflight import thresholds
+from runbook.phases.p01_environment.preflight.expectations import Expectations
+from runbook.phases.p01_environment.preflight.job_answers import JOB, JobAnswers, NodeFacts
+from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, Rule
+
+HOSTS = "hosts"
+Fault = Callable[[NodeFacts, Expectations], str]
+"""What is wrong with a node's facts, in words; empty where nothing is."""
+UNLIMITED = "unlimited"
+GRANTED_SLACK_SECONDS = 90
+"""A job that begins has used some seconds of its time before it looks."""
+
+
+@dataclass(frozen=True)
+class NodeRule:
+    """A rule that looks at each node alone."""
+
+    rule: Rule
+    part: str
+    fault: Fault
+    shown: Callable[[NodeFacts], str]
+    """What a sound node has, for the row that passes."""
+    verdict: str = "fail"
+
+
+def judge_each_node(
+    node_rule: NodeRule, answers: JobAnswers, expected: Expectations, rung: str = HOSTS
+) -> PlacedCheck:
+    """Apply a rule to every node. A node without an answer breaks it."""
+    silent = answers.missing(rung, node_rule.part)
+    if silent:
+        return node_rule.rule.broken(_by_node(silent), list(silent))
+    facts = answers.facts(rung, node_rule.part)
+    faults = {}
+    for node, node_facts in facts.items():
+        fault = node_rule.fault(node_facts, expected)
+        if fault:
+            faults[node] = fault
+    if faults:
+        return node_rule.rule.broken(_by_node(faults), list(faults), verdict=node_rule.verdict)
+    texts = dict.fromkeys(node_rule.shown(node_facts) for node_facts in facts.values())
+    return node_rule.rule.passed(" or ".join(texts), ", ".join(facts))
+
+
+def _by_node(texts: Mapping[str, str]) -> str:
+    """Return one text for all nodes that have it.
+
+    >>> _by_node({"n1": "64 KiB", "n2": "64 KiB", "n3": "8 KiB"})
+    'n1, n2: 64 KiB; n3: 8 KiB'
+    """
+    nodes_of: dict[str, list[str]] = {}
+    for node, text in texts.items():
+        nodes_of.setdefault(text, []).append(node)
+    return "; ".join(f"{', '.join(nodes)}: {text}" for text, nodes in nodes_of.items())
+
+
+def _limit_text(value: int | None) -> str:
+    return UNLIMITED if value is None else show_bytes(value)
+
+
+def memlock_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return what is wrong with the limit on locked memory."""
+    threshold = thresholds.MEMLOCK_FABRIC if expected.fabric else thresholds.MEMLOCK_PLAIN
+    memlock = facts["memlock"]
+    is_enough = memlock is None or memlock >= threshold.value
+    # A laptop's or an old login node's 64 KiB harm nobody where one machine trains.
+    if is_enough or not expected.has_queue:
+        return ""
+    return f"{show_bytes(memlock)} may be locked, below {show_bytes(int(threshold.value))}"
+
+
+def open_files_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return what is wrong with the limit on open files."""
+    limit = facts["nofile"]
+    if limit is None or limit >= thresholds.OPEN_FILES.value:
+        return ""
+    return f"{limit} open files, below {thresholds.OPEN_FILES.value:.0f}"
+
+
+def processes_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return what is wrong with the limit on processes."""
+    limit = facts["nproc"]
+    if limit is None or limit >= thresholds.PROCESSES.value:
+        return ""
+    return f"{limit} processes and threads, below {thresholds.PROCESSES.value:.0f}"
+
+
+def shared_memory_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return what is wrong with /dev/shm."""
+    threshold = thresholds.SHM_CPU if expected.on_cpu else thresholds.SHM_GPU
+    if not facts["shm_writable"]:
+        return "/dev/shm takes no files"
+    if facts["shm_total"] < threshold.value:
+        size = show_bytes(facts["shm_total"])
+        return f"/dev/shm has {size}, below {show_bytes(int(threshold.value))}"
+    if facts["shm_free"] < threshold.value / 2:
+        return (
+            f"/dev/shm has {show_bytes(facts['shm_free'])} free of {show_bytes(facts['shm_total'])}"
+        )
+    return ""
+
+
+def memory_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return what is wrong with the job's memory: a limit far below what a process needs."""
+    needed = max(1, expected.devices_per_node) * thresholds.GIB
+    limit = facts["limit"]
+    if limit is not None and limit < needed:
+        return f"the job may use {show_bytes(limit)}, below 1 GiB for each of its processes"
+    if facts["available"] < needed:
+        return f"{show_bytes(facts['available'])} free, below 1 GiB for each of its processes"
+    return ""
+
+
+def cores_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return what is wrong with the number of cores."""
+    quota = facts["quota"]
+    usable = facts["cores"] if quota is None else min(facts["cores"], quota)
+    if expected.has_queue and expected.cores_per_node and usable < expected.cores_per_node:
+        return f"{usable:g} cores, the site states {expected.cores_per_node}"
+    return ""
+
+
+def scratch_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return what is wrong with the node's temporary folder."""
+    if facts["free"] < thresholds.SCRATCH.value:
+        return f"{facts['folder']} has {show_bytes(facts['free'])} free"
+    if facts["free_inodes"] is not None and facts["free_inodes"] < thresholds.FOLDER_INODES.value:
+        return f"{facts['folder']} has {facts['free_inodes']} inodes free"
+    return ""
+
+
+def caches_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return which cache of compiled kernels takes no files or is shared by the nodes."""
+    faults = []
+    for variable, cache in facts.items():
+        if cache["error"]:
+            faults.append(f"{variable}: {cache['folder']}: {cache['error']}")
+        elif cache["is_shared"]:
+            faults.append(f"{variable}: {cache['folder']} is on {cache['file_system']}")
+    return "; ".join(faults)
+
+
+def names_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return which node's name does not resolve here, or leads to this node itself."""
+    faults = [f"{name}: {error}" for name, error in facts["errors"].items()]
+    for name, addresses in facts["addresses"].items():
+        leads_here = all(address.startswith("127.") or address == "::1" for address in addresses)
+        if leads_here and name != facts["own"]:
+            faults.append(f"{name} is {', '.join(addresses)}, which is this node itself")
+    return "; ".join(faults)
+
+
+def folder_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return what is wrong with a shared folder."""
+    folder = facts["folder"]
+    mount = f"{facts['file_system']} at {facts['mount_point']}"
+    if facts["errors"]:
+        errors = ", ".join(f"{step}: {error}" for step, error in facts["errors"].items())
+        return f"{folder} ({mount}): {errors}"
+    if facts["read_only"]:
+        return f"{folder} ({mount}) is mounted read-only"
+    if facts["token"] == "other":
+        return f"{folder} ({mount}) shows other content than on the submitting machine: another folder, or a stale view"
+    if facts["token"] != "same":
+        return f"{folder} ({mount}): {facts['token']}"
+    if facts["unseen"]:
+        return f"{folder} ({mount}) does not show what was written by {', '.join(facts['unseen'])}"
+    if facts["free_inodes"] is not None and facts["free_inodes"] < thresholds.FOLDER_INODES.value:
+        return f"{folder} ({mount}) has {facts['free_inodes']} inodes free"
+    if facts["free"] < expected.checkpoint_bytes:
+        free = show_bytes(facts["free"])
+        return f"{folder} ({mount}) has {free} free, a checkpoint needs {show_bytes(expected.checkpoint_bytes)}"
+    return ""
+
+
+def _folder_text(facts: NodeFacts) -> str:
+    return f"{facts['folder']}: the same view, write, rename, link, lock ({facts['file_system']})"
+
+
+def file_clock_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return how far the node's clock is from the file server's."""
+    ahead = facts["ahead"]
+    if abs(ahead) <= thresholds.CLOCK.value:
+        return ""
+    direction = "behind" if ahead > 0 else "ahead of"
+    return f"its clock is {show_duration(abs(ahead))} {direction} that of the files"
+
+
+NODE_RULES = (
+    NodeRule(
+        Rule(
+            "locked memory",
+            f"{thresholds.MEMLOCK_FABRIC.source}",
+            "Let the scheduler's daemon start with LimitMEMLOCK=infinity (systemd) and UsePAM off, or raise memlock in "
+            "/etc/security/limits.d; with Slurm also PropagateResourceLimitsExcept=MEMLOCK.",
+        ),
+        "limits",
+        memlock_fault,
+        lambda facts: _limit_text(facts["memlock"]),
+    ),
+    NodeRule(
+        Rule(
+            "open files",
+            f"at least {thresholds.OPEN_FILES.value:.0f}: {thresholds.OPEN_FILES.source}",
+            "Put `ulimit -n` with the hard limit into the site's setup, or raise nofile in /etc/security/limits.d.",
+        ),
+        "limits",
+        open_files_fault,
+        lambda facts: str(facts["nofile"] or UNLIMITED),
+    ),
+    NodeRule(
+        Rule(
+            "processes",
+            f"at least {thresholds.PROCESSES.value:.0f}: {thresholds.PROCESSES.source}",
+            "Raise nproc in /etc/security/limits.d, or TasksMax of the scheduler's unit.",
+        ),
+        "limits",
+        processes_fault,
+        lambda facts: str(facts["nproc"] or UNLIMITED),
+    ),
+    NodeRule(
+        Rule(
+            "shared memory",
+            f"NCCL and data loaders put buffers there: {thresholds.SHM_GPU.source}",
+            "In a container: --shm-size or a mount of the host's /dev/shm; on the node: mount -o remount,size=... /dev/shm.",
+        ),
+        "memory",
+        shared_memory_fault,
+        lambda facts: f"{show_bytes(facts['shm_total'])} in /dev/shm",
+    ),
+    NodeRule(
+        Rule(
+            "host memory",
+            "the job's control group leaves memory for its processes",
+            "Set jobs.<phase>.memory (Slurm: 0 is all of the node).",
+        ),
+        "memory",
+        memory_fault,
+        lambda facts: f"{show_bytes(facts['limit'] or facts['total'])}",
+    ),
+    NodeRule(
+        Rule(
+            "cores of a node",
+            "a process may use the cores that the site states",
+            "Ask for them (jobs.<phase>.cpus_per_task), or correct hardware.cores_per_node.",
+        ),
+        "cores",
+        cores_fault,
+        lambda facts: f"{facts['cores']} cores",
+    ),
+    NodeRule(
+        Rule(
+            "temporary folder",
+            "the node's own disk takes caches and sockets",
+            "Clean the node's /tmp, or name another folder in TMPDIR.",
+        ),
+        "scratch",
+        scratch_fault,
+        lambda facts: f"{facts['folder']}, {show_bytes(facts['free'])} free",
+    ),
+    NodeRule(
+        Rule(
+            "names of the nodes",
+            "every node's name resolves on every node, to another node's address",
+            "Mend /etc/hosts or the DNS of these nodes; where a name leads to 127.0.1.1, gloo listens where nobody comes.",
+        ),
+        "names",
+        names_fault,
+        lambda facts: f"{len(facts['addresses'])} names resolve",
+    ),
+    NodeRule(
+        Rule(
+            "caches of kernels",
+            "caches of compiled kernels take files, on the node's own disk (triton issue 11512, pytorch issue 173679)",
+            "Unset these variables: jobs then put the caches below /tmp. Or name a folder on the node's own disk.",
+        ),
+        "caches",
+        caches_fault,
+        lambda facts: "on the node's own disk",
+    ),
+    NodeRule(
+        Rule(
+            "clock of a node",
+            f"clocks of nodes and file server agree to {thresholds.CLOCK.value:g} s: {thresholds.CLOCK.source}",
+            "Start a time service (chrony) there: heartbeats and log lines are put in order by the clock.",
+        ),
+        "clock",
+        file_clock_fault,
+        lambda facts: "agrees with the files'",
+    ),
+)
+
+
+def host_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck]:
+    """Judge the first rung: who answered, the job's own limits, software, then each rule."""
+    presence = presence_check(answers, HOSTS)
+    if presence.verdict == "fail":
+        return [presence]
+    folders = [part for part in answers.parts(HOSTS) if part.startswith("folder")]
+    return [
+        presence,
+        granted_time_check(answers, expected),
+        *folder_checks(answers, expected, folders),
+        versions_check(answers),
+        interfaces_check(answers, expected),
+        *[judge_each_node(node_rule, answers, expected) for node_rule in NODE_RULES],
+        slow_core_check(answers),
+    ]
+
+
+def presence_check(answers: JobAnswers, rung: str) -> PlacedCheck:
+    """Judge whether each node of the job answered at all."""
+    rule = Rule(
+        f"answers ({rung})",
+        "every node of the job starts the program and answers",
+        "See err in the job's folder: the shared folder, the container or Python is missing on that node.",
+    )
+    silent = []
+    for node in answers.nodes:
+        if all(answers.answer(rung, node, part) is None for part in answers.parts(rung)):
+            silent.append(node)
+    if silent or not answers.nodes:
+        value = f"{len(answers.nodes) - len(silent)} of {len(answers.nodes)} nodes answered"
+        return rule.broken(f"{value}; nothing came from {', '.join(silent) or 'the job'}", silent)
+    return rule.passed(
+        f"{len(answers.nodes)} of {len(answers.nodes)} nodes", ", ".join(answers.nodes)
+    )
+
+
+def granted_time_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
+    """Judge whether the queue gave the job the time that it asked for."""
+    rule = Rule(
+        "time granted",
+        "the queue gives the time that was asked for",
+        "Ask for less (jobs.environment.walltime), or for another partition.",
+    )
+    job = answers.answers.get((JOB, "", "nodes"))
+    time_left = str(job.facts.get("time_left", "")) if job is not None else ""
+    if not expected.walltime or not time_left:
+        return rule.passed("no limit is told")
+    granted = clock_seconds(time_left)
+    value = f"{show_duration(granted)} of {show_duration(expected.walltime)} that were asked for"
+    if granted and granted + GRANTED_SLACK_SECONDS < expected.walltime:
+        return rule.broken(value)
+    return rule.passed(value)
+
+
+def versions_check(answers: JobAnswers) -> PlacedCheck:
+    """Judge whether all nodes have the same packages; name the package and the node that differs."""
+    rule = Rule(
+        "versions",
+        "Python and every package have one version on all nodes",
+        "Give all nodes one image or environment; the nodes named here have another.",
+    )
+    silent = answers.missing(HOSTS, "software")
+    if silent:
+        return rule.broken(_by_node(silent), list(silent))
+    facts = answers.facts(HOSTS, "software")
+    versions = {
+        node: {"python": node_facts["python"], **node_facts["packages"]}
+        for node, node_facts in facts.items()
+    }
+    differences, odd_nodes = different_versions(versions)
+    if differences:
+        return rule.broken("; ".join(differences), odd_nodes)
+    return rule.passed("the same on all nodes", ", ".join(facts))
+
+
+def different_versions(
+    versions: Mapping[str, Mapping[str, str | None]],
+) -> tuple[list[str], list[str]]:
+    """Return each package that differs, in words, and the nodes that differ from most others.
+
+    >>> different_versions({"n1": {"torch": "2.5"}, "n2": {"torch": "2.4"}, "n3": {"torch": "2.5"}})
+    (['torch 2.4 on n2, 2.5 on n1 and 1 more'], ['n2'])
+    """
+    texts = []
+    odd_nodes: list[str] = []
+    packages = dict.fromkeys(name for packages in versions.values() for name in packages)
+    for package in packages:
+        nodes_of: dict[str, list[str]] = {}
+        for node, node_versions in versions.items():
+            nodes_of.setdefault(node_versions.get(package) or "(none)", []).append(node)
+        if len(nodes_of) < 2:
+            continue
+        rarest_first = sorted(nodes_of.items(), key=lambda item: len(item[1]))
+        parts = [f"{version} on {_some_nodes(nodes)}" for version, nodes in rarest_first]
+        texts.append(f"{package} {', '.join(parts)}")
+        # Two nodes that differ: nobody knows which one is wrong.
+        for _, nodes in rarest_first[:-1]:
+            odd_nodes += nodes
+    return texts, list(dict.fromkeys(odd_nodes))
+
+
+def _some_nodes(nodes: Sequence[str]) -> str:
+    if len(nodes) == 1:
+        return nodes[0]
+    return f"{nodes[0]} and {len(nodes) - 1} more"
+
+
+def folder_checks(
+    answers: JobAnswers, expected: Expectations, folders: Sequence[str]
+) -> list[PlacedCheck]:
+    """Judge each folder that the nodes share."""
+    rule = Rule(
+        "shared folder",
+        "every node sees the same folder, and can write, rename, link and lock there; one checkpoint fits",
+        "Mount it on these nodes as on the others, free space, or name another place (jobs.stage, --runs).",
+    )
+    return [
+        judge_each_node(NodeRule(rule, folder, folder_fault, _folder_text), answers, expected)
+        for folder in folders
+    ]
+
+
+def interfaces_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
+    """Judge whether the interfaces that the environment names exist, are up and have an address on each node."""
+    rule = Rule("network interface", "what the environment names exists, is up and has an address")
+    silent = answers.missing(HOSTS, "interfaces")
+    if silent:
+        return rule.broken(_by_node(silent), list(silent))
+    faults = {}
+    offered = {}
+    for node, facts in answers.facts(HOSTS, "interfaces").items():
+        fault = interface_fault(facts, expected)
+        if fault:
+            faults[node] = fault
+            offered[node] = _usable_interfaces(facts)
+    if faults:
+        remedy = f"Name one that these nodes have: {_by_node(offered)}."
+        return rule.broken(_by_node(faults), list(faults), remedy=remedy)
+    return rule.passed("as named", ", ".join(answers.nodes))
+
+
+def interface_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return which interface that the environment names is unusable on a node, and how."""
+    for variable, value in facts["chosen"].items():
+        # `^eth` excludes some, and a leading `=` asks for exactly that name.
+        names = [] if value.startswith("^") else value.split(",")
+        wanted = [name.lstrip("=").partition(":")[0] for name in names if name]
+        matching = [
+            name
+            for name in facts["interfaces"]
+            if any(name.startswith(prefix) for prefix in wanted)
+        ]
+        if wanted and not matching:
+            return f"{variable}={value}: there is no such interface"
+        usable = [name for name in matching if _is_usable(facts["interfaces"][name])]
+        if wanted and not usable:
+            state = "has no address" if facts["interfaces"][matching[0]]["is_up"] else "is down"
+            return f"{variable}={value}: {matching[0]} {state}"
+        if wanted and expected.has_queue and set(usable) == {"lo"}:
+            return f"{variable}={value}: lo reaches no other node"
+    inactive = [port for port, state in facts["infiniband"].items() if "ACTIVE" not in state]
+    if expected.fabric == "verbs" and inactive and len(inactive) == len(facts["infiniband"]):
+        return f"no InfiniBand port is active: {', '.join(inactive)}"
+    return ""
+
+
+def _is_usable(interface: NodeFacts) -> bool:
+    return bool(interface["is_up"] and interface["address"])
+
+
+def _usable_interfaces(facts: NodeFacts) -> str:
+    usable = [
+        name
+        for name, interface in facts["interfaces"].items()
+        if _is_usable(interface) and name != "lo"
+    ]
+    return ", ".join([*usable, *facts["infiniband"]]) or "none is up"
+
+
+def slow_core_check(answers: JobAnswers) -> PlacedCheck:
+    """Judge whether a core is much slower than the usual core of the same processor."""
+    rule = Rule(
+        "slow core",
+        f"no core needs {thresholds.SLOW_CORE.value:g} times the usual: {thresholds.SLOW_CORE.source}",
+        "Look at the node's clock rate and temperature (turbostat, ipmitool), and leave the node out until then.",
+    )
+    facts = answers.facts(HOSTS, "cores")
+    if not facts:
+        return rule.broken("no node told", list(answers.nodes))
+    quickest: dict[str, float] = {}
+    for node_facts in facts.values():
+        model = node_facts["model"]
+        seconds = float(node_facts["loop_seconds"])
+        quickest[model] = min(seconds, quickest.get(model, seconds))
+    faults = {}
+    for node, node_facts in facts.items():
+        factor = node_facts["slowest_seconds"] / quickest[node_facts["model"]]
+        if factor >= thresholds.SLOW_CORE.value:
+            faults[node] = f"core {node_facts['slowest_core']} needs {factor:.1f} times as long"
+    if faults:
+        return rule.broken(_by_node(faults), list(faults))
+    models = Counter(node_facts["model"] for node_facts in facts.values())
+    return rule.passed(", ".join(models) or "alike", ", ".join(facts))

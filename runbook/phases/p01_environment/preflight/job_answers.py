@@ -1,0 +1,82 @@
+"""The answers of all nodes of a job, as far as they have come."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from runbook.node_checks.answers import Answer, PartState, read_answers
+
+JOB = "job"
+STEP = "step"
+"""The part by which the job's script says how a rung's launcher ended."""
+END = "end"
+"""The last part that a node writes of a rung."""
+NodeFacts = Mapping[str, Any]
+"""What a node found for one part; node_checks makes it."""
+
+
+@dataclass(frozen=True)
+class JobAnswers:
+    """The newest answer of each node for each part of each rung."""
+
+    nodes: tuple[str, ...]
+    """All nodes of the job, in the scheduler's order. Empty until the job has begun."""
+    answers: Mapping[tuple[str, str, str], Answer] = field(default_factory=dict)
+    """By rung, node and part."""
+
+    def answer(self, rung: str, node: str, part: str) -> Answer | None:
+        """Return a node's answer. None where it wrote nothing about the part."""
+        return self.answers.get((rung, node, part))
+
+    def facts(self, rung: str, part: str) -> dict[str, NodeFacts]:
+        """Return what each node found, by node. Nodes that found nothing are left out."""
+        found = {}
+        for node in self.nodes:
+            answer = self.answer(rung, node, part)
+            if answer is not None and answer.state is PartState.DONE:
+                found[node] = answer.facts
+        return found
+
+    def missing(self, rung: str, part: str) -> dict[str, str]:
+        """Return why a node found nothing, by node: silence, a question that hung, or an error's words."""
+        reasons = {}
+        for node in self.nodes:
+            answer = self.answer(rung, node, part)
+            if answer is None:
+                reasons[node] = "no answer"
+            elif answer.state is PartState.FAILED:
+                reasons[node] = answer.error
+            elif answer.state is PartState.HUNG:
+                reasons[node] = f"no answer within {answer.facts.get('seconds', 0):g} s: it hangs"
+            elif answer.state is PartState.BEGUN:
+                reasons[node] = "ended while it was asked"
+        return reasons
+
+    def parts(self, rung: str) -> list[str]:
+        """Return the parts of a rung that any node wrote about, in the order they came."""
+        names = [part for name, _, part in self.answers if name == rung]
+        return list(dict.fromkeys(names))
+
+    def exit_code(self, rung: str) -> int | None:
+        """Return how the launcher of a rung ended. None while it runs."""
+        answer = self.answers.get((rung, "", STEP))
+        return None if answer is None else int(str(answer.facts["code"]))
+
+    def as_dict(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """Return the facts by node, rung and part, for JSON."""
+        by_node: dict[str, dict[str, dict[str, Any]]] = {node: {} for node in self.nodes}
+        for (rung, node, part), answer in self.answers.items():
+            if node in by_node and answer.state is PartState.DONE and part != END:
+                by_node[node].setdefault(rung, {})[part] = answer.facts
+        return by_node
+
+
+def parse_job_answers(text: str, nodes: tuple[str, ...] = ()) -> JobAnswers:
+    """Read a job's output. `nodes` is given where no line of the job names them: on this machine."""
+    answers: dict[tuple[str, str, str], Answer] = {}
+    for answer in read_answers(text):
+        answers[(answer.rung, answer.node, answer.part)] = answer
+    job = answers.get((JOB, "", "nodes"))
+    if job is not None:
+        nodes = tuple(str(job.facts["nodes"]).split())
+    return JobAnswers(nodes, answers)

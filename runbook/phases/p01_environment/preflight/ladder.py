@@ -1,0 +1,439 @@
+"""The ladder: questions that need no job first, then rung by rung on the nodes, to the first defect."""
+
+import json
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from math import gcd
+from pathlib import Path
+from typing import Any
+
+from runbook.core import shell
+from runbook.core.errors import JobError, ProgramError
+from runbook.core.files import write_text
+from runbook.core.units import show_duration
+from runbook.jobs import get_scheduler, job_folder
+from runbook.jobs.job_folder import JobFolder, JobState, JobStatus, next_job_folder
+from runbook.jobs.render.preflight_job import (
+    PREFLIGHT_PHASE,
+    PreflightQuestions,
+    preflight_job,
+    render_preflight,
+)
+from runbook.jobs.render.training_job import PACKAGE, RenderedJob, render_local, write_job
+from runbook.node_checks.answers import read_answers
+from runbook.node_checks.shared_folder import TOKEN_NAME
+from runbook.params import Settings
+from runbook.phases.p01_environment.node_probe import ProbeAnswer, probe_checks, read_facts
+from runbook.phases.p01_environment.preflight.expectations import Expectations, expectations_of
+from runbook.phases.p01_environment.preflight.group_rules import (
+    bandwidth_check,
+    groups_check,
+    meeting_check,
+    rank_presence_check,
+    transport_check,
+)
+from runbook.phases.p01_environment.preflight.host_rules import HOSTS, host_checks
+from runbook.phases.p01_environment.preflight.job_answers import (
+    JobAnswers,
+    parse_job_answers,
+)
+from runbook.phases.p01_environment.preflight.link_rules import PEERS, link_checks
+from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, Rule
+from runbook.phases.p01_environment.preflight.torch_rules import TORCH, torch_checks
+from runbook.plan_file.schema import PlannedParallel
+from runbook.planning import FULL, SMOKE, Check, Plan
+
+QUESTIONS = "questions"
+GROUPS = "groups"
+RUNGS = (HOSTS, TORCH, PEERS, GROUPS)
+ANSWERS = "environment/preflight"
+"""The folder below the run's that the nodes write to. It is emptied at each call."""
+POLL_SECONDS = 0.3
+QUEUE_SECONDS = 600.0
+"""The queue starts the job within this time, or it is cancelled."""
+LOCAL_RUNG_SECONDS = 240.0
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class RungResult:
+    """The checks of one rung."""
+
+    name: str
+    checks: tuple[Check, ...]
+    seconds: float
+
+    @property
+    def is_defect(self) -> bool:
+        """Whether the ladder stops here."""
+        return any(check.verdict == "fail" for check in self.checks)
+
+
+@dataclass(frozen=True)
+class PreflightResult:
+    """What the ladder found, as far as it came."""
+
+    rungs: tuple[RungResult, ...] = ()
+    not_asked: tuple[str, ...] = ()
+    """Rungs above the first defect."""
+    job: str = ""
+    """Folder of the job; empty where nothing was submitted."""
+    nodes: dict[str, Any] = field(default_factory=dict)
+    """What each node said, by node, rung and part."""
+    ranks: tuple[ProbeAnswer, ...] = ()
+    """What each rank said in the last rung."""
+
+    @property
+    def checks(self) -> list[Check]:
+        """All checks, in the order they were asked."""
+        return [check for rung in self.rungs for check in rung.checks]
+
+    @property
+    def defect(self) -> Check | None:
+        """The first check that failed. None where none did."""
+        return next((check for check in self.checks if check.verdict == "fail"), None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the content of --json."""
+        defect = self.defect
+        return {
+            "checks": [_check_dict(check) for check in self.checks],
+            "defect": defect.name if defect else None,
+            "not_asked": list(self.not_asked),
+            "seconds": {rung.name: round(rung.seconds, 1) for rung in self.rungs},
+            "job": self.job,
+            "nodes": self.nodes,
+        }
+
+
+def _check_dict(check: Check) -> dict[str, Any]:
+    """Return a check with the place it is about, which a question without a job does not have."""
+    return {"where": "", "nodes": [], **asdict(check)}
+
+
+def climb(
+    settings: Settings,
+    plan: Plan,
+    folder: Path,
+    questions: Sequence[Check],
+    report: Report,
+    wait_seconds: float = QUEUE_SECONDS,
+) -> PreflightResult:
+    """Ask everything, to the first defect. `questions` are the checks that needed no job.
+
+    `report` is told what goes on, for a person who waits.
+    """
+    first = RungResult(QUESTIONS, tuple(questions), 0.0)
+    if first.is_defect:
+        return PreflightResult((first,), RUNGS)
+    if settings.site.scheduler == "local":
+        return _climb_here(settings, plan, folder, first, report)
+    return _climb_in_queue(settings, plan, folder, first, report, wait_seconds)
+
+
+def fit_layout(parallel: PlannedParallel, world_size: int) -> str:
+    """Return tensor x pipeline x context sizes for so many ranks: the plan's, or the largest that divide them.
+
+    >>> from types import SimpleNamespace
+    >>> fit_layout(SimpleNamespace(tensor=4, pipeline=8, context=1), 16)
+    '4x4x1'
+    """
+    tensor = gcd(parallel.tensor, world_size)
+    pipeline = gcd(parallel.pipeline, world_size // tensor)
+    context = gcd(parallel.context, world_size // tensor // pipeline)
+    return f"{tensor}x{pipeline}x{context}"
+
+
+@contextmanager
+def _answers_folder(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Make an empty folder for the answers, with a token that each node must read."""
+    answers = folder / ANSWERS
+    shutil.rmtree(answers, ignore_errors=True)
+    token = secrets.token_hex(8)
+    write_text(answers / TOKEN_NAME, f"{token}\n")
+    yield answers, token
+
+
+def _probe_options(settings: Settings, plan: Plan, folder: Path, world_size: int) -> list[str]:
+    """Return what the ranks' program is told: where to answer and to save, the device, the layout."""
+    training = plan.phases[FULL]
+    saves = folder / training.checkpoint.folder
+    existing_folder = next(path for path in (saves, *saves.parents) if path.is_dir())
+    return [
+        *("--out", str(folder / ANSWERS)),
+        *("--device", str(training.device)),
+        *("--write-folder", str(existing_folder)),
+        *("--layout", fit_layout(training.parallel, world_size)),
+    ]
+
+
+def _climb_here(
+    settings: Settings, plan: Plan, folder: Path, first: RungResult, report: Report
+) -> PreflightResult:
+    """Ask this machine: its own rungs by one process, the last by the local scheduler, as the trainer is started."""
+    expected = expectations_of(settings, plan, walltime=0)
+    host = "this machine"
+    with _answers_folder(folder) as (answers_folder, token):
+        argv = [sys.executable, "-m", "runbook.node_checks", HOSTS, TORCH]
+        argv += ["--folder", str(answers_folder), "--token", token, "--device", expected.device]
+        report("asking this machine")
+        start = time.monotonic()
+        environment = {"RUNBOOK_NODES": "", "PYTHONPATH": str(PACKAGE)}
+        output = shell.run(argv, timeout=LOCAL_RUNG_SECONDS, check=False, env=environment)
+        node = next((answer.node for answer in read_answers(output.out)), host)
+        answers = parse_job_answers(output.out, (node,))
+        results = [first]
+        for name, judge in ((HOSTS, host_checks), (TORCH, torch_checks)):
+            checks = tuple(judge(answers, expected))
+            results.append(RungResult(name, checks, time.monotonic() - start))
+            start = time.monotonic()
+            if results[-1].is_defect:
+                return _result(results, answers)
+        results.append(RungResult(PEERS, tuple(link_checks(answers, expected)), 0.0))
+        report("starting the ranks")
+        facts, words = _probe_here(settings, plan, folder)
+        world_size = int(plan.phases[SMOKE].parallel.world_size)
+        group_checks = _group_checks(facts, world_size, words, "", settings, plan, expected)
+        results.append(RungResult(GROUPS, tuple(group_checks), time.monotonic() - start))
+        return replace(_result(results, answers), ranks=tuple(facts))
+
+
+def _probe_here(settings: Settings, plan: Plan, folder: Path) -> tuple[list[ProbeAnswer], str]:
+    """Start the ranks by the local scheduler, in the place of the smoke test's trainer."""
+    world_size = int(plan.phases[SMOKE].parallel.world_size)
+    python = settings.site.python or sys.executable
+    options = _probe_options(settings, plan, folder, world_size)
+    argv = [python, "-m", "runbook.training.probe", *options]
+    script = render_local(settings, replace(plan.phases[SMOKE], phase="01-environment"), argv)
+    # Not under jobs/: the probe is a question, not a part of the run.
+    job = JobFolder(folder / "environment" / "job")
+    shutil.rmtree(job.path, ignore_errors=True)
+    write_job(job, RenderedJob(script, list(argv)))
+    scheduler = get_scheduler(settings.site)
+    scheduler.submit(job)
+    try:
+        _wait_for_end(lambda: scheduler.state(job), LOCAL_RUNG_SECONDS)
+    finally:
+        if not scheduler.state(job).final:
+            scheduler.cancel(job)
+    return read_facts(folder / ANSWERS), _last_words(job)
+
+
+def _wait_for_end(state: Callable[[], JobStatus], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not state().final and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+
+
+def _last_words(job: JobFolder) -> str:
+    """Return the last line of a job's errors that is not our own script's."""
+    lines = [line for line in job_folder.log_tail(job.err, 20) if line.strip()]
+    words = [line for line in lines if not line.startswith("runbook:")]
+    return words[-1].strip()[:300] if words else ""
+
+
+def _result(results: Sequence[RungResult], answers: JobAnswers, job: str = "") -> PreflightResult:
+    asked = {rung.name for rung in results}
+    not_asked = tuple(name for name in RUNGS if name not in asked)
+    return PreflightResult(tuple(results), not_asked, job, answers.as_dict())
+
+
+def _climb_in_queue(
+    settings: Settings,
+    plan: Plan,
+    folder: Path,
+    first: RungResult,
+    report: Report,
+    wait_seconds: float,
+) -> PreflightResult:
+    """Submit one job that goes through the rungs, judge each as it ends, and end the job at the first defect."""
+    job = preflight_job(settings)
+    world_size = job.nodes * job.devices_per_node
+    expected = expectations_of(settings, plan, job.walltime)
+    with _answers_folder(folder) as (answers_folder, token):
+        options = tuple(_probe_options(settings, plan, folder, world_size))
+        questions = PreflightQuestions((answers_folder,), token, options)
+        rendered = render_preflight(settings, plan.phases[FULL], PACKAGE, questions)
+        place = next_job_folder(folder, PREFLIGHT_PHASE)
+        write_job(place, rendered)
+        watch = QueueWatch(settings, place, report, wait_seconds)
+        with watch.submitted() as refused:
+            if refused is not None:
+                rung = RungResult("queue", (refused,), watch.seconds())
+                return PreflightResult((first, rung), RUNGS, str(place.path))
+            results = [first]
+            for name in RUNGS:
+                answers, broken = watch.wait_for(name)
+                checks = _checks_of(name, answers, settings, plan, expected, folder, place)
+                if broken is not None:
+                    # What the nodes still said before the job ended is closer to the cause.
+                    failed = [check for check in checks if check.verdict == "fail"]
+                    checks = failed or [broken]
+                results.append(RungResult(name, tuple(checks), watch.seconds()))
+                if results[-1].is_defect:
+                    break
+        facts = tuple(read_facts(answers_folder))
+        return replace(_result(results, answers, str(place.path)), ranks=facts)
+
+
+def _checks_of(
+    name: str,
+    answers: JobAnswers,
+    settings: Settings,
+    plan: Plan,
+    expected: Expectations,
+    folder: Path,
+    job: JobFolder,
+) -> list[Check]:
+    """Judge one rung of the job."""
+    if name == HOSTS:
+        return list(host_checks(answers, expected))
+    if name == TORCH:
+        return list(torch_checks(answers, expected))
+    if name == PEERS:
+        return list(link_checks(answers, expected))
+    asked = preflight_job(settings)
+    world_size = asked.nodes * asked.devices_per_node
+    facts = read_facts(folder / ANSWERS)
+    output = job_folder.read_text(job.out)
+    return _group_checks(facts, world_size, _last_words(job), output, settings, plan, expected)
+
+
+def _group_checks(
+    facts: Sequence[ProbeAnswer],
+    world_size: int,
+    last_words: str,
+    output: str,
+    settings: Settings,
+    plan: Plan,
+    expected: Expectations,
+) -> list[Check]:
+    """Judge the last rung; what needs all ranks is asked where all have answered."""
+    present = rank_presence_check(facts, world_size, last_words)
+    if present.verdict == "fail" and not any(rank["errors"] for rank in facts):
+        return [present]
+    met = meeting_check(facts, world_size)
+    if met.verdict == "fail":
+        imports = probe_checks(facts, settings.site, plan, expected.framework)[:3]
+        return [*[check for check in imports if check.verdict == "fail"], met]
+    if present.verdict == "fail":
+        return [present]
+    num_hosts = len({rank["host"] for rank in facts})
+    return [
+        present,
+        met,
+        groups_check(facts, expected),
+        bandwidth_check(facts, expected),
+        transport_check(output, num_hosts, expected),
+        *[
+            check
+            for check in probe_checks(facts, settings.site, plan, expected.framework)
+            if check.name != "all-reduce"
+        ],
+    ]
+
+
+class QueueWatch:
+    """A job of the queue, from its submission to its end, with the queue's own words for its state."""
+
+    def __init__(
+        self, settings: Settings, job: JobFolder, report: Report, wait_seconds: float
+    ) -> None:
+        self._scheduler = get_scheduler(settings.site)
+        self._job = job
+        self._report = report
+        self._wait_seconds = wait_seconds
+        self._since = time.monotonic()
+        self._shown = ""
+
+    def seconds(self) -> float:
+        """Return the seconds since the last call."""
+        now = time.monotonic()
+        seconds = now - self._since
+        self._since = now
+        return seconds
+
+    @contextmanager
+    def submitted(self) -> Iterator[PlacedCheck | None]:
+        """Submit the job and wait until it begins; yield why it did not. It is ended when we leave."""
+        rule = Rule(
+            "queue",
+            f"the queue takes the job and starts it within {show_duration(self._wait_seconds)}",
+        )
+        try:
+            self._scheduler.submit(self._job)
+        except (JobError, ProgramError) as error:
+            yield rule.broken(
+                str(error), remedy="Change jobs.environment as the queue's words say."
+            )
+            return
+        try:
+            yield self._wait_for_begin(rule)
+        finally:
+            if not self._scheduler.state(self._job).final:
+                self._scheduler.cancel(self._job, grace_seconds=8)
+
+    def _wait_for_begin(self, rule: Rule) -> PlacedCheck | None:
+        deadline = time.monotonic() + self._wait_seconds
+        while True:
+            status = self._scheduler.state(self._job)
+            self._tell(status)
+            if status.state is JobState.RUNNING or status.final:
+                return None
+            if time.monotonic() > deadline:
+                value = f"not started after {show_duration(self._wait_seconds)}; the queue says: {status.reason}"
+                remedy = "Ask for fewer nodes or another partition (jobs.environment), or wait longer (--wait)."
+                return rule.broken(value, remedy=remedy)
+            time.sleep(POLL_SECONDS)
+
+    def _tell(self, status: JobStatus) -> None:
+        text = f"job {status.job_id} is {status.state}"
+        if status.state is not JobState.RUNNING:
+            text += f": {status.reason}"
+        if text != self._shown:
+            self._report(text)
+            self._shown = text
+
+    def wait_for(self, rung: str) -> tuple[JobAnswers, PlacedCheck | None]:
+        """Wait until the nodes are through a rung; return the answers, and why the job ended before, if it did."""
+        self._report(f"rung {rung}")
+        while True:
+            status = self._scheduler.state(self._job)
+            answers = parse_job_answers(job_folder.read_text(self._job.out))
+            code = answers.exit_code(rung)
+            if code == 0:
+                return answers, None
+            if code is not None or status.final:
+                return answers, self._why_broken(rung, status, code)
+            time.sleep(POLL_SECONDS)
+
+    def _why_broken(self, rung: str, status: JobStatus, code: int | None) -> PlacedCheck:
+        rule = Rule(
+            f"job ({rung})",
+            "the job runs to its end",
+            f"See {self._job.err}: the launcher's own words are there.",
+        )
+        lines = [line for line in job_folder.log_tail(self._job.err, 6) if line.strip()]
+        words = " | ".join(lines[-3:])
+        if code is not None:
+            return rule.broken(f"the launcher of rung {rung} ended with exit code {code}: {words}")
+        value = f"the job is {status.state} ({status.reason}) {words}".strip()
+        if not self._job.out.exists():
+            value += (
+                f". It wrote nothing: the node could not open {self._job.out}, so the run's folder is missing or "
+                "read-only there"
+            )
+        return rule.broken(value)
+
+
+def write_answers(folder: Path, result: PreflightResult) -> Path:
+    """Keep the whole result in the run's folder, for whoever compares it with the next one."""
+    path = folder / "environment" / "preflight.json"
+    content = result.as_dict() | {"ranks": list(result.ranks)}
+    write_text(path, json.dumps(content, indent=1) + "\n")
+    return path

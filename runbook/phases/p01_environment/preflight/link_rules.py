@@ -1,0 +1,192 @@
+"""Rules for the third rung: TCP between the nodes."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from runbook.core.units import show_duration
+from runbook.phases.p01_environment.preflight import thresholds
+from runbook.phases.p01_environment.preflight.expectations import Expectations
+from runbook.phases.p01_environment.preflight.host_rules import presence_check
+from runbook.phases.p01_environment.preflight.job_answers import JobAnswers, NodeFacts
+from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, Rule
+
+PEERS = "peers"
+LISTEN = "listen"
+DONE = "done"
+CAUSES = {
+    "meeting port": "the port where the ranks meet cannot be reached: a firewall between the nodes, or a wrong name",
+    "data port": "the meeting port answers, and a port that the kernel chose at the named interface does not: a firewall, "
+    "or an interface that does not lead to the other node",
+    "small messages": "the connection opens and small messages do not pass",
+    "large messages": "small messages pass and large ones do not: the path's MTU is smaller than the interface's",
+}
+"""What it means that a connection came to this stage and no further."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """What one node found on the way to another."""
+
+    source: str
+    target: str
+    facts: NodeFacts
+
+    @property
+    def name(self) -> str:
+        """The pair, in the direction of the call."""
+        return f"{self.source} to {self.target}"
+
+
+def link_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck]:
+    """Judge the third rung: listening, reaching, clocks, and the speed of small and large messages."""
+    if len(answers.nodes) < 2:
+        return [Rule("links between nodes", "nodes reach each other").passed("one node")]
+    presence = presence_check(answers, PEERS)
+    listening = listening_check(answers)
+    if "fail" in (presence.verdict, listening.verdict):
+        return [presence, listening]
+    links, silent = _links(answers)
+    reached = reach_check(links, silent)
+    if reached.verdict == "fail":
+        return [presence, listening, reached]
+    return [
+        presence,
+        listening,
+        reached,
+        clocks_check(links),
+        round_trip_check(links),
+        bandwidth_check(links, expected),
+    ]
+
+
+def listening_check(answers: JobAnswers) -> PlacedCheck:
+    """Judge whether each node can listen where the ranks will."""
+    rule = Rule(
+        "port",
+        "each node can listen at the port where ranks meet, and at the interface that the environment names",
+        "End what uses the port there (ss -ltnp), or name an interface with an address.",
+    )
+    silent = answers.missing(PEERS, LISTEN)
+    if silent:
+        value = "; ".join(f"{node}: {error}" for node, error in silent.items())
+        return rule.broken(value, list(silent))
+    ports = {str(facts["port"]) for facts in answers.facts(PEERS, LISTEN).values()}
+    return rule.passed(f"port {', '.join(sorted(ports))}", ", ".join(answers.nodes))
+
+
+def _links(answers: JobAnswers) -> tuple[list[Link], dict[str, str]]:
+    """Return every link that was tried, and by pair why a node said nothing about one."""
+    links = []
+    silent = {}
+    for part in answers.parts(PEERS):
+        if not part.startswith("to "):
+            continue
+        target = part.removeprefix("to ")
+        for source, facts in answers.facts(PEERS, part).items():
+            links.append(Link(source, target, facts))
+        for source, reason in answers.missing(PEERS, part).items():
+            # Only some nodes call a peer; one that began to and said no more is a finding.
+            if reason != "no answer":
+                silent[f"{source} to {target}"] = reason
+    return links, silent
+
+
+def reach_check(links: Sequence[Link], silent: Mapping[str, str]) -> PlacedCheck:
+    """Judge whether each link came to its end, and say at which stage it did not."""
+    rule = Rule(
+        "links between nodes",
+        "nodes reach each other at the meeting port and at ports that the kernel chooses (net.ipv4.ip_local_port_range)",
+        "Open all TCP ports between the nodes, and let NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME name the interface "
+        "that leads to the other nodes.",
+    )
+    broken = [link for link in links if link.facts["stage"] != DONE]
+    if not broken and not silent:
+        return rule.passed(f"{len(links)} tried", ", ".join(link.name for link in links[:4]))
+    texts = [f"{link.name}: {_link_fault(link.facts)}" for link in broken]
+    texts += [f"{pair}: {reason}" for pair, reason in silent.items()]
+    pairs = [{link.source, link.target} for link in broken]
+    return rule.broken("; ".join(texts[:4]), shared_nodes(pairs))
+
+
+def _link_fault(facts: NodeFacts) -> str:
+    place = f"port {facts['port']}"
+    if "data_port" in facts:
+        place = f"{facts['address']}:{facts['data_port']}"
+    return f"{CAUSES[facts['stage']]} ({place}: {facts['error']})"
+
+
+def shared_nodes(pairs: Sequence[set[str]]) -> list[str]:
+    """Return the nodes that are in the most broken pairs: one bad node breaks several.
+
+    >>> shared_nodes([{"n1", "n2"}, {"n2", "n3"}]), shared_nodes([{"n1", "n2"}])
+    (['n2'], ['n1', 'n2'])
+    """
+    counts = Counter(node for pair in pairs for node in pair)
+    most = max(counts.values(), default=0)
+    return sorted(node for node, count in counts.items() if count == most)
+
+
+def clocks_check(links: Sequence[Link]) -> PlacedCheck:
+    """Judge the offset of the clocks of each pair, measured by the quickest of some round trips."""
+    rule = Rule(
+        "clocks between nodes",
+        f"clocks agree to {thresholds.CLOCK.value:g} s: {thresholds.CLOCK.source}",
+        "Start a time service (chrony) there.",
+    )
+    worst = max(links, key=lambda link: abs(float(link.facts["clock_offset"])))
+    offset = float(worst.facts["clock_offset"])
+    if abs(offset) <= thresholds.CLOCK.value:
+        return rule.passed(f"within {show_duration(abs(offset))}")
+    direction = "ahead of" if offset > 0 else "behind"
+    value = f"{worst.target} is {show_duration(abs(offset))} {direction} {worst.source}"
+    skewed = [
+        {link.source, link.target}
+        for link in links
+        if abs(link.facts["clock_offset"]) > thresholds.CLOCK.value
+    ]
+    return rule.broken(value, shared_nodes(skewed))
+
+
+def round_trip_check(links: Sequence[Link]) -> PlacedCheck:
+    """Judge the quickest round trip of each pair."""
+    rule = Rule(
+        "latency",
+        f"a small message and its answer take less than {thresholds.ROUND_TRIP.value * 1000:g} ms",
+        "Look for lost packets on these links (ip -s link, ethtool -S), or leave the node out.",
+    )
+    slow = [
+        link for link in links if float(link.facts["quickest_trip"]) > thresholds.ROUND_TRIP.value
+    ]
+    if slow:
+        texts = [f"{link.name}: {show_duration(link.facts['quickest_trip'])}" for link in slow]
+        return rule.broken(
+            "; ".join(texts[:4]), shared_nodes([{link.source, link.target} for link in slow])
+        )
+    median = max(float(link.facts["round_trip"]) for link in links)
+    return rule.passed(f"{median * 1e6:.0f} us at most, in the median")
+
+
+def bandwidth_check(links: Sequence[Link], expected: Expectations) -> PlacedCheck:
+    """Judge the bandwidth of large messages against what the site states for its network."""
+    floor = thresholds.NETWORK_FLOOR.value
+    text = f"at least {floor / 1e9:g} GB/s: {thresholds.NETWORK_FLOOR.source}"
+    # The fabric's bandwidth is not TCP's: the all-reduce is held against it.
+    if expected.network_bytes and not expected.fabric:
+        floor = thresholds.NETWORK_SHARE.value * expected.network_bytes
+        stated = f"{expected.network_bytes / 1e9:g} GB/s that the site states"
+        text = f"at least {thresholds.NETWORK_SHARE.value:.0%} of the {stated} (hardware.network)"
+    rule = Rule(
+        "bandwidth between nodes",
+        text,
+        "Look at the link's speed and errors (ethtool), at the interface that the environment names, and at other jobs "
+        "on the switch; or correct hardware.network.",
+    )
+    slow = [link for link in links if float(link.facts["bytes_per_second"]) < floor]
+    if slow:
+        texts = [f"{link.name}: {link.facts['bytes_per_second'] / 1e9:.4f} GB/s" for link in slow]
+        return rule.broken(
+            "; ".join(texts[:4]), shared_nodes([{link.source, link.target} for link in slow])
+        )
+    slowest = min(float(link.facts["bytes_per_second"]) for link in links)
+    return rule.passed(f"{slowest / 1e9:.2f} GB/s at least, one TCP connection")

@@ -1,0 +1,100 @@
+"""The numbers that decide whether a node, a link or a group is sound, each with its source."""
+
+from dataclasses import dataclass
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A number that decides a check."""
+
+    value: float
+    unit: str
+    source: str
+
+
+SHM_GPU = Threshold(
+    GIB,
+    "bytes of /dev/shm on a node with GPUs",
+    "NCCL user guide, troubleshooting, shared memory: --shm-size=1g",
+)
+SHM_CPU = Threshold(
+    64 * MIB,
+    "bytes of /dev/shm on a node that trains on its CPU",
+    "Docker's own default; data loader workers need a few MiB each (PyTorch README, --shm-size)",
+)
+MEMLOCK_FABRIC = Threshold(
+    GIB,
+    "bytes that a process may lock, where RDMA pins its buffers",
+    "NCCL user guide, troubleshooting: --ulimit memlock=-1; ucx issue 8229",
+)
+MEMLOCK_PLAIN = Threshold(
+    4 * MIB,
+    "bytes that a process may lock, where nothing pins memory",
+    "half of the kernel's own default of 8 MiB (linux/resource.h since 5.16)",
+)
+OPEN_FILES = Threshold(
+    1024,
+    "open files of a process",
+    "the kernel's own soft default; gloo and NCCL open sockets to each peer of each group",
+)
+PROCESSES = Threshold(
+    1024,
+    "processes and threads of a user",
+    "our choice: 8 ranks with their threads and loader workers",
+)
+SCRATCH = Threshold(
+    256 * MIB,
+    "free bytes of the node's temporary folder",
+    "our choice: compiled kernels, sockets and unpacked archives",
+)
+FOLDER_INODES = Threshold(
+    1000, "free inodes of a shared folder", "a checkpoint of 8 ranks and its log files"
+)
+SLOW_CORE = Threshold(
+    2.0,
+    "times the usual processor time of a loop on one core",
+    "our choice: far above what hyper-threads and turbo do to one core's processor time",
+)
+SLOW_NODE = Threshold(
+    2.0,
+    "times slower than the quickest node in a matrix product or copy",
+    "nccl issue 349 and DeepSpeed issue 1617: one slow node halves everybody's speed",
+)
+CLOCK = Threshold(
+    1.0,
+    "seconds between the clocks of two nodes",
+    "logs of nodes are put in order by it; chrony keeps milliseconds",
+)
+NETWORK_SHARE = Threshold(
+    0.5,
+    "of the bandwidth that the site states for a node's network",
+    "our choice: one TCP connection fills most of a 1 to 10 GbE link, and half of it is no accident",
+)
+FABRIC_SHARE = Threshold(
+    0.25,
+    "of the stated bandwidth, in an all-reduce of 16 MiB",
+    "our choice: 16 MiB is too small for the full bandwidth; sockets instead of the fabric stay far below",
+)
+NETWORK_FLOOR = Threshold(
+    12.5e6,
+    "bytes a second between two nodes, where the site states none",
+    "fast Ethernet of 1995: 100 Mbit/s",
+)
+ROUND_TRIP = Threshold(
+    0.05,
+    "seconds of the quickest round trip between two nodes",
+    "our choice: a machine room is below 0.001; this is another continent, or a link that loses packets",
+)
+MATRIX_SHARE = Threshold(
+    0.4,
+    "of the datasheet's TFLOP/s in a matrix product of 8192 rows",
+    "ML Engineering (Stas Bekman), achievable matmul: 60 to 87 % on MI300X, H100 and A100",
+)
+COPY_SHARE = Threshold(
+    0.5,
+    "of the datasheet's memory bandwidth in a copy of 1 GiB",
+    "our choice: sound GPUs copy at 80 to 95 % of their datasheet's bandwidth",
+)

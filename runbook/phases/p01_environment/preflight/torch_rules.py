@@ -1,0 +1,201 @@
+"""Rules for the second rung: torch and the devices of each node."""
+
+import re
+
+from runbook.phases.p01_environment.preflight import thresholds
+from runbook.phases.p01_environment.preflight.expectations import Expectations
+from runbook.phases.p01_environment.preflight.host_rules import HOSTS, presence_check
+from runbook.phases.p01_environment.preflight.job_answers import JobAnswers, NodeFacts
+from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, Rule
+
+TORCH = "torch"
+WELL = "well"
+SIGNALS = {
+    "SIGILL": "an instruction that this processor does not have: the build is for a newer one",
+    "SIGSEGV": "a library that does not fit: often two builds of one library on LD_LIBRARY_PATH",
+    "SIGBUS": "a file or /dev/shm that ended while it was mapped: full, or on a file server that is gone",
+    "SIGKILL": "killed from outside: the job's memory limit",
+    "SIGABRT": "a library gave up; its last words are above",
+}
+"""What ends a process that imports torch, by the signal's name."""
+
+
+def torch_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck]:
+    """Judge the second rung: import, devices, compiler, and the speed of products and copies."""
+    presence = presence_check(answers, TORCH)
+    if presence.verdict == "fail":
+        return [presence]
+    imported = import_check(answers, expected)
+    if imported.verdict != "pass":
+        return [presence, imported]
+    facts = answers.facts(TORCH, TORCH)
+    return [
+        presence,
+        imported,
+        *([] if expected.on_cpu else [device_count_check(answers, expected)]),
+        *([] if expected.on_cpu else [compiler_check(answers)]),
+        right_product_check(facts),
+        *speed_checks(facts, expected),
+    ]
+
+
+def import_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
+    """Judge whether torch is imported on each node; a signal that ended it is named."""
+    rule = Rule(
+        "import of torch",
+        "torch can be imported and used on every node",
+        "See the words; `make setup`, the site's image or its modules bring torch.",
+    )
+    faults = answers.missing(TORCH, TORCH)
+    versions = set()
+    for node, facts in answers.facts(TORCH, TORCH).items():
+        fault = _import_fault(facts)
+        if fault:
+            faults[node] = fault
+        else:
+            versions.add(str(facts["version"]))
+    if faults:
+        value = "; ".join(f"{node}: {fault}" for node, fault in faults.items())
+        return rule.broken(value, list(faults))
+    return rule.passed(f"torch {', '.join(sorted(versions))}", ", ".join(answers.nodes))
+
+
+def _import_fault(facts: NodeFacts) -> str:
+    ended = facts["ended"]
+    if ended == WELL:
+        return ""
+    if ended == "hung":
+        return f"no answer within {facts['seconds']:g} s: a file server that hangs, or a driver"
+    last_line = str(facts["words"]).strip().rpartition("\n")[2]
+    if ended == "signal":
+        meaning = SIGNALS.get(str(facts["signal"]), "a crash inside a library")
+        return f"ended by {facts['signal']} ({meaning}) {last_line}".strip()
+    return f"exit code {facts['exit_code']}: {last_line}"
+
+
+def device_count_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
+    """Judge whether torch sees as many GPUs on each node as the job uses."""
+    rule = Rule(
+        "GPUs of a node",
+        f"torch sees {expected.devices_per_node} on each node",
+        "nvidia-smi or rocm-smi on the node shows what is there; a GPU that fell off the bus needs a restart.",
+    )
+    counts = {node: len(facts["devices"]) for node, facts in answers.facts(TORCH, TORCH).items()}
+    short = {node: count for node, count in counts.items() if count < expected.devices_per_node}
+    if short:
+        value = ", ".join(f"{node}: {count}" for node, count in short.items())
+        return rule.broken(value, list(short))
+    return rule.passed(f"{min(counts.values())} on each node")
+
+
+def compiler_check(answers: JobAnswers) -> PlacedCheck:
+    """Judge whether nvcc, which builds extensions, is of the CUDA that torch was built with."""
+    rule = Rule(
+        "CUDA compiler",
+        "nvcc's CUDA has torch's major version (DeepSpeed issues 3223, 694, 5362)",
+        "Load the module of torch's CUDA, or set DS_SKIP_CUDA_CHECK=1 where only the minor version differs.",
+    )
+    tools = answers.facts(HOSTS, "tools")
+    faults = {}
+    for node, facts in answers.facts(TORCH, TORCH).items():
+        compiler = str(tools.get(node, {}).get("nvcc", ""))
+        cuda = str(facts["cuda"] or "")
+        if compiler and cuda and _major(compiler) != _major(cuda):
+            faults[node] = f"nvcc {compiler}, torch built with {cuda}"
+    if faults:
+        value = "; ".join(f"{node}: {fault}" for node, fault in faults.items())
+        # Only who compiles an extension meets it.
+        return rule.broken(value, list(faults), verdict="warn")
+    compilers = {str(facts["nvcc"]) for facts in tools.values() if facts["nvcc"]}
+    return rule.passed(f"nvcc {', '.join(sorted(compilers)) or 'is not there'}")
+
+
+def _major(version: str) -> str:
+    match = re.match(r"\d+", version)
+    return match[0] if match else ""
+
+
+def right_product_check(facts: dict[str, NodeFacts]) -> PlacedCheck:
+    """Judge whether a product of known numbers is right on each device."""
+    rule = Rule(
+        "matrix product",
+        "a product of ones has the right entries on every device",
+        "The device computes wrongly: leave the node out and report it.",
+    )
+    wrong = [
+        f"{node} device {number}"
+        for node, node_facts in facts.items()
+        for number, speed in enumerate(node_facts["speeds"])
+        if not speed["product_is_right"]
+    ]
+    nodes = list(dict.fromkeys(text.partition(" device")[0] for text in wrong))
+    if wrong:
+        return rule.broken(", ".join(wrong), nodes)
+    return rule.passed("right", ", ".join(facts))
+
+
+def speed_checks(facts: dict[str, NodeFacts], expected: Expectations) -> list[PlacedCheck]:
+    """Judge the speed of a product and of a copy: against the datasheet, and between the nodes."""
+    peak_flops = 0.0
+    peak_bytes = 0.0
+    if expected.accelerator is not None:
+        peak_flops = 1e12 * expected.accelerator.peaks.get("bf16", 0.0)
+        peak_bytes = expected.accelerator.memory_bandwidth
+    products = _speeds(facts, "tflops", 1e12)
+    copies = _speeds(facts, "bytes_per_second", 1.0)
+    return [
+        speed_check("speed of products", products, peak_flops, thresholds.MATRIX_SHARE, "FLOP/s"),
+        speed_check("speed of memory", copies, peak_bytes, thresholds.COPY_SHARE, "B/s"),
+    ]
+
+
+def _speeds(facts: dict[str, NodeFacts], key: str, unit: float) -> dict[str, list[float]]:
+    """Return the speed of each device by node, in FLOP/s or bytes a second."""
+    return {
+        node: [unit * float(speed[key]) for speed in node_facts["speeds"]]
+        for node, node_facts in facts.items()
+    }
+
+
+def speed_check(
+    name: str,
+    speeds: dict[str, list[float]],
+    peak: float,
+    share: thresholds.Threshold,
+    unit: str,
+) -> PlacedCheck:
+    """Judge each device's speed against its datasheet, and each node against the quickest node.
+
+    `peak` is 0 where no datasheet is known; then nodes are compared alone.
+    """
+    quickest = max(
+        (max(node_speeds) for node_speeds in speeds.values() if node_speeds), default=0.0
+    )
+    floor = quickest / thresholds.SLOW_NODE.value
+    text = f"no device is {thresholds.SLOW_NODE.value:g} times slower than the quickest"
+    if peak:
+        floor = max(floor, share.value * peak)
+        text += f", and each has {share.value:.0%} of the datasheet's ({share.source})"
+    rule = Rule(
+        name,
+        text,
+        "Look at clock rate, temperature, power limit and at who else computes there; leave the node out until then.",
+    )
+    slow = {node: min(values) for node, values in speeds.items() if values and min(values) < floor}
+    if slow:
+        parts = [f"{node}: {show_speed(speed, unit)}" for node, speed in slow.items()]
+        value = f"{', '.join(parts)}; the quickest device has {show_speed(quickest, unit)}"
+        return rule.broken(value, list(slow))
+    slowest = min((min(values) for values in speeds.values() if values), default=0.0)
+    return rule.passed(f"{show_speed(slowest, unit)} at least", ", ".join(speeds))
+
+
+def show_speed(speed: float, unit: str) -> str:
+    """A speed with its unit.
+
+    >>> show_speed(6.5e14, "FLOP/s"), show_speed(3.1e12, "B/s")
+    ('650 TFLOP/s', '3,100 GB/s')
+    """
+    if unit == "FLOP/s":
+        return f"{speed / 1e12:,.3g} TFLOP/s"
+    return f"{speed / 1e9:,.0f} GB/s"
