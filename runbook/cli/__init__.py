@@ -90,6 +90,11 @@ COMMANDS = {
         "runbook.cli.run:status",
         "Every run, or one: phases, jobs, key numbers.",
     ),
+    "nodes": CommandRow(
+        Group.LOOK,
+        "runbook.cli.preflight:nodes",
+        "Show the nodes that were found bad, which the next job leaves out; forgive them.",
+    ),
     "cancel": CommandRow(
         Group.CHANGE,
         "runbook.cli.run:cancel",

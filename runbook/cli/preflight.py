@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,3 +87,56 @@ def _summary(defect: Check | None, not_asked: Sequence[str]) -> str:
         return "No defect was found."
     rest = f" Not asked after it: {', '.join(not_asked)}." if not_asked else ""
     return f"First defect: {defect.as_text()}{rest}"
+
+
+@click.command()
+@click.argument("run_name", metavar="RUN")
+@click.option(
+    "--forgive",
+    "forgiven",
+    multiple=True,
+    metavar="NODE",
+    help="Use this node again; repeat it for more, `all` for every one.",
+)
+@click.option(
+    "--add", "added", multiple=True, metavar="NODE", help="Leave this node out; give --because too."
+)
+@click.option("--because", default="", metavar="TEXT", help="Why a node is added.")
+@click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
+@RUNS
+def nodes(
+    run_name: str,
+    forgiven: tuple[str, ...],
+    added: tuple[str, ...],
+    because: str,
+    as_json: bool,
+    runs: Path | None,
+) -> None:
+    """Show the nodes of RUN's site that were found bad, with the evidence; the next job leaves them out.
+
+    A failed preflight, a job's failure that another node would not have, and a slow rank add a node; each entry
+    expires. With Slurm jobs get --exclude. PBS cannot leave out a node: it is told before the job is submitted.
+    """
+    from runbook import params
+    from runbook.display import Table
+    from runbook.runs import bad_nodes
+    from runbook.runs.run_folder import RUNS_VARIABLE
+
+    if bool(added) != bool(because):
+        raise click.UsageError("--add NODE and --because TEXT belong together.")
+    if runs is not None:
+        os.environ[RUNS_VARIABLE] = str(runs.absolute())
+    settings = params.load(run_name)
+    path = bad_nodes.bad_nodes_file(settings)
+    if forgiven:
+        names = () if "all" in forgiven else forgiven
+        done = bad_nodes.forgive_nodes(path, names)
+        click.echo(f"Forgiven: {', '.join(done) or 'none of these was known as bad'}.", err=True)
+    bad_nodes.report_bad_nodes(settings, added, bad_nodes.FoundBy.PERSON, because, "")
+    rows = bad_nodes.bad_node_rows(bad_nodes.read_bad_nodes(path, time.time()))
+    if as_json:
+        click.echo(json.dumps(rows, indent=1))
+    elif rows:
+        click.echo(Table(rows, title=f"Bad nodes of {settings.site.site}").as_text())
+    else:
+        click.echo(f"No node of {settings.site.site} is known as bad.")

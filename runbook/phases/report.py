@@ -1,6 +1,7 @@
 """The report of a run: the end of a phase, its pages, its card and its tables."""
 
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from runbook.results.history import PHENOMENON, read_scores
 from runbook.results.metrics import history_frame
 from runbook.results.scores import as_scores, worse
 from runbook.runs import run_files
+from runbook.runs.bad_nodes import FILE_NAME, read_bad_nodes
 from runbook.runs.status import active_jobs
 
 
@@ -70,11 +72,21 @@ def read_front_page(folder: Path) -> run_pages.FrontPage:
     samples, trained, comparison = _outcome(folder)
     texts = [*samples.values()]
     sample = (texts[0], texts[-1]) if len(texts) > 1 else None
+    settings = params.load(str(folder / "run.yaml"))
     tiles: list[tuple[str, str, str]] = []
     if trained:
-        rates = training_results.device_rates(params.load(str(folder / "run.yaml")))
-        tiles = training_results.headline(trained[-1], rates)
-    return run_pages.FrontPage(sample, comparison, tiles, read_scores(folder))
+        tiles = training_results.headline(trained[-1], training_results.device_rates(settings))
+    return run_pages.FrontPage(
+        sample, comparison, tiles, read_scores(folder), _bad_node_facts(folder, settings)
+    )
+
+
+def _bad_node_facts(folder: Path, settings: params.Settings) -> list[tuple[str, str]]:
+    """Return what the report says of the site's bad nodes. Empty where none is known."""
+    entries = read_bad_nodes(folder.parent / settings.site.site / FILE_NAME, time.time())
+    if not entries:
+        return []
+    return [("Nodes known as bad", "; ".join(entry.describe() for entry in entries))]
 
 
 def _outcome(

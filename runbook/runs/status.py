@@ -20,6 +20,7 @@ from runbook.jobs.queue import QueueScheduler
 from runbook.params.project import find_run_file
 from runbook.params.schema.run_file import PHASES
 from runbook.records.run_state import RunState, read_run, read_runs
+from runbook.runs.bad_nodes import FILE_NAME, bad_node_rows, read_bad_nodes
 from runbook.runs.run_folder import runs_folder
 
 POLL_SECONDS = 0.5
@@ -163,6 +164,10 @@ def status_of_one(name: str, runs: Path | None) -> str:
         parts.append(Table(queue_rows).as_text())
     for job in living:
         parts += _log_tails(job)
+    site = params.load(str(folder / "run.yaml")).site.site
+    bad_nodes = read_bad_nodes(folder.parent / site / FILE_NAME, time.time())
+    if bad_nodes:
+        parts.append(Table(bad_node_rows(bad_nodes), title=f"Bad nodes of {site}").as_text())
     return "\n\n".join(parts)
 
 

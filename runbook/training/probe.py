@@ -105,6 +105,10 @@ def main() -> int:
     _save(facts, arguments.out, ranks.rank)  # ranks that never meet may end this process
     if facts["torch"]:
         deadline = Deadline(facts, arguments.out, ranks.rank)
+        if arguments.layout:
+            # Before the ranks meet: afterwards a slow import would look like a group that hangs.
+            with contextlib.suppress(ImportError):
+                importlib.import_module("megatron.core.parallel_state")
         look("group", lambda: _reach(ranks, deadline))
         _save(facts, arguments.out, ranks.rank)
         if facts["group"] and arguments.layout:
@@ -347,9 +351,6 @@ def _reach(ranks: Ranks, deadline: Deadline) -> Facts:
     everybody = range(ranks.world_size)
     if not on_gpu():
         answer_for_cpu()
-    # Imported before the ranks meet: afterwards a slow import would look like a group that hangs.
-    with contextlib.suppress(ImportError):
-        importlib.import_module("megatron.core.parallel_state")
     with deadline.over("the rendezvous of all ranks", everybody, MEETING_SECONDS):
         join_process_group(ranks, MEETING_SECONDS)
     with deadline.over("all-reduce over all ranks", everybody):

@@ -60,7 +60,9 @@ def rung_command(
     if settings.site.scheduler == "pbs":
         return _LINE_END.join([*_mpiexec(settings, job, 1), *inner])
     container = _pyxis(settings, variables, mounts)
-    return _LINE_END.join([*_srun(settings, job, 1), *container, *inner])
+    # A node that cannot start the program must not take the others' answers with it.
+    words = [word for word in _srun(settings, job, 1) if not word.startswith("--kill-on-bad-exit")]
+    return _LINE_END.join([*words, "--kill-on-bad-exit=0", *container, *inner])
 
 
 def node_command(settings: Settings, job: Job) -> str:

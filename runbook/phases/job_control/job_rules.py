@@ -19,6 +19,7 @@ from runbook.core import processes
 from runbook.core.checks import judge
 from runbook.core.errors import JobError
 from runbook.core.files import iterate_lines, read_lines, write_text
+from runbook.jobs import job_folder
 from runbook.jobs.job_end import FROM_OUTSIDE, MAY_PASS, WILL_REPEAT, EndCause, JobEnd, job_end
 from runbook.jobs.job_folder import JobFolder, JobState, JobStatus, log_tail
 from runbook.phases.open_phase import VERSIONS, OpenPhase, checksums_of_step, phase_fingerprint
@@ -153,6 +154,8 @@ class Attempt:
     """Signature of the failure, equal when the same failure happens again. Empty: nothing failed."""
     evidence: str = ""
     remedy: str = ""
+    bad_nodes: tuple[str, ...] = ()
+    """Nodes that the failure is to be blamed on, where another node would not have it."""
 
     @property
     def failing_step(self) -> int | None:
@@ -271,6 +274,7 @@ def read_attempt(folder: JobFolder, status: JobStatus, metrics: Path, events: Pa
         failure=failure.signature,
         evidence=failure.evidence,
         remedy=failure.remedy,
+        bad_nodes=failure.bad_nodes,
     )
 
 
@@ -297,6 +301,7 @@ class _JobFailure:
     """Equal when the same failure happens again."""
     evidence: str
     remedy: str = ""
+    bad_nodes: tuple[str, ...] = ()
 
 
 def _find_failure(
@@ -316,10 +321,10 @@ def _find_failure(
     lines = [*log_tail(folder.err, 400), *log_tail(folder.out, 400)]
     cause = find_cause(find_failures(lines))
     if cause is not None and _is_decisive(cause):
-        return _known_failure(cause)
+        return _known_failure(cause, folder)
     error = _last_error(lines)
     if not error and cause is not None:
-        return _known_failure(cause)
+        return _known_failure(cause, folder)
     error = error or status.reason
     signature = re.sub(r"\d+", "N", error)[:200]
     return _JobFailure(EndCause.OTHER, signature, error[:300])
@@ -340,9 +345,36 @@ def _is_decisive(failure: Failure) -> bool:
     return failure.level is Level.CAUSE
 
 
-def _known_failure(failure: Failure) -> _JobFailure:
+def _known_failure(failure: Failure, folder: JobFolder) -> _JobFailure:
     cause = _CAUSE_OF.get(failure.name, EndCause.OTHER)
-    return _JobFailure(cause, failure.name, failure.evidence, failure.remedy)
+    bad_nodes = _blamed_nodes(failure, nodes_of_job(folder))
+    return _JobFailure(cause, failure.name, failure.evidence, failure.remedy, bad_nodes)
+
+
+def _blamed_nodes(failure: Failure, nodes: Sequence[str]) -> tuple[str, ...]:
+    """Return the node of the job that a failure is about, where another node would not have it."""
+    if failure.decision is not NextStep.RETRY_OTHER_NODE:
+        return ()
+    short_name = failure.host.partition(".")[0]
+    return tuple(node for node in nodes if node.partition(".")[0] == short_name)
+
+
+def nodes_of_job(folder: JobFolder) -> list[str]:
+    """Return the nodes that a job recorded. Empty where it recorded none."""
+    return job_folder.read_text(folder.hostfile).split()
+
+
+def slow_nodes(
+    events: Sequence[JobEvent], job: str, nodes: Sequence[str], ranks_per_node: int
+) -> dict[str, str]:
+    """Return the nodes of ranks that a job reported as slow, each with the alarm's evidence."""
+    slow = {}
+    for event in _events_of_job(events, job):
+        rank = event.get("rank")
+        is_slow = event.get("event") == "alarm" and event.get("kind") == "slow rank"
+        if is_slow and isinstance(rank, int) and rank // ranks_per_node < len(nodes):
+            slow[nodes[rank // ranks_per_node]] = str(event.get("evidence", ""))
+    return slow
 
 
 def started_path(folder: Path, phase: str) -> Path:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from runbook.core.errors import JobError
-from runbook.core.files import make_dated_folder
+from runbook.core.files import make_dated_folder, read_lines
 from runbook.core.units import show_duration
 from runbook.display import show_text
 from runbook.display.jupyter.widgets import Actions, controls
@@ -23,6 +23,7 @@ from runbook.plan_file.schema import PhasePlan
 from runbook.records.logbook import add_note
 from runbook.records.manifest import move_files
 from runbook.runs import run_files
+from runbook.runs.bad_nodes import FoundBy, report_bad_nodes, without_bad_nodes
 from runbook.runs.status import cancel_jobs, stop_jobs
 
 
@@ -285,8 +286,11 @@ def note_job_end(
 
 
 def _submit(open_phase: OpenPhase) -> JobFolder:
-    settings = open_phase.settings
     phase = open_phase.phase
+    nodes_wanted = open_phase.settings.job(phase).nodes
+    settings, exclusion = without_bad_nodes(open_phase.settings, nodes_wanted)
+    if exclusion.as_text():
+        show_text(exclusion.as_text())
     folder = job_folder.next_job_folder(open_phase.folder, phase)
     python = settings.site.python or sys.executable
     write_job(folder, render_job(settings, open_phase.plan, phase, python=python))
@@ -303,6 +307,7 @@ def _judge(open_phase: OpenPhase, status: JobStatus, attempts: list[Attempt]) ->
         _require_latest(open_phase), status, run / log.metrics, run / log.events
     )
     attempts.append(last)
+    _report_bad_nodes(open_phase, last)
     decision = job_rules.decide_restart(
         attempts, open_phase.settings.job(open_phase.phase).restarts
     )
@@ -311,6 +316,18 @@ def _judge(open_phase: OpenPhase, status: JobStatus, attempts: list[Attempt]) ->
     }
     note_job_end(open_phase, status, decision, **facts)
     return decision
+
+
+def _report_bad_nodes(open_phase: OpenPhase, attempt: Attempt) -> None:
+    """Keep the nodes that the newest job's failure or its slow ranks name, for the jobs after it."""
+    settings = open_phase.settings
+    report_bad_nodes(settings, attempt.bad_nodes, FoundBy.FAILURE, attempt.evidence, attempt.job)
+    events = read_lines(open_phase.folder / open_phase.phase_plan.log.events)
+    nodes = job_rules.nodes_of_job(_require_latest(open_phase))
+    ranks_per_node = settings.job(open_phase.phase).devices_per_node
+    slow = job_rules.slow_nodes(events, attempt.job, nodes, ranks_per_node)
+    for node, evidence in slow.items():
+        report_bad_nodes(settings, [node], FoundBy.SLOW_RANK, evidence, attempt.job)
 
 
 def _latest(open_phase: OpenPhase) -> JobFolder | None:

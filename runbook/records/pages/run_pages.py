@@ -75,6 +75,7 @@ class FrontPage(NamedTuple):
     tiles: Sequence[tuple[str, str, str]] = ()  # name, value, what stands beside it
     scores: Sequence[Row] = ()  # what, measure, samples, before and after the training
     changed: Sequence[str] = ()  # files of the page that were changed after they were recorded
+    facts: Sequence[tuple[str, str]] = ()  # further names and values, such as nodes known as bad
 
 
 class Chart(NamedTuple):
@@ -178,7 +179,7 @@ def _page_content(run: RunState, outcome: FrontPage, *, with_others: bool) -> Pa
         changed=outcome.changed,
         summary=summarize(run, main_points, scores),
         tiles=[*_loss_tiles(outcome, main_points), *_score_tiles(scores)],
-        facts=_facts(run),
+        facts=[*_facts(run), *outcome.facts],
         spark=sparkline([loss for _, loss in main_points], SPARK_WIDTH),
         charts=charts,
         chart_script=(TEMPLATES / "chart.js").read_text(encoding="utf-8"),

@@ -170,14 +170,20 @@ def folder_fault(facts: NodeFacts, expected: Expectations) -> str:
         return f"{folder} ({mount}) shows other content than on the submitting machine: another folder, or a stale view"
     if facts["token"] != "same":
         return f"{folder} ({mount}): {facts['token']}"
-    if facts["unseen"]:
-        return f"{folder} ({mount}) does not show what was written by {', '.join(facts['unseen'])}"
     if facts["free_inodes"] is not None and facts["free_inodes"] < thresholds.FOLDER_INODES.value:
         return f"{folder} ({mount}) has {facts['free_inodes']} inodes free"
     if facts["free"] < expected.checkpoint_bytes:
         free = show_bytes(facts["free"])
         return f"{folder} ({mount}) has {free} free, a checkpoint needs {show_bytes(expected.checkpoint_bytes)}"
     return ""
+
+
+def unseen_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return which nodes' files are not seen in a shared folder."""
+    if not facts["unseen"]:
+        return ""
+    mount = f"{facts['file_system']} at {facts['mount_point']}"
+    return f"{facts['folder']} ({mount}) does not show what was written by {', '.join(facts['unseen'])}"
 
 
 def _folder_text(facts: NodeFacts) -> str:
@@ -303,14 +309,17 @@ def host_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck
     presence = presence_check(answers, HOSTS)
     if presence.verdict == "fail":
         return [presence]
-    folders = [part for part in answers.parts(HOSTS) if part.startswith("folder")]
+    parts = [part for part in answers.parts(HOSTS) if part.startswith("folder")]
+    folders = folder_checks(answers, expected, parts)
+    can_compare_clocks = all(check.verdict == "pass" for check in folders)
+    rules = [rule for rule in NODE_RULES if can_compare_clocks or rule.part != "clock"]
     return [
         presence,
         granted_time_check(answers, expected),
-        *folder_checks(answers, expected, folders),
+        *folders,
         versions_check(answers),
         interfaces_check(answers, expected),
-        *[judge_each_node(node_rule, answers, expected) for node_rule in NODE_RULES],
+        *[judge_each_node(node_rule, answers, expected) for node_rule in rules],
         slow_core_check(answers),
     ]
 
@@ -393,9 +402,12 @@ def different_versions(
         rarest_first = sorted(nodes_of.items(), key=lambda item: len(item[1]))
         parts = [f"{version} on {_some_nodes(nodes)}" for version, nodes in rarest_first]
         texts.append(f"{package} {', '.join(parts)}")
-        # Two nodes that differ: nobody knows which one is wrong.
-        for _, nodes in rarest_first[:-1]:
-            odd_nodes += nodes
+        most = len(rarest_first[-1][1])
+        is_tie = len(rarest_first[-2][1]) == most
+        for _, nodes in rarest_first:
+            # Of two nodes that differ nobody knows which one is wrong.
+            if is_tie or len(nodes) < most:
+                odd_nodes += nodes
     return texts, list(dict.fromkeys(odd_nodes))
 
 
@@ -409,15 +421,20 @@ def folder_checks(
     answers: JobAnswers, expected: Expectations, folders: Sequence[str]
 ) -> list[PlacedCheck]:
     """Judge each folder that the nodes share."""
+    return [_folder_check(answers, expected, folder) for folder in folders]
+
+
+def _folder_check(answers: JobAnswers, expected: Expectations, part: str) -> PlacedCheck:
+    """Judge one folder. Where a node cannot write there, the others need not say that they do not see its file."""
     rule = Rule(
         "shared folder",
         "every node sees the same folder, and can write, rename, link and lock there; one checkpoint fits",
         "Mount it on these nodes as on the others, free space, or name another place (jobs.stage, --runs).",
     )
-    return [
-        judge_each_node(NodeRule(rule, folder, folder_fault, _folder_text), answers, expected)
-        for folder in folders
-    ]
+    own = judge_each_node(NodeRule(rule, part, folder_fault, _folder_text), answers, expected)
+    if own.verdict == "fail":
+        return own
+    return judge_each_node(NodeRule(rule, part, unseen_fault, _folder_text), answers, expected)
 
 
 def interfaces_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:

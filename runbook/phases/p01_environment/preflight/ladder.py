@@ -47,6 +47,7 @@ from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, R
 from runbook.phases.p01_environment.preflight.torch_rules import TORCH, torch_checks
 from runbook.plan_file.schema import PlannedParallel
 from runbook.planning import FULL, SMOKE, Check, Plan
+from runbook.runs.bad_nodes import FoundBy, report_bad_nodes, without_bad_nodes
 
 QUESTIONS = "questions"
 GROUPS = "groups"
@@ -253,6 +254,9 @@ def _climb_in_queue(
 ) -> PreflightResult:
     """Submit one job that goes through the rungs, judge each as it ends, and end the job at the first defect."""
     job = preflight_job(settings)
+    settings, exclusion = without_bad_nodes(settings, job.nodes)
+    if exclusion.as_text():
+        report(exclusion.as_text())
     world_size = job.nodes * job.devices_per_node
     expected = expectations_of(settings, plan, job.walltime)
     with _answers_folder(folder) as (answers_folder, token):
@@ -273,12 +277,25 @@ def _climb_in_queue(
                 if broken is not None:
                     # What the nodes still said before the job ended is closer to the cause.
                     failed = [check for check in checks if check.verdict == "fail"]
-                    checks = failed or [broken]
+                    checks = failed if failed and answers.nodes else [broken]
                 results.append(RungResult(name, tuple(checks), watch.seconds()))
                 if results[-1].is_defect:
                     break
         facts = tuple(read_facts(answers_folder))
-        return replace(_result(results, answers, str(place.path)), ranks=facts)
+        result = replace(_result(results, answers, str(place.path)), ranks=facts)
+        _report_bad_nodes(settings, result, answers, place.path.name)
+        return result
+
+
+def _report_bad_nodes(
+    settings: Settings, result: PreflightResult, answers: JobAnswers, job: str
+) -> None:
+    """Keep the nodes that a failed check blames. One that blames every node is about the site, not about nodes."""
+    for check in result.checks:
+        blamed = check.nodes if isinstance(check, PlacedCheck) else ()
+        if check.verdict == "fail" and 0 < len(blamed) < len(answers.nodes):
+            evidence = f"{check.name}: {check.value}"
+            report_bad_nodes(settings, blamed, FoundBy.PREFLIGHT, evidence, job)
 
 
 def _checks_of(
@@ -366,17 +383,22 @@ class QueueWatch:
             f"the queue takes the job and starts it within {show_duration(self._wait_seconds)}",
         )
         try:
+            refused = self._submit(rule)
+            yield refused or self._wait_for_begin(rule)
+        finally:
+            # Also where a signal ended us between the submission and its answer: the job has our mark.
+            if self._job.was_submitted() and not self._scheduler.state(self._job).final:
+                self._scheduler.cancel(self._job, grace_seconds=8)
+
+    def _submit(self, rule: Rule) -> PlacedCheck | None:
+        """Submit the job; return why the queue refused it, or None."""
+        try:
             self._scheduler.submit(self._job)
         except (JobError, ProgramError) as error:
-            yield rule.broken(
+            return rule.broken(
                 str(error), remedy="Change jobs.environment as the queue's words say."
             )
-            return
-        try:
-            yield self._wait_for_begin(rule)
-        finally:
-            if not self._scheduler.state(self._job).final:
-                self._scheduler.cancel(self._job, grace_seconds=8)
+        return None
 
     def _wait_for_begin(self, rule: Rule) -> PlacedCheck | None:
         deadline = time.monotonic() + self._wait_seconds

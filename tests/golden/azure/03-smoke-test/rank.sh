@@ -3,6 +3,19 @@
 # shellcheck disable=SC2016,SC2034,SC2054 # values in single quotes stay as they are
 set -euo pipefail
 
+# Compiled kernels are kept on the node's own disk: on a shared one, ranks of many nodes meet half-written files (triton
+# issue 11512, pytorch issue 173679) and the file server meets all of them. What the site or the user set is left alone.
+cache=${RUNBOOK_CACHE:-/tmp/runbook-cache-$(id -u)}
+(umask 077 && mkdir -p -- "$cache") 2>/dev/null || true
+# In /tmp anyone may have made that name first.
+if [[ ! -O $cache || ! -w $cache ]]; then cache=$(mktemp -d); fi
+export TRITON_CACHE_DIR=${TRITON_CACHE_DIR:-$cache/triton}
+export TORCHINDUCTOR_CACHE_DIR=${TORCHINDUCTOR_CACHE_DIR:-$cache/inductor}
+export TORCH_EXTENSIONS_DIR=${TORCH_EXTENSIONS_DIR:-$cache/extensions}
+export CUDA_CACHE_PATH=${CUDA_CACHE_PATH:-$cache/cuda}
+export MIOPEN_USER_DB_PATH=${MIOPEN_USER_DB_PATH:-$cache/miopen}
+export MIOPEN_CUSTOM_CACHE_DIR=${MIOPEN_CUSTOM_CACHE_DIR:-$cache/miopen}
+
 arguments=(
   --num-layers 12
   --hidden-size 512

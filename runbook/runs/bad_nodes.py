@@ -1,0 +1,179 @@
+"""Nodes that were found bad, by site: with the evidence, until they are forgiven or the entry expires."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from runbook.core.files import read_lines
+from runbook.core.processes import user_name
+from runbook.core.table import Row
+from runbook.core.units import show_duration
+from runbook.params import Settings
+from runbook.plan_file.json_records import append_line
+from runbook.runs.run_folder import runs_folder
+
+FILE_NAME = "bad_nodes.jsonl"
+DAY = 86_400.0
+EXCLUDE = "exclude"
+"""Slurm's directive. PBS has no counterpart: qsub can ask for a host, and not for any other one."""
+
+
+class FoundBy(StrEnum):
+    """What found a node bad."""
+
+    PREFLIGHT = "preflight"
+    FAILURE = "failure"
+    SLOW_RANK = "slow rank"
+    PERSON = "person"
+
+
+LIFETIMES = {
+    FoundBy.PREFLIGHT: 2 * DAY,
+    FoundBy.FAILURE: 7 * DAY,
+    FoundBy.SLOW_RANK: 1 * DAY,
+    FoundBy.PERSON: 30 * DAY,
+}
+"""Seconds after which an entry expires: a slow node is often another job's fault, a broken GPU waits for an engineer."""
+
+
+@dataclass(frozen=True)
+class BadNode:
+    """One reason to leave a node out."""
+
+    node: str
+    found_by: FoundBy
+    evidence: str
+    run: str
+    job: str
+    found: float
+    """Seconds since 1970."""
+    expires: float
+    """Seconds since 1970."""
+
+    def describe(self) -> str:
+        """Return the entry as one line for people."""
+        age = show_duration(max(0.0, time.time() - self.found))
+        return f"{self.node} ({self.found_by}, {age} ago): {self.evidence}"
+
+
+def bad_nodes_file(settings: Settings) -> Path:
+    """Return where the bad nodes of a run's site are kept, next to the runs that use the site."""
+    return runs_folder(settings.project) / settings.site.site / FILE_NAME
+
+
+def report_bad_nodes(
+    settings: Settings, nodes: Sequence[str], found_by: FoundBy, evidence: str, job: str
+) -> list[BadNode]:
+    """Add an entry for each node. Nothing is kept on a site without a queue, which has one node."""
+    if settings.site.scheduler == "local":
+        return []
+    now = time.time()
+    entries = []
+    for node in nodes:
+        expires = now + LIFETIMES[found_by]
+        entry = BadNode(node, found_by, evidence[:300], settings.name, job, now, expires)
+        append_line(bad_nodes_file(settings), asdict(entry))
+        entries.append(entry)
+    return entries
+
+
+def forgive_nodes(path: Path, nodes: Sequence[str]) -> list[str]:
+    """Forgive nodes, or all where none is named; return those that had an entry."""
+    now = time.time()
+    known = {entry.node for entry in read_bad_nodes(path, now)}
+    forgiven = sorted(known & set(nodes) if nodes else known)
+    for node in forgiven:
+        append_line(path, {"node": node, "forgiven": now, "by": user_name()})
+    return forgiven
+
+
+def read_bad_nodes(path: Path, now: float) -> list[BadNode]:
+    """Return the entries that hold at a time: neither expired nor forgiven after they were made."""
+    return parse_bad_nodes(read_lines(path), now)
+
+
+def parse_bad_nodes(lines: Sequence[Mapping[str, Any]], now: float) -> list[BadNode]:
+    """Return the newest entry of each node that still holds.
+
+    >>> made = {"node": "n1", "found_by": "failure", "evidence": "Xid 79", "run": "r", "job": "j", "found": 1.0}
+    >>> [entry.node for entry in parse_bad_nodes([{**made, "expires": 9.0}], now=2.0)]
+    ['n1']
+    >>> parse_bad_nodes([{**made, "expires": 9.0}, {"node": "n1", "forgiven": 1.5}], now=2.0)
+    []
+    """
+    newest: dict[str, BadNode] = {}
+    for values in lines:
+        node = str(values.get("node", ""))
+        if "forgiven" in values:
+            newest.pop(node, None)
+        elif node and values.get("found_by") in FoundBy.__members__.values():
+            newest[node] = BadNode(**{**values, "found_by": FoundBy(values["found_by"])})
+    return [entry for entry in newest.values() if entry.expires > now]
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """Which bad nodes the next job leaves out, and which it cannot."""
+
+    left_out: tuple[BadNode, ...] = ()
+    kept: tuple[BadNode, ...] = ()
+    why_kept: str = ""
+
+    def as_text(self) -> str:
+        """Return what a person is told before the job is submitted. Empty where no node is known as bad."""
+        lines = [f"Left out: {entry.describe()}" for entry in self.left_out]
+        lines += [f"Known as bad, and not left out: {entry.describe()}" for entry in self.kept]
+        if self.kept:
+            lines.append(self.why_kept)
+        return "\n".join(lines)
+
+
+def choose_exclusion(
+    settings: Settings, entries: Sequence[BadNode], nodes_wanted: int
+) -> Exclusion:
+    """Decide which nodes a job leaves out; none where the site would not have enough nodes left."""
+    if not entries:
+        return Exclusion()
+    if settings.site.scheduler != "slurm":
+        why = "PBS cannot leave out a node: ask the site to take it offline (pbsnodes -o), or name the hosts in select."
+        return Exclusion(kept=tuple(entries), why_kept=why)
+    total = settings.site.hardware.nodes
+    if total and total - len(entries) < nodes_wanted:
+        why = f"The job needs {nodes_wanted} of the site's {total} nodes."
+        return Exclusion(kept=tuple(entries), why_kept=why)
+    return Exclusion(left_out=tuple(entries))
+
+
+def without_bad_nodes(settings: Settings, nodes_wanted: int) -> tuple[Settings, Exclusion]:
+    """Return settings whose jobs leave out the site's bad nodes, and what was decided."""
+    entries = read_bad_nodes(bad_nodes_file(settings), time.time())
+    exclusion = choose_exclusion(settings, entries, nodes_wanted)
+    if not exclusion.left_out:
+        return settings, exclusion
+    site = settings.site
+    names = [site.directives[EXCLUDE]] if EXCLUDE in site.directives else []
+    names += [entry.node for entry in exclusion.left_out]
+    directives = {**site.directives, EXCLUDE: ",".join(names)}
+    return replace(settings, site=site.model_copy(update={"directives": directives})), exclusion
+
+
+def bad_node_rows(entries: Sequence[BadNode]) -> list[Row]:
+    """Return a row for each entry."""
+    now = time.time()
+    rows: list[Row] = []
+    for entry in entries:
+        rows.append(
+            {
+                "node": entry.node,
+                "found by": str(entry.found_by),
+                "evidence": entry.evidence,
+                "run": entry.run,
+                "job": entry.job,
+                "age": show_duration(max(0.0, now - entry.found)),
+                "expires in": show_duration(max(0.0, entry.expires - now)),
+            }
+        )
+    return rows

@@ -1,0 +1,20 @@
+"""`runbook nodes`: add, show, forgive."""
+
+from __future__ import annotations
+
+import json
+
+
+def test_a_node_is_added_with_a_reason_shown_and_forgiven(runbook):
+    added = runbook(
+        "nodes", "azure-175b", "--add", "ccw-hpc-7", "--because", "ECC errors", "--json"
+    )
+    (row,) = json.loads(added.out)
+    assert (row["node"], row["found by"], row["evidence"]) == ("ccw-hpc-7", "person", "ECC errors")
+    assert "ccw-hpc-7" in runbook("nodes", "azure-175b").out
+    assert json.loads(runbook("nodes", "azure-175b", "--forgive", "all", "--json").out) == []
+    assert "No node of azure is known as bad." in runbook("nodes", "azure-175b").out
+
+
+def test_a_node_without_a_reason_is_wrong_usage(runbook):
+    assert runbook("nodes", "azure-175b", "--add", "n1").code == 2

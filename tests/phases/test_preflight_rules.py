@@ -1,0 +1,380 @@
+"""The rules of the preflight ladder: each defect is named by check and node, and sound nodes break none."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from runbook.node_checks.answers import MARK
+from runbook.node_checks.mounts import parse_mounts
+from runbook.phases.p01_environment.preflight.expectations import Expectations
+from runbook.phases.p01_environment.preflight.group_rules import (
+    bandwidth_check,
+    groups_check,
+    meeting_check,
+    rank_presence_check,
+    transport_check,
+)
+from runbook.phases.p01_environment.preflight.host_rules import host_checks
+from runbook.phases.p01_environment.preflight.job_answers import JobAnswers, parse_job_answers
+from runbook.phases.p01_environment.preflight.link_rules import link_checks
+from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck
+from runbook.phases.p01_environment.preflight.torch_rules import torch_checks
+
+GIB = 1 << 30
+EXPECTED = Expectations(
+    device="cpu",
+    accelerator=None,
+    devices_per_node=1,
+    cores_per_node=2,
+    fabric="",
+    network_bytes=0.125e9,
+    checkpoint_bytes=100 << 20,
+    walltime=300,
+    has_queue=True,
+    environment={},
+    framework="runbook",
+)
+HOST_FACTS = {
+    "software": {"python": "3.11.7", "packages": {"torch": "2.13.0", "numpy": "2.4.6"}},
+    "limits": {"memlock": None, "nofile": 65536, "nofile_hard": 65536, "nproc": None},
+    "memory": {
+        "total": 64 * GIB,
+        "available": 60 * GIB,
+        "limit": None,
+        "shm_total": 32 * GIB,
+        "shm_free": 32 * GIB,
+        "shm_writable": True,
+    },
+    "cores": {
+        "cores": 2,
+        "quota": None,
+        "model": "Xeon",
+        "loop_seconds": 0.005,
+        "slowest_core": 1,
+        "slowest_seconds": 0.006,
+    },
+    "scratch": {"folder": "/tmp", "free": 10 * GIB, "free_inodes": 10**6},
+    "tools": {"nvcc": "", "driver": ""},
+    "interfaces": {
+        "interfaces": {
+            "lo": {"address": "127.0.0.1", "is_up": True, "mtu": 65536},
+            "eth0": {"address": "10.0.0.1", "is_up": True, "mtu": 1500},
+            "ib0": {"address": "", "is_up": False, "mtu": 2044},
+        },
+        "infiniband": {},
+        "chosen": {"NCCL_SOCKET_IFNAME": "", "GLOO_SOCKET_IFNAME": "eth0"},
+    },
+    "names": {"own": "n1", "addresses": {"n1": ["127.0.1.1"], "n2": ["10.0.0.2"]}, "errors": {}},
+    "caches": {
+        "TRITON_CACHE_DIR": {
+            "folder": "/tmp/cache/triton",
+            "is_set": True,
+            "file_system": "ext4",
+            "is_shared": False,
+            "error": "",
+        }
+    },
+    "folder 0": {
+        "folder": "/run",
+        "file_system": "nfs4",
+        "mount_point": "/run",
+        "read_only": False,
+        "free": 10 * GIB,
+        "free_inodes": 10**6,
+        "token": "same",
+        "errors": {},
+        "unseen": [],
+    },
+    "clock": {"ahead": 0.0},
+}
+"""What a sound node says in the first rung."""
+
+
+def line(rung: str, node: str, part: str, facts: object, state: str = "done") -> str:
+    answer = {"rung": rung, "node": node, "part": part, "state": state, "time": 1.0}
+    return f"{MARK}{json.dumps({**answer, 'facts': facts, 'error': ''})}"
+
+
+def job_of(*lines: str) -> JobAnswers:
+    """The answers of a job on two nodes."""
+    job = line("job", "", "nodes", {"nodes": "n1 n2", "time_left": "4:59", "port": 50000})
+    return parse_job_answers("\n".join([job, *lines]))
+
+
+def hosts(part: str = "", **changes: object) -> JobAnswers:
+    """Two nodes, of which n2 differs in some facts of one part."""
+    lines = []
+    for node in ("n1", "n2"):
+        for name, facts in HOST_FACTS.items():
+            own = {**facts, **changes} if node == "n2" and name == part else facts
+            lines.append(line("hosts", node, name, own))
+    return job_of(*lines)
+
+
+def broken(checks: list[PlacedCheck]) -> list[PlacedCheck]:
+    return [check for check in checks if check.verdict != "pass"]
+
+
+def test_sound_nodes_break_no_rule():
+    assert broken(host_checks(hosts(), EXPECTED)) == []
+
+
+MEMORY = HOST_FACTS["memory"]
+INTERFACES = HOST_FACTS["interfaces"]
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "changes", "value"),
+    [
+        ("locked memory", "limits", {"memlock": 65536}, "n2: 64.0 KiB"),
+        ("open files", "limits", {"nofile": 256}, "n2: 256 open files"),
+        ("processes", "limits", {"nproc": 100}, "n2: 100 processes"),
+        ("shared memory", "memory", {"shm_total": 16 << 20}, "n2: /dev/shm has 16.0 MiB"),
+        ("shared memory", "memory", {"shm_free": 0}, "0 B free"),
+        ("host memory", "memory", {"limit": 512 << 20}, "the job may use 512 MiB"),
+        ("cores of a node", "cores", {"cores": 1}, "1 cores, the site states 2"),
+        ("cores of a node", "cores", {"quota": 0.5}, "0.5 cores"),
+        ("slow core", "cores", {"slowest_seconds": 0.02}, "n2: core 1 needs 4.0 times"),
+        ("temporary folder", "scratch", {"free": 1 << 20}, "/tmp has 1.00 MiB free"),
+        ("names of the nodes", "names", {"errors": {"n1": "not known"}}, "n2: n1: not known"),
+        (
+            "names of the nodes",
+            "names",
+            {"own": "n2", "addresses": {"n1": ["127.0.1.1"]}},
+            "n1 is 127.0.1.1, which is this node itself",
+        ),
+        ("versions", "software", {"packages": {"torch": "2.12.0", "numpy": "2.4.6"}}, "torch 2.13.0 on n1, 2.12.0 on n2"),
+        ("versions", "software", {"packages": {"torch": None, "numpy": "2.4.6"}}, "torch 2.13.0 on n1, (none) on n2"),
+        ("shared folder", "folder 0", {"token": "other"}, "a stale view"),
+        ("shared folder", "folder 0", {"token": "No such file or directory"}, "No such file"),
+        ("shared folder", "folder 0", {"errors": {"write": "Read-only file system"}}, "write: Read-only"),
+        ("shared folder", "folder 0", {"errors": {"write": "No space left on device"}}, "No space left"),
+        ("shared folder", "folder 0", {"free": 1 << 20}, "a checkpoint needs 100 MiB"),
+        ("shared folder", "folder 0", {"free_inodes": 3}, "3 inodes free"),
+        ("shared folder", "folder 0", {"unseen": ["n1"]}, "does not show what was written by n1"),
+        ("clock of a node", "clock", {"ahead": -90.0}, "1 min 30 s ahead of that of the files"),
+        (
+            "network interface",
+            "interfaces",
+            {"chosen": {"GLOO_SOCKET_IFNAME": "eth7"}},
+            "n2: GLOO_SOCKET_IFNAME=eth7: there is no such interface",
+        ),
+        ("network interface", "interfaces", {"chosen": {"NCCL_SOCKET_IFNAME": "ib0"}}, "ib0 is down"),
+        ("network interface", "interfaces", {"chosen": {"NCCL_SOCKET_IFNAME": "lo"}}, "lo reaches no other node"),
+    ],
+)  # fmt: skip
+def test_a_defect_of_one_node_is_named_with_that_node(name, part, changes, value):
+    (check,) = broken(host_checks(hosts(part, **changes), EXPECTED))
+    assert (check.name, check.verdict, value in check.value) == (name, "fail", True), check
+    assert "n2" in check.nodes and check.remedy and check.rule
+
+
+def test_a_shared_or_read_only_cache_is_named():
+    cache = HOST_FACTS["caches"]["TRITON_CACHE_DIR"]
+    for change, words in (
+        ({"is_shared": True, "file_system": "nfs4"}, "is on nfs4"),
+        ({"error": "Read-only file system"}, "Read-only"),
+    ):
+        answers = hosts("caches", TRITON_CACHE_DIR={**cache, **change})
+        (check,) = broken(host_checks(answers, EXPECTED))
+        assert (check.name, words in check.value) == ("caches of kernels", True)
+
+
+def test_the_remedy_for_an_interface_lists_that_nodes_own_devices():
+    interfaces = {**INTERFACES["interfaces"], "hsn0": {"address": "10.1.0.2", "is_up": True}}
+    answers = hosts("interfaces", interfaces=interfaces, chosen={"NCCL_SOCKET_IFNAME": "ens5"})
+    (check,) = broken(host_checks(answers, EXPECTED))
+    assert check.remedy == "Name one that these nodes have: n2: eth0, hsn0."
+
+
+def test_a_node_without_an_answer_fails_by_name():
+    lines = [line("hosts", "n1", name, facts) for name, facts in HOST_FACTS.items()]
+    (check,) = host_checks(job_of(*lines), EXPECTED)
+    assert (check.name, check.nodes) == ("answers (hosts)", ("n2",))
+
+
+def test_a_question_that_hangs_is_named_with_its_node():
+    lines = []
+    for node in ("n1", "n2"):
+        for name, facts in HOST_FACTS.items():
+            if (node, name) == ("n2", "folder 0"):
+                lines.append(line("hosts", node, name, {"seconds": 30.0}, "hung"))
+            else:
+                lines.append(line("hosts", node, name, facts))
+    (check,) = broken(host_checks(job_of(*lines), EXPECTED))
+    assert check.name == "shared folder" and "no answer within 30 s: it hangs" in check.value
+
+
+def test_a_queue_that_grants_less_time_is_named():
+    long_job = replace(EXPECTED, walltime=7200)
+    (check,) = broken(host_checks(hosts(), long_job))
+    assert (check.name, check.value) == ("time granted", "4 min 59 s of 2 h that were asked for")
+
+
+def test_a_laptop_without_a_queue_may_have_little_locked_memory():
+    alone = replace(EXPECTED, has_queue=False)
+    assert broken(host_checks(hosts("limits", memlock=65536), alone)) == []
+
+
+SPEED = {"tflops": 0.15, "bytes_per_second": 12e9, "product_is_right": True}
+TORCH_FACTS = {
+    "ended": "well",
+    "version": "2.13.0",
+    "cuda": None,
+    "devices": [],
+    "speeds": [SPEED],
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "value"),
+    [
+        ({}, "", ""),
+        ({"ended": "signal", "signal": "SIGILL", "words": ""}, "import of torch", "ended by SIGILL (an instruction"),
+        ({"ended": "failed", "exit_code": 1, "words": "x\nlibcudart"}, "import of torch", "exit code 1: libcudart"),
+        ({"ended": "hung", "seconds": 90.0}, "import of torch", "no answer within 90 s"),
+        ({"speeds": [{**SPEED, "tflops": 0.05}]}, "speed of products", "n2: 0.05 TFLOP/s"),
+        ({"speeds": [{**SPEED, "bytes_per_second": 3e9}]}, "speed of memory", "n2: 3 GB/s"),
+        ({"speeds": [{**SPEED, "product_is_right": False}]}, "matrix product", "n2 device 0"),
+    ],
+)  # fmt: skip
+def test_what_torch_says_of_a_node(changes, name, value):
+    lines = [
+        line("torch", "n1", "torch", TORCH_FACTS),
+        line("torch", "n2", "torch", {**TORCH_FACTS, **changes}),
+    ]
+    found = broken(torch_checks(job_of(*lines), EXPECTED))
+    assert [check.name for check in found] == ([name] if name else [])
+    assert all(value in check.value and check.nodes == ("n2",) for check in found), found
+
+
+LINK_FACTS = {
+    "port": 50000,
+    "stage": "done",
+    "error": "",
+    "address": "10.0.0.2",
+    "data_port": 40001,
+    "round_trip": 1e-4,
+    "quickest_trip": 5e-5,
+    "clock_offset": 1e-5,
+    "bytes_per_second": 1e8,
+}
+
+
+def links(**changes: object) -> JobAnswers:
+    """Two nodes that call each other; what n1 finds on the way to n2 differs."""
+    listening = {"port": 50000, "address": "10.0.0.1"}
+    return job_of(
+        line("peers", "n1", "listen", listening),
+        line("peers", "n2", "listen", listening),
+        line("peers", "n1", "to n2", {**LINK_FACTS, **changes}),
+        line("peers", "n2", "to n1", LINK_FACTS),
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "value"),
+    [
+        ({}, "", ""),
+        ({"stage": "meeting port", "error": "timed out"}, "links between nodes", "a firewall between the nodes"),
+        ({"stage": "data port", "error": "timed out"}, "links between nodes", "10.0.0.2:40001: timed out"),
+        ({"stage": "large messages", "error": "timed out"}, "links between nodes", "MTU"),
+        ({"clock_offset": 5.0}, "clocks between nodes", "n2 is 5.00 s ahead of n1"),
+        ({"quickest_trip": 0.4}, "latency", "n1 to n2: 0.40 s"),
+        ({"bytes_per_second": 1.25e6}, "bandwidth between nodes", "n1 to n2: 0.0013 GB/s"),
+    ],
+)  # fmt: skip
+def test_what_a_link_says(changes, name, value):
+    found = broken(link_checks(links(**changes), EXPECTED))
+    assert [check.name for check in found] == ([name] if name else [])
+    assert all(value in check.value for check in found), found
+
+
+def rank(number: int, **changes: object) -> dict[str, object]:
+    group = {
+        "bytes": 1 << 24,
+        "seconds": 0.1,
+        "bus_bytes_per_second": 1e8,
+        "sum_is_right": True,
+        "backend": "gloo",
+    }
+    sums = [
+        {"name": "DATA_PARALLEL_GROUP", "ranks": [0, 1], "first_seconds": 0.1, "sum_is_right": True}
+    ]
+    facts = {
+        "rank": number,
+        "host": f"n{number + 1}",
+        "time": 100.0 + number,
+        "errors": {},
+        "error_times": {},
+        "current": None,
+        "group": group,
+        "groups": {"layout": "1x1x1", "num_groups": 28, "sums": sums},
+    }
+    return {**facts, **changes}
+
+
+def test_ranks_that_meet_and_use_every_group_pass():
+    facts = [rank(0), rank(1)]
+    checks = [
+        rank_presence_check(facts, 2, ""),
+        meeting_check(facts, 2),
+        groups_check(facts, EXPECTED),
+        bandwidth_check(facts, EXPECTED),
+    ]
+    assert {check.verdict for check in checks} == {"pass"}
+    assert "5 with" not in checks[2].value and "DATA_PARALLEL_GROUP" in checks[2].value
+
+
+def test_half_of_the_ranks_missing_is_a_failure():
+    check = rank_presence_check([rank(0)], 2, "ImportError: libfoo")
+    assert check.verdict == "fail"
+    assert (
+        check.value
+        == "1 of 2 ranks answered; nothing came from rank 1. Last words: ImportError: libfoo"
+    )
+
+
+def test_the_first_error_of_the_rank_that_failed_first_is_told():
+    late = {"errors": {"group": "RuntimeError: connection closed"}, "error_times": {"group": 160.0}}
+    early = {
+        "errors": {"group": "RefusedError: no GPU of its own"},
+        "error_times": {"group": 101.0},
+    }
+    check = meeting_check([rank(0, group=None, **late), rank(1, group=None, **early)], 2)
+    assert check.value.startswith("rank 1 on n2: RefusedError: no GPU of its own (1 other ranks")
+    assert check.nodes == ("n2",)
+
+
+def test_a_group_that_hangs_is_told_by_its_name():
+    step = {"step": "all-reduce over TENSOR_MODEL_PARALLEL_GROUP", "since": 110.0, "hung": True}
+    check = groups_check(
+        [rank(0, groups=None, current=step), rank(1, groups=None, current=step)], EXPECTED
+    )
+    assert check.verdict == "fail"
+    assert (
+        "Waiting in all-reduce over TENSOR_MODEL_PARALLEL_GROUP: rank 0, 1 on n1, n2" in check.value
+    )
+
+
+def test_ten_megabits_do_not_pass_next_to_a_stated_gigabit():
+    slow = {**rank(0)["group"], "bus_bytes_per_second": 1.25e6}
+    assert bandwidth_check([rank(0, group=slow), rank(1, group=slow)], EXPECTED).verdict == "fail"
+
+
+def test_sockets_fail_where_the_site_names_a_fabric():
+    gpus = replace(EXPECTED, device="H100-SXM", fabric="verbs")
+    text = "n1:1:2 [0] NCCL INFO Using network {}\n"
+    assert transport_check(text.format("Socket"), 2, gpus).verdict == "fail"
+    assert transport_check(text.format("IB"), 2, gpus).verdict == "pass"
+    assert transport_check("", 2, gpus).verdict == "unknown"
+
+
+def test_a_mount_is_found_by_the_longest_point_that_holds_the_path():
+    text = "1 1 0:1 / / rw - ext4 a rw\n2 1 0:2 / /home rw - lustre b rw\n3 1 0:3 / /homes ro - nfs c rw\n"
+    assert parse_mounts(text, "/home/me").is_shared
+    assert not parse_mounts(text, "/var").is_shared
+    assert parse_mounts(text, "/homes/x").is_read_only

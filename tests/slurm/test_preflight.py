@@ -1,0 +1,115 @@
+"""The preflight ladder on a real Slurm of two nodes: sound nodes pass, and a defect is named with its node."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from two_nodes import BIN, Cluster, Project, wait_until
+
+pytestmark = pytest.mark.slurm
+PACKAGES = Path(torch.__file__).parents[1]
+
+
+def climb(project: Project, *words: str, limits: str = "") -> dict[str, object]:
+    """What `runbook preflight` prints; `limits` are shell words before it."""
+    argv = f"{limits} exec '{BIN}/runbook' preflight queued --json --runs '{project.runs}' \"$@\""
+    ended = subprocess.run(
+        ["bash", "-c", argv, "preflight", *words],
+        cwd=project.root,
+        env=project.cluster.environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ended.stdout, ended.stderr + project.logs()
+    found: dict[str, object] = json.loads(ended.stdout)
+    assert ended.returncode == (1 if found["defect"] else 0)
+    return found
+
+
+def broken(found: dict[str, object]) -> dict[str, dict[str, object]]:
+    """The checks that fail, by name."""
+    return {check["name"]: check for check in found["checks"] if check["verdict"] == "fail"}
+
+
+@pytest.fixture
+def on_node2(cluster: Cluster) -> Iterator[Callable[[str], None]]:
+    """Run shell words in the second node's own mounts and network; afterwards it is started anew."""
+
+    def do(script: str) -> None:
+        starter = (cluster.folder / "run" / "node2.pid").read_text().strip()
+        children = Path(f"/proc/{starter}/task/{starter}/children").read_text().split()
+        entered = ["nsenter", "-t", children[0], "-m", "-n", "-u", "-p", "--"]
+        subprocess.run([*entered, "bash", "-ec", script], check=True)
+
+    yield do
+    cluster.do("crash", "node2")
+    cluster.do("boot", "node2")
+    cluster.wait_idle()
+
+
+@pytest.mark.training
+def test_sound_nodes_pass_every_rung(project: Project, cluster: Cluster):
+    found = climb(project)
+    assert broken(found) == {} and found["defect"] is None and found["not_asked"] == []
+    names = {check["name"] for check in found["checks"]}
+    assert names >= {"shared folder", "import of torch", "links between nodes", "process groups"}
+    assert set(found["nodes"]) == {"node1", "node2"}
+    assert not cluster.ask("squeue", "-h")
+
+
+def test_defects_of_a_node_are_named_with_it_before_torch_is_imported(
+    project: Project, cluster: Cluster, on_node2, tmp_path: Path
+):
+    """Five at once, because the first rung judges each by itself."""
+    (installed,) = PACKAGES.glob("torch-*.dist-info")
+    other = re.sub(r"(?m)^Version: .*", "Version: 2.12.0", (installed / "METADATA").read_text())
+    (tmp_path / "METADATA").write_text(other)
+    own_hosts = (cluster.folder / "hosts").read_text().replace(" node1\n", " nobody\n")
+    (tmp_path / "hosts").write_text(own_hosts)
+    on_node2(
+        f"""
+        mount -t tmpfs -o size=16m tmpfs /dev/shm
+        mount --bind '{tmp_path}/METADATA' '{installed}/METADATA'
+        mount --bind '{tmp_path}/hosts' /etc/hosts
+        """
+    )
+    found = climb(project, limits="ulimit -l 64; ulimit -n 300;")
+    checks = broken(found)
+    assert found["not_asked"] == ["torch", "peers", "groups"]
+    assert checks["shared memory"]["nodes"] == ["node2"]
+    assert "2.12.0 on node2" in checks["versions"]["value"]
+    assert checks["names of the nodes"]["nodes"] == ["node2"]
+    assert "64.0 KiB" in checks["locked memory"]["value"]
+    assert "300 open files" in checks["open files"]["value"]
+
+
+def test_a_folder_that_one_node_cannot_write_is_named(project: Project, on_node2):
+    (project.runs / "queued").mkdir(parents=True, exist_ok=True)
+    run = project.runs / "queued"
+    on_node2(f"mount --bind '{run}' '{run}' && mount -o remount,ro,bind '{run}'")
+    checks = broken(climb(project))
+    assert checks["shared folder"]["nodes"] == ["node2"]
+    assert "Read-only file system" in checks["shared folder"]["value"]
+
+
+def test_a_time_limit_is_named_without_a_job(project: Project):
+    found = climb(
+        project, "--set", "jobs.training.partition=short", "--set", "jobs.training.nodes=1"
+    )
+    assert broken(found).keys() == {"limits of jobs.training"} and found["job"] == ""
+
+
+def test_a_preflight_that_is_ended_leaves_neither_lock_nor_job(project: Project, cluster: Cluster):
+    process = project.start("preflight", "queued")
+    wait_until(lambda: cluster.ask("squeue", "-h") or process.poll() is not None, "its job", 60)
+    process.terminate()
+    process.communicate(timeout=60)
+    assert not (project.runs / "queued" / "lock.json").exists()
+    wait_until(lambda: not cluster.ask("squeue", "-h"), "an empty queue", 30)
