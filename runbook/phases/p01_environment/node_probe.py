@@ -18,7 +18,23 @@ from runbook.planning import FULL, Check, Plan
 ProbeAnswer = Mapping[str, Any]
 """What a rank of the probe wrote; training/probe.py makes it."""
 PROBE_LIMIT_SECONDS = 600
-MEASURED = ("all-reduce", "clocks", "writing")
+MEASURED = (
+    "all-reduce",
+    "clocks",
+    "writing",
+    "host memory",
+    "temporary folder",
+    "shared memory",
+    "shared folder",
+    "speed of products",
+    "speed of memory",
+    "process groups",
+    "clocks between nodes",
+    "latency",
+    "bandwidth between nodes",
+    "time granted",
+    "port",
+)
 """Checks whose value is a speed or a moment: different each time it is asked."""
 NEEDED = ("torch", "megatron-core", "numpy")
 LIBRARIES = {"cuda": "CUDA", "hip": "ROCm", "nccl": "NCCL"}

@@ -1,7 +1,6 @@
 """01-environment: set the machine up, and check whether it suffices for the plan."""
 
 import time
-from dataclasses import replace
 from pathlib import Path
 
 from runbook.core import shell
@@ -88,14 +87,14 @@ def check_nodes(open_phase: OpenPhase) -> CheckTable:
             title="What was measured now",
         )
     # The record's verdicts are to be the same whenever nothing changed: its figures are under "nodes".
-    return open_phase.check([_without_figures(check) for check in result.checks])
+    return open_phase.check([_for_record(check) for check in result.checks])
 
 
-def _without_figures(check: Check) -> Check:
-    """Return a check whose value is a speed or a moment without it, where it passed."""
-    if check.name in MEASURED and check.verdict == "pass":
-        return replace(check, value="as measured")
-    return check
+def _for_record(check: Check) -> Check:
+    """Return a check as the record keeps it: with no place of its own, and where it passed without its figures."""
+    is_figure = check.name in MEASURED and check.verdict == "pass"
+    value = "as measured" if is_figure else check.value
+    return Check(check.name, check.verdict, value, check.rule, check.remedy)
 
 
 def check_machine(open_phase: OpenPhase) -> CheckTable:
