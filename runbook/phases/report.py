@@ -76,9 +76,8 @@ def read_front_page(folder: Path) -> run_pages.FrontPage:
     tiles: list[tuple[str, str, str]] = []
     if trained:
         tiles = training_results.headline(trained[-1], training_results.device_rates(settings))
-    return run_pages.FrontPage(
-        sample, comparison, tiles, read_scores(folder), _bad_node_facts(folder, settings)
-    )
+    bad_nodes = _bad_node_facts(folder, settings)
+    return run_pages.FrontPage(sample, comparison, tiles, read_scores(folder), facts=bad_nodes)
 
 
 def _bad_node_facts(folder: Path, settings: params.Settings) -> list[tuple[str, str]]:

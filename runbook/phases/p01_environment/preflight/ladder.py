@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from math import gcd
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,7 @@ class PreflightResult:
 
 def _check_dict(check: Check) -> dict[str, Any]:
     """Return a check with the place it is about, which a question without a job does not have."""
-    return {"where": "", "nodes": [], **asdict(check)}
+    return {"where": "", "nodes": [], **check.as_dict()}
 
 
 def climb(

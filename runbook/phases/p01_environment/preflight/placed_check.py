@@ -26,7 +26,7 @@ class Rule:
 
     def passed(self, value: str, where: str = "") -> PlacedCheck:
         """Return the check that holds."""
-        return PlacedCheck(self.name, "pass", value, self.text, "", where)
+        return PlacedCheck(self.name, "pass", value, self.text, where=where)
 
     def broken(
         self, value: str, nodes: Sequence[str] = (), *, remedy: str = "", verdict: str = "fail"
@@ -34,4 +34,6 @@ class Rule:
         """Return the check that does not hold, with the nodes to blame."""
         where = ", ".join(nodes)
         text = remedy or self.remedy
-        return PlacedCheck(self.name, verdict, value, self.text, text, where, tuple(nodes))
+        return PlacedCheck(
+            self.name, verdict, value, self.text, text, where=where, nodes=tuple(nodes)
+        )
