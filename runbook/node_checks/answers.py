@@ -35,7 +35,7 @@ class PartState(Enum):
 
 
 @dataclass(frozen=True)
-class Answer:
+class PartAnswer:
     """One line: what a node found for a part, or why it found nothing."""
 
     rung: str
@@ -115,7 +115,7 @@ class Rung:
         sys.stdout.flush()
 
 
-def read_answers(text: str) -> Iterator[Answer]:
+def read_answers(text: str) -> Iterator[PartAnswer]:
     """Yield the answers among the lines of a job's output. A line that was cut off is left out.
 
     A launcher may put the task's number before a line.
@@ -126,6 +126,6 @@ def read_answers(text: str) -> Iterator[Answer]:
             continue
         try:
             values = json.loads(content)
-            yield Answer(**{**values, "state": PartState(values["state"])})
+            yield PartAnswer(**{**values, "state": PartState(values["state"])})
         except (ValueError, TypeError, KeyError):
             continue

@@ -18,7 +18,7 @@ from runbook.phases.p01_environment.preflight.ladder import (
     RungResult,
     _report_bad_nodes,
 )
-from runbook.phases.p01_environment.preflight.placed_check import Rule
+from runbook.phases.p01_environment.preflight.placed_check import PlacedRule
 from runbook.results.failures.finder import find_cause, find_failures
 from runbook.runs.bad_nodes import (
     FoundBy,
@@ -97,8 +97,8 @@ def test_a_slow_rank_names_its_node():
 
 
 def test_a_check_that_blames_some_nodes_is_kept_and_one_that_blames_all_is_not(settings):
-    rule = Rule("slow core", "a rule", "a remedy")
-    both = Rule("locked memory", "a rule", "a remedy").broken("64 KiB", ["n1", "n2"])
+    rule = PlacedRule("slow core", "a rule", "a remedy")
+    both = PlacedRule("locked memory", "a rule", "a remedy").broken("64 KiB", ["n1", "n2"])
     rung = RungResult("hosts", (rule.broken("core 3", ["n2"]), both), 1.0)
     answers = JobAnswers(("n1", "n2"))
     _report_bad_nodes(settings, PreflightResult((rung,)), answers, "01-environment-preflight")

@@ -374,7 +374,7 @@ def test_sockets_fail_where_the_site_names_a_fabric():
 
 
 def test_a_mount_is_found_by_the_longest_point_that_holds_the_path():
-    text = "1 1 0:1 / / rw - ext4 a rw\n2 1 0:2 / /home rw - lustre b rw\n3 1 0:3 / /homes ro - nfs c rw\n"
-    assert parse_mounts(text, "/home/me").is_shared
+    text = "1 1 0:1 / / rw - ext4 a rw\n2 1 0:2 / /data rw - lustre b rw\n3 1 0:3 / /data2 ro - nfs c rw\n"
+    assert parse_mounts(text, "/data/me").is_shared
     assert not parse_mounts(text, "/var").is_shared
-    assert parse_mounts(text, "/homes/x").is_read_only
+    assert parse_mounts(text, "/data2/x").is_read_only

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from runbook.jobs.render.launch_commands import queue_values, rung_command, training_command
 from runbook.jobs.render.templating import fill, quote, site_commands
-from runbook.jobs.render.training_job import QueueJob, RenderedJob
+from runbook.jobs.render.training_job import QueuedTraining, RenderedJob
 from runbook.params import Job, Settings
 from runbook.plan_file.schema import PhasePlan
 
@@ -41,7 +41,7 @@ class PreflightQuestions:
     """What follows `python -m runbook.training.probe`."""
 
 
-class _PreflightJob(QueueJob):
+class _PreflightJob(QueuedTraining):
     """A job started as the training is, whose programs ask instead of training."""
 
     def __init__(

@@ -41,7 +41,7 @@ class RenderedJob:
     """Other files the job reads, by their path relative to the job's folder."""
 
 
-class QueueJob:
+class QueuedTraining:
     """One training as a job of Slurm or PBS.
 
     What is submitted, what every rank and node runs, what they read.
@@ -245,7 +245,7 @@ def render_job(
     require_values(settings)
     spec = plan.phases[phase]
     if settings.site.scheduler != "local":
-        return QueueJob(settings, spec, package).render()
+        return QueuedTraining(settings, spec, package).render()
     arguments = training_arguments(settings, spec)
     script = render_local(settings, spec, [python, "-m", "runbook.training", *arguments])
     files = {OWN_DEEPSPEED: deepspeed_file(settings, spec)} if spec.deepspeed else {}

@@ -7,7 +7,7 @@ from typing import Any
 from runbook.core.units import show_bytes, show_duration
 from runbook.phases.p01_environment.preflight import thresholds
 from runbook.phases.p01_environment.preflight.expectations import Expectations
-from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, Rule
+from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, PlacedRule
 
 RankFacts = Mapping[str, Any]
 """What a rank of the probe wrote; training/probe.py makes it."""
@@ -19,7 +19,7 @@ def rank_presence_check(
     facts: Sequence[RankFacts], world_size: int, last_words: str
 ) -> PlacedCheck:
     """Judge whether every rank wrote an answer. A missing one fails."""
-    rule = Rule(
+    rule = PlacedRule(
         "ranks",
         "every rank starts, as the trainer's would, and answers",
         "See err in the job's folder. A rank that never appears was not started, or ended while it imported torch.",
@@ -40,7 +40,7 @@ def meeting_check(facts: Sequence[RankFacts], world_size: int) -> PlacedCheck:
 
     What is told is the first error of the rank that failed first; errors after it are consequences.
     """
-    rule = Rule(
+    rule = PlacedRule(
         "rendezvous",
         "all ranks meet and sum over all of them within 60 s",
         "Look at that rank's node first: its log is in err of the job's folder. Then at the site's network variables.",
@@ -50,7 +50,7 @@ def meeting_check(facts: Sequence[RankFacts], world_size: int) -> PlacedCheck:
 
 def groups_check(facts: Sequence[RankFacts], expected: Expectations) -> PlacedCheck:
     """Judge whether each process group of the layout can be made and used, by its name."""
-    rule = Rule(
+    rule = PlacedRule(
         "process groups",
         "each process group of the plan is made in the trainer's order and sums within 60 s (laifs-container-recipes "
         "issue 44: a second group hung where one passed)",
@@ -82,7 +82,9 @@ def groups_check(facts: Sequence[RankFacts], expected: Expectations) -> PlacedCh
     return rule.passed(value)
 
 
-def _step_check(rule: Rule, facts: Sequence[RankFacts], part: str, num_ranks: int) -> PlacedCheck:
+def _step_check(
+    rule: PlacedRule, facts: Sequence[RankFacts], part: str, num_ranks: int
+) -> PlacedCheck:
     """Judge one part of the probe by what each rank of it found, and where those stand that found nothing."""
     unfinished = [rank for rank in facts if not rank.get(part)]
     if not unfinished:
@@ -138,7 +140,7 @@ def bandwidth_check(facts: Sequence[RankFacts], expected: Expectations) -> Place
         floor = thresholds.FABRIC_SHARE.value * expected.network_bytes
         stated = f"{expected.network_bytes / 1e9:g} GB/s that a node's adapters carry"
         text = f"a sum over all ranks is right, with at least {thresholds.FABRIC_SHARE.value:.0%} of the {stated}"
-    rule = Rule(
+    rule = PlacedRule(
         "all-reduce",
         text,
         "Look at which network NCCL took (NCCL_DEBUG=INFO in out), at the fabric's plug-in, and at hardware.network.",
@@ -162,7 +164,7 @@ def bandwidth_check(facts: Sequence[RankFacts], expected: Expectations) -> Place
 
 def transport_check(job_output: str, num_hosts: int, expected: Expectations) -> PlacedCheck:
     """Judge which network NCCL took: sockets where the site names a fabric fail."""
-    rule = Rule(
+    rule = PlacedRule(
         "transport",
         f"NCCL uses the site's fabric ({expected.fabric or 'none named'}), not sockets",
         "Load the module or mount the plug-in of this fabric (aws-ofi-nccl, aws-ofi-rccl), and look at NCCL's lines in out.",

@@ -8,7 +8,7 @@ from runbook.core.units import clock_seconds, show_bytes, show_duration
 from runbook.phases.p01_environment.preflight import thresholds
 from runbook.phases.p01_environment.preflight.expectations import Expectations
 from runbook.phases.p01_environment.preflight.job_answers import JOB, JobAnswers, NodeFacts
-from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, Rule
+from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, PlacedRule
 
 HOSTS = "hosts"
 Fault = Callable[[NodeFacts, Expectations], str]
@@ -22,7 +22,7 @@ GRANTED_SLACK_SECONDS = 90
 class NodeRule:
     """A rule that looks at each node alone."""
 
-    rule: Rule
+    rule: PlacedRule
     part: str
     fault: Fault
     shown: Callable[[NodeFacts], str]
@@ -201,7 +201,7 @@ def file_clock_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 NODE_RULES = (
     NodeRule(
-        Rule(
+        PlacedRule(
             "locked memory",
             f"{thresholds.MEMLOCK_FABRIC.source}",
             "Let the scheduler's daemon start with LimitMEMLOCK=infinity (systemd) and UsePAM off, or raise memlock in "
@@ -212,7 +212,7 @@ NODE_RULES = (
         lambda facts: _limit_text(facts["memlock"]),
     ),
     NodeRule(
-        Rule(
+        PlacedRule(
             "open files",
             f"at least {thresholds.OPEN_FILES.value:.0f}: {thresholds.OPEN_FILES.source}",
             "Put `ulimit -n` with the hard limit into the site's setup, or raise nofile in /etc/security/limits.d.",
@@ -222,7 +222,7 @@ NODE_RULES = (
         lambda facts: str(facts["nofile"] or UNLIMITED),
     ),
     NodeRule(
-        Rule(
+        PlacedRule(
             "processes",
             f"at least {thresholds.PROCESSES.value:.0f}: {thresholds.PROCESSES.source}",
             "Raise nproc in /etc/security/limits.d, or TasksMax of the scheduler's unit.",
@@ -232,7 +232,7 @@ NODE_RULES = (
         lambda facts: str(facts["nproc"] or UNLIMITED),
     ),
     NodeRule(
-        Rule(
+        PlacedRule(
             "shared memory",
             f"NCCL and data loaders put buffers there: {thresholds.SHM_GPU.source}",
             "In a container: --shm-size or a mount of the host's /dev/shm; on the node: mount -o remount,size=... /dev/shm.",
@@ -242,7 +242,7 @@ NODE_RULES = (
         lambda facts: f"{show_bytes(facts['shm_total'])} in /dev/shm",
     ),
     NodeRule(
-        Rule(
+        PlacedRule(
             "host memory",
             "the job's control group leaves memory for its processes",
             "Set jobs.<phase>.memory (Slurm: 0 is all of the node).",
@@ -252,7 +252,7 @@ NODE_RULES = (
         lambda facts: f"{show_bytes(facts['limit'] or facts['total'])}",
     ),
     NodeRule(
-        Rule(
+        PlacedRule(
             "cores of a node",
             "a process may use the cores that the site states",
             "Ask for them (jobs.<phase>.cpus_per_task), or correct hardware.cores_per_node.",
@@ -262,7 +262,7 @@ NODE_RULES = (
         lambda facts: f"{facts['cores']} cores",
     ),
     NodeRule(
-        Rule(
+        PlacedRule(
             "temporary folder",
             "the node's own disk takes caches and sockets",
             "Clean the node's /tmp, or name another folder in TMPDIR.",
@@ -272,7 +272,7 @@ NODE_RULES = (
         lambda facts: f"{facts['folder']}, {show_bytes(facts['free'])} free",
     ),
     NodeRule(
-        Rule(
+        PlacedRule(
             "names of the nodes",
             "every node's name resolves on every node, to another node's address",
             "Mend /etc/hosts or the DNS of these nodes; where a name leads to 127.0.1.1, gloo listens where nobody comes.",
@@ -282,7 +282,7 @@ NODE_RULES = (
         lambda facts: f"{len(facts['addresses'])} names resolve",
     ),
     NodeRule(
-        Rule(
+        PlacedRule(
             "caches of kernels",
             "caches of compiled kernels take files, on the node's own disk (triton issue 11512, pytorch issue 173679)",
             "Unset these variables: jobs then put the caches below /tmp. Or name a folder on the node's own disk.",
@@ -292,7 +292,7 @@ NODE_RULES = (
         lambda facts: "on the node's own disk",
     ),
     NodeRule(
-        Rule(
+        PlacedRule(
             "clock of a node",
             f"clocks of nodes and file server agree to {thresholds.CLOCK.value:g} s: {thresholds.CLOCK.source}",
             "Start a time service (chrony) there: heartbeats and log lines are put in order by the clock.",
@@ -326,7 +326,7 @@ def host_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck
 
 def presence_check(answers: JobAnswers, rung: str) -> PlacedCheck:
     """Judge whether each node of the job answered at all."""
-    rule = Rule(
+    rule = PlacedRule(
         f"answers ({rung})",
         "every node of the job starts the program and answers",
         "See err in the job's folder: the shared folder, the container or Python is missing on that node.",
@@ -345,7 +345,7 @@ def presence_check(answers: JobAnswers, rung: str) -> PlacedCheck:
 
 def granted_time_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
     """Judge whether the queue gave the job the time that it asked for."""
-    rule = Rule(
+    rule = PlacedRule(
         "time granted",
         "the queue gives the time that was asked for",
         "Ask for less (jobs.environment.walltime), or for another partition.",
@@ -363,7 +363,7 @@ def granted_time_check(answers: JobAnswers, expected: Expectations) -> PlacedChe
 
 def versions_check(answers: JobAnswers) -> PlacedCheck:
     """Judge whether all nodes have the same packages; name the package and the node that differs."""
-    rule = Rule(
+    rule = PlacedRule(
         "versions",
         "Python and every package have one version on all nodes",
         "Give all nodes one image or environment; the nodes named here have another.",
@@ -426,7 +426,7 @@ def folder_checks(
 
 def _folder_check(answers: JobAnswers, expected: Expectations, part: str) -> PlacedCheck:
     """Judge one folder. Where a node cannot write there, the others need not say that they do not see its file."""
-    rule = Rule(
+    rule = PlacedRule(
         "shared folder",
         "every node sees the same folder, and can write, rename, link and lock there; one checkpoint fits",
         "Mount it on these nodes as on the others, free space, or name another place (jobs.stage, --runs).",
@@ -439,7 +439,9 @@ def _folder_check(answers: JobAnswers, expected: Expectations, part: str) -> Pla
 
 def interfaces_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
     """Judge whether the interfaces that the environment names exist, are up and have an address on each node."""
-    rule = Rule("network interface", "what the environment names exists, is up and has an address")
+    rule = PlacedRule(
+        "network interface", "what the environment names exists, is up and has an address"
+    )
     silent = answers.missing(HOSTS, "interfaces")
     if silent:
         return rule.broken(_by_node(silent), list(silent))
@@ -496,7 +498,7 @@ def _usable_interfaces(facts: NodeFacts) -> str:
 
 def slow_core_check(answers: JobAnswers) -> PlacedCheck:
     """Judge whether a core is much slower than the usual core of the same processor."""
-    rule = Rule(
+    rule = PlacedRule(
         "slow core",
         f"no core needs {thresholds.SLOW_CORE.value:g} times the usual: {thresholds.SLOW_CORE.source}",
         "Look at the node's clock rate and temperature (turbostat, ipmitool), and leave the node out until then.",

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from runbook.node_checks.answers import Answer, PartState, read_answers
+from runbook.node_checks.answers import PartAnswer, PartState, read_answers
 
 JOB = "job"
 STEP = "step"
@@ -21,10 +21,10 @@ class JobAnswers:
 
     nodes: tuple[str, ...]
     """All nodes of the job, in the scheduler's order. Empty until the job has begun."""
-    answers: Mapping[tuple[str, str, str], Answer] = field(default_factory=dict)
+    answers: Mapping[tuple[str, str, str], PartAnswer] = field(default_factory=dict)
     """By rung, node and part."""
 
-    def answer(self, rung: str, node: str, part: str) -> Answer | None:
+    def answer(self, rung: str, node: str, part: str) -> PartAnswer | None:
         """Return a node's answer. None where it wrote nothing about the part."""
         return self.answers.get((rung, node, part))
 
@@ -62,9 +62,9 @@ class JobAnswers:
         answer = self.answers.get((rung, "", STEP))
         return None if answer is None else int(str(answer.facts["code"]))
 
-    def as_dict(self) -> dict[str, dict[str, dict[str, Any]]]:
+    def as_dict(self) -> dict[str, dict[str, dict[str, object]]]:
         """Return the facts by node, rung and part, for JSON."""
-        by_node: dict[str, dict[str, dict[str, Any]]] = {node: {} for node in self.nodes}
+        by_node: dict[str, dict[str, dict[str, object]]] = {node: {} for node in self.nodes}
         for (rung, node, part), answer in self.answers.items():
             if node in by_node and answer.state is PartState.DONE and part != END:
                 by_node[node].setdefault(rung, {})[part] = answer.facts
@@ -73,7 +73,7 @@ class JobAnswers:
 
 def parse_job_answers(text: str, nodes: tuple[str, ...] = ()) -> JobAnswers:
     """Read a job's output. `nodes` is given where no line of the job names them: on this machine."""
-    answers: dict[tuple[str, str, str], Answer] = {}
+    answers: dict[tuple[str, str, str], PartAnswer] = {}
     for answer in read_answers(text):
         answers[(answer.rung, answer.node, answer.part)] = answer
     job = answers.get((JOB, "", "nodes"))

@@ -43,7 +43,7 @@ from runbook.phases.p01_environment.preflight.job_answers import (
     parse_job_answers,
 )
 from runbook.phases.p01_environment.preflight.link_rules import PEERS, link_checks
-from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, Rule
+from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, PlacedRule
 from runbook.phases.p01_environment.preflight.torch_rules import TORCH, torch_checks
 from runbook.plan_file.schema import PlannedParallel
 from runbook.planning import FULL, SMOKE, Check, Plan
@@ -99,7 +99,7 @@ class PreflightResult:
         """The first check that failed. None where none did."""
         return next((check for check in self.checks if check.verdict == "fail"), None)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Return the content of --json."""
         defect = self.defect
         return {
@@ -112,7 +112,7 @@ class PreflightResult:
         }
 
 
-def _check_dict(check: Check) -> dict[str, Any]:
+def _check_dict(check: Check) -> dict[str, object]:
     """Return a check with the place it is about, which a question without a job does not have."""
     return {"where": "", "nodes": [], **check.as_dict()}
 
@@ -378,7 +378,7 @@ class QueueWatch:
     @contextmanager
     def submitted(self) -> Iterator[PlacedCheck | None]:
         """Submit the job and wait until it begins; yield why it did not. It is ended when we leave."""
-        rule = Rule(
+        rule = PlacedRule(
             "queue",
             f"the queue takes the job and starts it within {show_duration(self._wait_seconds)}",
         )
@@ -390,7 +390,7 @@ class QueueWatch:
             if self._job.was_submitted() and not self._scheduler.state(self._job).final:
                 self._scheduler.cancel(self._job, grace_seconds=8)
 
-    def _submit(self, rule: Rule) -> PlacedCheck | None:
+    def _submit(self, rule: PlacedRule) -> PlacedCheck | None:
         """Submit the job; return why the queue refused it, or None."""
         try:
             self._scheduler.submit(self._job)
@@ -400,7 +400,7 @@ class QueueWatch:
             )
         return None
 
-    def _wait_for_begin(self, rule: Rule) -> PlacedCheck | None:
+    def _wait_for_begin(self, rule: PlacedRule) -> PlacedCheck | None:
         deadline = time.monotonic() + self._wait_seconds
         while True:
             status = self._scheduler.state(self._job)
@@ -435,7 +435,7 @@ class QueueWatch:
             time.sleep(POLL_SECONDS)
 
     def _why_broken(self, rung: str, status: JobStatus, code: int | None) -> PlacedCheck:
-        rule = Rule(
+        rule = PlacedRule(
             f"job ({rung})",
             "the job runs to its end",
             f"See {self._job.err}: the launcher's own words are there.",

@@ -9,7 +9,7 @@ from runbook.phases.p01_environment.preflight import thresholds
 from runbook.phases.p01_environment.preflight.expectations import Expectations
 from runbook.phases.p01_environment.preflight.host_rules import presence_check
 from runbook.phases.p01_environment.preflight.job_answers import JobAnswers, NodeFacts
-from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, Rule
+from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, PlacedRule
 
 PEERS = "peers"
 LISTEN = "listen"
@@ -41,7 +41,7 @@ class Link:
 def link_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck]:
     """Judge the third rung: listening, reaching, clocks, and the speed of small and large messages."""
     if len(answers.nodes) < 2:
-        return [Rule("links between nodes", "nodes reach each other").passed("one node")]
+        return [PlacedRule("links between nodes", "nodes reach each other").passed("one node")]
     presence = presence_check(answers, PEERS)
     listening = listening_check(answers)
     if "fail" in (presence.verdict, listening.verdict):
@@ -62,7 +62,7 @@ def link_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck
 
 def listening_check(answers: JobAnswers) -> PlacedCheck:
     """Judge whether each node can listen where the ranks will."""
-    rule = Rule(
+    rule = PlacedRule(
         "port",
         "each node can listen at the port where ranks meet, and at the interface that the environment names",
         "End what uses the port there (ss -ltnp), or name an interface with an address.",
@@ -94,7 +94,7 @@ def _links(answers: JobAnswers) -> tuple[list[Link], dict[str, str]]:
 
 def reach_check(links: Sequence[Link], silent: Mapping[str, str]) -> PlacedCheck:
     """Judge whether each link came to its end, and say at which stage it did not."""
-    rule = Rule(
+    rule = PlacedRule(
         "links between nodes",
         "nodes reach each other at the meeting port and at ports that the kernel chooses (net.ipv4.ip_local_port_range)",
         "Open all TCP ports between the nodes, and let NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME name the interface "
@@ -129,7 +129,7 @@ def shared_nodes(pairs: Sequence[set[str]]) -> list[str]:
 
 def clocks_check(links: Sequence[Link]) -> PlacedCheck:
     """Judge the offset of the clocks of each pair, measured by the quickest of some round trips."""
-    rule = Rule(
+    rule = PlacedRule(
         "clocks between nodes",
         f"clocks agree to {thresholds.CLOCK.value:g} s: {thresholds.CLOCK.source}",
         "Start a time service (chrony) there.",
@@ -150,7 +150,7 @@ def clocks_check(links: Sequence[Link]) -> PlacedCheck:
 
 def round_trip_check(links: Sequence[Link]) -> PlacedCheck:
     """Judge the quickest round trip of each pair."""
-    rule = Rule(
+    rule = PlacedRule(
         "latency",
         f"a small message and its answer take less than {thresholds.ROUND_TRIP.value * 1000:g} ms",
         "Look for lost packets on these links (ip -s link, ethtool -S), or leave the node out.",
@@ -176,7 +176,7 @@ def bandwidth_check(links: Sequence[Link], expected: Expectations) -> PlacedChec
         floor = thresholds.NETWORK_SHARE.value * expected.network_bytes
         stated = f"{expected.network_bytes / 1e9:g} GB/s that the site states"
         text = f"at least {thresholds.NETWORK_SHARE.value:.0%} of the {stated} (hardware.network)"
-    rule = Rule(
+    rule = PlacedRule(
         "bandwidth between nodes",
         text,
         "Look at the link's speed and errors (ethtool), at the interface that the environment names, and at other jobs "

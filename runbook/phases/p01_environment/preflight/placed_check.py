@@ -17,7 +17,7 @@ class PlacedCheck(Check):
 
 
 @dataclass(frozen=True)
-class Rule:
+class PlacedRule:
     """What a check asks, and what to do where the answer is wrong."""
 
     name: str

@@ -6,7 +6,7 @@ from runbook.phases.p01_environment.preflight import thresholds
 from runbook.phases.p01_environment.preflight.expectations import Expectations
 from runbook.phases.p01_environment.preflight.host_rules import HOSTS, presence_check
 from runbook.phases.p01_environment.preflight.job_answers import JobAnswers, NodeFacts
-from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, Rule
+from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, PlacedRule
 
 TORCH = "torch"
 WELL = "well"
@@ -41,7 +41,7 @@ def torch_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedChec
 
 def import_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
     """Judge whether torch is imported on each node; a signal that ended it is named."""
-    rule = Rule(
+    rule = PlacedRule(
         "import of torch",
         "torch can be imported and used on every node",
         "See the words; `make setup`, the site's image or its modules bring torch.",
@@ -75,7 +75,7 @@ def _import_fault(facts: NodeFacts) -> str:
 
 def device_count_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
     """Judge whether torch sees as many GPUs on each node as the job uses."""
-    rule = Rule(
+    rule = PlacedRule(
         "GPUs of a node",
         f"torch sees {expected.devices_per_node} on each node",
         "nvidia-smi or rocm-smi on the node shows what is there; a GPU that fell off the bus needs a restart.",
@@ -90,7 +90,7 @@ def device_count_check(answers: JobAnswers, expected: Expectations) -> PlacedChe
 
 def compiler_check(answers: JobAnswers) -> PlacedCheck:
     """Judge whether nvcc, which builds extensions, is of the CUDA that torch was built with."""
-    rule = Rule(
+    rule = PlacedRule(
         "CUDA compiler",
         "nvcc's CUDA has torch's major version (DeepSpeed issues 3223, 694, 5362)",
         "Load the module of torch's CUDA, or set DS_SKIP_CUDA_CHECK=1 where only the minor version differs.",
@@ -117,7 +117,7 @@ def _major(version: str) -> str:
 
 def right_product_check(facts: dict[str, NodeFacts]) -> PlacedCheck:
     """Judge whether a product of known numbers is right on each device."""
-    rule = Rule(
+    rule = PlacedRule(
         "matrix product",
         "a product of ones has the right entries on every device",
         "The device computes wrongly: leave the node out and report it.",
@@ -176,7 +176,7 @@ def speed_check(
     if peak:
         floor = max(floor, share.value * peak)
         text += f", and each has {share.value:.0%} of the datasheet's ({share.source})"
-    rule = Rule(
+    rule = PlacedRule(
         name,
         text,
         "Look at clock rate, temperature, power limit and at who else computes there; leave the node out until then.",
