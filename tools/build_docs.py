@@ -37,17 +37,7 @@ PACKAGES = (
     "training",
 )
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#|mailto:)([^)\s]+)\)")
-NAMED = {
-    "concepts.md",
-    "how-to.md",
-    "what-was-run.md",
-    "extending.md",
-    "architecture.md",
-    "your-own-cluster.md",
-    "when-it-fails.md",
-    "errors-in-the-documents.md",
-    "departures.md",
-}
+NAMED = set(re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
 """Pages of docs/ that mkdocs.yml names."""
 QUIET = {"NO_MKDOCS_2_WARNING": "1"}
 """The theme advertises its successor at every build."""
