@@ -94,3 +94,12 @@ def test_the_stand_in_answers_what_optimizers_ask_where_no_driver_is(zygote, tmp
     content = specs.spec(mock=True)
     job = zygote.train(tmp_path, content, patch="training.test_rehearsal:ask_for_capture")
     assert job.codes == [0], job.err
+
+
+def test_a_plan_for_gpus_is_rehearsed_with_the_copy_that_a_save_makes(zygote, tmp_path):
+    content = specs.spec(mock=True, precision="bf16", copies=2)
+    content["device"] = "nvidia-h100-sxm"
+    job = zygote.train(tmp_path, content, world_size=1, patch="training.counted:rehearsed")
+    assert job.code == 0, job.err
+    counted = json.loads((tmp_path / "rehearsed-0.json").read_text())
+    assert counted["save_host_bytes"] == pytest.approx(counted["saved_bytes"], rel=0.02)

@@ -97,6 +97,8 @@ class StandIn(TorchFunctionMode):
             options["device"] = self._meant(options["device"])
         if func is torch.Tensor.cuda:
             return args[0].to(self.device)
+        if func is torch.Tensor.pin_memory:  # which fake tensors do not know
+            return args[0]
         if func is torch.Tensor.to:
             args = tuple(self._meant(argument) for argument in args)
         elif func in (_original(torch.tensor), _original(torch.as_tensor)) and "device" in options:
