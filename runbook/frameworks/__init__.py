@@ -60,6 +60,12 @@ def _refuse_unknown(settings: Settings) -> None:
     """Raise `ParamsError` where a tuning was set that the framework's table has no option for."""
     framework = settings.run.training.framework
     supported = _keys_of(framework)
+    kernels = settings.run.training.kernels
+    if kernels != "auto":
+        raise ParamsError(
+            f"training.kernels={kernels}: only our own trainer has kernels of its own, and {framework} has no option "
+            "for them. Set training.kernels to auto, or training.framework to runbook."
+        )
     for key in _TUNED:
         value = attrgetter(key)(settings.run)
         default = all_keys()[key].default

@@ -350,6 +350,9 @@ def _own_settings(run: str, set_words: Sequence[str]) -> tuple[Settings, tuple[s
     needed = dict(_ABSENT)
     if training.framework != "runbook":
         needed |= _OWN
+    if settings.site.hardware.device != "cpu":
+        # Triton's kernels run on a GPU alone; megatron-core's own layers are counted, and planned.
+        needed["kernels"] = "plain"
     changes = []
     for key, value in needed.items():
         if str(getattr(training, key)).lower() != value:

@@ -254,6 +254,12 @@ def test_eight_bits_are_another_training_planned_faster_and_larger_and_refused_o
     assert "Transformer Engine: training.fp8=delayed" in refusal({"training": {"fp8": "delayed"}})
 
 
+def test_kernels_of_the_own_trainer_are_refused_for_other_programs():
+    settings = load("aws-pile-175b", set_words=["training.kernels=plain"])
+    with pytest.raises(ParamsError, match="training.kernels=plain: only our own trainer"):
+        training_arguments(settings, make_plan(settings).phases["04-training"])
+
+
 def test_a_tuning_that_a_framework_does_not_have_is_refused():
     for words in ("training.gc_interval=50", "training.broadcast_batches=true"):
         settings = load("aws-pile-175b", set_words=[words])

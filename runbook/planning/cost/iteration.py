@@ -259,7 +259,8 @@ class StepModel:
             device.family == own_kernels.POWER_FAMILY
             and device.power_watts == own_kernels.POWER_WATTS
         )
-        return self._own is not None and is_measured
+        is_short = self.setup.precision in ("bf16", "fp16", "fp8")
+        return self._own is not None and is_measured and is_short
 
     @cached_property
     def _width(self) -> float:
