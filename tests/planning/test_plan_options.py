@@ -256,7 +256,7 @@ def test_eight_bits_are_another_training_planned_faster_and_larger_and_refused_o
 
 def test_kernels_of_the_own_trainer_are_refused_for_other_programs():
     settings = load("aws-pile-175b", set_words=["training.kernels=plain"])
-    with pytest.raises(ParamsError, match="training.kernels=plain: only our own trainer"):
+    with pytest.raises(ParamsError, match=r"training\.kernels=plain: only our own trainer"):
         training_arguments(settings, make_plan(settings).phases["04-training"])
 
 
