@@ -52,7 +52,8 @@ bucket, divided, copied out and made flat, 4 bytes each."""
 
 POWER_BOUND = 0.75
 """Share of the datasheet's peak that matrix products sustain at the limit of 700 W: 686 ms (plain kernels) and 706 ms
-(compiled) for 5.16e14 operations. Products by themselves reach 0.66 to 0.79, whatever their size; one of 8,192 cubed in fp8 reaches 0.75 of that peak."""
+(compiled) for 5.16e14 operations. Products by themselves reach 0.66 to 0.79, whatever their size; one of 8,192 cubed
+in fp8 reaches 0.75 of that peak."""
 CLOCK_BOUND = 0.905
 """The same share where power is no limit: 0.836, as A100 sustains, times the clock of 1,980 MHz over the 1,830 MHz of
 the datasheet's peak. Derived, not measured; it counts for small products, with their idle waves and their bytes."""
