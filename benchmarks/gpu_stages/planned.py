@@ -41,7 +41,7 @@ def set_words_of(row: dict[str, Any], device: str) -> list[str]:
     """Return the set_words that a plan of this row is made with; empty where it is not a step of the trainer."""
     if row.get("program") != "ours" or "median_seconds" not in row or row["shape"] not in MODELS:
         return []
-    if is_part_of_kernels(row):
+    if is_part_of_kernels(row) or row["fp8"] != "none":
         return []
     sequences = row["micro_batch"] * row["num_micro_batches"]
     site = "local" if device == "cpu" else "local-gpu"
