@@ -81,13 +81,17 @@ def forecast_curve(curve: PartialCurve) -> CurveForecast:
     loss = float(losses[-1]) + change
     factor = float(np.interp(share, SHARES_MEASURED, coefficients.half_widths))
     half_width = factor * deviation
+    if distance > FAR_FROM_FITTED:
+        half_width *= FAR_WIDENING
     return CurveForecast(
         loss, loss - half_width, loss + half_width, share, _warnings(curve, share, distance)
     )
 
 
-FAR_FROM_FITTED = 3.0
-"""Distance from the nearest fitted curve, in standard deviations, from which a forecast rests on the linear part alone."""
+FAR_FROM_FITTED = 2.0
+"""Distance from the nearest fitted curve, in standard deviations, from which the interval is wider."""
+FAR_WIDENING = 2.5
+"""Of OLMo's 25 curves (cosine, 3,641 to 201,524 steps), nine of ten errors are within 2.5 half-widths."""
 
 
 def _warnings(curve: PartialCurve, share: float, distance: float) -> tuple[str, ...]:
@@ -98,7 +102,7 @@ def _warnings(curve: PartialCurve, share: float, distance: float) -> tuple[str, 
         warnings.append(f"only {share:.0%} of the steps are done; fitted curves hold at least 30%")
     if distance > FAR_FROM_FITTED:
         warnings.append(
-            "no fitted curve is like this one (length, schedule or slope): the interval may be too narrow"
+            f"no fitted curve is like this one (length, schedule or slope): the interval is {FAR_WIDENING:g} times as wide"
         )
     return tuple(warnings)
 
