@@ -20,8 +20,12 @@ from runbook.jobs.render.launch_commands import (
 from runbook.jobs.render.templating import environment_groups, fill, quote, site_commands
 from runbook.params import Settings
 from runbook.params.settings import require_values
+from runbook.plan_file.checkpoint_folder import TRACKER
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning.plan import Plan
+
+TRACKERS = {"megatron-lm": TRACKER, "megatron-deepspeed": "latest"}
+"""The file by which each of the documents' programs finds its newest checkpoint."""
 
 QUEUE_GRACE_SECONDS = 240
 """Time to save between being asked to stop and being killed.
@@ -116,6 +120,8 @@ class QueuedTraining:
             setup=site_commands(site.setup, settings),
             package=package,
             folders=_words(folders),
+            checkpoints=_words([spec.checkpoint.folder]),
+            tracker=TRACKERS.get(self.framework, ""),
             copies=copies,
             node_command=node_command(settings, job) if has_node_script else "",
             command=training_command(settings, job, self.variables(), mounts),

@@ -133,6 +133,15 @@ export UCX_TLS=rc
 export UCX_NET_DEVICES=mlx5_ib0:1
 export OMPI_MCA_coll_hcoll_enable=0
 mkdir -p -- /GIVE_JOBS_STAGE/checkpoints/azure-175b/checkpoints /GIVE_JOBS_STAGE/tensorboard/azure-175b/tensorboard /GIVE_JOBS_STAGE/data/azure-175b/cache
+
+# This program starts from random weights, without a word, where the tracker of its checkpoints is missing (dlrover issue
+# 1065, metaseq issue 602).
+checkpoints=/GIVE_JOBS_STAGE/checkpoints/azure-175b/checkpoints
+for kept in "$checkpoints"/iter_* "$checkpoints"/global_step*; do
+  if [[ -d $kept && ! -s $checkpoints/latest_checkpointed_iteration.txt ]]; then
+    refuse "$kept is there and $checkpoints/latest_checkpointed_iteration.txt is not: the program would start from random weights. Restore that file, or move $kept away if its save was cut off"
+  fi
+done
 case $PWD in *[:,]*) refuse "the run's folder $PWD cannot be mounted: its name holds ':' or ','" ;; esac
 
 if [[ -n $asked || -e $job/cancelled || -e $job/stop ]]; then

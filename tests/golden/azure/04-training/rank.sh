@@ -75,6 +75,9 @@ arguments=(
 # job, and a rank that saved and stopped (75) ends with 0. The job asks by a file, since starters pass no signal on alike;
 # rank 0 alone looks for it and tells its program, which shares it with the others: thousands of ranks would not let the
 # file system rest.
+if ((LOCAL_RANK == 0)); then
+  echo "runbook: ${HOSTNAME:-a node}: locked memory $(ulimit -l) KiB, open files $(ulimit -n), /dev/shm $(df -k --output=size /dev/shm 2>/dev/null | tail -n 1 || true) KiB" >&2
+fi
 python3 -u /GIVE_JOBS_STAGE/Megatron-LM/pretrain_gpt.py "${arguments[@]}" &
 program=$!
 watcher=""

@@ -146,6 +146,15 @@ export CUDA_DEVICE_MAX_CONNECTIONS=1
 mkdir -p -- /GIVE_JOBS_STAGE/checkpoints/lumi-13b/smoke-checkpoints /GIVE_JOBS_STAGE/tensorboard/lumi-13b/smoke-tensorboard /GIVE_JOBS_STAGE/data/lumi-13b/smoke-cache deepspeed
 cp -- "$job"/03-smoke-test-zero1-dc7a6fadf144.json deepspeed/03-smoke-test-zero1-dc7a6fadf144.json.part
 mv -f -- deepspeed/03-smoke-test-zero1-dc7a6fadf144.json.part deepspeed/03-smoke-test-zero1-dc7a6fadf144.json
+
+# This program starts from random weights, without a word, where the tracker of its checkpoints is missing (dlrover issue
+# 1065, metaseq issue 602).
+checkpoints=/GIVE_JOBS_STAGE/checkpoints/lumi-13b/smoke-checkpoints
+for kept in "$checkpoints"/iter_* "$checkpoints"/global_step*; do
+  if [[ -d $kept && ! -s $checkpoints/latest ]]; then
+    refuse "$kept is there and $checkpoints/latest is not: the program would start from random weights. Restore that file, or move $kept away if its save was cut off"
+  fi
+done
 case $PWD in *[:,]*) refuse "the run's folder $PWD cannot be mounted: its name holds ':' or ','" ;; esac
 
 if [[ -n $asked || -e $job/cancelled || -e $job/stop ]]; then

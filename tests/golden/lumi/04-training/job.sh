@@ -146,6 +146,15 @@ export CUDA_DEVICE_MAX_CONNECTIONS=1
 mkdir -p -- /GIVE_JOBS_STAGE/checkpoints/lumi-13b/checkpoints /GIVE_JOBS_STAGE/tensorboard/lumi-13b/tensorboard /GIVE_JOBS_STAGE/data/lumi-13b/cache deepspeed
 cp -- "$job"/04-training-zero1-b7061ba288c7.json deepspeed/04-training-zero1-b7061ba288c7.json.part
 mv -f -- deepspeed/04-training-zero1-b7061ba288c7.json.part deepspeed/04-training-zero1-b7061ba288c7.json
+
+# This program starts from random weights, without a word, where the tracker of its checkpoints is missing (dlrover issue
+# 1065, metaseq issue 602).
+checkpoints=/GIVE_JOBS_STAGE/checkpoints/lumi-13b/checkpoints
+for kept in "$checkpoints"/iter_* "$checkpoints"/global_step*; do
+  if [[ -d $kept && ! -s $checkpoints/latest ]]; then
+    refuse "$kept is there and $checkpoints/latest is not: the program would start from random weights. Restore that file, or move $kept away if its save was cut off"
+  fi
+done
 case $PWD in *[:,]*) refuse "the run's folder $PWD cannot be mounted: its name holds ':' or ','" ;; esac
 
 if [[ -n $asked || -e $job/cancelled || -e $job/stop ]]; then

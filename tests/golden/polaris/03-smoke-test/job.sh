@@ -135,6 +135,15 @@ mkdir -p -- /GIVE_JOBS_STAGE/checkpoints/polaris-25b/smoke-checkpoints /GIVE_JOB
 cp -- "$job"/03-smoke-test-zero1-741440c05f2f.json deepspeed/03-smoke-test-zero1-741440c05f2f.json.part
 mv -f -- deepspeed/03-smoke-test-zero1-741440c05f2f.json.part deepspeed/03-smoke-test-zero1-741440c05f2f.json
 
+# This program starts from random weights, without a word, where the tracker of its checkpoints is missing (dlrover issue
+# 1065, metaseq issue 602).
+checkpoints=/GIVE_JOBS_STAGE/checkpoints/polaris-25b/smoke-checkpoints
+for kept in "$checkpoints"/iter_* "$checkpoints"/global_step*; do
+  if [[ -d $kept && ! -s $checkpoints/latest ]]; then
+    refuse "$kept is there and $checkpoints/latest is not: the program would start from random weights. Restore that file, or move $kept away if its save was cut off"
+  fi
+done
+
 if [[ -n $asked || -e $job/cancelled || -e $job/stop ]]; then
   job_result=75 job_reason="stopped before the training was started"
   exit "$job_result"

@@ -118,6 +118,15 @@ export CUDA_DEVICE_MAX_CONNECTIONS=1
 mkdir -p -- /GIVE_JOBS_STAGE/checkpoints/slurm-oscar/smoke-checkpoints /GIVE_JOBS_STAGE/tensorboard/slurm-oscar/smoke-tensorboard /GIVE_JOBS_STAGE/data/slurm-oscar/smoke-cache deepspeed
 cp -- "$job"/03-smoke-test-zero1-a56474bbbcb2.json deepspeed/03-smoke-test-zero1-a56474bbbcb2.json.part
 mv -f -- deepspeed/03-smoke-test-zero1-a56474bbbcb2.json.part deepspeed/03-smoke-test-zero1-a56474bbbcb2.json
+
+# This program starts from random weights, without a word, where the tracker of its checkpoints is missing (dlrover issue
+# 1065, metaseq issue 602).
+checkpoints=/GIVE_JOBS_STAGE/checkpoints/slurm-oscar/smoke-checkpoints
+for kept in "$checkpoints"/iter_* "$checkpoints"/global_step*; do
+  if [[ -d $kept && ! -s $checkpoints/latest ]]; then
+    refuse "$kept is there and $checkpoints/latest is not: the program would start from random weights. Restore that file, or move $kept away if its save was cut off"
+  fi
+done
 case $PWD in *[:,]*) refuse "the run's folder $PWD cannot be mounted: its name holds ':' or ','" ;; esac
 
 if [[ -n $asked || -e $job/cancelled || -e $job/stop ]]; then
