@@ -199,7 +199,6 @@ def repeats(*, rehearsal: bool) -> list[Job]:
         throughput_job(
             "repeats",
             "PyTorch even-compiled",
-            is_compiled=True,
             **(common | {"program": "even-compiled"}),
         ),
         throughput_job("repeats", "all kernels, again", **common),

@@ -102,7 +102,7 @@ def build_model(spec: PhasePlan, *, draw: bool) -> list[GPTModel]:
             model.cuda(torch.cuda.current_device())
         model.to(DTYPES[spec.precision.format])
         _mark_cut_weights(model)
-        _use_own_kernels(model, parts, in_8_bits=_has_own_8_bits(spec))
+        _use_own_kernels(model, parts, in_8_bits=has_own_8_bits(spec))
         if spec.precision.format != "fp32":
             cpu.widen_half_matmuls()
         if draw:
@@ -118,7 +118,7 @@ def kernel_parts(spec: PhasePlan) -> frozenset[str]:
     return chosen_parts(spec, has_transformer_engine=uses_transformer_engine(spec.engine))
 
 
-def _has_own_8_bits(spec: PhasePlan) -> bool:
+def has_own_8_bits(spec: PhasePlan) -> bool:
     """Whether products in 8 bits are the trainer's own; Transformer Engine has its own where it is installed."""
     return spec.precision.fp8 == "tensorwise" and not uses_transformer_engine(spec.engine)
 
@@ -163,7 +163,7 @@ def transformer_config(spec: PhasePlan) -> TransformerConfig:
     recomputes_all = spec.recompute == "full"
     tuning = spec.tuning
     interleaved = parallel.virtual_pipeline > 1
-    uses_fp8 = spec.precision.fp8 != "none" and not _has_own_8_bits(spec)
+    uses_fp8 = spec.precision.fp8 != "none" and not has_own_8_bits(spec)
     overlaps_sends = interleaved and tuning.overlap_pipeline == "always"
     return TransformerConfig(
         num_layers=model.layers,
@@ -225,7 +225,7 @@ def _refuse_without_parts(spec: PhasePlan) -> None:
         "overlap_tensor": tuning.overlap_tensor,
         "cuda_graphs": tuning.cuda_graphs,
     }
-    wants["fp8"] = spec.precision.fp8 != "none" and not _has_own_8_bits(spec)
+    wants["fp8"] = spec.precision.fp8 != "none" and not has_own_8_bits(spec)
     has_parts = {"a GPU": on_gpu(), "Transformer Engine": uses_transformer_engine(spec.engine)}
     if fuses:
         has_parts["Apex's CUDA code"] = layers._grad_accum_fusion_available
@@ -234,7 +234,7 @@ def _refuse_without_parts(spec: PhasePlan) -> None:
         missing := ", ".join(name for name, is_there in has_parts.items() if not is_there)
     ):
         raise RefusedError(f"{keys}: missing here: {missing}. Install it, or leave the key out")
-    if _has_own_8_bits(spec) and (fault := fault_of_8_bits(kernel_parts(spec))):
+    if has_own_8_bits(spec) and (fault := fault_of_8_bits(kernel_parts(spec))):
         raise RefusedError(f"training.fp8 tensorwise without Transformer Engine: {fault}")
 
 

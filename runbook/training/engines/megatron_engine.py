@@ -69,6 +69,7 @@ class MegatronEngine(engine.TrainingEngine):
                 setattr(self.config, name, calls[0] if one else calls)
         self.config.finalize_model_grads_func = self.clock.timed(finalize_model_grads)
         self.schedule = get_forward_backward_func()
+        self.in_8_bits = gpt_model.has_own_8_bits(spec)
 
     def compute(self, batches: MicroBatches, num_microbatches: int) -> float:
         """Forward and backward of one step."""
@@ -175,6 +176,7 @@ class MegatronEngine(engine.TrainingEngine):
         **options: Any,
     ) -> Any:
         """Carry out the schedule; what the last stage has of each micro-batch."""
+        linear.begin_pass(in_8_bits=self.in_8_bits)
         for chunk in self.chunks:
             if chunk.training is forward_only:
                 chunk.train(not forward_only)

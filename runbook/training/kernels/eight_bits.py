@@ -56,11 +56,25 @@ def product_of_gradient(gradient: torch.Tensor, weight: torch.Tensor) -> torch.T
     )
 
 
+_passes = 0
+"""Passes over the model so far; weights do not change within one."""
+
+
+def begin_pass() -> None:
+    """Let every weight be brought to 8 bits anew.
+
+    Optimizers and checkpoints write to `weight.data`, which torch's count of a tensor's changes does
+    not see, so who runs the model says when weights may have changed.
+    """
+    global _passes
+    _passes += 1
+
+
 class _WeightIn8Bits:
-    """A weight in 8 bits, once for each of both products, until the optimizer changes it."""
+    """A weight in 8 bits, once for each of both products, for one pass over the model."""
 
     def __init__(self, weight: torch.Tensor) -> None:
-        self.version = weight._version
+        self.of_pass = _passes
         self.matrix, self.scale = in_8_bits(weight, WEIGHTS)
         # The product wants the sum's dimension last in memory, which it is not for `gradient @ weight`.
         self.transposed = self.matrix.view(torch.uint8).t().contiguous().view(WEIGHTS)
@@ -68,10 +82,8 @@ class _WeightIn8Bits:
 
 def _weight_in_8_bits(weight: Any) -> _WeightIn8Bits:
     kept: _WeightIn8Bits | None = getattr(weight, "in_8_bits", None)
-    if kept is None or kept.version != weight._version:
-        with torch.no_grad():
-            kept = weight.in_8_bits = _WeightIn8Bits(weight.detach())
-            kept.version = weight._version
+    if kept is None or kept.of_pass != _passes:
+        kept = weight.in_8_bits = _WeightIn8Bits(weight.detach())
     return kept
 
 

@@ -135,6 +135,12 @@ class _Linear(torch.autograd.Function):
         return of_values, of_weight, of_bias, None, None, None
 
 
+def begin_pass(*, in_8_bits: bool) -> None:
+    """Say that weights may have changed since the last pass over the model."""
+    if in_8_bits:
+        _eight_bits().begin_pass()
+
+
 def _eight_bits() -> Any:
     """The module of 8-bit products; it imports Triton, which a CPU build of torch comes without."""
     from runbook.training.kernels import eight_bits
