@@ -197,6 +197,7 @@ LAYOUTS = {
 
 
 @pytest.mark.training
+@pytest.mark.rotate(4)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_compiled_kernels_change_no_loss(layout, zygote, tmp_path, corpus):
     losses = {}
