@@ -17,9 +17,9 @@ def finite_points(points: Iterable[tuple[float, float | None]]) -> list[tuple[fl
 
 
 def thin(points: Points, most: int) -> list[tuple[float, float]]:
-    """Return the curve by at most so many points.
+    """Return the curve with at most so many points.
 
-    Its ends, and of each stretch the lowest and the highest.
+    These are its ends, and the lowest and highest point of each stretch.
 
     >>> curve = [(float(n), 3.0) for n in range(100_000)]
     >>> curve[70_123] = (70_123.0, 9.0)
@@ -119,10 +119,7 @@ class Frame(NamedTuple):
 
 MOST_POINTS = 600  # points drawn; more would not be seen and make the page large
 COLOURS = ("var(--good, #0072b2)", "var(--bad, #d55e00)", "var(--care, #b58900)", "currentColor")
-"""Blue, orange, yellow and ink of the page, light or dark.
-
-The dashes tell them apart without any colour.
-"""
+"""Blue, orange, yellow and the page's ink, light or dark. Dashes tell them apart without colour."""
 DASHES = ("", "6 3", "2 2", "8 2 2 2")
 
 

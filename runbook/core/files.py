@@ -25,7 +25,7 @@ Record = TypeVar("Record")
 def write_text(
     path: Path, text: str, *, mode: int = 0o666, error: type[RunbookError] = RecordError
 ) -> None:
-    """Write a text beside its place, then rename it there.
+    """Write a text next to its place, then rename it.
 
     The old file stays until the new one is whole.
     """
@@ -37,9 +37,9 @@ def write_text(
 def replacing(
     path: Path, *, mode: int = 0o666, error: type[RunbookError] = RecordError
 ) -> Iterator[BinaryIO]:
-    """A stream beside a file's place, synced and renamed there at the end.
+    """Yield a stream next to a file's place; sync it and rename it there at the end.
 
-    `error` says why that could not be done.
+    `error` is raised where that fails, and says why.
 
     The file is seen whole or not at all, also by another machine and after a power loss. The umask
     takes from `mode`.
@@ -71,9 +71,9 @@ def read_json_record(
     remedy: str,
     error: type[RunbookError] = RecordError,
 ) -> Record | None:
-    """The dataclass that a JSON file holds, its values strictly of the declared types.
+    """Return the dataclass that a JSON file holds; None where there is no file.
 
-    None where there is no file.
+    Raise `RecordError` where a value is not strictly of its declared type.
 
     Anything else raises `error`: why the file is not what it is meant to be (`meaning`), and the
     remedy.
@@ -117,7 +117,7 @@ def utc_now() -> str:
 
 
 def make_dated_folder(parent: Path, name: str) -> Path:
-    """A new folder below `parent`, named after the time now.
+    """Make a folder below `parent`, named after the time now.
 
     A number tells two of one second apart.
     """
@@ -127,9 +127,9 @@ def make_dated_folder(parent: Path, name: str) -> Path:
 
 
 def free_name(folder: Path, stem: str, suffixes: Sequence[str] = ("",)) -> str:
-    """A name that no file or folder there has with any of these suffixes.
+    """Return a free name: no file or folder has it with any of these suffixes.
 
-    `stem`, or `stem-2`, `stem-3`, ...
+    It is `stem`, or `stem-2`, `stem-3`, ...
     """
     names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
     return next(
@@ -159,7 +159,7 @@ def name_time(moment: str) -> str:
 
 @dataclass
 class Tail:
-    """The lines of a growing JSON-lines file, each read once.
+    """Yield the lines of a growing JSON-lines file, each once.
 
     A half-written last line waits for its end.
     """

@@ -99,9 +99,9 @@ def hold_file(path: Path, what: str, *, wait_seconds: float = 0.0) -> Iterator[s
 
 
 def may_be_held(run_folder: Path) -> bool:
-    """Whether a run has a lock whose holder is not known to be dead.
+    """Return whether a run has a lock whose holder is not known to be dead.
 
-    One that cannot be read counts.
+    A lock that cannot be read counts.
     """
     holder = _read(run_folder.absolute() / LOCK_NAME)
     return holder is not None and not (isinstance(holder, Holder) and _dead(holder))

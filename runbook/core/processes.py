@@ -37,16 +37,16 @@ class Identity:
 
     pid: int
     start: int
-    """Clock ticks from the machine's start to the process's start (0: not known).
+    """Return the clock ticks from the machine's start to the process's start; 0: not known.
 
-    No change of the clock moves it.
+    A change of the clock does not move it.
     """
     boot_id: str
     host: str
     namespace: str
     """Process numbers mean something only within one namespace.
 
-    Containers of one machine share its boot id.
+    Containers of one machine share its boot id, so the namespace tells them apart.
     """
 
 
@@ -82,9 +82,9 @@ def identify(pid: int) -> Identity | None:
 
 
 def identity_of_ended(pid: int) -> Identity:
-    """The identity of a process that ended before it could be looked at.
+    """Return the identity of a process that ended before it could be looked at.
 
-    Nothing that runs is taken for it.
+    No running process matches it.
     """
     return Identity(pid, -1, boot_id(), host_name(), _namespace())
 
@@ -102,9 +102,9 @@ def standing(identity: Identity) -> Standing:
 
 
 def process_tree(token: str) -> list[psutil.Process]:
-    """Every running process of a job: the marked ones and whatever descends from them.
+    """Return every running process of a job, but never this one.
 
-    Never ourselves.
+    These are the marked processes and all their descendants.
     """
     tree: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
@@ -150,9 +150,9 @@ def wait_until(condition: Callable[[], bool], seconds: float, interval: float = 
 def kill_until_none(
     find: Callable[[], list[psutil.Process]], seconds: float = 10.0
 ) -> list[psutil.Process]:
-    """Kill what `find` finds until it finds nothing, as one can be born meanwhile.
+    """Kill what `find` finds until it finds nothing, since processes may start in between.
 
-    Returns what could not be killed.
+    Return the processes that could not be killed.
     """
 
     def none_left() -> bool:
@@ -177,10 +177,7 @@ def _namespace() -> str:
 
 
 def _start_of(pid: int) -> int | None:
-    """When a process that runs now was started.
-
-    None if there is none of that number, or it has ended.
-    """
+    """Return when a running process was started; None if it has ended or never existed."""
     try:
         if Path("/proc/self/stat").exists():
             stat = Path(f"/proc/{pid}/stat").read_bytes()

@@ -134,9 +134,9 @@ def start_detached(
 
 
 def how_it_ended(exit_code: int) -> str:
-    """An exit code in words.
+    """Return an exit code in words.
 
-    Shells say 128 + N and Python says -N for a program that signal N ended.
+    For a program that signal N ended, shells say 128 + N and Python says -N.
 
     >>> how_it_ended(2), how_it_ended(137), how_it_ended(-15)
     ('exit code 2', 'exit code 137 (killed by signal 9)', 'exit code -15 (killed by signal 15)')

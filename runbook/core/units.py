@@ -157,9 +157,9 @@ def four_digits(value: float) -> float:
 
 
 def show_quantity(name: str, value: float) -> str:
-    """A number as its name says.
+    """Return a number in the unit that its name says.
 
-    Bytes and seconds in the best unit, counts grouped, the rest to four digits.
+    Bytes and seconds have the best unit, counts are grouped, others have four digits.
 
     >>> show_quantity("memory of a node (B)", 3718430392), show_quantity("seconds_per_iteration", 24.71584)
     ('3.46 GiB', '24.7 s')
@@ -223,9 +223,7 @@ def unit_of(name: str) -> str:
 
 
 def _in_unit(count: float, units: dict[str, int]) -> str:
-    """The number in the largest of these units that it reaches, rounded.
-
-    Empty where it reaches none.
+    """Return the number in the largest unit that it reaches, rounded; empty for none.
 
     >>> units = {"B": 10**9, "T": 10**12}
     >>> _in_unit(999_700_000_000, units), _in_unit(999_400_000_000, units)

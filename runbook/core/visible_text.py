@@ -60,10 +60,7 @@ def for_terminal(text: str) -> str:
 
 
 class TerminalStream:
-    """A text stream that writes everything as `for_terminal` has it.
-
-    All else is the stream's own.
-    """
+    """Text stream that writes everything as `for_terminal` returns it."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -13,9 +13,9 @@ from runbook.core.table import Row, Table
 from runbook.results.figures.drawing import as_png, as_svg
 
 ENGINE_VARIABLE = "RUNBOOK_ENGINE"
-"""Our papermill engine sets it in its kernels (records/client.py).
+"""Environment variable that our papermill engine sets in its kernels.
 
-Displays updated in place reach the log.
+Displays updated in place then reach the log (records/client.py).
 """
 SERVER_VARIABLE = "JPY_SESSION_NAME"  # Jupyter Server sets it in the kernels that a browser opened
 
@@ -156,7 +156,7 @@ def show_text(text: str, stream: TextIO | None = None, end: str = "\n") -> None:
 def show_figure(figure: Any, caption: str) -> None:
     """Show a matplotlib figure with its numbers in words.
 
-    These alone are what a terminal and a log get.
+    A terminal and a log get the words alone.
     """
     if where_we_are().is_kernel:
         pictures = {"image/svg+xml": as_svg(figure), "image/png": as_png(figure)}
@@ -228,7 +228,7 @@ class CheckTable(Table):
 def show_checks(checks: Iterable[Check], title: str = "Checks") -> None:
     """Show checks as a table, those that need a person first.
 
-    In colour on a terminal, but not against NO_COLOR.
+    They have colours on a terminal unless NO_COLOR is set.
     """
     table = CheckTable(checks, title)
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"

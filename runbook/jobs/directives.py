@@ -1,6 +1,6 @@
 """Requests to a queue as a script writes them.
 
-Its #SBATCH and #PBS lines, and the options of sbatch and qsub.
+These are #SBATCH and #PBS lines, and options of sbatch and qsub.
 """
 
 import re

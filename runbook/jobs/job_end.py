@@ -57,10 +57,7 @@ class JobEnd:
 
     @property
     def was_killed(self) -> bool:
-        """Whether somebody or something outside the training ended it.
-
-        SIGKILL, a reboot, a lost node.
-        """
+        """Whether something outside the training ended it: SIGKILL, a reboot, or a lost node."""
         return self.state is JobState.LOST or self.signal == signals.SIGKILL
 
 

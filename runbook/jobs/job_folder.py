@@ -126,9 +126,9 @@ class JobStatus:
 
 
 def next_job_folder(run_folder: Path, phase: str) -> JobFolder:
-    """The folder for the phase's next job (jobs/<phase>, then -2, -3 ...), not made.
+    """Return the folder for the phase's next job (jobs/<phase>, then -2, -3 ...), not made yet.
 
-    One never submitted is reused.
+    The folder of a job that was never submitted is used again.
     """
     number = 1
     while (folder := _job_folder(run_folder, phase, number)).was_submitted():
@@ -161,7 +161,7 @@ FUTURE_SECONDS = 60.0
 """A heartbeat from another machine may lie this far in our future: clocks differ."""
 
 FRESH_SECONDS = 120.0
-"""Sign of life younger than this: the job runs, whatever its queue says.
+"""A job with a sign of life younger than this is running, whatever its queue says.
 
 Network file systems are up to 60 s late.
 """
@@ -191,9 +191,9 @@ def read_started(folder: JobFolder) -> Started | None:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRecord:
-    """job.json, written by whoever submits.
+    """Content of job.json, written by whoever submits.
 
-    Once before the submission, and again with what only that tells.
+    It is written before the submission, and again after it with the job's id.
     """
 
     __pydantic_config__ = ConfigDict(allow_inf_nan=False)
@@ -218,7 +218,7 @@ class JobRecord:
 
 
 def read_record(folder: JobFolder) -> JobRecord | None:
-    """Content of job.json.
+    """Return the content of job.json.
 
     None if there is none, or an empty file that a crash of the machine left.
     """
@@ -249,9 +249,9 @@ def heartbeat_age(folder: JobFolder) -> float | None:
 
 
 def last_seen(folder: JobFolder) -> float | None:
-    """When the job last said that it lives, by its own machine's clock.
+    """Return the job's last sign of life by its own machine's clock.
 
-    Its start where it said nothing since.
+    Return its start where it gave none since.
     """
     start = read_started(folder)
     try:
@@ -336,7 +336,7 @@ def read_text(path: Path) -> str:
 
 
 class Scheduler(ABC):
-    """This machine or a queue.
+    """Interface to this machine or a queue.
 
     Every question is asked of a job's folder, so that any process can ask it at any time. A job's
     own files are read first; a queue is asked only for what they cannot say, and where it does not

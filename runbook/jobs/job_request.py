@@ -12,10 +12,7 @@ from runbook.jobs.job_folder import WORST_FIRST, JobFolder, JobState, JobStatus
 
 @dataclass(frozen=True)
 class JobRequest:
-    """The part of a job's directives that queues limit.
-
-    0 and empty where the script does not say.
-    """
+    """Part of a job's directives that queues limit; 0 and empty where the script does not say."""
 
     partition: str = ""
     account: str = ""
@@ -42,9 +39,9 @@ class QueueLimits:
 
     name: str
     state: str = "UP"
-    """In Slurm's words.
+    """State of the queue in Slurm's words.
 
-    DOWN takes jobs and starts none, DRAIN starts those it has, INACTIVE neither.
+    DOWN takes jobs and starts none, DRAIN starts those it has, INACTIVE does neither.
     """
     default: bool = False
     max_seconds: int = 0
@@ -57,7 +54,7 @@ class QueueLimits:
     words: str = ""
     """The queue's own line about it."""
     kinds: tuple[tuple[NodeKind, int], ...] = ()
-    """Each kind of node in it, and how many.
+    """Kinds of node in it, each with its number.
 
     Empty where that was not asked, or the scheduler does not say.
     """
@@ -106,9 +103,9 @@ def whole_number(text: str) -> int:
 def request_problems(
     asked: JobRequest, queues: Sequence[QueueLimits], queue_word: str = "partition"
 ) -> list[str]:
-    """Return why a queue would refuse a job or let it wait for ever.
+    """Return why a queue would refuse a job or never start it.
 
-    What is asked and what is allowed.
+    Each reason has what the job asks for and what the queue allows.
 
     `queue_word` is what the scheduler calls a partition. The queue's own words are repeated as they
     are. A job that names several partitions needs one that takes it.

@@ -21,18 +21,18 @@ START_SECONDS = 10.0
 
 
 class LocalScheduler(Scheduler):
-    """Submits by starting `bash job.sh`, detached.
+    """Scheduler of this machine, which starts `bash job.sh` detached.
 
-    It survives the kernel, the terminal and the connection.
+    The job survives the kernel, the terminal and the connection.
     """
 
     kind = "local"
     submit_seconds = START_SECONDS
 
     def state(self, folder: JobFolder) -> JobStatus:
-        """Where the job stands.
+        """Return where the job stands.
 
-        By its exit code, else by its process, else (another host) by its sign of life.
+        Its exit code says so, else its process, else (on another host) its sign of life.
         """
         job_id = _job_id(folder)
         if end := job_folder.read_end(folder, job_id):
@@ -47,10 +47,7 @@ class LocalScheduler(Scheduler):
         return job_folder.read_end(folder, job_id) or status
 
     def cancel(self, folder: JobFolder, *, grace_seconds: float = 20) -> JobStatus:
-        """End the job and all it started: it is asked to save, and after `grace_seconds` killed.
-
-        No process is left.
-        """
+        """Ask the job to save and stop; after `grace_seconds` kill all its processes."""
         status = self.state(folder)
         identity = _identity(folder)
         if status.final:
@@ -172,9 +169,9 @@ def _by_process(folder: JobFolder, job_id: str, identity: Identity) -> tuple[Job
 
 
 def _half_submitted(folder: JobFolder, job_id: str) -> tuple[JobState, str]:
-    """The record names no process.
+    """The record names no process yet.
 
-    Whoever submitted is just about to start it, or died at that moment.
+    Whoever submitted is about to start it, or died at that moment.
     """
     record = job_folder.read_record(folder)
     if record is None:

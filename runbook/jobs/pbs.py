@@ -16,7 +16,7 @@ from runbook.plan_file.errors import STOPPED
 TOKEN_VARIABLE = "RUNBOOK_TOKEN"
 """Environment variable that marks a job.
 
-PBS lists a job's variables, and has no comment of the user's.
+PBS lists a job's variables, and has no field for a comment.
 """
 
 _STATES = {JobState.PENDING: "QHWTM", JobState.RUNNING: "RBESU", JobState.DONE: "FX"}
@@ -34,9 +34,9 @@ A shell that outlives TERM ends with 0, and an array has the exit status of its 
 
 
 def parse_entries(text: str, head: str) -> list[tuple[str, dict[str, str]]]:
-    """Name and attributes of each entry of a full listing, which begins with `head`.
+    """Yield name and attributes of each entry of a full listing.
 
-    Wrapped values are joined.
+    An entry begins with `head`; values that PBS wrapped are joined.
     """
     entries: list[tuple[str, dict[str, str]]] = []
     for line in re.sub(r"\n\t", "", text).splitlines():
@@ -98,9 +98,9 @@ def queue_rows(text: str) -> list[dict[str, str]]:
 def state_of(
     letter: str, exit_status: int | None, substate: str = ""
 ) -> tuple[JobState, int | None]:
-    """Our state and a shell's exit code of PBS's letter, exit status and substate.
+    """Return our state and a shell's exit code for PBS's letter, exit status and substate.
 
-    Any other letter is UNKNOWN.
+    An unknown letter is UNKNOWN.
 
     A finished job without an exit status never ran: it was deleted, by a person or because of what
     it depended on.
@@ -238,8 +238,9 @@ class Pbs(Queue):
         return queue_rows(self.answer(*self.limits_question, *names))
 
     def ending(self, exit_code: int) -> str:
-        """Not a shell's words.
+        """Return the ending of one of PBS's programs in words.
 
-        PBS's programs end with the lowest 8 bits of its error number, such as 153 or 187.
+        Its exit code is no shell's, but the lowest 8 bits of PBS's error number, such as 153 or
+        187.
         """
         return f"exit code {exit_code}"

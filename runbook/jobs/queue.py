@@ -21,7 +21,7 @@ SUBMIT_SECONDS = 60.0
 """A submission takes no longer."""
 
 ANSWER_SECONDS = 30.0
-"""A queue that takes longer does not answer.
+"""Time after which a queue counts as silent.
 
 Slurm's clients give up sooner by themselves (MessageTimeout, 10 s).
 """
@@ -72,9 +72,9 @@ class Queue(ABC):
     unknown_job: tuple[str, ...]
     """Words of a program that was asked for a job that is not in the queue."""
     broken_off: tuple[str, ...]
-    """Words of a submission after which the job may be in the queue.
+    """Words of a submission's answer after which the job may be in the queue.
 
-    A failed connection is none of them.
+    A failed connection is not among them.
     """
 
     def refuse(self, script: str) -> None:
@@ -196,22 +196,22 @@ class Queue(ABC):
 
 
 ALIVE_SECONDS = 20.0
-"""A job whose sign of life is younger runs, without a question to the queue.
+"""A job with a younger sign of life is running; the queue is not asked.
 
-It gives one every five seconds.
+A job gives one every five seconds.
 """
 
 ASK_SECONDS = 5.0
 """A queue is asked about the same job no more often: it serves everybody."""
 
 COMPLETING_SECONDS = 600.0
-"""A queue has cleaned up after a job by then.
+"""Time by which a queue has cleaned up after a job.
 
 A node that hangs in its cleanup does not keep the job from having ended.
 """
 
 CLEANUP_SECONDS = 300.0
-"""After rank 0 has ended, its starter has ended by then.
+"""Time by which the starter has ended after rank 0.
 
 Pyxis first removes the unpacked image from each node.
 """
@@ -255,9 +255,9 @@ def _read_sign_of_life(folder: JobFolder) -> _SignOfLife:
 
 
 class QueueScheduler(Scheduler):
-    """Jobs of a queue, each known by its folder.
+    """Scheduler for the jobs of a queue, each known by its folder.
 
-    Any process on any machine can ask for its state.
+    Any process on any machine can ask for a job's state.
     """
 
     submit_seconds = SUBMIT_SECONDS
@@ -447,9 +447,9 @@ class QueueScheduler(Scheduler):
         return end
 
     def _status_by_queue(self, folder: JobFolder, number: str) -> JobStatus:
-        """Return the status of a job without an exit code.
+        """Return the status of a job that left no exit code.
 
-        By its sign of life, else by the queue.
+        Its sign of life says so, else the queue.
         """
         life = _read_sign_of_life(folder)
         if life.start and life.is_alive:

@@ -157,9 +157,9 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def together(jobs: Sequence[QueueJob]) -> QueueJob | None:
-    """One entry for all elements of an array.
+    """Return one entry for all elements of an array.
 
-    It runs while one does, and its end is the worst of theirs.
+    It is running while one of them runs, and ends as the worst of them.
     """
     order = (JobState.RUNNING, JobState.PENDING, JobState.UNKNOWN, *WORST_FIRST)
     return min(jobs, key=lambda job: order.index(job.state), default=None)
@@ -209,9 +209,9 @@ class Slurm(Queue):
         return argv, {name: None for name in removed if name != "SLURM_CONF"}
 
     def submit(self, folder: JobFolder, token: str, after: Sequence[str]) -> str:
-        """`sbatch job.sh` from the job's folder.
+        """Submit job.sh from the job's folder by sbatch.
 
-        A job that could never start is taken out again at once.
+        A job that could never start is cancelled at once.
 
         A partition's limits on time, nodes and accounts do not stop sbatch: the job would wait for
         ever.

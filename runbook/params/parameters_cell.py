@@ -43,43 +43,56 @@ def bind(
     project: Path | None = None,
     before: YamlDocument | None = None,
 ) -> Settings:
-    """The run that a notebook's variables name; pass `globals()`.
+    """Return the run that a notebook's variables name; pass `globals()`.
 
-    What equals the run file as papermill reads it (YAML 1.1) was not chosen in the notebook: its value and origin come
-    from the file. Everything else given wins over the file, and over `before`, which was given to this run earlier.
-    `ParamsError` lists all that is wrong.
+    A value that equals the run file as papermill reads it (YAML 1.1) was not chosen in the notebook:
+    its value and origin come from the file. Every other value wins over the file, and over `before`,
+    which was given to this run earlier. Raise `ParamsError` with all that is wrong.
     """
     run = namespace.get("run", PARAMETERS["run"])
     if not isinstance(run, str):
-        raise InvalidParams(
-            "Parameters of the notebook", [*_unknown_names(namespace), _wrong_type("run", run)]
-        )
+        problems = [*_unknown_names(namespace), _wrong_type("run", run)]
+        raise InvalidParams("Parameters of the notebook", problems)
     file = find_run_file(run, project)
-    values = {name: _value(name, namespace[name]) for name in _FROM_FILE if name in namespace}
-    given = {name: value for name, value in values.items() if not _same(value, PARAMETERS[name])}
-    own = _as_papermill(file)
-    chosen = {name: value for name, value in given.items() if not _same(value, own.get(name))}
-    if chosen:
-        _refuse_two_runs(file, given, own)
+    chosen = _chosen_values(file, namespace)
     overrides = namespace.get("overrides", "")
-    typed = chosen | {"overrides": overrides}
-    wrong = {
-        name: value
-        for name, value in typed.items()
+    ill_typed = [
+        (name, value)
+        for name, value in (chosen | {"overrides": overrides}).items()
         if not isinstance(value, type(PARAMETERS[name]))
-    }
+    ]
     problems = [
         *_unknown_names(namespace),
-        *(_wrong_type(name, value) for name, value in wrong.items()),
+        *(_wrong_type(name, value) for name, value in ill_typed),
     ]
-    chosen = {name: value for name, value in chosen.items() if name not in wrong}
-    words: list[str] = []
+    for name, _ in ill_typed:
+        chosen.pop(name, None)
+    words = _set_words(overrides, problems) if isinstance(overrides, str) else []
+    return RunLoading(file, problems=problems, before=before).load(chosen, words)
+
+
+def _chosen_values(file: RunFile, namespace: Mapping[str, object]) -> dict[str, object]:
+    """Return the parameters that are neither at their defaults nor as the run file has them.
+
+    Raise `ParamsError` where they are those of another run file.
+    """
+    values = {name: _value(name, namespace[name]) for name in _FROM_FILE if name in namespace}
+    given = {name: value for name, value in values.items() if not _same(value, PARAMETERS[name])}
+    in_file = _as_papermill(file)
+    chosen = {name: value for name, value in given.items() if not _same(value, in_file.get(name))}
+    if chosen:
+        _refuse_two_runs(file, given, in_file)
+    return chosen
+
+
+def _set_words(overrides: str, problems: list[Problem]) -> list[str]:
+    """Return the words of `overrides` as a shell splits them; a text that it cannot split is reported."""
     try:
-        words = shlex.split("" if "overrides" in wrong else str(overrides))
+        return shlex.split(overrides)
     except ValueError as error:
         rule = f"cannot be split into words as a shell does: {error}."
         problems.append(Problem("overrides", "notebook", rule, overrides))
-    return RunLoading(file, problems=problems, before=before).load(chosen, words)
+        return []
 
 
 def hand_edits(cell: str, given: Collection[str] = ()) -> dict[str, str]:
@@ -92,11 +105,10 @@ def hand_edits(cell: str, given: Collection[str] = ()) -> dict[str, str]:
     """
     edits = {}
     for name, value in assignments(cell).items():
-        if (
-            name in (*_FROM_FILE, "overrides")
-            and name not in given
-            and not _same(_literal(value), PARAMETERS[name])
-        ):
+        is_parameter = name in _FROM_FILE or name == "overrides"
+        if not is_parameter or name in given:
+            continue
+        if not _same(_literal(value), PARAMETERS[name]):
             edits[name] = ast.unparse(value)
     return edits
 
@@ -118,19 +130,15 @@ def refuse_hand_edits(cell: str, notebook: str, given: Collection[str] = ()) -> 
 def refuse_edits_below_papermill(namespace: Mapping[str, object], notebook: str) -> None:
     """As `refuse_hand_edits`, from inside a kernel in which papermill put its parameters below the parameters cell."""
     sources = _executed(namespace)
-    injected = next(
-        (number for number, source in enumerate(sources) if source.startswith(_INJECTED)), 0
-    )
-    cell = next(
-        (
-            source
-            for source in sources[:injected]
-            if PARAMETERS.keys() <= assignments(source).keys()
-        ),
-        "",
-    )
-    if cell:
-        refuse_hand_edits(cell, notebook, assignments(sources[injected]))
+    injected = 0
+    for number, source in enumerate(sources):
+        if source.startswith(_INJECTED):
+            injected = number
+            break
+    for source in sources[:injected]:
+        if PARAMETERS.keys() <= assignments(source).keys():
+            refuse_hand_edits(source, notebook, assignments(sources[injected]))
+            return
 
 
 def _as_words(cell: str, name: str) -> str:
@@ -160,14 +168,16 @@ def _wrong_type(name: str, value: Any) -> Problem:
 def _unknown_names(namespace: Mapping[str, object]) -> list[Problem]:
     """Names that papermill injected and no notebook has: papermill itself only warns of them."""
     problems = []
+    expected = (*PARAMETERS, "PAPERMILL_INPUT_PATH", "PAPERMILL_OUTPUT_PATH")
     for source in _executed(namespace):
-        assigned = assignments(source) if source.startswith(_INJECTED) else {}
-        known = (*PARAMETERS, "PAPERMILL_INPUT_PATH", "PAPERMILL_OUTPUT_PATH")
-        for name in (name for name in assigned if name not in known):
-            near = nearest(name, list(PARAMETERS), 1)
-            meant = f"Did you mean {near[0]}?" if near else f"It has {', '.join(PARAMETERS)}."
-            rule = f"a notebook has no such parameter. {meant}"
-            problems.append(Problem(name, "papermill", rule, _literal(assigned[name])))
+        if not source.startswith(_INJECTED):
+            continue
+        for name, value in assignments(source).items():
+            if name not in expected:
+                close = nearest(name, list(PARAMETERS), 1)
+                hint = f"Did you mean {close[0]}?" if close else f"It has {', '.join(PARAMETERS)}."
+                rule = f"a notebook has no such parameter. {hint}"
+                problems.append(Problem(name, "papermill", rule, _literal(value)))
     return problems
 
 
@@ -179,12 +189,12 @@ def _executed(namespace: Mapping[str, object]) -> list[str]:
 
 
 def assignments(source: str) -> dict[str, ast.expr]:
-    """What a cell assigns to names, in its order."""
+    """Return what a cell assigns to names, in its order; empty where it is not Python."""
     try:
         body = ast.parse(source).body
     except SyntaxError:
         return {}
-    found: dict[str, ast.expr] = {}
+    assigned: dict[str, ast.expr] = {}
     for statement in body:
         if isinstance(statement, ast.Assign):
             target: ast.expr | None = statement.targets[0]
@@ -192,8 +202,8 @@ def assignments(source: str) -> dict[str, ast.expr]:
             target = getattr(statement, "target", None)
         value = getattr(statement, "value", None)
         if isinstance(target, ast.Name) and isinstance(value, ast.expr):
-            found[target.id] = value
-    return found
+            assigned[target.id] = value
+    return assigned
 
 
 def _literal(value: ast.expr) -> Any:
@@ -215,23 +225,30 @@ def _as_papermill(file: RunFile) -> dict[str, object]:
     return values if isinstance(values, dict) else {}
 
 
-def _refuse_two_runs(file: RunFile, given: Mapping[str, object], own: Mapping[str, object]) -> None:
-    """`-p run one -f params/other.yaml`: most of what another run file says was given, and it is not this run's."""
+def _refuse_two_runs(
+    file: RunFile, given: Mapping[str, object], in_file: Mapping[str, object]
+) -> None:
+    """Raise where most of what another run file says was given, and it is not this run's.
+
+    That is what `-p run one -f params/other.yaml` does.
+    """
     for name in run_names(file.project):
         other = RunFile(file.project / "params" / f"{name}.yaml", "", file.project)
         if other.path == file.path:
             continue
-        says = {key: value for key, value in _as_papermill(other).items() if key in _FROM_FILE}
-        equal = [key for key, value in says.items() if key in given and _same(given[key], value)]
-        foreign = [key for key in equal if not _same(given[key], own.get(key))]
-        if foreign and 2 * len(equal) > len(says):
+        stated = {key: value for key, value in _as_papermill(other).items() if key in _FROM_FILE}
+        equal = [key for key, value in stated.items() if key in given and _same(given[key], value)]
+        foreign = [key for key in equal if not _same(given[key], in_file.get(key))]
+        is_most = 2 * len(equal) > len(stated)
+        if foreign and is_most:
+            verb = "is that" if len(foreign) == 1 else "are those"
             raise ParamsError(
-                f"Two runs are mixed: run is {show(file.stem)}, but {', '.join(foreign)} "
-                f"{'is that' if len(foreign) == 1 else 'are those'} of {other.where}. Name one: -p run {file.stem}, or "
-                f"-f {other.where}, but not both. Nothing was written."
+                f"Two runs are mixed: run is {show(file.stem)}, but {', '.join(foreign)} {verb} of "
+                f"{other.where}. Name one: -p run {file.stem}, or -f {other.where}, but not both. "
+                "Nothing was written."
             )
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Equal in value and type, whatever the order of keys: True is not 1."""
-    return pformat(one) == pformat(other)
+def _same(first: Any, second: Any) -> bool:
+    """Return whether two values are equal in value and type, whatever the order of keys: True is not 1."""
+    return pformat(first) == pformat(second)

@@ -49,11 +49,12 @@ def load(
     before: YamlDocument | None = None,
     portable: bool = False,
 ) -> Settings:
-    """The run that `name` means: a stem in params/, `stem:variant`, or a path to a run file.
+    """Return the run that `name` means: a stem in params/, `stem:variant`, or a path to a run file.
 
-    `overrides` (nested as in a run file) wins over the file, `set_words` (`key=value`) over both; `before`, what was
-    given to this run earlier, wins over the file alone. `ParamsError` lists everything that is wrong, where the run
-    file is to be `portable` also what YAML 1.1 (papermill -f) would read differently in it.
+    `overrides` (nested as in a run file) win over the file, `set_words` (`key=value`) over both.
+    `before` has what was given to this run earlier; it wins over the file alone. Raise `ParamsError`
+    with everything that is wrong; where the run file is to be `portable`, also with what YAML 1.1
+    (papermill -f) would read differently in it.
     """
     return RunLoading(find_run_file(name, project), portable, before).load(
         overrides or {}, set_words
@@ -62,7 +63,10 @@ def load(
 
 @dataclass
 class RunLoading:
-    """Loads a run file that was found; `problems` are the caller's own, reported with those that it finds."""
+    """Loading of a run file that was found.
+
+    `problems` are the caller's; they are reported together with those of the file.
+    """
 
     file: RunFile
     portable: bool = False
@@ -72,19 +76,19 @@ class RunLoading:
     given_name: str = ""
 
     def load(self, overrides: Mapping[str, object], set_words: Sequence[str]) -> Settings:
-        """The run with values over its file, as `load` has it."""
-        upper = [self._run_file_layer()]
+        """Return the run with values over its file, as `load` does."""
+        layers = [self._run_file_layer()]
         if self.file.variant:
-            upper.append(self._keeps_name(self._variant_layer()))
+            layers.append(self._keeps_name(self._variant_layer()))
         if self.before is not None:
-            upper.append(document_layer(GIVEN_BEFORE, self.before))
-        upper.append(
-            self._keeps_name(Layer("notebook").take(overrides, lambda path: f"notebook {path[0]}"))
-        )
+            layers.append(document_layer(GIVEN_BEFORE, self.before))
+        notebook = Layer("notebook").take(overrides, lambda path: f"notebook {path[0]}")
+        layers.append(self._keeps_name(notebook))
         self.given_name, words = take_name(set_words, self.problems)
-        upper.append(self._keeps_name(words_layer(words)))
-        site = self._site(upper)
-        for layer in upper:
+        layers.append(self._keeps_name(words_layer(words)))
+        # The site's own values lie below the run file's, and only these layers say which site.
+        site = self._site(layers)
+        for layer in layers:
             self.stack.lay(layer)
         self.problems += self.stack.problems
         settings = self._bind(site)
@@ -99,15 +103,18 @@ class RunLoading:
         document = self._read(self.file.path)
         if self.portable:
             self.problems += differences(read_text(self.file.path, document.where), document.where)
-        given = document.values.get("run", ...)
-        where = document.origin(("run",))
-        if self.file.is_record:
-            pass
-        elif given != self.file.stem:
-            self._report("run", where, f"must be {self.file.stem}, the file's own name.", given)
-        elif next(iter(document.values)) != "run":
-            self._report("run", where, "must be the first key of a run file.", given)
+        if not self.file.is_record:
+            self._check_name(document)
         return document_layer("run file", document)
+
+    def _check_name(self, document: YamlDocument) -> None:
+        """Report a run file whose first key is not its own name."""
+        name = document.values.get("run", ...)
+        where = document.origin(("run",))
+        if name != self.file.stem:
+            self._report("run", where, f"must be {self.file.stem}, the file's own name.", name)
+        elif next(iter(document.values)) != "run":
+            self._report("run", where, "must be the first key of a run file.", name)
 
     def _variant_layer(self) -> Layer:
         layer = Layer("variant")
@@ -115,28 +122,19 @@ class RunLoading:
         path = self.file.variants_path
         if not path.is_file():
             where = shown_path(path, self.file.project)
-            self._report(
-                "variant", where, "there is no such file, so the run has no variants.", variant
-            )
+            rule = "there is no such file, so the run has no variants."
+            self._report("variant", where, rule, variant)
             return layer
         document = self._read(path)
         values = document.values.get(variant)
         if variant not in document.values:
-            self._report(
-                "variant",
-                document.where,
-                catalogues.no_such(variant, list(document.values), document.where),
-                variant,
-            )
+            rule = catalogues.no_such(variant, list(document.values), document.where)
+            self._report("variant", document.where, rule, variant)
         elif isinstance(values, Mapping):
             layer.take(values, lambda path: document.origin((variant, *path)))
         elif values is not None:
-            self._report(
-                "variant",
-                document.origin((variant,)),
-                "must be a mapping of keys to values.",
-                values,
-            )
+            where = document.origin((variant,))
+            self._report("variant", where, "must be a mapping of keys to values.", values)
         return layer
 
     def _keeps_name(self, layer: Layer) -> Layer:
@@ -160,56 +158,66 @@ class RunLoading:
         origin = named[-1] if named else self.stack.chains["site"][-1]
         if not is_name(origin.value):
             return None  # reported when the layer is checked
-        found = self._find(
+        site_and_layer = self._find(
             "site", origin, lambda: catalogues.read_site(origin.value, self.file.project)
         )
-        if found is None:
+        if site_and_layer is None:
             return None
-        site, layer = found
+        site, layer = site_and_layer
         self.stack.lay(layer)
         return self._find("site", origin, lambda: with_visible_gpus(site))
 
     def _bind(self, site: Site | None) -> Settings | None:
-        stack = self.stack
+        """Return the settings; None where something is missing, which is reported."""
         project = self.file.project
-        models = self._find(
-            "model", Origin("", "params/models.yaml", ...), lambda: catalogues.read_models(project)
-        )
+        models_file = Origin("", "params/models.yaml", ...)
+        models = self._find("model", models_file, lambda: catalogues.read_models(project))
+        datasets_file = Origin("", "params/datasets.yaml", ...)
         datasets = self._find(
-            "data.dataset",
-            Origin("", "params/datasets.yaml", ...),
-            lambda: catalogues.read_datasets(project),
+            "data.dataset", datasets_file, lambda: catalogues.read_datasets(project)
         )
-        model = self._entry("model", models)
-        shape = {name: stack.value(f"training.shape.{name}") for name in SHAPE_FIELDS}
-        if model and all(isinstance(value, int) and value >= 0 for value in shape.values()):
-            model = with_shape(model, shape)
+        model = self._model(models)
         dataset = self._entry("data.dataset", datasets)
         blend = self._blend(datasets)
         smoke = self._smoke(models, model)
         self._require()
         if self.problems or not (site and model and dataset and smoke):
             return None
+        smoke_name, smoke_model = smoke
         texts = [dataset, *(text.dataset for text in blend)]
-        stack.lay(rehearse(stack, site, model, smoke[1], texts))
-        run = Run.model_validate(stack.nested())
-        name, dashes, variant = self.file.path.parent.name.partition("--")
-        recorded = variant if self.file.is_record and dashes and name == run.run else ""
+        self.stack.lay(rehearse(self.stack, site, model, smoke_model, texts))
+        run = Run.model_validate(self.stack.nested())
         return Settings(
             run=run,
             site=with_shared_folder(site, run),
             model=model,
-            smoke_model=smoke[1],
-            smoke_model_name=smoke[0],
+            smoke_model=smoke_model,
+            smoke_model_name=smoke_name,
             dataset=self._entry("data.dataset", datasets),
-            origins={key: tuple(chain) for key, chain in stack.chains.items()},
+            origins={key: tuple(chain) for key, chain in self.stack.chains.items()},
             project=project,
-            variant=self.given_name or self.file.variant or recorded,
+            variant=self.given_name or self.file.variant or self._recorded_variant(run.run),
             blend=blend if run.data.blend else (),
         )
 
+    def _model(self, models: Catalogue[Model] | None) -> Model | None:
+        """Return the catalogue's model with the sizes that `training.shape` changes."""
+        model: Model | None = self._entry("model", models)
+        shape = {name: self.stack.value(f"training.shape.{name}") for name in SHAPE_FIELDS}
+        # A size of another kind was reported when its layer was checked.
+        has_sizes = all(isinstance(value, int) and value >= 0 for value in shape.values())
+        return with_shape(model, shape) if model and has_sizes else model
+
+    def _recorded_variant(self, run_name: str) -> str:
+        """Return the variant in the name of a recorded run's folder; empty where it has none."""
+        name, dashes, variant = self.file.path.parent.name.partition("--")
+        return variant if self.file.is_record and dashes and name == run_name else ""
+
     def _blend(self, datasets: Catalogue[Dataset] | None) -> tuple[TextShare, ...]:
-        """The texts of data.blend; wrong names are reported here, a wrong form when its layer was checked."""
+        """Return the texts of data.blend.
+
+        Wrong names are reported here; a wrong form was reported when its layer was checked.
+        """
         origin = self.stack.chains["data.blend"][-1]
         try:
             parts = dict(parse_blend(str(origin.value)))
@@ -242,7 +250,10 @@ class RunLoading:
             self._report("training", where, rule)
 
     def _entry(self, key: str, catalogue: Catalogue[Any] | None) -> Any:
-        """The entry of a catalogue that a key names; what is no name was reported when its layer was checked."""
+        """Return the entry of a catalogue that a key names; None where there is none.
+
+        A value that is no name was reported when its layer was checked.
+        """
         origin = self.stack.origin(key)
         if catalogue and origin and is_name(origin.value):
             return self._find(key, origin, partial(catalogue.get, origin.value))
@@ -253,7 +264,8 @@ class RunLoading:
     ) -> tuple[str, Model] | None:
         key = "training.smoke.model"
         origin = self.stack.chains[key][-1]
-        if name := origin.value:
+        name = origin.value
+        if name:
             if isinstance(name, str) and not is_name(name):
                 self._report(key, origin.where, "is not the name of a model.", name)
             model = self._entry(key, models)
@@ -265,7 +277,7 @@ class RunLoading:
         return None
 
     def _find(self, key: str, origin: Origin, find: Callable[[], Found]) -> Found | None:
-        """What a file holds; what is wrong with it is reported with the rest."""
+        """Return what a file holds; None where it is wrong, which is reported with everything else."""
         try:
             return find()
         except InvalidParams as error:

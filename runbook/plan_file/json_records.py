@@ -107,6 +107,7 @@ def _record(kind: type, content: Any, where: str, name: str, problems: list[str]
 
 
 def _value(kind: Any, content: Any, where: str, problems: list[str]) -> Any:
+    """Return the value of the declared type; report one of another type."""
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return _record(kind, content, f"{where}.", where, problems)
     if kind is Any:
@@ -116,30 +117,40 @@ def _value(kind: Any, content: Any, where: str, problems: list[str]) -> Any:
     if origin in (Union, types.UnionType):
         if content is None:
             return None
-        return _value(
-            next(part for part in inner if part is not type(None)), content, where, problems
-        )
+        present_kind = next(part for part in inner if part is not type(None))
+        return _value(present_kind, content, where, problems)
     if origin is Literal:
         if content not in inner:
             problems.append(f"{where}: {content!r} is not one of {', '.join(inner)}")
         return content
     if origin is dict:
-        if not isinstance(content, dict):
-            problems.append(f"{where}: {shown(content)} is not a mapping")
-            return None
-        return {
-            key: _value(inner[1], part, f"{where}.{key}", problems) for key, part in content.items()
-        }
+        return _mapping(inner[1], content, where, problems)
     if origin is tuple:
-        if not isinstance(content, list):
-            problems.append(f"{where}: {shown(content)} is not a list")
-            return None
-        return tuple(
-            _value(inner[0], part, f"{where}[{index}]", problems)
-            for index, part in enumerate(content)
-        )
+        return _sequence(inner[0], content, where, problems)
+    return _plain_value(kind, content, where, problems)
+
+
+def _mapping(kind: Any, content: Any, where: str, problems: list[str]) -> dict[str, object] | None:
+    if not isinstance(content, dict):
+        problems.append(f"{where}: {shown(content)} is not a mapping")
+        return None
+    return {key: _value(kind, part, f"{where}.{key}", problems) for key, part in content.items()}
+
+
+def _sequence(kind: Any, content: Any, where: str, problems: list[str]) -> tuple[Any, ...] | None:
+    if not isinstance(content, list):
+        problems.append(f"{where}: {shown(content)} is not a list")
+        return None
+    return tuple(
+        _value(kind, part, f"{where}[{index}]", problems) for index, part in enumerate(content)
+    )
+
+
+def _plain_value(kind: Any, content: Any, where: str, problems: list[str]) -> Any:
     accepted = (int, float) if kind is float else (kind,)
-    if not isinstance(content, accepted) or (isinstance(content, bool) and kind is not bool):
+    # In Python a truth value is an int too.
+    is_stray_bool = isinstance(content, bool) and kind is not bool
+    if not isinstance(content, accepted) or is_stray_bool:
         problems.append(f"{where}: {shown(content)} is not {_NAMES[kind]}")
         return None
     return kind(content)

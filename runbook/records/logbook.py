@@ -98,7 +98,7 @@ def write_logbook(run_folder: Path) -> list[LogbookEntry]:
 
 
 def add_note(run_folder: Path, text: str) -> str:
-    """Append what a person says to the events, however many write at once; what was noted.
+    """Append a person's note to the events, however many write at once; return what was noted.
 
     What looks like a secret is masked before it is written anywhere.
     """

@@ -51,10 +51,7 @@ WRITTEN_BY = {
     "05-analysis": ("results.csv", "variants.csv"),
     "06-evaluation": ("evaluation/*",),
 }
-"""Whose files they are, beside its jobs and steps.
-
-Nobody else's end of a phase records them again.
-"""
+"""Files of each phase, beside its jobs and steps. The end of no other phase records them again."""
 GROWING = (
     "events.jsonl",
     *(f"{folder}{name}.jsonl" for folder in ("", "smoke/") for name in _LINES),
@@ -72,7 +69,7 @@ class Entry:
     bytes: int
     sha256: str
     modified: int = 0
-    """Its time of change in nanoseconds.
+    """Time of the last change in nanoseconds.
 
     An unchanged file is not read again when the manifest is written again.
     """
@@ -98,9 +95,9 @@ def covered(run_folder: Path) -> list[str]:
 
 
 def _refuse_folder(error: OSError) -> None:
-    """A folder that cannot be listed is no empty folder.
+    """Raise for a folder that cannot be listed, since it is not an empty one.
 
-    One that vanished meanwhile made room for a newer one.
+    One that vanished in between made room for a newer one.
     """
     if not isinstance(error, FileNotFoundError):
         raise RecordError(
@@ -175,7 +172,7 @@ def write_manifest(run_folder: Path, phase: str = "", written: Iterable[Path] = 
 def _grown_entry(path: Path, name: str, entry: Entry, done: Set[str]) -> Entry:
     """Return the entry of a file that jobs append to.
 
-    A new one only where what was recorded still stands.
+    It is a new one only where what was recorded still stands.
     """
     if not may_grow(name, done):
         return entry
@@ -236,9 +233,9 @@ def move_files(run_folder: Path, moved: Mapping[Path, Path]) -> None:
 
 
 def read_manifest(run_folder: Path) -> dict[str, Entry]:
-    """Entries by relative path.
+    """Return the entries by relative path; empty where there is no manifest.
 
-    Empty where there is no manifest, `RecordError` where it is broken.
+    Raise `RecordError` where it is broken.
     """
     remedy = (
         "So nothing can be said about later edits of this run. Restore it from a copy; only if "
@@ -377,7 +374,7 @@ def _is_copy(name: str) -> bool:
 
 
 CACHES = ("data/cache", "smoke/data/cache")
-"""Where the trainer caches the order of the text.
+"""Folders where the trainer caches the order of the text.
 
 Their files are no results, but a changed one changes a training.
 """
@@ -406,9 +403,9 @@ def cache_agrees(run_folder: Path) -> list[Finding]:
 
 
 def _saved_order(checkpoints: Path) -> dict[str, str]:
-    """Checksums of the cache in the newest checkpoint.
+    """Return the checksums of the cache in the newest checkpoint.
 
-    Empty where there is none, or it has none.
+    Empty where there is no checkpoint, or none with them.
     """
     newest = newest_checkpoint(checkpoints)
     if newest is None:

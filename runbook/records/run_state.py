@@ -46,9 +46,9 @@ TRACES = (
 )
 """Any of them makes a folder one of a run, however much of it is there."""
 BEATS_FOR_SECONDS = 120.0
-"""A job gives a sign of life every few seconds.
+"""A job that was silent for longer than this is not called running.
 
-One that was silent for longer is not called running here.
+It gives a sign of life every few seconds.
 """
 
 
@@ -71,9 +71,9 @@ class RunState:
     name: str
     folder: Path
     state: str
-    """How the run stands.
+    """How the run stands, in words for people.
 
-    `done`, `running`, `3 of 6 done`, how the newest phase ended badly, `unreadable` or `no
+    It is `done`, `running`, `3 of 6 done`, how the newest phase ended badly, `unreadable` or `no
     run.yaml`.
     """
     phase: str
@@ -88,7 +88,7 @@ class RunState:
 def read_run(run_folder: Path) -> RunState:
     """Return the state of a run.
 
-    Nothing but files is asked, so a copy on another machine says the same.
+    Only files are read, so a copy on another machine gives the same answer.
     """
     phases = tuple(_phase(run_folder, phase) for phase in PHASES)
     twins = [phase.twin for phase in phases if phase.twin is not None]

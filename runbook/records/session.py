@@ -53,7 +53,7 @@ class MasterCell:
 
 
 def read_master(notebook: Path) -> tuple[MasterCell, ...]:
-    """Code cells of a notebook in order.
+    """Return the code cells of a notebook in order.
 
     Empty where the notebook does not exist (a phase called without one).
     """
@@ -78,7 +78,7 @@ def read_master(notebook: Path) -> tuple[MasterCell, ...]:
 
 
 class CellStates:
-    """State of each code cell of the master.
+    """Return the state of each code cell of the master.
 
     Cells that are not in it (injected parameters) are not counted.
     """
@@ -106,7 +106,7 @@ class CellStates:
     def mark_earlier(self, history: Sequence[str]) -> None:
         """Note the cells that ran before anyone listened.
 
-        Those of a kernel's history above the one running now.
+        They are in the kernel's history above the one running now.
 
         The last source of the history is the running one. Cells below it may be in the history from
         an earlier round.
@@ -191,7 +191,7 @@ class Session:
     def check(self, check: Check) -> None:
         """Record a check.
 
-        What was looked at, how it went, the value found, the rule it is held against.
+        It says what was looked at, how it went, the value found, and the rule for it.
         """
         self._checks[check.name] = check
 
@@ -233,7 +233,7 @@ class Session:
         )
 
     def attach(self) -> None:
-        """Note how each cell ends from here on.
+        """Note how each cell ends from now on.
 
         The notebook's output names the run with which it can be filed.
         """

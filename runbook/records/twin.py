@@ -41,9 +41,9 @@ Moment = Annotated[str, AfterValidator(_in_utc)]
 
 @dataclass(frozen=True)
 class Cell:
-    """A code cell of the master notebook.
+    """Code cell of the master notebook and how it ended.
 
-    Completed, failed, interrupted, or pending where it was not reached.
+    It is completed, failed, interrupted, or pending where it was not reached.
     """
 
     id: str
@@ -132,9 +132,9 @@ def find_twin(run_folder: Path, phase: str) -> Twin | None:
 
 
 def phases_done(run_folder: Path) -> set[str]:
-    """The phases whose newest record says that they are done.
+    """Return the phases whose newest record says that they are done.
 
-    One that cannot be read says nothing.
+    A record that cannot be read says nothing.
     """
     done = set()
     for phase in PHASES:
@@ -146,9 +146,10 @@ def phases_done(run_folder: Path) -> set[str]:
 
 
 def read_twin(path: Path) -> Twin:
-    """The twin in a file.
+    """Return the twin in a file.
 
-    `RecordError` names what is wrong with one that is missing, cut off or of another shape.
+    Raise `RecordError` that names what is wrong with one that is missing, cut off or of another
+    shape.
     """
     remedy = (
         "It was written by runbook and changed later, or its disk failed; `runbook verify` says "
@@ -231,7 +232,7 @@ def read_notebook(path: Path) -> Any:
 
 
 def notebook_text(notebook: Any) -> str:
-    """The text of a notebook's file.
+    """Return the text of a notebook's file.
 
     What looks like a real token, typed or printed, is cut to its first letters.
     """

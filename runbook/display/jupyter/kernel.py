@@ -58,9 +58,9 @@ class PageKernel:
     def redirect(
         self, receive: Callable[[Sequence[Any], Callable[[Sequence[Any]], Any]], Any] | None
     ) -> None:
-        """Let `receive` get each message before the kernel, and the kernel's own receiver with it.
+        """Let `receive` get each message before the kernel does.
 
-        None: as it was before.
+        It also gets the kernel's own receiver. None restores that one.
         """
         stream = self._kernel.shell_stream
         usual = self._kernel.shell_channel_thread_main
@@ -105,7 +105,7 @@ class PageKernel:
 def lose_no_output() -> None:
     """Let what cells print wait for its reader.
 
-    Where 1,000 messages wait, ZeroMQ drops the next without a word.
+    Beyond 1,000 messages ZeroMQ would drop the next one silently.
     """
     import zmq
 

@@ -34,9 +34,9 @@ class CellDisplays:
 
     request: CellRequest
     bundles: dict[str, tuple[Bundle, Bundle]] = field(default_factory=dict)
-    """By display id, in the order in which they were put there.
+    """What is shown, by display id, in the order in which it was put there.
 
-    For a page that runs the cell again, for one that joined.
+    It is for a page that runs the cell again, and for one that joined.
     """
     running: bool = True
 
@@ -115,9 +115,9 @@ def _answer(kernel: PageKernel, message: Message) -> bool:
 
 
 def _greet(kernel: PageKernel, message: Message, running: CellDisplays) -> None:
-    """Say what a kernel says to a new page, which sends nothing else before (JupyterLab.
+    """Send what a kernel sends to a new page.
 
-    For 3 s).
+    The page (JupyterLab) sends nothing else before, and waits 3 s for it.
     """
     kernel.greet(message)
     kernel.publish(message.header, "status", execution_state="idle")

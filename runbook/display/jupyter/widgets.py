@@ -41,7 +41,7 @@ TYPED = '"..."'
 WHOLE = {"width": "auto", "flex": "0 0 auto"}
 """A button as wide as its word, whatever stands beside it."""
 ANSWER_LINE = {"flex": "1 1 100%", "width": "100%", "max_height": "9em", "overflow": "auto"}
-"""What an action says has a line of its own.
+"""Layout of the line for an action's answer.
 
 A note of 10,000 characters would squeeze the buttons.
 """
@@ -329,9 +329,9 @@ class Form:
 
 
 def _folded(title: str, part: Any) -> tuple[Any, Any]:
-    """A button that opens and folds a part, and both.
+    """Return a button that opens and folds a part, and both of them in a box.
 
-    An Accordion's headings cannot be reached by keyboard.
+    The headings of an Accordion cannot be reached by keyboard.
     """
     import ipywidgets as widgets
 

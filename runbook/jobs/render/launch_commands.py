@@ -1,6 +1,6 @@
-"""What a job asks of its queue, and the commands that start its processes.
+"""Directives of a job, and the commands that start its processes.
 
-Step program, container, process starter.
+The commands are a step program, a container and a process starter.
 """
 
 import re
@@ -133,9 +133,9 @@ def _inside(settings: Settings, mounts: Sequence[str]) -> list[str]:
 
 
 def _starter(settings: Settings, job: Job) -> list[str]:
-    """Words that start a node's ranks.
+    """Return the words that start a node's ranks.
 
-    Of torchrun or deepspeed, by the interpreter that has the trainer.
+    They are torchrun or deepspeed, run by the interpreter that has the trainer.
 
     The bare names `torchrun` and `deepspeed` are another installation's where PATH has one.
     """
@@ -180,9 +180,9 @@ def _image(settings: Settings) -> str:
 
 
 def image_on_nodes(settings: Settings) -> str:
-    """The image as the nodes open it.
+    """Return the image as the nodes open it.
 
-    Their own copy where jobs.image_copy names a folder for it.
+    It is their own copy where jobs.image_copy names a folder for it.
     """
     image = settings.site.container.image
     folder = settings.run.jobs.image_copy.rstrip("/")
@@ -212,16 +212,16 @@ def _mount(mount: str) -> str:
 
 
 WARNING_SECONDS = 300
-"""A job hears of its time limit this long before it ends, so that it can save.
+"""Warning that a job gets before its time limit, so that it can save.
 
-A 2.4 TB checkpoint takes minutes.
+A checkpoint of 2.4 TB takes minutes.
 """
 
 
 def warn_after(job: Job) -> int:
-    """Return the seconds after which a job asks itself to stop, where its queue gives no warning.
+    """Return the seconds after which a job asks itself to stop.
 
-    0 where the job is too short for a warning.
+    A queue may give no warning. 0 where the job is too short for one.
     """
     return job.walltime - WARNING_SECONDS if job.walltime > 2 * WARNING_SECONDS else 0
 

@@ -1,6 +1,6 @@
 """Set-up before the first job.
 
-Steps, their script, the image's recipe and the files to deploy a cluster with.
+It has steps, their script, the image's recipe, and the files that deploy a cluster.
 """
 
 import re
@@ -74,7 +74,7 @@ def _prepared(settings: Settings, step: Preparation) -> SetupStep:
 
 
 def _put(text: str, values: Mapping[str, str]) -> str:
-    """A site's text with the run's values in it, all at once.
+    """Return a site's text with the run's values put in, all at once.
 
     A value that holds another's name stays as it is.
     """
@@ -102,9 +102,9 @@ FLEET = "fleet.sh"
 
 
 def render_preparation(settings: Settings, package: Path) -> str:
-    """All steps as one script for a person, no job.
+    """Return all steps as one script for a person to run.
 
-    A job fetches no code. 01-environment runs them one by one.
+    It is not a job, since a job fetches no code. 01-environment runs the steps one by one.
     """
     return step_script(settings, setup_steps(settings, package))
 
@@ -116,9 +116,9 @@ def step_script(settings: Settings, steps: Sequence[SetupStep]) -> str:
 
 
 def preparation_files(settings: Settings) -> Mapping[str, str]:
-    """Files next to their script.
+    """Return the files that lie next to the script.
 
-    The image's Dockerfile, a rented cluster's machines, what a cluster is made of.
+    They are the image's Dockerfile, a rented cluster's machines, and what a cluster is made of.
     """
     site = settings.site
     files = {}

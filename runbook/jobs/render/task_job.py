@@ -1,6 +1,6 @@
-"""The job of a phase that trains nothing, for a queue.
+"""Job of a phase that trains nothing, for a queue.
 
-One program on a node, on each node, or as an array.
+It runs one program on a node, on each node, or as an array.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Task:
     srun or mpiexec which one.
     """
     in_container: bool = False
-    """With the trainer's own Python, modules and image instead of the Python that submits.
+    """Whether to use the trainer's Python, modules and image, not the submitting one's.
 
     One core is enough.
     """
@@ -66,9 +66,9 @@ def num_shares(job: Job) -> int:
 
 
 def data_tasks(settings: Settings, python: str) -> list[Task]:
-    """Return the jobs that tokenize: one with a share for each task, then one that joins.
+    """Return the jobs that tokenize.
 
-    Or one job for all.
+    There is one with a share for each task and then one that joins them, or one job for all.
     """
     argv = (python, "-m", "runbook.phases.p02_data.tokenize_share", str(settings.project))
     if num_shares(settings.run.jobs.data) < 2:

@@ -15,9 +15,9 @@ from runbook.params.settings import STAGE
 
 
 def fill(template: str, **values: object) -> str:
-    """The text of a template in `templates/` with values put in.
+    """Return the text of a template in `templates/` with values put in.
 
-    A value that is missing there is our own bug.
+    A missing value is our own bug.
     """
     return _templates().get_template(template).render(**values)
 
@@ -92,7 +92,7 @@ KNOWN = {"user": '"$user"', "job": '"$job_number"'}
 
 
 def expand(value: str, settings: Settings) -> str:
-    """One word of the shell.
+    """Return one word of the shell.
 
     The run's shared folder is put in now, {user} and {job} when the job runs.
     """
@@ -108,7 +108,7 @@ def expand(value: str, settings: Settings) -> str:
 
 
 def environment_groups(settings: Settings) -> dict[str, dict[str, str | None]]:
-    """The site's groups of variables that are switched on, as words of the shell.
+    """Return the site's groups of variables that are on, as words of the shell.
 
     None unsets a variable.
     """

@@ -48,7 +48,7 @@ class RenderedJob:
 class QueuedTraining:
     """One training as a job of Slurm or PBS.
 
-    What is submitted, what every rank and node runs, what they read.
+    It has what is submitted, what every rank and node runs, and what they read.
     """
 
     def __init__(self, settings: Settings, spec: PhasePlan, package: Path) -> None:
@@ -60,7 +60,7 @@ class QueuedTraining:
         self.job = settings.job(spec.phase).model_copy(update={"array": 0})  # a training is one job
         self.groups = environment_groups(settings)
         self.deepspeed = ""
-        """The file that Megatron-DeepSpeed reads, from the run's folder.
+        """File that Megatron-DeepSpeed reads, relative to the run's folder.
 
         Empty for other frameworks.
         """
@@ -83,7 +83,7 @@ class QueuedTraining:
     def _node_commands(self) -> list[str]:
         """Return what every node does before the training.
 
-        Copy the image, then the site's commands.
+        It copies the image, then runs the site's commands.
         """
         commands = site_commands(self.site.node_setup, self.settings)
         if not self.settings.run.jobs.image_copy:
@@ -221,16 +221,16 @@ PACKAGE = Path(__file__).parents[3]
 """The folder that holds the package `runbook`: the clone, as jobs in a queue see it."""
 
 PEERS_SECONDS = 3
-"""Time for the other ranks to notice by themselves, with their own words, that one has failed.
+"""Time for the other ranks to notice by themselves, in their own words, that one has failed.
 
-Where they still wait for each other to come they cannot, and the job's end is known that much
+Ranks that still wait for each other to start cannot notice, and the job's end is known that much
 later.
 """
 
 KILLED_PEERS_SECONDS = 1
-"""The same where one was killed by a signal.
+"""The same where a signal killed the rank.
 
-Who trains with it sees its connection closed at once, who waits never.
+Ranks that train with it see their connection closed at once; ranks that wait for it never do.
 """
 
 
@@ -259,10 +259,7 @@ def render_job(
 
 
 def write_job(folder: JobFolder, rendered: RenderedJob) -> None:
-    """Put a job's files into its folder.
-
-    Job.sh is written last, so that a folder with one is complete.
-    """
+    """Put a job's files into its folder, job.sh last: a folder that has it is complete."""
     for name, text in rendered.files.items():
         write_text(folder.path / name, text, error=JobError)
     write_text(

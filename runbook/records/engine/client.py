@@ -132,16 +132,13 @@ SECONDS_BETWEEN_LOGGED_UPDATES = (
 MOST_SECONDS_OF_SILENCE = 30  # after the reply to a cell, before its remaining output is given up
 DAY = 86_400
 SECONDS_TO_LEAVE_A_CELL = 1.5
-"""What an interrupted cell gets for its own clean-up.
-
-Then the kernel is ended, if need be by force.
-"""
+"""Time for an interrupted cell to clean up. Then the kernel is ended, by force if need be."""
 LOSE_NO_OUTPUT = (
     "__import__('runbook.display.jupyter.kernel', fromlist=['kernel']).lose_no_output()"
 )
 """Run in the kernel before the cells; an error, in a kernel that is not ours, changes nothing."""
 ENGINE_VARIABLE = "RUNBOOK_ENGINE"
-"""Set in the kernel.
+"""Environment variable set in the kernel.
 
 Displays updated in place reach the log, so progress need not be printed as well.
 """
@@ -156,7 +153,7 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
         self.unsaved: RunbookError | None = None
         """Why the newest save failed.
 
-        A full disk in the middle of the work ends nothing, only one at the end does.
+        A full disk in the middle of the work ends nothing; only one at the end does.
         """
         self.before_save: Callable[[], None] = lambda: None
         super().__init__(nb, **options)
@@ -188,9 +185,9 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
             self.unsaved = None
 
     def cell_exception(self, cell: Any, cell_index: int | None = None, **kwargs: Any) -> None:
-        """An error ended the cell.
+        """Note that an error ended the cell.
 
-        Keep its text even where a traceback handler of the user's printed none.
+        Its text is kept even where a user's own traceback handler printed none.
         """
         super().cell_exception(cell, cell_index=cell_index, **kwargs)
         error = kwargs["exception"]
@@ -204,9 +201,9 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
             cell.outputs.append(new_output("error", **words))
 
     def stop(self, state: ExecutionState, reason: str) -> None:
-        """Something else than an error ended the notebook.
+        """End the notebook for another cause than an error.
 
-        Mark the running cell, add papermill's banner, save.
+        Mark the running cell, add papermill's banner, and save.
         """
         self.state = state
         self.reason = reason
@@ -239,9 +236,9 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
             self.state, self.reason = ExecutionState.FAILED, str(self.unsaved)
 
     def error_of_a_cell(self) -> PapermillExecutionError | None:
-        """Papermill's own error for a cell that raised, with its banner put into the notebook.
+        """Return papermill's own error for a cell that raised; None where none did.
 
-        None where none did.
+        Its banner is put into the notebook.
 
         papermill takes `sys.exit(0)` in a cell for success although the rest did not run; here it
         is a failure.
@@ -372,7 +369,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
         return reply
 
     async def _rest_of(self, outputs: Any, cell: NotebookNode) -> None:
-        """Wait as long as output comes.
+        """Wait as long as output arrives.
 
         After thousands of lines a busy login node is minutes behind a cell's end.
         """

@@ -32,7 +32,7 @@ MEANING = {
 class NotebookStopped(SystemExit):
     """A signal ended the notebook, which is saved.
 
-    The process ends as if by that signal (143 for SIGTERM).
+    The process then ends as if by that signal (143 for SIGTERM).
     """
 
     def __init__(self, number: int) -> None:
@@ -50,7 +50,7 @@ class NotebookInterrupted(KeyboardInterrupt):
 def _handled_by(
     handler: Callable[[int, FrameType | None], None], numbers: Iterable[signal.Signals]
 ) -> Iterator[None]:
-    """Let `handler` have these signals meanwhile.
+    """Let `handler` get these signals inside the block.
 
     In threads, where Python sets no handlers, nothing changes.
     """

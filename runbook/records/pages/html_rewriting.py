@@ -43,9 +43,9 @@ class Rewriter(HTMLParser):
         return False
 
     def renamed(self, tag: str) -> str | None:
-        """The name that a tag gets.
+        """Return the name that a tag gets.
 
-        None leaves it out, and what it encloses is looked at all the same.
+        None leaves it out, but what it encloses is still read.
         """
         return tag
 

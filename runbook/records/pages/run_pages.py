@@ -259,7 +259,7 @@ def _chart(phase: str, curve: Curve, others: Sequence[Curve]) -> Chart:
 def read_curve(run_folder: Path, phase: str, name: str) -> Curve | None:
     """Return the losses of a run's training.
 
-    None where there are not two, or where the file is too long to be read for this.
+    None where there are fewer than two, or the file is too long to read for this.
     """
     from runbook.results.history import read_metrics, read_validation
 
@@ -284,9 +284,9 @@ def read_curve(run_folder: Path, phase: str, name: str) -> Curve | None:
 
 
 def _model_of_plan(run_folder: Path, phase: str) -> tuple[str, float]:
-    """Return a phase's model in words and the loss before training, ln of its vocabulary.
+    """Return a phase's model in words and its loss before training, ln of its vocabulary.
 
-    Empty and 0 where there is no plan that can be read.
+    Empty and 0 without a readable plan.
     """
     plan_file = run_folder / "plan.json"
     try:

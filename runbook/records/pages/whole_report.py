@@ -48,9 +48,9 @@ def write_whole_report(run_folder: Path) -> Path:
 
 
 class _Body(Rewriter):
-    """The body of a page of ours, without the elements `left_out` (tag and class).
+    """Return the body of one of our pages without the elements `left_out`.
 
-    Its links lead where `link` says.
+    An element is a tag and a class. Links lead where `link` says.
     """
 
     def __init__(
@@ -86,9 +86,9 @@ Those of a part become plain blocks, their headings one level deeper.
 
 
 def _link_of_part(phase: str, value: str) -> str:
-    """Where a link of a notebook's report leads in the single file.
+    """Return where a link of a notebook's report leads in the single file.
 
-    Inside, or to the run's folder.
+    That is a place inside it, or in the run's folder.
     """
     if value.startswith("#"):
         return f"#{phase}--{value[1:]}"

