@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import shutil
+import threading
 
 import pytest
 
@@ -10,13 +12,18 @@ from runbook.training.checkpoints import folders
 SHAPE = {"layers": 4, "hidden": 64}
 
 
-def write(root, iteration, keep=2, keep_every=0):
+def write(root, iteration, keep=2, keep_every=0, *, in_background=False):
     part = folders.begin_checkpoint(root, iteration)
     (part / folders.SHARDS / "__0_0.distcp").write_bytes(b"weights %d" % iteration)
     name = f"{folders.SHARDS}/__0_0.distcp"
     sums = {name: folders.sha256(part / name)}
     return folders.seal_checkpoint(
-        part, {"iteration": iteration, "model": SHAPE}, sums, keep, keep_every
+        part,
+        {"iteration": iteration, "model": SHAPE},
+        sums,
+        keep,
+        keep_every,
+        in_background=in_background,
     )
 
 
@@ -40,6 +47,34 @@ def test_the_newest_are_kept_and_found_newest_first(tmp_path):
         write(tmp_path, iteration)
     assert [found.iteration for found in folders.candidates(tmp_path)[0]] == [10_000_000, 9_999_999]
     assert names(tmp_path) == ["iter_10000000", "iter_9999999", folders.TRACKER]
+
+
+def test_old_checkpoints_are_deleted_while_the_training_goes_on(tmp_path, monkeypatch):
+    may_delete = threading.Event()
+    delete = shutil.rmtree
+
+    def delete_later(folder, **options):
+        assert may_delete.wait(60)
+        delete(folder, **options)
+
+    write(tmp_path, 10)
+    monkeypatch.setattr(folders.shutil, "rmtree", delete_later)
+    write(tmp_path, 20, keep=1, in_background=True)
+    assert names(tmp_path) == ["iter_0000010.old.part", "iter_0000020", folders.TRACKER]
+    may_delete.set()
+    folders.begin_checkpoint(tmp_path, 30)  # has the room of what was deleted
+    assert names(tmp_path) == ["iter_0000020", "iter_0000030.part", folders.TRACKER]
+
+
+def test_a_deletion_that_failed_stops_the_next_save(tmp_path, monkeypatch):
+    def refuse(folder, **options):
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    write(tmp_path, 10)
+    monkeypatch.setattr(folders.shutil, "rmtree", refuse)
+    write(tmp_path, 20, keep=1, in_background=True)
+    with pytest.raises(PermissionError):
+        folders.begin_checkpoint(tmp_path, 30)
 
 
 def test_every_nth_is_kept_for_ever(tmp_path):

@@ -194,8 +194,11 @@ class PendingSave:
             )
             keep = self.spec.checkpoint.keep
             every = self.spec.checkpoint.keep_every
+            in_background = self._background is not None
             final = run_on_first_rank(
-                lambda: folders.seal_checkpoint(self._part, self._metadata, files, keep, every)
+                lambda: folders.seal_checkpoint(
+                    self._part, self._metadata, files, keep, every, in_background=in_background
+                )
             )
         now = time.monotonic()
         self.stall_seconds += now - start
