@@ -41,7 +41,7 @@ def set_words_of(row: dict[str, Any], device: str) -> list[str]:
     """Return the set_words that a plan of this row is made with; empty where it is not a step of the trainer."""
     if row.get("program") != "ours" or "median_seconds" not in row or row["shape"] not in MODELS:
         return []
-    if is_part_of_kernels(row) or row["fp8"] != "none":
+    if is_part_of_kernels(row) or row.get("fp8", "none") != "none":
         return []
     sequences = row["micro_batch"] * row["num_micro_batches"]
     site = "local" if device == "cpu" else "local-gpu"
@@ -55,7 +55,7 @@ def set_words_of(row: dict[str, Any], device: str) -> list[str]:
         f"training.engine={row['engine']}",
         f"training.precision={row['precision']}",
         f"training.recompute={row['recompute']}",
-        f"training.kernels={row['kernels']}",
+        f"training.kernels={row.get('kernels') or 'auto'}",
         f"training.micro_batch={row['micro_batch']}",
         f"training.global_batch={sequences}",
     ]
@@ -63,7 +63,7 @@ def set_words_of(row: dict[str, Any], device: str) -> list[str]:
 
 def is_part_of_kernels(row: dict[str, Any]) -> bool:
     """Return whether the row ran some of the trainer's kernels only, which a plan has no word for."""
-    return row["parts"] not in ("", "all", ",".join(PARTS))
+    return row.get("parts", "all") not in ("", "all", ",".join(PARTS))
 
 
 def plan_of(row: dict[str, Any], set_words: list[str]) -> dict[str, Any]:

@@ -132,7 +132,9 @@ def by_hand(browser, toy, lab) -> SimpleNamespace:
 
     def look() -> bool:
         seen.append(notebook.output(cell))
-        return len(set(re.findall(rf"(\d+) of {STEPS} iterations", " ".join(seen)))) >= 3
+        steps = set(re.findall(rf"(\d+) of {STEPS} iterations", " ".join(seen)))
+        # What is in use is measured a moment after the first steps are there.
+        return len(steps) >= 3 and "in use" in seen[-1]
 
     wait_until(look, 240, "the picture moves")
     page.close()

@@ -306,6 +306,9 @@ def test_doctor_says_whether_jobs_are_remembered_and_which_queues_there_are(
         "queue of jobs.data": ("pass", "debug"),
         "queue of jobs.smoke": ("pass", "debug"),
         "queue of jobs.training": ("fail", "debug-scaling"),
+        "limits of jobs.data": ("pass", "1 node, the queue's own time"),
+        "limits of jobs.environment": ("pass", "1 node, the queue's own time"),
+        "limits of jobs.smoke": ("pass", "2 nodes, 30 min"),
     }
 
 

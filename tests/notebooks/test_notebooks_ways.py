@@ -21,8 +21,8 @@ from runbook.runs import machine
 pytestmark = [pytest.mark.notebooks, pytest.mark.rotate(3, turn=2)]
 
 PHASES = ("00-plan", "01-environment", "02-data")
-TIMES = {"started", "ended", "seconds", "finished", "made", "rates", "speed", "mtime_ns"}
-"""Keys whose values are moments, durations or speeds."""
+TIMES = {"started", "ended", "seconds", "finished", "made", "rates", "speed", "answers", "mtime_ns"}
+"""Keys whose values are moments, durations or speeds; `answers` are what each node measured of itself."""
 MEASURED = ("disk", "memory")
 """Checks whose value is what the machine had left at that moment."""
 

@@ -168,7 +168,7 @@ class Project:
             text=True,
         )
 
-    def call(self, *words: object, timeout: float = 400, code: int = 0, **environment: str) -> str:
+    def call(self, *words: object, timeout: float = 900, code: int = 0, **environment: str) -> str:
         """As `start`, to its end, which must be `code`."""
         process = self.start(*words, **environment)
         try:

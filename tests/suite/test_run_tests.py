@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
 import run_tests
 from run_tests import FOLDERS, Part, Suite, long_drills, summary_of
 
@@ -106,3 +107,17 @@ def test_ctrl_c_ends_every_part_also_in_the_background_of_a_script(tmp_path):
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 1
     assert "FAILED part long" in log.read_text()
+
+
+@pytest.mark.parametrize(("body", "passes"), [("pass", True), ("assert 0", False)])
+def test_a_failed_test_is_tried_once_more_alone_and_fails_only_if_it_fails_again(
+    body, passes, tmp_path, capsys
+):
+    test = tmp_path / "test_x.py"
+    test.write_text(f"def test_x():\n    {body}\n")
+    suite = Suite([], tmp_path, None)
+    report = run_tests.SuiteReport(failed=[f"{test}::test_x"])
+    suite.results = [run_tests.PartResult("quick", 1, 1.0, 1.0, report)]
+    assert run_tests.passes_alone(suite) is passes
+    suite.results.append(run_tests.PartResult("drill", 1, 1.0, 1.0, run_tests.SuiteReport()))
+    assert not run_tests.passes_alone(suite), "a part that names no test is not forgiven"
