@@ -146,12 +146,32 @@ INTERFACES = HOST_FACTS["interfaces"]
             {"own": "n2", "addresses": {"n1": ["127.0.1.1"]}},
             "n1 is 127.0.1.1, which is this node itself",
         ),
-        ("versions", "software", {"packages": {"torch": "2.12.0", "numpy": "2.4.6"}}, "torch 2.13.0 on n1, 2.12.0 on n2"),
-        ("versions", "software", {"packages": {"torch": None, "numpy": "2.4.6"}}, "torch 2.13.0 on n1, (none) on n2"),
+        (
+            "versions",
+            "software",
+            {"packages": {"torch": "2.12.0", "numpy": "2.4.6"}},
+            "torch 2.13.0 on n1, 2.12.0 on n2",
+        ),
+        (
+            "versions",
+            "software",
+            {"packages": {"torch": None, "numpy": "2.4.6"}},
+            "torch 2.13.0 on n1, (none) on n2",
+        ),
         ("shared folder", "folder 0", {"token": "other"}, "a stale view"),
         ("shared folder", "folder 0", {"token": "No such file or directory"}, "No such file"),
-        ("shared folder", "folder 0", {"errors": {"write": "Read-only file system"}}, "write: Read-only"),
-        ("shared folder", "folder 0", {"errors": {"write": "No space left on device"}}, "No space left"),
+        (
+            "shared folder",
+            "folder 0",
+            {"errors": {"write": "Read-only file system"}},
+            "write: Read-only",
+        ),
+        (
+            "shared folder",
+            "folder 0",
+            {"errors": {"write": "No space left on device"}},
+            "No space left",
+        ),
         ("shared folder", "folder 0", {"free": 1 << 20}, "a checkpoint needs 100 MiB"),
         ("shared folder", "folder 0", {"free_inodes": 3}, "3 inodes free"),
         ("shared folder", "folder 0", {"unseen": ["n1"]}, "does not show what was written by n1"),
@@ -162,10 +182,20 @@ INTERFACES = HOST_FACTS["interfaces"]
             {"chosen": {"GLOO_SOCKET_IFNAME": "eth7"}},
             "n2: GLOO_SOCKET_IFNAME=eth7: there is no such interface",
         ),
-        ("network interface", "interfaces", {"chosen": {"NCCL_SOCKET_IFNAME": "ib0"}}, "ib0 is down"),
-        ("network interface", "interfaces", {"chosen": {"NCCL_SOCKET_IFNAME": "lo"}}, "lo reaches no other node"),
+        (
+            "network interface",
+            "interfaces",
+            {"chosen": {"NCCL_SOCKET_IFNAME": "ib0"}},
+            "ib0 is down",
+        ),
+        (
+            "network interface",
+            "interfaces",
+            {"chosen": {"NCCL_SOCKET_IFNAME": "lo"}},
+            "lo reaches no other node",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_defect_of_one_node_is_named_with_that_node(name, part, changes, value):
     (check,) = broken(host_checks(hosts(part, **changes), EXPECTED))
     assert (check.name, check.verdict, value in check.value) == (name, "fail", True), check
@@ -233,14 +263,22 @@ TORCH_FACTS = {
     ("changes", "name", "value"),
     [
         ({}, "", ""),
-        ({"ended": "signal", "signal": "SIGILL", "words": ""}, "import of torch", "ended by SIGILL (an instruction"),
-        ({"ended": "failed", "exit_code": 1, "words": "x\nlibcudart"}, "import of torch", "exit code 1: libcudart"),
+        (
+            {"ended": "signal", "signal": "SIGILL", "words": ""},
+            "import of torch",
+            "ended by SIGILL (an instruction",
+        ),
+        (
+            {"ended": "failed", "exit_code": 1, "words": "x\nlibcudart"},
+            "import of torch",
+            "exit code 1: libcudart",
+        ),
         ({"ended": "hung", "seconds": 90.0}, "import of torch", "no answer within 90 s"),
         ({"speeds": [{**SPEED, "tflops": 0.05}]}, "speed of products", "n2: 0.05 TFLOP/s"),
         ({"speeds": [{**SPEED, "bytes_per_second": 3e9}]}, "speed of memory", "n2: 3 GB/s"),
         ({"speeds": [{**SPEED, "product_is_right": False}]}, "matrix product", "n2 device 0"),
     ],
-)  # fmt: skip
+)
 def test_what_torch_says_of_a_node(changes, name, value):
     lines = [
         line("torch", "n1", "torch", TORCH_FACTS),
@@ -279,14 +317,22 @@ def links(**changes: object) -> JobAnswers:
     ("changes", "name", "value"),
     [
         ({}, "", ""),
-        ({"stage": "meeting port", "error": "timed out"}, "links between nodes", "a firewall between the nodes"),
-        ({"stage": "data port", "error": "timed out"}, "links between nodes", "10.0.0.2:40001: timed out"),
+        (
+            {"stage": "meeting port", "error": "timed out"},
+            "links between nodes",
+            "a firewall between the nodes",
+        ),
+        (
+            {"stage": "data port", "error": "timed out"},
+            "links between nodes",
+            "10.0.0.2:40001: timed out",
+        ),
         ({"stage": "large messages", "error": "timed out"}, "links between nodes", "MTU"),
         ({"clock_offset": 5.0}, "clocks between nodes", "n2 is 5.00 s ahead of n1"),
         ({"quickest_trip": 0.4}, "latency", "n1 to n2: 0.40 s"),
         ({"bytes_per_second": 1.25e6}, "bandwidth between nodes", "n1 to n2: 0.0013 GB/s"),
     ],
-)  # fmt: skip
+)
 def test_what_a_link_says(changes, name, value):
     found = broken(link_checks(links(**changes), EXPECTED))
     assert [check.name for check in found] == ([name] if name else [])

@@ -94,7 +94,7 @@ class Training(Strict):
     precision: Precision = "bf16"
     """fp32, fp16 or bf16."""
     fp8: Annotated[Fp8, Aliases("fp8_recipe", "fp8_format")] = "none"
-    """Layers' matrix products in 8 bits by Transformer Engine, with bf16: none, or how they are scaled."""
+    """Layers' products in 8 bits, with bf16: none, or their scaling; all but tensorwise need Transformer Engine."""
     iterations: Annotated[
         Count, Aliases("NUMBER_OF_ITERATIONS", "train_iters", "MAX_STEPS", "max_steps")
     ] = 0

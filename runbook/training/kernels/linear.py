@@ -13,6 +13,7 @@ import torch
 from megatron.core.tensor_parallel import reduce_from_tensor_model_parallel_region
 
 from runbook.training import cpu
+from runbook.training.kernels.gradient_sums import gradient_after_sum, sums_in_place
 from runbook.training.ranks import on_gpu
 
 
@@ -170,12 +171,9 @@ def _weight_gradient(
     weight: Any, gradient: torch.Tensor, values: torch.Tensor
 ) -> torch.Tensor | None:
     """Add the gradient to the weight's sum; return it where autograd has to hand one over."""
-    if getattr(weight, "sums_in_place", False):
+    if sums_in_place(weight):
         _add_product(gradient, values, weight.main_grad)
-        if not getattr(weight, "needs_hook", False):
-            return None
-        weight.grad_added_to_main_grad = True
-        return torch.empty_like(weight)  # for the hook, which does not read it
+        return gradient_after_sum(weight)
     if gradient.device.type != "cpu":
         return gradient.t() @ values
     total = torch.zeros_like(weight)

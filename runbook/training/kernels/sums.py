@@ -13,6 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
+from runbook.training.kernels.gradient_sums import gradient_after_sum, sums_in_place
+
 _ROW_BLOCKS = 32
 """Programs along the rows of `column_sum`; each writes one partial sum."""
 
@@ -53,26 +55,18 @@ def add_partials(
         partials, *targets, *adds, parts, width, PARTS=128, COLUMNS=32
     )
     return [
-        gradient_to_return(parameter, target)
+        _gradient_to_return(parameter, target)
         for parameter, target in zip(parameters, targets, strict=False)
     ]
 
 
-def sums_in_place(parameter: Any) -> bool:
-    """Whether the parameter's gradients are added to a float32 sum by who computes them."""
-    return bool(getattr(parameter, "sums_in_place", False))
-
-
-def gradient_to_return(parameter: Any, total: torch.Tensor | None) -> torch.Tensor | None:
+def _gradient_to_return(parameter: Any, total: torch.Tensor | None) -> torch.Tensor | None:
     """What autograd gets for a parameter: None where the gradient is in its sum already."""
     if parameter is None or total is None:
         return None
-    if not sums_in_place(parameter):
-        return total.to(parameter.dtype)
-    if not getattr(parameter, "needs_hook", False):
-        return None
-    parameter.grad_added_to_main_grad = True
-    return torch.empty_like(parameter)  # for the hook, which does not read it
+    if sums_in_place(parameter):
+        return gradient_after_sum(parameter)
+    return total.to(parameter.dtype)
 
 
 @triton.jit

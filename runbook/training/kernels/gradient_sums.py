@@ -1,0 +1,22 @@
+"""Who adds a weight's gradient to megatron-core's float32 sum, and what autograd gets in its place."""
+
+from typing import Any
+
+import torch
+
+
+def sums_in_place(parameter: Any) -> bool:
+    """Whether the parameter's gradients are added to its float32 sum by who computes them."""
+    return bool(getattr(parameter, "sums_in_place", False))
+
+
+def gradient_after_sum(parameter: Any) -> torch.Tensor | None:
+    """What autograd gets for a parameter whose gradient is in its sum already.
+
+    Where messages of gradients begin early, megatron-core's hook begins them, and it runs only if
+    autograd hands over a tensor; it does not read the numbers.
+    """
+    if not getattr(parameter, "needs_hook", False):
+        return None
+    parameter.grad_added_to_main_grad = True
+    return torch.empty_like(parameter)
