@@ -12,7 +12,11 @@ from runbook.display.output_place import SERVER_VARIABLE
 
 CODE = """
 import time
+from runbook.display.jupyter import widgets
 from runbook.display.jupyter.widgets import controls
+plain_buttons = widgets.plain_buttons
+# A busy machine: the page sends its first note while the kernel still prepares the rest.
+widgets.plain_buttons = lambda *words: time.sleep(1) or plain_buttons(*words)
 noted, end = [], time.monotonic() + 60
 with controls({"Note": (lambda text: noted.append(text) or f"Noted: {text}", 'runbook note x "..."')}):
     while len(noted) < 2 and time.monotonic() < end:

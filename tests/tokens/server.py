@@ -22,6 +22,9 @@ class Behaviour:
     answers: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     """Statuses and headers given instead of content, one for each request, until they are used up."""
 
+    answers_of_each_file: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    """The same for the first requests of each path, whichever thread asks first."""
+
     cut_at: float = 1.0
     """Every connection ends after this share of what it should send."""
 
@@ -55,8 +58,11 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         behaviour: Behaviour = self.server.behaviour  # type: ignore[attr-defined]
         with self.server.lock:  # type: ignore[attr-defined]
+            earlier = sum(path == self.path for path, _ in behaviour.requests)
             behaviour.requests.append((self.path, dict(self.headers)))
             answer = behaviour.answers.pop(0) if behaviour.answers else None
+            if earlier < len(behaviour.answers_of_each_file):
+                answer = behaviour.answers_of_each_file[earlier]
         if behaviour.silent:
             threading.Event().wait(1.0)
             self.close_connection = True

@@ -111,17 +111,17 @@ def test_everything_arrives_and_a_second_call_fetches_nothing(
 
 
 def test_storm_of_429_and_5xx_is_weathered(server: Behaviour, tmp_path: Path) -> None:
-    server.answers = [
+    """Three failures in a row for each file, one less than the limit, and refusals between them."""
+    server.answers_of_each_file = [
         (429, {"Retry-After": "0"}),
         (503, {}),
         (500, {}),
         (429, {"Retry-After": "0"}),
         (502, {}),
-        (504, {}),
-    ] * 2
+    ]
     fetch(server, tmp_path)
     assert_whole(tmp_path)
-    assert len(server.requests) == 6 + 12
+    assert len(server.requests) == 6 * (5 + 1)
 
 
 @pytest.mark.parametrize(

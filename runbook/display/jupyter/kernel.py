@@ -13,12 +13,15 @@ kernel checks the signature of whatever is passed on to it.
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from threading import Event, current_thread
 from typing import Any
 
 from runbook.display.output_place import current_shell
 
 DELIMITER = b"<IDS|MSG>"
 """Between addresses and the signed parts of a message: signature, header, parent, and so on."""
+REDIRECT_SECONDS = 10.0
+"""How long to wait for the kernel's thread. A thread that has ended hears nothing in any case."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +63,21 @@ class PageKernel:
     ) -> None:
         """Let `receive` get each message before the kernel does.
 
-        It also gets the kernel's own receiver. None restores that one.
+        It also gets the kernel's own receiver. None restores that one. The kernel's thread makes
+        the change; wait for it, so that no message that comes after this call is missed.
         """
         stream = self._kernel.shell_stream
         usual = self._kernel.shell_channel_thread_main
         receiver = usual if receive is None else lambda message: receive(message, usual)
-        stream.io_loop.add_callback(stream.on_recv, receiver, copy=False)
+        changed = Event()
+
+        def change() -> None:
+            stream.on_recv(receiver, copy=False)
+            changed.set()
+
+        stream.io_loop.add_callback(change)
+        if current_thread() is not self._kernel.shell_channel_thread:
+            changed.wait(REDIRECT_SECONDS)
 
     def running_cell(self) -> CellRequest | None:
         """The cell that runs now, of a page that says its id; None where there is none."""

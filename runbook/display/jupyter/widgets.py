@@ -56,6 +56,9 @@ def controls(actions: Actions, place: Place | None = None) -> Iterator[None]:
         return
     row, by_comm, fields = _buttons(actions)
     text = as_text(actions)
+    # Before the buttons are shown: a click that comes while nobody listens would wait for the
+    # cell's end.
+    close = listen(lambda message: _act_on_click(by_comm, message) or _take_typed(fields, message))
     handle = display_bundle(widget_bundle(row, text), updatable=True)
     # A page that is opened later can load no widget from a kernel that works: there plain buttons
     # do the same.
@@ -65,7 +68,6 @@ def controls(actions: Actions, place: Place | None = None) -> Iterator[None]:
         lambda: {"text/plain": text},
         lambda: {"text/plain": text, "text/html": plain},
     )
-    close = listen(lambda message: _act_on_click(by_comm, message) or _take_typed(fields, message))
     try:
         yield
     finally:
