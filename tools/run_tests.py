@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
@@ -53,6 +54,10 @@ MAX_ALONE = 10
 """In CI, so many tests that failed are tried once more. More are no accident of a busy machine."""
 LONG_DRILLS = ("02", "09", "14", "15", "20")
 """Drills that tests/tools/drills leaves to `runbook drill`: one a turn."""
+SUITE_GB = 5
+"""Free space that the tests need, in GB; with little more, healthy trainings give an alarm that the disk is low."""
+PYTHONS_GB = 9
+"""The same for `make pythons`: PyTorch's CUDA build, its download, and the rest of an environment."""
 SECONDS_A_DAY = 86_400
 NO_TESTS = 5
 """pytest's exit code where it ran no test: all of a part were left to another turn."""
@@ -244,6 +249,9 @@ def main() -> int:
     if unknown := set(asked.parts) - {part.name for part in known}:
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     parts = [part for part in known if not asked.parts or part.name in asked.parts]
+    if missing := room_missing(parts, [PROJECT, Path(tempfile.gettempdir())]):
+        print("\n".join(missing), file=sys.stderr)
+        return 1
     answer_inherited_signals()
     with tempfile.TemporaryDirectory(prefix="runbook-suite-") as folder:
         suite = Suite(parts, Path(folder), turn)
@@ -257,6 +265,25 @@ def main() -> int:
         if failed and asked.ci and not suite.stopped:
             failed = not passes_alone(suite)
     return int(failed)
+
+
+def room_missing(parts: Sequence[Part], places: Sequence[Path]) -> list[str]:
+    """Return a sentence for each place with less free space than the parts need.
+
+    >>> room_missing([], [Path("/")])
+    []
+    """
+    needed = 0
+    if parts:
+        needed = SUITE_GB
+    if any(part.name == "pythons" for part in parts):
+        needed += PYTHONS_GB
+    sentences = []
+    for place in places:
+        free = shutil.disk_usage(place).free / 1e9
+        if free < needed:
+            sentences.append(f"{place}: {free:.1f} GB are free, and these parts need {needed} GB")
+    return sentences
 
 
 def passes_alone(suite: Suite) -> bool:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import run_tests
@@ -121,3 +122,15 @@ def test_a_failed_test_is_tried_once_more_alone_and_fails_only_if_it_fails_again
     assert run_tests.passes_alone(suite) is passes
     suite.results.append(run_tests.PartResult("drill", 1, 1.0, 1.0, run_tests.SuiteReport()))
     assert not run_tests.passes_alone(suite), "a part that names no test is not forgiven"
+
+
+def test_a_full_disk_is_said_before_anything_starts(monkeypatch):
+    """A nearly full disk makes healthy trainings alarm, and the last lines of a run get lost."""
+    free = SimpleNamespace(free=9_500_000_000)
+    monkeypatch.setattr(run_tests.shutil, "disk_usage", lambda _: free)
+    tests = run_tests.Part("quick", ())
+    pythons = run_tests.Part("pythons", ())
+    assert run_tests.room_missing([tests], [Path("a")]) == []
+    assert run_tests.room_missing([tests, pythons], [Path("a")]) == [
+        "a: 9.5 GB are free, and these parts need 14 GB"
+    ]
