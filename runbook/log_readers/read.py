@@ -296,6 +296,7 @@ class LogReader:
             log.format = reader.name
             log.records = out.records
             log.validation = out.validation
+            log.lost_evaluations = out.lost_evaluations
         log.facts = self.mlperf.facts
         log.validation = self.mlperf_out.validation or log.validation
         self.failures.note_progress(self.num_records())

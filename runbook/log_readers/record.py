@@ -114,6 +114,8 @@ class ParsedLog:
     format: str = "unknown"
     records: list[Record] = field(default_factory=list)
     validation: list[Validation] = field(default_factory=list)
+    lost_evaluations: list[Validation] = field(default_factory=list)
+    """Evaluations whose loss is no finite number."""
     notes: list[str] = field(default_factory=list)
     unread_lines: int = 0
     files: list[str] = field(default_factory=list)
@@ -132,6 +134,12 @@ class ParsedLog:
     def segments(self) -> int:
         """Return how often training was started in this log."""
         return 1 + max((record.segment for record in self.records), default=-1)
+
+    @property
+    def evaluations_in_order(self) -> list[Validation]:
+        """Return all evaluations, those without a finite loss among them, as the log has them."""
+        evaluations = [*self.validation, *self.lost_evaluations]
+        return sorted(evaluations, key=lambda evaluation: (evaluation.file, evaluation.line))
 
     def source(self, entry: Record | Validation) -> str:
         """Return file and line that a record or evaluation was read from."""
@@ -209,6 +217,7 @@ class Assembly:
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.validation: list[Validation] = []
+        self.lost_evaluations: list[Validation] = []
         self.counts: Counter[str] = Counter()
         """How often each thing worth a note was seen, by its text."""
         self.file = 0
@@ -319,11 +328,15 @@ class Assembly:
         perplexity: float | None = None,
         name: str = "validation",
     ) -> None:
-        """Keep an evaluation whose loss is a number.
+        """Keep an evaluation, apart from the others where its loss is no finite number.
 
         A repeat (by another rank, or when a progress bar is drawn again) is dropped.
         """
-        if loss is None or math.isnan(loss):
+        if loss is None:
+            return
+        if not math.isfinite(loss):
+            lost = Validation(iteration, loss, perplexity, name, self.line, self.file)
+            self.lost_evaluations.append(lost)
             return
         recent = [
             (evaluation.iteration, evaluation.loss, evaluation.name)

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from math import inf, isfinite, log10, nan
+from math import exp, expm1, inf, isfinite, log, log10, nan
 from statistics import median
 from typing import Any
 
@@ -49,6 +49,13 @@ RISING_PAIRS, STEADY_SHARE, RISE_SPREADS = (
     6.0,
 )  # pairs of levels that rise; newer slope against older; rise
 DRIFT_SHARES = {"grad_norm": 1.0, "seconds_per_sequence": 0.25}
+COMPOUND_FACTOR = 4.0
+"""A gradient norm that grows by a share of itself is a drift once it is this many times what it was."""
+COMPOUND_BLOCK = 5
+COMPOUND_LEVELS = 20
+"""Growth by a share of itself is over soon: 1 % a step is fourfold in 139 steps, so that levels are short and few."""
+LOST_NORMS = 50
+"""Skipped steps in a row with a gradient norm that is no number: from 2^32 a healthy loss scale needs 33 to find 1."""
 WAIT_SECONDS, WAIT_SHARE, SLOW_FACTOR = (
     5.0,
     0.2,
@@ -120,6 +127,90 @@ def _make(
     )
 
 
+@dataclass(frozen=True)
+class Rise:
+    """What a rise of the loss must be, over so many records, to be no noise."""
+
+    records: int
+    share: float
+    """By how much the last third's median is above the first third's."""
+    rising_pairs: float
+    """Share of all pairs of records of which the later is the higher."""
+
+
+RISES = (Rise(12, 0.25, 0.9), Rise(30, 0.10, 0.8))
+RISE_NOISES = 4.0
+"""Times the spread inside a third that a rise is at least."""
+
+
+class RiseWatch:
+    """Finds a loss that rises record by record: no single one jumps, so that a curve of medians follows it up."""
+
+    def __init__(self, metric: str) -> None:
+        self._metric = metric
+        self._recent = deque[tuple[int, float]](maxlen=max(rise.records for rise in RISES))
+        self._limit = inf
+        """The loss below which a rise that was reported is over."""
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether a rise was reported, and the loss is not back."""
+        return self._limit < inf
+
+    def begin_again(self) -> None:
+        """Forget the records: what they hold was reported."""
+        self._recent.clear()
+
+    def look(self, iteration: int, loss: float) -> Alarm | None:
+        """Return the rise as a divergence, once until the loss is back."""
+        self._recent.append((iteration, loss))
+        if loss < self._limit:
+            self._limit = inf
+        if self.is_reported:
+            return None
+        for rise in RISES:
+            if len(self._recent) < rise.records:
+                return None
+            oldest = self._recent[-rise.records][1]
+            if loss > oldest + rise.share * abs(oldest):  # spares the pairs of nearly all records
+                records = [*self._recent][-rise.records :]
+                if alarm := self._judge(records, rise):
+                    return alarm
+        return None
+
+    def _judge(self, records: Sequence[tuple[int, float]], rise: Rise) -> Alarm | None:
+        losses = [loss for _, loss in records]
+        third = len(losses) // 3
+        first = losses[:third]
+        middle = losses[third:-third]
+        last = losses[-third:]
+        start = median(first)
+        end = median(last)
+        is_ordered = start < median(middle) < end
+        noise = max(_spread_around_line(first), _spread_around_line(last))
+        if not is_ordered or end - start < max(rise.share * abs(start), RISE_NOISES * noise):
+            return None
+        is_rising = [later > earlier for earlier, later in combinations(losses, 2)]
+        if sum(is_rising) < rise.rising_pairs * len(is_rising):
+            return None
+        self._limit = start
+        name = self._metric.replace("_", " ")
+        evidence = (
+            f"{name} {end:.4g}: it rises, from {losses[0]:.4g} to {losses[-1]:.4g} over "
+            f"{len(losses)} records, of whose pairs {sum(is_rising) / len(is_rising):.0%} rise"
+        )
+        since = records[0][0]
+        iteration = records[-1][0]
+        return Alarm("divergence", self._metric, iteration, since, end, start, evidence)
+
+
+def _spread_around_line(values: Sequence[float]) -> float:
+    """Return the spread of values around the line through them; a slope is no noise."""
+    points = [*enumerate(values)]
+    slope = median(_slopes(points))
+    return spread_of([value - slope * place for place, value in points])
+
+
 class LossWatch:
     """Spikes, divergence and plateaus of one loss curve.
 
@@ -127,7 +218,9 @@ class LossWatch:
     spike is three records, or one that no text explains, or one with a gradient norm many times the usual.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, metric: str = "loss") -> None:
+        self._metric = metric
+        self._rise = RiseWatch(metric)
         self._recent = deque[float](maxlen=WINDOW)  # outside jumps
         self._last = deque[float](maxlen=CONFIRMING)
         self._norms = deque[float](maxlen=WINDOW)
@@ -157,10 +250,20 @@ class LossWatch:
         """What is wrong with the curve now that this loss is known; `grad_norm` is NaN where nobody knows it."""
         sudden = self._find_sudden(iteration, loss, grad_norm)
         was_spike = self._is_spike
-        yield from self._look_at_curve(iteration, loss)
+        was_reported = self._rise.is_reported
+        rise = self._rise.look(iteration, loss)
+        of_curve = [*self._look_at_curve(iteration, loss)]
+        is_diverging = any(alarm.kind == "divergence" for alarm in of_curve)
+        if is_diverging:
+            self._rise.begin_again()
+        for alarm in of_curve:
+            if alarm.kind != "divergence" or not was_reported:
+                yield alarm
         is_new = self._is_spike and not was_spike
         if sudden and not is_new:
             yield sudden
+        if rise and not is_diverging:
+            yield rise
 
     def _find_sudden(self, iteration: int, loss: float, grad_norm: float) -> Alarm | None:
         """A jump above the last losses with a gradient norm many times the usual, reported once until it is over."""
@@ -181,7 +284,7 @@ class LossWatch:
             return None
         self._above = limit
         what = f"it jumped, and its gradient norm {grad_norm:.4g} is {grad_norm / median(norms):.3g} times the usual"
-        return _make("spike", "loss", iteration, loss, last, what)
+        return _make("spike", self._metric, iteration, loss, last, what)
 
     def _look_at_curve(self, iteration: int, loss: float) -> Iterator[Alarm]:
         if self.excess(loss) <= (CONFIRMED if self._inside else 1.0):
@@ -200,7 +303,13 @@ class LossWatch:
         if is_sure and not self._is_spike:
             self._is_spike = True
             yield _make(
-                "spike", "loss", iteration, max(self._inside), before, "it jumped", self._since
+                "spike",
+                self._metric,
+                iteration,
+                max(self._inside),
+                before,
+                "it jumped",
+                self._since,
             )
         elif count >= 2 * ENOUGH and count % ENOUGH == 0:
             later = median(self._inside[-ENOUGH:])
@@ -208,7 +317,7 @@ class LossWatch:
             if later < (1 - BACK_SHARE) * earlier:  # it comes back, if slowly
                 return
             what = f"{count} records after a spike it is not back"
-            yield _make("divergence", "loss", iteration, later, before, what, self._since)
+            yield _make("divergence", self._metric, iteration, later, before, what, self._since)
             self._recent = deque(self._inside, WINDOW)
             self._inside = []
             self._is_spike = False
@@ -228,7 +337,7 @@ class LossWatch:
                 self._lowest = block
             elif level > lowest + max(RISE_SHARE * abs(lowest), 2 * noise):
                 what = f"the median of {BLOCK} rose by {level / lowest - 1:.1%}"
-                yield _make("divergence", "loss", iteration, level, self._lowest, what)
+                yield _make("divergence", self._metric, iteration, level, self._lowest, what)
                 self._lowest = block
         if len(self._all) >= self._next_look:
             self._next_look = int(1.1 * self._next_look) + 1
@@ -243,23 +352,33 @@ class LossWatch:
         width = len(self._all) // 10
         windows = [self._all[end - width : end] for end in (count // 4, count // 2, count)]
         first, middle, last = map(median, windows)
-        if middle - last + 4 * spread_of(windows[2]) / width**0.5 < FLAT_SHARE * (first - middle):
+        noise = max(spread_of(windows[1]), spread_of(windows[2])) / width**0.5
+        if middle - last + 4 * noise < FLAT_SHARE * (first - middle):
             what = f"it fell by {middle - last:.3g} over {count // 2} records, by {first - middle:.3g} over {count // 4}"
-            yield _make("plateau", "loss", iteration, last, windows[1], f"{what} before these")
+            yield _make(
+                "plateau", self._metric, iteration, last, windows[1], f"{what} before these"
+            )
             self._next_look = 2 * count
 
 
 class GrowthWatch:
-    """Finds steady growth of a number over `LEVELS` levels, each the median of so many records.
+    """Finds steady growth of a number over `levels` levels, each the median of so many records.
 
     What fills up or warms up grows ever more slowly, and noise wanders back: neither is steady. `widens`: to levels of
     twice as many records each time, so that the whole training is looked at; else the newest ones are.
     """
 
     def __init__(
-        self, metric: str, block: int = BLOCK, *, widens: bool = False, show: Show = "{:.4g}".format
+        self,
+        metric: str,
+        block: int = BLOCK,
+        *,
+        levels: int = LEVELS,
+        widens: bool = False,
+        show: Show = "{:.4g}".format,
     ) -> None:
         self._metric = metric
+        self._num_levels = levels
         self._block = block
         self._widens = widens
         self._show = show
@@ -277,17 +396,17 @@ class GrowthWatch:
             return None
         self._levels.append((iteration, median(self._records)))
         self._records = []
-        if len(self._levels) < LEVELS:
+        if len(self._levels) < self._num_levels:
             return None
         levels = self._levels
-        self._levels = self._levels[LEVELS // 2 :]
+        self._levels = self._levels[self._num_levels // 2 :]
         if self._widens:
             self._block = 2 * self._block
             self._levels = levels[1::2]
         return self._judge(levels)
 
     def _judge(self, levels: Sequence[tuple[int, float]]) -> Alarm | None:
-        half = LEVELS // 2
+        half = self._num_levels // 2
         slopes = _slopes(levels)
         slope = median(slopes)
         older = median(_slopes(levels[:half]))
@@ -313,6 +432,32 @@ class GrowthWatch:
             f"steadily: the spread around that line is {show(spread)}"
         )
         return Alarm("drift", self._metric, iteration, since, first + rise, first, evidence)
+
+
+class CompoundGrowthWatch:
+    """Finds a number that grows by a share of itself again and again: its logarithm grows steadily."""
+
+    def __init__(self, metric: str) -> None:
+        self._metric = metric
+        self._logarithm = GrowthWatch(metric, COMPOUND_BLOCK, levels=COMPOUND_LEVELS, widens=True)
+
+    def look(self, iteration: int, value: float) -> Alarm | None:
+        """Return the growth as a drift, once it is known and at least `COMPOUND_FACTOR`."""
+        if value <= 0:
+            return None
+        growth = self._logarithm.look(iteration, log(value))
+        if growth is None or growth.value - growth.usual < log(COMPOUND_FACTOR):
+            return None
+        steps = growth.iteration - growth.since
+        share = expm1((growth.value - growth.usual) / steps)
+        first = exp(growth.usual)
+        last = exp(growth.value)
+        name = self._metric.replace("_", " ")
+        evidence = (
+            f"{name} grew from {first:.4g} to {last:.4g} over {steps} iterations, steadily: "
+            f"by {share:.1%} each"
+        )
+        return Alarm("drift", self._metric, iteration, growth.since, last, first, evidence)
 
 
 def _slopes(levels: Sequence[tuple[int, float]]) -> list[float]:
@@ -351,6 +496,74 @@ class WaitWatch:
             yield _make("slow file system", "data_wait_seconds", iteration, wait, self._waits, what)
 
 
+class NormWatch:
+    """Finds gradient norms that are no finite number, where the loss does not say so itself."""
+
+    def __init__(self) -> None:
+        self._num_lost = 0
+        self._num_unexplained = 0
+        self._since = 0
+        self._is_reported = False
+        self._loss_scale = 0.0
+
+    def look(self, step: Any) -> Alarm | None:
+        """Return an alarm at the third such step in a row, at the `LOST_NORMS`th where each was skipped.
+
+        An overflow in fp16 is healthy: the step is skipped, and the loss scale halved.
+        """
+        norm = getattr(step, "grad_norm", None)
+        states = getattr(step, "states", ())
+        loss_scale = getattr(step, "loss_scale", None) or 0.0
+        was_halved = loss_scale < self._loss_scale
+        self._loss_scale = loss_scale
+        is_lost = "nan_grad_norm" in states or "infinite_grad_norm" in states
+        if norm is None and not is_lost:
+            return None
+        if norm is not None and isfinite(norm):
+            self._num_lost = 0
+            self._num_unexplained = 0
+            self._is_reported = False
+            return None
+        if self._num_lost == 0:
+            self._since = step.iteration
+        self._num_lost += 1
+        was_skipped = bool(getattr(step, "skipped", 0)) or "all_skipped" in states or was_halved
+        if not was_skipped:
+            self._num_unexplained += 1
+        is_sure = self._num_unexplained >= CONFIRMING or self._num_lost >= LOST_NORMS
+        if self._is_reported or not is_sure:
+            return None
+        self._is_reported = True
+        evidence = f"the gradient norm of {self._num_lost} steps in a row is no finite number"
+        return Alarm("NaN", "grad_norm", step.iteration, self._since, nan, nan, evidence)
+
+
+class EvaluationWatch:
+    """The losses of one set of texts that a training is evaluated on, as a curve of their own."""
+
+    def __init__(self, name: str) -> None:
+        self._metric = f"{name}_loss"
+        self._curve = LossWatch(self._metric)
+        self._last = 0
+        self._is_known = False
+        self._is_finite = True
+
+    def look(self, iteration: int | None, loss: float) -> Iterator[Alarm]:
+        """What is wrong with the curve now; a NaN before the first number is a log that has none yet."""
+        place = self._last + 1 if iteration is None else iteration
+        if place < self._last:  # a restart
+            self._curve = LossWatch(self._metric)
+        self._last = place
+        was_finite = self._is_finite
+        self._is_finite = isfinite(loss) or not self._is_known
+        if was_finite and not self._is_finite:
+            evidence = "the loss of an evaluation is no finite number"
+            yield Alarm("NaN", self._metric, place, place, nan, nan, evidence)
+        if isfinite(loss):
+            self._is_known = True
+            yield from self._curve.look(place, loss)
+
+
 class MetricWatch:
     """The metrics of one training; a new start gives a new curve."""
 
@@ -359,11 +572,14 @@ class MetricWatch:
         self._is_finite = True
         self._is_above_zero = True
         self._saves = deque[float](maxlen=WINDOW)
+        self._evaluations = dict[str, EvaluationWatch]()
         self._begin()
 
     def _begin(self) -> None:
         self.loss, self._waits = LossWatch(), WaitWatch()
+        self._norms = NormWatch()
         self._drifts = {name: GrowthWatch(name, widens=True) for name in DRIFT_SHARES}
+        self._compound = CompoundGrowthWatch("grad_norm")
 
     def look(self, step: Any) -> Iterator[Alarm]:
         """What is wrong now that a step is known; it may lack any of the numbers."""
@@ -373,9 +589,9 @@ class MetricWatch:
             self._first = iteration
             self._begin()
         was_finite = self._is_finite
-        self._is_finite = not getattr(step, "nan", 0) and "nan_loss" not in getattr(
-            step, "states", ()
-        )
+        states = getattr(step, "states", ())
+        is_lost = "nan_loss" in states or "infinite_loss" in states
+        self._is_finite = not getattr(step, "nan", 0) and not is_lost
         if was_finite and not self._is_finite:
             yield Alarm(
                 "NaN", "loss", iteration, iteration, nan, nan, "the loss is no finite number"
@@ -385,23 +601,49 @@ class MetricWatch:
         if was_above_zero and not self._is_above_zero:
             evidence = "the loss is exactly 0: the same sample again and again, or no token counts"
             yield Alarm("zero loss", "loss", iteration, iteration, 0.0, nan, evidence)
+        norm = getattr(step, "grad_norm", None)
+        norm = nan if norm is None else norm
         if loss is not None and isfinite(loss):
-            norm = getattr(step, "grad_norm", None)
-            yield from self.loss.look(iteration, loss, nan if norm is None else norm)
+            yield from self.loss.look(iteration, loss, norm)
+        if self._is_finite and (lost := self._norms.look(step)):
+            yield lost
+        yield from self._look_at_norm(iteration, norm)
         yield from self._look_at_times(step)
 
+    def _look_at_norm(self, iteration: int, norm: float) -> Iterator[Alarm]:
+        """Drift of the gradient norm: by so much each step, or by a share of itself."""
+        if not isfinite(norm):
+            return
+        if drift := self._find_drift("grad_norm", iteration, norm):
+            yield drift
+        if growth := self._compound.look(iteration, norm):
+            yield growth
+
+    def _find_drift(self, name: str, iteration: int, value: float) -> Alarm | None:
+        """Return a steady growth by more than the share that is healthy for this number."""
+        drift = self._drifts[name].look(iteration, value)
+        if drift and drift.value > (1 + DRIFT_SHARES[name]) * drift.usual:
+            return drift
+        return None
+
     def _look_at_times(self, step: Any) -> Iterator[Alarm]:
-        """Drift of the gradient norm and of the time of a step (of a sequence, while the batch ramps up); waiting."""
+        """Drift of the time of a step (of a sequence, while the batch ramps up), and waiting for data."""
         seconds = getattr(step, "seconds", None) or nan
+        if not isfinite(seconds):
+            return
         iteration = step.iteration
         per_sequence = seconds / (getattr(step, "global_batch", 0) or 1)
-        norm = getattr(step, "grad_norm", None) or nan
-        for (name, share), value in zip(DRIFT_SHARES.items(), (norm, per_sequence), strict=True):
-            drift = self._drifts[name].look(iteration, value) if isfinite(value) else None
-            if drift and drift.value > (1 + share) * drift.usual:
-                yield drift
-        if isfinite(seconds):
-            yield from self._waits.look(iteration, seconds, getattr(step, "data_wait_seconds", 0.0))
+        if drift := self._find_drift("seconds_per_sequence", iteration, per_sequence):
+            yield drift
+        yield from self._waits.look(iteration, seconds, getattr(step, "data_wait_seconds", 0.0))
+
+    def look_at_evaluation(
+        self, iteration: int | None, loss: float, name: str = "validation"
+    ) -> Iterator[Alarm]:
+        """What is wrong with the losses of one set of texts; None: the log counts no iterations."""
+        if name not in self._evaluations:
+            self._evaluations[name] = EvaluationWatch(name)
+        yield from self._evaluations[name].look(iteration, loss)
 
     def look_at_save(self, iteration: int, seconds: float) -> Iterator[Alarm]:
         """Whether a save took many times as long as those before it."""

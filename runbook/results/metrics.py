@@ -5,7 +5,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from runbook.core.table import Row, Table, pandas
 from runbook.core.units import show_duration
@@ -218,7 +218,19 @@ def recovery(spike: Alarm, losses: Sequence[tuple[int, float]]) -> int | None:
     return None
 
 
-def find_alarms(steps: Iterable[object]) -> list[Alarm]:
+class Evaluation(Protocol):
+    """A loss on texts that are not trained on; without an iteration where the log has none."""
+
+    @property
+    def iteration(self) -> int | None:
+        """Return the iteration after which it was computed."""
+
+    @property
+    def loss(self) -> float:
+        """Return the loss in nat/token."""
+
+
+def find_alarms(steps: Iterable[object], evaluations: Iterable[Evaluation] = ()) -> list[Alarm]:
     """Return what went wrong, by the rules that the trainer applies while it runs.
 
     `steps` are steps of our own runs or records of any log.
@@ -227,6 +239,9 @@ def find_alarms(steps: Iterable[object]) -> list[Alarm]:
     alarms: list[Alarm] = []
     for step in steps:
         alarms.extend(watch.look(step))
+    for evaluation in evaluations:
+        name = getattr(evaluation, "name", "validation")
+        alarms.extend(watch.look_at_evaluation(evaluation.iteration, evaluation.loss, name))
     return alarms
 
 

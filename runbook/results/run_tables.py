@@ -349,7 +349,7 @@ def loss_table(
         rows.append(
             _loss_row("ln(vocabulary)", None, first_loss, "an untrained model", "plan.json")
         )
-    rows += _curve_rows(history)
+    rows += _curve_rows(history, validation)
     if validation:
         last = validation[-1]
         remark = f"{len(validation)} evaluations"
@@ -370,7 +370,7 @@ def _loss_row(
     }
 
 
-def _curve_rows(history: History) -> list[Row]:
+def _curve_rows(history: History, validation: Sequence[ValidationLoss]) -> list[Row]:
     """Return the rows about steps of the run, each with its line in metrics.jsonl."""
     steps = {step.iteration: step for step in history.steps}
     rows: list[Row] = []
@@ -388,7 +388,7 @@ def _curve_rows(history: History) -> list[Row]:
     for iteration in history.restarts:
         restarted = steps.get(iteration)
         add("restart", iteration, restarted.loss if restarted else None, "first step of the job")
-    for alarm in find_alarms(history.steps):
+    for alarm in find_alarms(history.steps, validation):
         loss = alarm.value if alarm.metric == "loss" else None
         add(alarm.kind, alarm.since, loss, alarm.evidence)
     with_loss = {iteration for iteration, _ in losses}

@@ -333,7 +333,10 @@ class TrainingLoop:
         batch = self.spec.batch
         loss = self._loss(validation, iterations * batch.num_microbatches)
         samples = iterations * batch.global_
-        self.report.validation(self.progress.iteration, loss, samples, time.monotonic() - start)
+        iteration = self.progress.iteration
+        self.report.validation(iteration, loss, samples, time.monotonic() - start)
+        if self.report.ranks.is_last:
+            self.report.alarms(self.stepper.watch.look_at_evaluation(iteration, loss))
 
     def _loss(self, dataset: Any, num_microbatches: int) -> float:
         """Mean loss of the first micro-batches of a dataset, over all ranks."""

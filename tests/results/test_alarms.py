@@ -1,8 +1,11 @@
 """Alarms: silent on healthy curves, no later than people on trainings that went wrong; each names its evidence."""
 
+import csv
 import math
 import random
+from collections import defaultdict
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -306,3 +309,111 @@ def test_growth_begins_again_where_iterations_come_again():
         growth for n in [*range(1, 60), *range(20, 99)] if (growth := watch.look(n, float(n)))
     ]
     assert growths == [], "neither part alone is long enough"
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1, 0.3])
+def test_a_loss_that_rises_record_by_record_diverges(noise):
+    """11.65 to 20.44 over 31 records: each is near the median of those before it, so that none jumps."""
+    source = random.Random(2)
+    rising = [11.65 + 8.79 * n / 30 + source.gauss(0, noise) for n in range(31)]
+    (alarm,) = [alarm for alarm in find_alarms(steps(rising)) if alarm.kind == "divergence"]
+    assert alarm.iteration <= 31
+    assert alarm.value > 1.1 * alarm.usual
+    assert "it rises, from " in alarm.evidence
+
+
+def test_a_rise_is_reported_again_only_once_the_loss_was_back():
+    rising = [4.0 + 0.15 * n for n in range(60)]
+    assert [alarm.kind for alarm in find_alarms(steps(rising))].count("divergence") == 1
+    back = [3.9] * 40
+    kinds_of_both = [alarm.kind for alarm in find_alarms(steps(rising + back + rising))]
+    assert kinds_of_both.count("divergence") >= 2
+
+
+def test_a_log_of_evaluations_alone_has_alarms():
+    losses = [3.6, 3.4, 3.3, 3.25, 3.2, 3.18, 3.17, 3.16, 3.15, 3.14, 3.13, 9.4, 9.1]
+    lines = [
+        f" validation loss at iteration {1000 * n} | lm loss value: {loss:.6E} | lm loss PPL: 2.3E+01 |"
+        for n, loss in enumerate(losses, 1)
+    ]
+    log = parse_lines(lines)
+    assert not log.records
+    (spike,) = find_alarms(log.records, log.evaluations_in_order)
+    assert (spike.kind, spike.metric, spike.since) == ("spike", "validation_loss", 12000)
+    assert "ALARM spike, iteration 12000: validation loss 9.4" in summary(log)
+    broken = parse_lines([*lines[:4], lines[4].replace("3.200000E+00", "NAN")])
+    (lost,) = find_alarms(broken.records, broken.evaluations_in_order)
+    assert (lost.kind, lost.metric, lost.iteration) == ("NaN", "validation_loss", 5000)
+    assert len(broken.validation) == 4, "as before, only numbers are evaluations"
+
+
+def test_an_evaluation_without_a_number_before_the_first_is_no_alarm():
+    """Progress bars show NaN until there is one."""
+    evaluations = [SimpleNamespace(iteration=n, loss=loss) for n, loss in ((1, math.nan), (2, 3.1))]
+    assert find_alarms([], evaluations) == []
+
+
+def test_gradient_norms_that_are_no_number_are_an_alarm_where_the_loss_says_nothing():
+    lost = [SimpleNamespace(iteration=n, loss=None, grad_norm=math.nan) for n in range(1, 501)]
+    assert kinds(find_alarms(lost)) == [("NaN", "grad_norm", 1, 3)]
+    marked = steps([3.0] * 9, states=("infinite_grad_norm",))
+    assert kinds(find_alarms(marked)) == [("NaN", "grad_norm", 1, 3)]
+    single = steps([3.0] * 9, grad_norm=1.0)
+    single[3].grad_norm = math.inf
+    assert find_alarms(single) == []
+
+
+def test_overflows_in_fp16_are_healthy_until_nothing_but_overflows_is_seen():
+    """From 2^32 a loss scale is halved in each of the first steps, which are skipped."""
+    overflows = [
+        SimpleNamespace(iteration=n, loss=10.9, grad_norm=math.inf, skipped=1, loss_scale=2.0**-n)
+        for n in range(1, 60)
+    ]
+    healthy = [
+        SimpleNamespace(iteration=n, loss=10.9, grad_norm=1.0, skipped=0) for n in range(34, 60)
+    ]
+    assert find_alarms(overflows[:33] + healthy) == []
+    assert kinds(find_alarms(overflows)) == [("NaN", "grad_norm", 1, 50)]
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_a_gradient_norm_that_grows_by_a_hundredth_of_itself_each_step_is_a_drift(noise):
+    source = random.Random(6)
+    norms = [0.4 * 1.01**n * source.lognormvariate(0, noise) for n in range(500)]
+    alarm = not_of_the_loss(rows_of(grad_norm=norms))[0]
+    assert (alarm.kind, alarm.metric) == ("drift", "grad_norm")
+    assert alarm.iteration <= 200
+    assert "over 190 iterations, steadily: by " in alarm.evidence
+    assert math.log(alarm.value / alarm.usual) / 190 == pytest.approx(0.01, rel=0.08)
+
+
+def test_gradient_norms_that_wander_grow_by_no_share_of_themselves():
+    num_alarms = 0
+    for seed in range(100):
+        source = random.Random(seed)
+        level = 0.0
+        norms = []
+        for _ in range(1600):
+            level = 0.98 * level + source.gauss(0, 0.1)
+            norms.append(math.exp(level))
+        num_alarms += len(not_of_the_loss(rows_of(grad_norm=norms)))
+    assert num_alarms <= 1
+
+
+CURVES = Path(__file__).parents[2] / "benchmarks" / "forecast" / "curves.csv"
+
+
+def test_the_published_healthy_curves_are_silent():
+    """150 curves of validation losses and 22 of training losses (KellerJordan/modded-nanogpt, MIT)."""
+    curves = defaultdict(list)
+    for row in csv.DictReader(CURVES.read_text(encoding="utf-8").splitlines()):
+        for name in ("val_loss", "train_loss"):
+            if row[name]:
+                record = SimpleNamespace(iteration=int(row["step"]), loss=float(row[name]))
+                curves[row["run"], name].append(record)
+    assert len(curves) == 172
+    for (run, name), records in curves.items():
+        alarms = find_alarms(records)
+        if name == "val_loss":
+            alarms = find_alarms([], records) + alarms
+        assert alarms == [], run

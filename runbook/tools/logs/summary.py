@@ -25,7 +25,7 @@ def summary(log: ParsedLog) -> str:
     if log.facts:
         facts = [f"{name} {fact}" for name, fact in vars(log.facts).items() if fact is not None]
         lines.append("  MLPerf: " + ", ".join(facts))
-    for alarm in find_alarms(log.records):
+    for alarm in find_alarms(log.records, log.evaluations_in_order):
         lines.append(f"  ALARM {alarm.kind}, iteration {alarm.since}: {alarm.evidence}")
     lines += [f"  note: {note}" for note in log.notes]
     for failure in log.failures:
