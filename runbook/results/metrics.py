@@ -218,7 +218,7 @@ def recovery(spike: Alarm, losses: Sequence[tuple[int, float]]) -> int | None:
     return None
 
 
-class Evaluation(Protocol):
+class EvaluatedLoss(Protocol):
     """A loss on texts that are not trained on; without an iteration where the log has none."""
 
     @property
@@ -230,7 +230,7 @@ class Evaluation(Protocol):
         """Return the loss in nat/token."""
 
 
-def find_alarms(steps: Iterable[object], evaluations: Iterable[Evaluation] = ()) -> list[Alarm]:
+def find_alarms(steps: Iterable[object], evaluations: Iterable[EvaluatedLoss] = ()) -> list[Alarm]:
     """Return what went wrong, by the rules that the trainer applies while it runs.
 
     `steps` are steps of our own runs or records of any log.
