@@ -70,6 +70,11 @@ COMMANDS = {
         "runbook.cli.forecast:forecast",
         "Forecast a final loss from small runs, or from half a curve.",
     ),
+    "ladder": CommandRow(
+        Group.RUN,
+        "runbook.cli.ladder:ladder",
+        "Train small models of a run's family, and forecast its loss from them.",
+    ),
     "render": CommandRow(
         Group.RUN,
         "runbook.cli.plan:render",

@@ -1,0 +1,139 @@
+"""Training the rungs of a ladder, each as a recorded run, and reading what they reached."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from runbook.core.errors import ParamsError, RunbookError
+from runbook.forecast.laws import Runs
+from runbook.forecast.tables import TrainingRow, as_runs
+from runbook.params import Settings
+from runbook.phases.ladder.ladder_plan import Ladder, PlannedRung
+from runbook.phases.open_phase import train_step
+from runbook.phases.runner import RunRequest, run_phases
+from runbook.plan_file.schema import read_plan
+from runbook.planning import FULL
+from runbook.results.history import read_validation
+from runbook.runs.run_files import read_mark
+from runbook.runs.run_folder import runs_folder
+
+Say = Callable[[str], None]
+TOKENS_STEP = "02-data--tokenize"
+
+
+@dataclass(frozen=True)
+class FinishedRung:
+    """A trained rung: the loss on held-out text after its last step."""
+
+    planned: PlannedRung
+    folder: Path
+    parameters: int
+    parameters_no_embed: int
+    tokens: int
+    flops: float
+    loss: float
+
+
+def climb(ladder: Ladder, settings: Settings, say: Say) -> list[FinishedRung]:
+    """Train every rung that is not trained yet, the smallest first. Raise `RunbookError` where one fails."""
+    finished = []
+    for position, planned in enumerate(ladder.rungs):
+        folder = rung_folder(ladder, settings, planned)
+        say(
+            f"{planned.name}: {planned.rung.parameters:,} parameters, {planned.rung.tokens:,} tokens"
+        )
+        share_tokens(settings, ladder, folder)
+        _train(ladder, planned, first=position == 0, say=say)
+        done = read_rung(folder, planned)
+        if done is None:
+            raise RunbookError(f"{folder.name} has no loss on held-out text after its last step.")
+        say(f"{planned.name}: loss {done.loss:.4f}")
+        finished.append(done)
+    return finished
+
+
+def _train(ladder: Ladder, planned: PlannedRung, *, first: bool, say: Say) -> None:
+    """Execute the phases of a rung that are not done; the environment is looked at once, by the first rung."""
+    set_words = (*ladder.set_words, *planned.rung.words())
+    phases = [("00-plan", "02-data"), (FULL, FULL)]
+    if not first:
+        phases = [("00-plan", "00-plan"), ("02-data", "02-data"), (FULL, FULL)]
+    for from_phase, to_phase in phases:
+        request = RunRequest(ladder.run, set_words, planned.name, from_phase, to_phase)
+        outcome, folder = run_phases(request, say)
+        if outcome.exit_code:
+            raise RunbookError(
+                f"{folder.name} stopped in {to_phase}. The same command goes on from there once the cause is mended: "
+                f"{outcome.message}"
+            )
+
+
+def rung_folder(ladder: Ladder, settings: Settings, planned: PlannedRung) -> Path:
+    """Return the folder of a rung's run."""
+    return runs_folder(settings.project) / f"{settings.run.run}--{planned.name}"
+
+
+def share_tokens(settings: Settings, ladder: Ladder, folder: Path) -> None:
+    """Give a rung the token files of the run, or of the first rung, as hard links: 02-data finds them done."""
+    data = folder / "data"
+    own = runs_folder(settings.project) / settings.name
+    first = rung_folder(ladder, settings, ladder.rungs[0])
+    for source in (own, first):
+        if source == folder or data.exists() or not read_mark(source, TOKENS_STEP):
+            continue
+        data.mkdir(parents=True)
+        for path in (source / "data").iterdir():
+            if path.is_file() and not path.is_symlink():
+                os.link(path, data / path.name)
+
+
+def read_rung(folder: Path, planned: PlannedRung) -> FinishedRung | None:
+    """Return what a rung reached, or None where its training is not finished."""
+    if not read_mark(folder, train_step(FULL)):
+        return None
+    plan = read_plan(folder / "plan.json", FULL)
+    evaluations = read_validation(plan.path(plan.log.validation))
+    if not evaluations or evaluations[-1].iteration != plan.duration.iterations:
+        return None
+    return FinishedRung(
+        planned=planned,
+        folder=folder,
+        parameters=plan.model.parameters,
+        parameters_no_embed=planned.rung.parameters_no_embed,
+        tokens=plan.duration.tokens,
+        flops=plan.duration.samples * plan.model.flops_per_sequence(),
+        loss=evaluations[-1].loss,
+    )
+
+
+def read_finished(ladder: Ladder, settings: Settings) -> list[FinishedRung]:
+    """Return the rungs that are trained, the smallest first."""
+    rungs = []
+    for planned in ladder.rungs:
+        finished = read_rung(rung_folder(ladder, settings, planned), planned)
+        if finished is not None:
+            rungs.append(finished)
+    return rungs
+
+
+def training_rows(rungs: list[FinishedRung], series: str) -> list[TrainingRow]:
+    """Return the rungs as rows of the table that `runbook forecast --fit` reads."""
+    return [
+        TrainingRow(
+            series=series,
+            params=rung.parameters,
+            params_no_embed=rung.parameters_no_embed,
+            tokens=rung.tokens,
+            flops=rung.flops,
+            loss=rung.loss,
+        )
+        for rung in rungs
+    ]
+
+
+def as_fit(rungs: list[FinishedRung]) -> Runs:
+    """Return the rungs as arrays for a fit. Raise `ParamsError` where none is trained."""
+    if not rungs:
+        raise ParamsError("No rung of this ladder is trained yet.")
+    return as_runs(training_rows(rungs, "ladder"))

@@ -1,0 +1,285 @@
+"""What a ladder would train and cost: rungs that fit a budget, kept in ladder.json once the first of them is trained."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from runbook.core.errors import ParamsError, RecordError
+from runbook.core.files import read_json_record, utc_now, write_text
+from runbook.core.table import Table
+from runbook.core.units import show_count, show_device_hours, show_duration
+from runbook.params import Settings
+from runbook.phases.ladder.rungs import (
+    FEWEST_STEPS,
+    LARGEST_SHARE,
+    Family,
+    LadderRung,
+    design_rungs,
+    short_rungs,
+)
+from runbook.phases.plan_service import load_plan
+from runbook.planning import FULL, Plan
+from runbook.planning.sizes import padded_vocabulary
+from runbook.runs.run_folder import runs_folder
+
+LADDER_FILE = "ladder.json"
+DEFAULT_SHARE = 0.01
+"""Of the run's own device-hours, where no budget is given."""
+DEFAULT_SECONDS = 600.0
+"""Least budget where none is given: a ladder of a small run would else have no time at all."""
+START_SECONDS = 45.0
+"""Notebooks, start of the trainer and checks of one rung: 40 to 50 s of the clock on two free cores (docs/ladder.md)."""
+BUDGET_ROUNDS = 4
+CLOSE_ENOUGH = 1.02
+
+
+@dataclass(frozen=True)
+class PlannedRung:
+    """A rung with what the plan says of its time; None where the plan does not know."""
+
+    rung: LadderRung
+    name: str
+    """Name of its run, after `--as`."""
+    seconds: float | None = None
+    device_hours: float | None = None
+    cost: float | None = None
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """The rungs of one run, and the run they forecast."""
+
+    run: str
+    """What `runbook run` calls the run: a name, or RUN:VARIANT."""
+    name: str
+    """Prefix of the rungs' names."""
+    set_words: tuple[str, ...]
+    family: dict[str, object]
+    """Values that make losses comparable, by key; see `family_values`."""
+    parameters: int
+    tokens: int
+    flops: float
+    rungs: tuple[PlannedRung, ...]
+    designed: str = ""
+    schema: int = 1
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def seconds(self) -> float | None:
+        """Planned time of all rungs one after the other, with their starts; None where one is not known."""
+        times = [rung.seconds for rung in self.rungs]
+        known = [seconds for seconds in times if seconds is not None]
+        if len(known) < len(times):
+            return None
+        return sum(known) + START_SECONDS * len(known)
+
+    @property
+    def device_hours(self) -> float | None:
+        """Planned device-hours of all rungs, with their starts."""
+        hours = [rung.device_hours for rung in self.rungs if rung.device_hours is not None]
+        seconds = [rung.seconds for rung in self.rungs if rung.seconds]
+        if len(hours) < len(self.rungs) or not seconds:
+            return None
+        devices = sum(hours) * 3600 / sum(seconds)
+        return sum(hours) + devices * START_SECONDS * len(hours) / 3600
+
+
+def plan_ladder(
+    run: str,
+    set_words: Sequence[str],
+    *,
+    name: str = "ladder",
+    count: int = 5,
+    budget_seconds: float = 0.0,
+    budget_device_hours: float = 0.0,
+) -> Ladder:
+    """Return the ladder of a run that its budget allows. Nothing is written.
+
+    Without a budget it takes 1% of the run's own device-hours, and at least ten minutes.
+    """
+    settings, plan = load_plan(run, set_words, measured=True)
+    framework = settings.run.training.framework
+    if framework != "runbook":
+        raise ParamsError(
+            f"The rungs of a ladder are trained by the runbook's own trainer, which evaluates after the last step, and "
+            f"training.framework is {framework}. Add --set training.framework=runbook."
+        )
+    family = family_of(settings, plan)
+    prefix = f"{settings.variant}-{name}" if settings.variant else name
+    ladder = Ladder(
+        run=run,
+        name=prefix,
+        set_words=tuple(set_words),
+        family=family_values(settings, plan),
+        parameters=family.parameters,
+        tokens=family.tokens,
+        flops=family.flops,
+        rungs=(),
+    )
+    hours = budget_device_hours or budget_seconds * family.devices / 3600
+    if not hours:
+        own_hours = plan.time[FULL].device_hours or 0.0
+        hours = max(DEFAULT_SHARE * own_hours, DEFAULT_SECONDS * family.devices / 3600)
+    return _fit_budget(ladder, family, count, hours)
+
+
+def _fit_budget(ladder: Ladder, family: Family, count: int, hours: float) -> Ladder:
+    """Return the ladder whose rungs take so many device-hours, or fewer where they reach a quarter of the run."""
+    most = LARGEST_SHARE * family.flops
+    start_hours = count * START_SECONDS * family.devices / 3600
+    if hours <= start_hours:
+        raise ParamsError(
+            f"A budget of {show_device_hours(hours)} is used up by starting {count} rungs, "
+            f"{START_SECONDS:.0f} s each on {family.devices} devices. Give more than {show_device_hours(start_hours)}."
+        )
+    largest = most
+    for _ in range(BUDGET_ROUNDS):
+        designed = design_rungs(family, count, largest)
+        planned = tuple(_planned(ladder, rung) for rung in designed)
+        fitted = replace(ladder, rungs=planned)
+        used = fitted.device_hours
+        if used is None:
+            unknown = "The plan does not know how long a step takes on this site, so the budget limits nothing."
+            return replace(fitted, notes=(unknown, *_notes(designed)))
+        ratio = (hours - start_hours) / (used - start_hours)
+        if 1 / CLOSE_ENOUGH <= ratio <= CLOSE_ENOUGH or (ratio > 1 and largest == most):
+            break
+        largest = min(most, largest * ratio)
+    return replace(fitted, notes=_notes(designed))
+
+
+def _notes(rungs: Sequence[LadderRung]) -> tuple[str, ...]:
+    short = short_rungs(list(rungs))
+    if not short:
+        return ()
+    numbers = ", ".join(f"{rung.number} ({rung.iterations} steps)" for rung in short)
+    return (
+        f"Rungs {numbers} have fewer than {FEWEST_STEPS} steps: the loss of so short a training follows its steps, "
+        f"not its tokens. Give a larger budget, or a smaller training.global_batch.",
+    )
+
+
+def _planned(ladder: Ladder, rung: LadderRung) -> PlannedRung:
+    _, plan = load_plan(ladder.run, [*ladder.set_words, *rung.words()], measured=True)
+    time = plan.time[FULL]
+    name = f"{ladder.name}-{rung.number}"
+    return PlannedRung(rung, name, time.seconds, time.device_hours, time.cost)
+
+
+def family_of(settings: Settings, plan: Plan) -> Family:
+    """Return what the rungs of a run are made from."""
+    phase = plan.phases[FULL]
+    # Rungs are not cut over tensor-parallel ranks: their vocabulary is padded for one.
+    vocabulary = padded_vocabulary(phase.model.vocabulary, 1)
+    return Family(
+        shape=replace(phase.model, padded_vocabulary=vocabulary),
+        samples=phase.duration.samples,
+        global_batch=phase.batch.global_,
+        micro_batch=phase.batch.micro,
+        rate=phase.learning_rate,
+        init_std=phase.model.init_std,
+        devices=settings.job(FULL).devices_per_node,
+    )
+
+
+DATA_KEYS = (
+    "data.dataset",
+    "data.blend",
+    "data.folder",
+    "data.tokenizer",
+    "data.split",
+    "data.held_out",
+    "data.keep_sources",
+    "data.drop_sources",
+    "data.append_eod",
+    "training.sequence_length",
+)
+"""Values whose change makes losses of two trainings incomparable."""
+RECIPE_KEYS = (
+    "training.schedule",
+    "training.precision",
+    "training.fp8",
+    "training.dropout",
+    "training.weight_decay",
+    "training.clip_gradient",
+    "training.adam_beta1",
+    "training.adam_beta2",
+)
+"""Values whose change moves the losses of all sizes, by an amount that nobody measured."""
+
+
+def family_values(settings: Settings, plan: Plan) -> dict[str, object]:
+    """Return the values that make the losses of two trainings comparable."""
+    phase = plan.phases[FULL]
+    rate = phase.learning_rate
+    samples = phase.duration.samples
+    values = {key: settings.value(key) for key in (*DATA_KEYS, *RECIPE_KEYS)}
+    values["vocabulary"] = phase.model.vocabulary
+    values["warm-up (share of the steps)"] = round(rate.warmup_samples / samples, 3)
+    values["decay (share of the steps)"] = round(rate.decay_samples / samples, 3)
+    values["last learning rate (share of the peak)"] = round(rate.minimum / rate.peak, 4)
+    return values
+
+
+def ladder_folder(settings: Settings, name: str) -> Path:
+    """Return the folder of a ladder's own files, beside those of its rungs."""
+    return runs_folder(settings.project) / f"{settings.run.run}--{name}"
+
+
+def read_ladder(folder: Path) -> Ladder | None:
+    """Return the ladder that was begun in this folder, or None where none was."""
+    remedy = "Delete it: the ladder is designed again, and rungs that are done stay as they are."
+    return read_json_record(folder / LADDER_FILE, Ladder, "a ladder", remedy)
+
+
+def write_ladder(ladder: Ladder, folder: Path) -> Ladder:
+    """Keep a ladder as it was designed, so that a later call trains the same rungs."""
+    kept = replace(ladder, designed=utc_now())
+    text = json.dumps(asdict(kept), indent=1) + "\n"
+    write_text(folder / LADDER_FILE, text, error=RecordError)
+    return kept
+
+
+def plan_table(ladder: Ladder) -> Table:
+    """Return the rungs and what they would cost, with the run that they forecast as the last row."""
+    rows = [_row(planned) for planned in ladder.rungs]
+    rows.append(
+        {
+            "rung": "the run",
+            "parameters": show_count(ladder.parameters),
+            "tokens": show_count(ladder.tokens),
+            "FLOPs": f"{ladder.flops:.2e}",
+        }
+    )
+    largest = max(planned.rung.flops for planned in ladder.rungs)
+    seconds = ladder.seconds
+    hours = ladder.device_hours
+    time = "not known" if seconds is None else show_duration(seconds)
+    device_hours = "not known" if hours is None else show_device_hours(hours)
+    notes = [
+        f"All rungs one after the other: {time} ({device_hours}), of which "
+        f"{START_SECONDS:.0f} s a rung for its start.",
+        f"The run takes {ladder.flops / largest:,.3g} times the compute of the largest rung.",
+        *ladder.notes,
+    ]
+    return Table(rows, f"Ladder of {ladder.run}", notes)
+
+
+def _row(planned: PlannedRung) -> dict[str, object]:
+    rung = planned.rung
+    seconds = planned.seconds
+    row: dict[str, object] = {
+        "rung": planned.name,
+        "parameters": show_count(rung.parameters),
+        "tokens": show_count(rung.tokens),
+        "FLOPs": f"{rung.flops:.2e}",
+        "layers x width": f"{rung.layers} x {rung.hidden}",
+        "steps": rung.iterations,
+        "batch": rung.global_batch,
+        "learning rate": f"{rung.learning_rate:.3g}",
+        "time": "not known" if seconds is None else show_duration(seconds),
+    }
+    if planned.cost is not None:
+        row["cost"] = f"{planned.cost:,.2f}"
+    return row

@@ -1,0 +1,256 @@
+"""The loss that a ladder forecasts for its run, what other sizes would reach, and when that is not to be trusted."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from runbook.core.errors import DataError
+from runbook.core.table import Table
+from runbook.core.units import show_count
+from runbook.forecast.final_loss import LossForecast, forecast_final_losses
+from runbook.forecast.laws import Runs
+from runbook.phases.ladder.climb import FinishedRung, as_fit
+from runbook.phases.ladder.ladder_plan import DATA_KEYS, Ladder
+from runbook.phases.ladder.rungs import Family, short_rungs
+
+CHANGED_RECIPE_WIDENING = 2.0
+"""Another schedule or regularisation moved final losses by 1 to 3% in the series of docs/forecast.md, as much as the
+interval's own half-width."""
+EPOCHS_AS_NEW = 4.0
+"""Up to four epochs repeated tokens are nearly worth new ones (Muennighoff et al., arXiv:2305.16264)."""
+MOST_EPOCHS = 16.0
+"""From there on repeated tokens are worth almost nothing (the same source): a law of new tokens says nothing."""
+EPOCHS_WIDENING = 2.0
+SIZE_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Sizes at the same compute that are shown."""
+OPTIMUM_REACH = 8.0
+"""The best size is looked for within this factor of the run's."""
+OPTIMUM_STEPS = 61
+FEWEST_RATIOS = 1.5
+"""Tokens per parameter of the rungs have to differ by this factor, or size and tokens are not told apart."""
+
+
+@dataclass(frozen=True)
+class SizeForecast:
+    """A training of another size with the same compute."""
+
+    parameters: float
+    tokens: float
+    loss: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class RunForecast:
+    """What the rungs say of the run's loss on held-out text after its last step."""
+
+    loss: float
+    low: float
+    high: float
+    rungs: int
+    source: str
+    same_compute: tuple[SizeForecast, ...] = ()
+    best: SizeForecast | None = None
+    warnings: tuple[str, ...] = ()
+
+    def as_text(self) -> str:
+        """Return the forecast as one sentence."""
+        return (
+            f"The loss on held-out text after the last step will be {self.loss:.4f} "
+            f"({self.low:.4f} to {self.high:.4f} in 80% of forecasts), by {self.source}"
+        )
+
+
+def forecast_run(
+    ladder: Ladder,
+    finished: Sequence[FinishedRung],
+    family: Family,
+    values: dict[str, object],
+    epochs: float | None,
+) -> RunForecast:
+    """Return the forecast for a run as it is planned now.
+
+    `values` are the run's `family_values`, `epochs` how often its tokens repeat (None: not known). Raise `DataError`
+    where the rungs are too few or of other text, or tokens repeat too often.
+    """
+    _refuse_other_text(ladder, values)
+    doubts = [
+        _recipe_doubt(ladder, values),
+        _epochs_doubt(epochs),
+        _steps_doubt(finished),
+    ]
+    factor = math.prod(doubt.widening for doubt in doubts)
+    runs = as_fit(list(finished))
+    target = _targets([(family.parameters, family.tokens, family.flops)])
+    (forecast,) = forecast_final_losses(runs, target)
+    widened = _widened(forecast, factor)
+    same_compute, best, note = _sizes(runs, family, factor)
+    texts = [*forecast.warnings, *(doubt.text for doubt in doubts), note]
+    return RunForecast(
+        loss=forecast.loss,
+        low=widened.low,
+        high=widened.high,
+        rungs=len(finished),
+        source=f"{len(finished)} rungs of {ladder.run}",
+        same_compute=same_compute,
+        best=best,
+        warnings=tuple(text for text in texts if text),
+    )
+
+
+@dataclass(frozen=True)
+class _Doubt:
+    """A reason to trust a forecast less; an empty text is none."""
+
+    text: str = ""
+    widening: float = 1.0
+
+
+def _recipe_doubt(ladder: Ladder, values: dict[str, object]) -> _Doubt:
+    """Return what differs between the recipe of the rungs and the run's."""
+    changed = [key for key in values if ladder.family.get(key) != values[key]]
+    if not changed:
+        return _Doubt()
+    differences = ", ".join(f"{key} {ladder.family.get(key)} -> {values[key]}" for key in changed)
+    text = (
+        f"the rungs were trained by another recipe ({differences}): the interval is "
+        f"{CHANGED_RECIPE_WIDENING:g} times as wide"
+    )
+    return _Doubt(text, CHANGED_RECIPE_WIDENING)
+
+
+def _epochs_doubt(epochs: float | None) -> _Doubt:
+    """Return how often tokens repeat. Raise `DataError` where they repeat so often that no law holds."""
+    if epochs is None or epochs <= 1:
+        return _Doubt()
+    if epochs > MOST_EPOCHS:
+        raise DataError(
+            f"The run reads its text {epochs:.1f} times, and a law of new tokens forecasts at most {MOST_EPOCHS:.0f}: "
+            f"from there on a repeated token teaches almost nothing (arXiv:2305.16264). Take more text, or train less."
+        )
+    text = f"the run reads its text {epochs:.1f} times: the loss will be higher"
+    if epochs <= EPOCHS_AS_NEW:
+        return _Doubt(text)
+    return _Doubt(f"{text}, and the interval is {EPOCHS_WIDENING:g} times as wide", EPOCHS_WIDENING)
+
+
+def _steps_doubt(finished: Sequence[FinishedRung]) -> _Doubt:
+    """Return which rungs have few steps."""
+    short = short_rungs([rung.planned.rung for rung in finished])
+    if not short:
+        return _Doubt()
+    numbers = ", ".join(str(rung.number) for rung in short)
+    return _Doubt(
+        f"rungs {numbers} have so few steps that their loss follows the steps, not the tokens"
+    )
+
+
+def _refuse_other_text(ladder: Ladder, values: dict[str, object]) -> None:
+    comparable = (*DATA_KEYS, "vocabulary")
+    changed = [key for key in comparable if ladder.family.get(key) != values.get(key)]
+    if changed:
+        differences = ", ".join(
+            f"{key} {ladder.family.get(key)!r} -> {values.get(key)!r}" for key in changed
+        )
+        raise DataError(
+            f"The rungs of {ladder.run} were trained on other text or tokens ({differences}), and losses on other "
+            f"text do not compare. Begin another ladder: runbook ladder {ladder.run} --as NAME."
+        )
+
+
+def _widened(forecast: LossForecast, factor: float) -> LossForecast:
+    """Return the forecast with an interval `factor` times as wide."""
+    below = math.log(forecast.loss / forecast.low) * factor
+    above = math.log(forecast.high / forecast.loss) * factor
+    return replace(
+        forecast,
+        low=forecast.loss * math.exp(-below),
+        high=forecast.loss * math.exp(above),
+    )
+
+
+def _sizes(
+    runs: Runs, family: Family, factor: float
+) -> tuple[tuple[SizeForecast, ...], SizeForecast | None, str]:
+    """Return other sizes at the run's compute, the best of them, and why there is none."""
+    ratios = runs.tokens / runs.params
+    if ratios.max() / ratios.min() < FEWEST_RATIOS:
+        note = (
+            "all rungs have about the same tokens per parameter, so that they do not say what another size would reach; "
+            "runbook ladder RUN --rungs 7 --as NAME adds rungs of other sizes"
+        )
+        return (), None, note
+    shown = _forecast_ratios(runs, family, SIZE_RATIOS, factor)
+    grid = np.geomspace(1 / OPTIMUM_REACH, OPTIMUM_REACH, OPTIMUM_STEPS)
+    tried = _forecast_ratios(runs, family, [float(ratio) for ratio in grid], factor)
+    position = min(range(len(tried)), key=lambda index: tried[index].loss)
+    if position in (0, len(tried) - 1):
+        note = f"the best size at this compute is more than {OPTIMUM_REACH:.0f} times smaller or larger than the run's"
+        return shown, None, note
+    return shown, tried[position], ""
+
+
+def _forecast_ratios(
+    runs: Runs, family: Family, ratios: Sequence[float], factor: float
+) -> tuple[SizeForecast, ...]:
+    """Return forecasts for sizes that are these multiples of the run's, with tokens for the same compute."""
+    sizes = [(family.parameters * ratio, family.tokens / ratio, family.flops) for ratio in ratios]
+    forecasts = forecast_final_losses(runs, _targets(sizes))
+    result = []
+    for (parameters, tokens, _), forecast in zip(sizes, forecasts, strict=True):
+        widened = _widened(forecast, factor)
+        result.append(SizeForecast(parameters, tokens, widened.loss, widened.low, widened.high))
+    return tuple(result)
+
+
+def _targets(sizes: Sequence[tuple[float, float, float]]) -> Runs:
+    columns = np.array(sizes, dtype=np.float64).T
+    parameters, tokens, flops = columns
+    return Runs(
+        params=parameters,
+        params_no_embed=parameters,
+        tokens=tokens,
+        flops=flops,
+        loss=np.full_like(parameters, np.nan),
+    )
+
+
+def rungs_table(finished: Sequence[FinishedRung]) -> Table:
+    """Return the trained rungs with their losses."""
+    rows = [
+        {
+            "rung": rung.planned.name,
+            "parameters": show_count(rung.parameters),
+            "tokens": show_count(rung.tokens),
+            "FLOPs": f"{rung.flops:.2e}",
+            "steps": rung.planned.rung.iterations,
+            "loss (nats)": f"{rung.loss:.4f}",
+        }
+        for rung in finished
+    ]
+    return Table(rows, "Trained rungs, loss on held-out text after the last step")
+
+
+def sizes_table(forecast: RunForecast) -> Table:
+    """Return what other sizes would reach with the compute of the run."""
+    rows = [_size_row(size) for size in forecast.same_compute]
+    notes = []
+    if forecast.best is not None:
+        best = forecast.best
+        notes.append(
+            f"The best size at this compute: {show_count(best.parameters)} parameters on {show_count(best.tokens)} tokens, "
+            f"loss {best.loss:.4f}."
+        )
+    return Table(rows, f"Other sizes at the compute of the run, by {forecast.source}", notes)
+
+
+def _size_row(size: SizeForecast) -> dict[str, object]:
+    return {
+        "parameters": show_count(size.parameters),
+        "tokens": show_count(size.tokens),
+        "loss (nats)": f"{size.loss:.4f}",
+        "80% interval": f"{size.low:.4f} to {size.high:.4f}",
+    }

@@ -1,0 +1,322 @@
+"""The rungs of a ladder: smaller trainings of the same family, by one rule from the run's own values.
+
+Every rung has the run's text, tokenizer, sequence length and shape of schedule. Tokens grow with the size, as in the run
+itself. Learning rate and batch follow the size as in the ladders of Porian et al. (arXiv:2406.19146) and of OLMo
+(arXiv:2412.04403): rate by N^(-1/3), batch by N^(2/3).
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from runbook.core.errors import ParamsError
+from runbook.plan_file.schema import LearningRate, Shape
+from runbook.planning.sizes import whole
+
+FEWEST_RUNGS = 5
+"""A law of size and tokens has five numbers."""
+MOST_RUNGS = 8
+COMPUTE_BETWEEN_RUNGS = 2.0
+"""Five rungs then span a factor of 16, and all of them cost twice the largest. Less where the smallest would be narrower
+than `NARROWEST`."""
+LEAST_BETWEEN_RUNGS = 1.25
+"""Closer rungs differ by little more than two seeds do."""
+NARROWEST = 32
+"""Width below which a model learns unlike wider ones. With a vocabulary of 50,000 it is 1.6 M parameters already."""
+LARGEST_SHARE = 0.25
+"""Of the run's compute: a rung that costs more than that is no small training."""
+ON_ONE_LINE = 5
+"""Rungs with the run's own tokens per parameter. Rungs beyond them have other sizes at the compute of one of these:
+they tell what size does from what tokens do."""
+OTHER_SIZES = ((2, 2.0), (2, 0.5), (3, 2.0))
+"""Rung whose compute such an extra rung has, and its size relative to it. Small rungs, since they are cheap."""
+RATE_EXPONENT = -1 / 3
+BATCH_EXPONENT = 2 / 3
+WORST_BATCH_ROUNDING = 0.06
+"""A batch of few sequences cannot follow the size: 6 instead of 5 is another number of steps, and the losses of the
+rungs would lie on a zigzag. Then every rung takes the run's own batch."""
+USUAL_INIT_STD = 0.02
+FEWEST_STEPS = 150
+"""Of a rung. The loss of a shorter training follows the number of its steps, not its tokens: on the shipped corpus 95,000
+tokens in 46 steps end at 7.60 nats, in 186 steps of a quarter of the batch at 6.97 (docs/ladder.md)."""
+HELD_OUT_TOKENS = 65_536
+"""Tokens of the evaluation at the end of a rung: the error of the mean of so many is about 0.01 nats."""
+WIDE = 1024
+"""Width of the run from which rungs have widths and heads that GPUs compute well."""
+WIDE_UNIT = 64
+HEAD_UNIT = 8
+WIDTH_UNIT = 8
+SMALL_HEAD_UNIT = 4
+"""Widths and sizes of heads are multiples of these."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """The run whose family the rungs belong to."""
+
+    shape: Shape
+    samples: int
+    global_batch: int
+    micro_batch: int
+    rate: LearningRate
+    init_std: float
+    devices: int
+    """Devices of one node: every rung runs on one."""
+
+    @property
+    def parameters(self) -> int:
+        """Parameters with embeddings."""
+        return whole(self.shape).total
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the run trains on."""
+        return self.samples * self.shape.sequence_length
+
+    @property
+    def flops(self) -> float:
+        """Compute of the run, by the convention of the plan."""
+        return self.samples * self.shape.flops_per_sequence()
+
+
+@dataclass(frozen=True)
+class LadderRung:
+    """A small training: its shape, length, batch and rates."""
+
+    number: int
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    ffn_hidden: int
+    parameters: int
+    parameters_no_embed: int
+    tokens: int
+    flops: float
+    iterations: int
+    global_batch: int
+    micro_batch: int
+    learning_rate: float
+    min_learning_rate: float
+    warmup_iterations: int
+    decay_iterations: int
+    init_std: float
+    eval_iterations: int
+
+    def words(self) -> list[str]:
+        """Return the rung as `--set` words over the run's own file."""
+        training = {
+            "shape.layers": self.layers,
+            "shape.hidden": self.hidden,
+            "shape.heads": self.heads,
+            "shape.kv_heads": self.kv_heads,
+            "shape.ffn_hidden": self.ffn_hidden,
+            "iterations": self.iterations,
+            "global_batch": self.global_batch,
+            "micro_batch": self.micro_batch,
+            "rampup_start": 0,
+            "rampup_increment": 0,
+            "rampup_samples": 0,
+            "learning_rate": f"{self.learning_rate:.6g}",
+            "min_learning_rate": f"{self.min_learning_rate:.6g}",
+            "warmup_iterations": self.warmup_iterations,
+            "decay_iterations": self.decay_iterations,
+            "init_std": f"{self.init_std:.6g}",
+            "eval_interval": self.iterations,
+            "eval_iterations": self.eval_iterations,
+            "save_interval": 0,
+            "recompute": "none",
+            "rehearse_stop": 0,
+            "smoke.waived_by": "runbook-ladder",
+        }
+        layout = {
+            "tensor": 1,
+            "pipeline": 1,
+            "virtual_pipeline": 1,
+            "context": 1,
+            "first_stage_layers": 0,
+            "last_stage_layers": 0,
+        }
+        words = [f"training.{key}={value}" for key, value in training.items()]
+        words += [f"parallel.{key}={value}" for key, value in layout.items()]
+        return [*words, "parallel.sequence=false", "jobs.training.nodes=1"]
+
+
+def design_rungs(family: Family, count: int, largest_flops: float) -> list[LadderRung]:
+    """Return the rungs, the smallest first; the largest of them has `largest_flops`.
+
+    Raise `ParamsError` where the count is not 5 to 8, or the run is too small for so many rungs.
+    """
+    if not FEWEST_RUNGS <= count <= MOST_RUNGS:
+        raise ParamsError(
+            f"A ladder has {FEWEST_RUNGS} to {MOST_RUNGS} rungs, not {count}: a law of size and tokens has five numbers, "
+            f"and more than {MOST_RUNGS} cost more than they tell."
+        )
+    rungs = [
+        _rung(family, parameters, flops)
+        for parameters, flops in _wanted_sizes(family, count, largest_flops)
+    ]
+    rungs = _with_batches(family, rungs)
+    rungs.sort(key=lambda rung: (rung.flops, rung.parameters))
+    return [replace(rung, number=number) for number, rung in enumerate(rungs, start=1)]
+
+
+def _wanted_sizes(
+    family: Family, count: int, largest_flops: float
+) -> Iterator[tuple[float, float]]:
+    """Yield parameters and compute of each rung."""
+    factor = _compute_factor(family, largest_flops)
+    line = []
+    for below in reversed(range(ON_ONE_LINE)):
+        flops = largest_flops / factor**below
+        # Tokens per parameter stay, so that both grow with the root of the compute.
+        line.append((family.parameters * math.sqrt(flops / family.flops), flops))
+    yield from line
+    for position, ratio in OTHER_SIZES[: count - ON_ONE_LINE]:
+        parameters, flops = line[position]
+        yield parameters * ratio, flops
+
+
+def _compute_factor(family: Family, largest_flops: float) -> float:
+    """Return the factor of compute between rungs. Raise `ParamsError` where embeddings leave no room for five."""
+    narrowest = whole(_scaled(family.shape, 1, NARROWEST)).total
+    largest = family.parameters * math.sqrt(largest_flops / family.flops)
+    room = (largest / narrowest) ** 2
+    steps = ON_ONE_LINE - 1
+    factor: float = min(COMPUTE_BETWEEN_RUNGS, room ** (1 / steps))
+    if factor < LEAST_BETWEEN_RUNGS:
+        raise ParamsError(
+            f"The largest rung of this budget has {largest:,.0f} parameters, and a model {NARROWEST} wide has {narrowest:,} "
+            f"with its embeddings: that is no room for {ON_ONE_LINE} rungs. Take a larger budget, or a larger model."
+        )
+    return factor
+
+
+def _rung(family: Family, parameters: float, flops: float) -> LadderRung:
+    """Return a rung of about this size with the run's own batch; its tokens make its compute exact."""
+    shape = _nearest_shape(family.shape, parameters)
+    counted = whole(shape)
+    samples = flops / shape.flops_per_sequence()
+    ratio = counted.total / family.parameters
+    init_std = family.init_std * math.sqrt(family.shape.hidden / shape.hidden)
+    rate = family.rate.peak * ratio**RATE_EXPONENT
+    return LadderRung(
+        number=0,
+        layers=shape.layers,
+        hidden=shape.hidden,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        ffn_hidden=shape.ffn_hidden,
+        parameters=counted.total,
+        parameters_no_embed=counted.layers + counted.final_norm,
+        tokens=round(samples * shape.sequence_length),
+        flops=flops,
+        iterations=0,
+        global_batch=0,
+        micro_batch=0,
+        learning_rate=rate,
+        min_learning_rate=rate * family.rate.minimum / family.rate.peak,
+        warmup_iterations=0,
+        decay_iterations=0,
+        init_std=max(family.init_std, min(USUAL_INIT_STD, init_std)),
+        eval_iterations=0,
+    )
+
+
+def _nearest_shape(shape: Shape, parameters: float) -> Shape:
+    """Return the shape with about as many parameters whose ratio of width to depth and heads are nearest to the run's."""
+    ratio = shape.hidden / shape.layers
+    candidates = []
+    for layers in range(1, shape.layers + 1):
+        smaller = _of_width(shape, layers, parameters)
+        off_size = abs(math.log(whole(smaller).total / parameters))
+        off_ratio = abs(math.log(smaller.hidden / layers / ratio))
+        off_heads = abs(math.log(smaller.head_size / shape.head_size))
+        candidates.append((4 * off_size + off_ratio + off_heads, layers, smaller))
+    return min(candidates, key=lambda candidate: candidate[:2])[2]
+
+
+def _of_width(shape: Shape, layers: int, parameters: float) -> Shape:
+    """Return the shape of so many layers whose width makes it nearest to so many parameters."""
+    unit = WIDE_UNIT if shape.hidden >= WIDE else WIDTH_UNIT
+    widths = range(max(unit, NARROWEST), shape.hidden + unit, unit)
+    shapes = [_scaled(shape, layers, hidden) for hidden in widths]
+
+    def distance(smaller: Shape) -> float:
+        off_size = abs(math.log(whole(smaller).total / parameters))
+        return 4 * off_size + abs(math.log(smaller.head_size / shape.head_size))
+
+    return min(shapes, key=distance)
+
+
+def _scaled(shape: Shape, layers: int, hidden: int) -> Shape:
+    """Return the shape with another depth and width; heads keep about their size, the feed-forward block its ratio."""
+    heads = _heads(shape, hidden)
+    per_group = shape.heads // shape.kv_heads
+    kv_heads = heads // per_group if heads % per_group == 0 else heads
+    ffn_hidden = WIDTH_UNIT * round(shape.ffn_hidden / shape.hidden * hidden / WIDTH_UNIT)
+    return replace(
+        shape,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        ffn_hidden=ffn_hidden,
+    )
+
+
+def _heads(shape: Shape, hidden: int) -> int:
+    """Return the number of heads that divides a width into heads of about the run's own size."""
+    unit = HEAD_UNIT if shape.hidden >= WIDE else SMALL_HEAD_UNIT
+    possible = [heads for heads in range(1, shape.heads + 1) if hidden % (unit * heads) == 0]
+    return min(
+        possible, key=lambda heads: abs(math.log(hidden / heads / shape.head_size)), default=1
+    )
+
+
+def _with_batches(family: Family, rungs: list[LadderRung]) -> list[LadderRung]:
+    """Return the rungs with batches by their size, or all with the run's own where those would be too coarse."""
+    wanted = [
+        family.global_batch * (rung.parameters / family.parameters) ** BATCH_EXPONENT
+        for rung in rungs
+    ]
+    batches = [max(1, round(batch / family.devices)) * family.devices for batch in wanted]
+    errors = [abs(batch / ideal - 1) for batch, ideal in zip(batches, wanted, strict=True)]
+    if max(errors) > WORST_BATCH_ROUNDING:
+        own = max(1, round(family.global_batch / family.devices)) * family.devices
+        batches = [own for _ in rungs]
+    return [_with_batch(family, rung, batch) for rung, batch in zip(rungs, batches, strict=True)]
+
+
+def _with_batch(family: Family, rung: LadderRung, batch: int) -> LadderRung:
+    """Return the rung in whole steps of this batch, with the run's own shares of warm-up and decay."""
+    length = family.shape.sequence_length
+    iterations = max(1, round(rung.tokens / (batch * length)))
+    tokens = iterations * batch * length
+    decay = max(2, round(iterations * family.rate.decay_samples / family.samples))
+    warmup = round(iterations * family.rate.warmup_samples / family.samples)
+    if family.rate.warmup_samples:
+        warmup = max(1, warmup)
+    return replace(
+        rung,
+        iterations=iterations,
+        tokens=tokens,
+        flops=rung.flops * tokens / rung.tokens,
+        global_batch=batch,
+        micro_batch=_micro_batch(family, batch),
+        decay_iterations=decay,
+        warmup_iterations=min(warmup, decay - 1),
+        eval_iterations=max(1, math.ceil(HELD_OUT_TOKENS / (batch * length))),
+    )
+
+
+def _micro_batch(family: Family, batch: int) -> int:
+    """Return the largest micro-batch up to the run's own that divides what a device gets of the batch."""
+    on_device = batch // family.devices
+    sizes = range(1, min(family.micro_batch, on_device) + 1)
+    return max(size for size in sizes if on_device % size == 0)
+
+
+def short_rungs(rungs: list[LadderRung]) -> list[LadderRung]:
+    """Return the rungs with so few steps that their losses say little about longer trainings."""
+    return [rung for rung in rungs if rung.iterations < FEWEST_STEPS]

@@ -1,0 +1,210 @@
+"""What `runbook ladder` and its notebook call: plan a ladder, climb it, forecast the run, keep the results."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from runbook.core.errors import ParamsError
+from runbook.core.files import replacing, utc_now, write_text
+from runbook.core.locks import hold
+from runbook.core.table import Table
+from runbook.params import Settings
+from runbook.phases.ladder.climb import FinishedRung, Say, climb, read_finished
+from runbook.phases.ladder.ladder_plan import (
+    Ladder,
+    family_of,
+    family_values,
+    ladder_folder,
+    plan_ladder,
+    read_ladder,
+    write_ladder,
+)
+from runbook.phases.ladder.run_forecast import RunForecast, forecast_run
+from runbook.phases.plan_service import load_plan
+from runbook.plan_file.schema import read_plan
+from runbook.planning import FULL, Plan
+from runbook.results.figures.ladder_figure import ForecastPoint, LadderPoint, ladder_figure
+from runbook.results.history import read_validation
+from runbook.runs.run_files import read_mark
+from runbook.runs.run_folder import runs_folder
+
+FORECAST_FILE = "forecast.json"
+TABLE_FILE = "ladder.csv"
+FIGURE_FILE = "ladder.svg"
+
+
+@dataclass(frozen=True)
+class LadderRequest:
+    """What a person asked for."""
+
+    run: str
+    set_words: tuple[str, ...] = ()
+    name: str = "ladder"
+    rungs: int = 0
+    """Number of rungs; 0: as the ladder was begun, or five."""
+    minutes: float = 0.0
+    device_hours: float = 0.0
+    """Budget for all rungs together; both 0: 1% of the run, and at least ten minutes."""
+
+
+@dataclass(frozen=True)
+class LadderState:
+    """A ladder, the rungs that are trained, and the forecast where they are enough."""
+
+    ladder: Ladder
+    folder: Path
+    finished: tuple[FinishedRung, ...]
+    forecast: RunForecast | None = None
+
+    def as_dict(self) -> dict[str, object]:
+        """Return everything for --json."""
+        rungs = [
+            {
+                "name": planned.name,
+                **asdict(planned.rung),
+                "planned_seconds": planned.seconds,
+                "planned_device_hours": planned.device_hours,
+                "planned_cost": planned.cost,
+            }
+            for planned in self.ladder.rungs
+        ]
+        losses = {rung.planned.name: rung.loss for rung in self.finished}
+        for rung in rungs:
+            rung["loss"] = losses.get(str(rung["name"]))
+        return {
+            "run": self.ladder.run,
+            "parameters": self.ladder.parameters,
+            "tokens": self.ladder.tokens,
+            "flops": self.ladder.flops,
+            "seconds": self.ladder.seconds,
+            "device_hours": self.ladder.device_hours,
+            "rungs": rungs,
+            "forecast": None if self.forecast is None else asdict(self.forecast),
+            "notes": self.ladder.notes,
+        }
+
+
+def find_ladder(request: LadderRequest) -> LadderState:
+    """Return the ladder that was begun under this name, else the one that the budget allows. Nothing is written."""
+    settings, plan = load_plan(request.run, request.set_words, measured=True)
+    folder = ladder_folder(settings, _prefix(settings, request.name))
+    ladder = read_ladder(folder)
+    if ladder is None:
+        ladder = plan_ladder(
+            request.run,
+            request.set_words,
+            name=request.name,
+            count=request.rungs or 5,
+            budget_seconds=60 * request.minutes,
+            budget_device_hours=request.device_hours,
+        )
+        return LadderState(ladder, folder, ())
+    if request.rungs not in (0, len(ladder.rungs)):
+        raise ParamsError(
+            f"{folder.name} was begun with {len(ladder.rungs)} rungs, and {request.rungs} are asked for. Leave --rungs "
+            f"out to go on with it, or begin another by --as NAME."
+        )
+    finished = read_finished(ladder, settings)
+    forecast = None
+    if len(finished) == len(ladder.rungs):
+        forecast = _forecast(ladder, finished, settings, plan)
+    return LadderState(ladder, folder, tuple(finished), forecast)
+
+
+def climb_ladder(request: LadderRequest, say: Say) -> LadderState:
+    """Train what is left of the ladder, forecast the run, and keep table, picture and forecast."""
+    state = find_ladder(request)
+    settings, plan = load_plan(request.run, request.set_words, measured=True)
+    state.folder.mkdir(parents=True, exist_ok=True)
+    with hold(state.folder, f"runbook ladder {request.run}") as taken_over:
+        if taken_over:
+            say(taken_over)
+        ladder = state.ladder
+        if not ladder.designed:
+            ladder = write_ladder(ladder, state.folder)
+        finished = climb(ladder, settings, say)
+        forecast = _forecast(ladder, finished, settings, plan)
+        done = LadderState(ladder, state.folder, tuple(finished), forecast)
+        _write_results(done, settings)
+    return done
+
+
+def _prefix(settings: Settings, name: str) -> str:
+    return f"{settings.variant}-{name}" if settings.variant else name
+
+
+def _forecast(
+    ladder: Ladder, finished: Sequence[FinishedRung], settings: Settings, plan: Plan
+) -> RunForecast:
+    family = family_of(settings, plan)
+    values = family_values(settings, plan)
+    return forecast_run(ladder, finished, family, values, epochs_of(plan))
+
+
+def epochs_of(plan: Plan) -> float | None:
+    """Return how often the training reads its text; None where the text is not counted."""
+    available = plan.data.estimated_tokens * plan.data.train_share
+    if plan.data.mock or not available:
+        return None
+    return plan.phases[FULL].duration.tokens / available
+
+
+def forecast_of_plan(settings: Settings, plan: Plan) -> RunForecast | None:
+    """Return what the run's finished ladder forecasts for it as it is planned now; None where there is none."""
+    ladder = read_ladder(ladder_folder(settings, _prefix(settings, "ladder")))
+    if ladder is None:
+        return None
+    finished = read_finished(ladder, settings)
+    if len(finished) < len(ladder.rungs):
+        return None
+    return _forecast(ladder, finished, settings, plan)
+
+
+def figure_of(state: LadderState, settings: Settings) -> Any:
+    """Return the picture of a ladder."""
+    points = [LadderPoint(rung.flops, rung.loss) for rung in state.finished]
+    forecast = None
+    if state.forecast is not None:
+        forecast = ForecastPoint(
+            flops=state.ladder.flops,
+            loss=state.forecast.loss,
+            low=state.forecast.low,
+            high=state.forecast.high,
+            reached=reached_loss(runs_folder(settings.project) / settings.name),
+        )
+    return ladder_figure(points, forecast, state.ladder.run)
+
+
+def reached_loss(folder: Path) -> float | None:
+    """Return the loss of a run after its last step; None where it is not trained or not evaluated there."""
+    if not read_mark(folder, f"{FULL}--train"):
+        return None
+    plan = read_plan(folder / "plan.json", FULL)
+    evaluations = read_validation(plan.path(plan.log.validation))
+    if not evaluations or evaluations[-1].iteration != plan.duration.iterations:
+        return None
+    return evaluations[-1].loss
+
+
+def _write_results(state: LadderState, settings: Settings) -> None:
+    rows: list[dict[str, object]] = [
+        {
+            "series": state.ladder.run,
+            "params": rung.parameters,
+            "params_no_embed": rung.parameters_no_embed,
+            "tokens": rung.tokens,
+            "flops": rung.flops,
+            "loss": rung.loss,
+            "extra": rung.planned.name,
+        }
+        for rung in state.finished
+    ]
+    write_text(state.folder / TABLE_FILE, Table(rows).to_csv())
+    content = {"made": utc_now(), "run": state.ladder.run, **asdict(state.forecast)}  # type: ignore[arg-type]
+    write_text(state.folder / FORECAST_FILE, json.dumps(content, indent=1) + "\n")
+    with replacing(state.folder / FIGURE_FILE) as stream:
+        from runbook.results.figures.drawing import as_svg
+
+        stream.write(as_svg(figure_of(state, settings)).encode())

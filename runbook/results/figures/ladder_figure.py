@@ -1,0 +1,62 @@
+"""The figure of a ladder: losses of the rungs over compute, and the forecast for the run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runbook.results.figures.drawing import BLUE, GREEN, VERMILION, drawing
+
+
+@dataclass(frozen=True)
+class LadderPoint:
+    """A training in the figure."""
+
+    flops: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class ForecastPoint:
+    """The forecast for the run, and what the run reached where it is trained."""
+
+    flops: float
+    loss: float
+    low: float
+    high: float
+    reached: float | None = None
+
+
+def ladder_figure(rungs: Sequence[LadderPoint], forecast: ForecastPoint | None, run: str) -> Any:
+    """Draw the loss of each rung over its compute, the forecast with its interval, and the loss that was reached."""
+    with drawing(f"Loss by compute: the ladder of {run}") as (figure, axes):
+        axes.set_xscale("log")
+        axes.set_xlabel("FLOPs of the training")
+        axes.set_ylabel("loss on held-out text (nats)")
+        compute = [rung.flops for rung in rungs]
+        losses = [rung.loss for rung in rungs]
+        axes.plot(compute, losses, color=BLUE, marker="o", linestyle="none", label="rungs")
+        if forecast is not None:
+            below = forecast.loss - forecast.low
+            above = forecast.high - forecast.loss
+            axes.errorbar(
+                [forecast.flops],
+                [forecast.loss],
+                yerr=[[below], [above]],
+                color=VERMILION,
+                marker="D",
+                capsize=4,
+                linestyle="none",
+                label="forecast, 80% interval",
+            )
+            if forecast.reached is not None:
+                axes.plot(
+                    [forecast.flops],
+                    [forecast.reached],
+                    color=GREEN,
+                    marker="x",
+                    markersize=9,
+                    linestyle="none",
+                    label="reached",
+                )
+        axes.legend()
+    return figure

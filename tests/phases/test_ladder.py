@@ -1,0 +1,255 @@
+"""A ladder's rungs follow one rule from the run, fit the budget, and forecast the run honestly."""
+
+import json
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from click.testing import CliRunner
+
+from runbook.cli.ladder import ladder as ladder_command
+from runbook.core.errors import DataError, ParamsError
+from runbook.phases.ladder.climb import FinishedRung
+from runbook.phases.ladder.ladder_plan import (
+    LADDER_FILE,
+    Ladder,
+    PlannedRung,
+    family_of,
+    family_values,
+    plan_ladder,
+    read_ladder,
+    write_ladder,
+)
+from runbook.phases.ladder.run_forecast import forecast_run
+from runbook.phases.ladder.rungs import COMPUTE_BETWEEN_RUNGS, Family, design_rungs
+from runbook.phases.plan_service import load_plan
+from runbook.planning import FULL
+
+SMALL_BATCH = ("training.iterations=1600", "training.global_batch=2", "training.micro_batch=1")
+
+
+def family(run: str, words: tuple[str, ...] = ()) -> Family:
+    settings, plan = load_plan(run, words)
+    return family_of(settings, plan)
+
+
+@pytest.fixture(scope="module")
+def local() -> Family:
+    return family("local", SMALL_BATCH)
+
+
+@pytest.fixture(scope="module")
+def lumi() -> Family:
+    return family("lumi-13b")
+
+
+def test_compute_grows_by_the_same_factor_from_rung_to_rung(local, lumi):
+    for one in (local, lumi):
+        rungs = design_rungs(one, 5, one.flops / 4)
+        for smaller, larger in pairwise(rungs):
+            assert larger.flops / smaller.flops == pytest.approx(COMPUTE_BETWEEN_RUNGS, rel=0.02)
+        assert rungs[-1].flops == pytest.approx(one.flops / 4, rel=0.02)
+
+
+def test_five_rungs_have_the_tokens_per_parameter_of_the_run(local, lumi):
+    for one, tolerance in ((local, 0.2), (lumi, 0.2)):
+        for rung in design_rungs(one, 5, one.flops / 64 if one is lumi else one.flops / 4):
+            own = one.tokens / one.parameters
+            assert rung.tokens / rung.parameters == pytest.approx(own, rel=tolerance)
+
+
+def test_rungs_beyond_the_fifth_tell_size_from_tokens(local):
+    rungs = design_rungs(local, 8, local.flops / 4)
+    ratios = [rung.tokens / rung.parameters for rung in rungs]
+    assert len(rungs) == 8
+    assert max(ratios) / min(ratios) > 3
+
+
+def test_rates_and_batches_follow_the_size(lumi):
+    for rung in design_rungs(lumi, 5, lumi.flops / 1000):
+        size = rung.parameters / lumi.parameters
+        assert rung.learning_rate == pytest.approx(lumi.rate.peak * size ** (-1 / 3))
+        assert rung.min_learning_rate / rung.learning_rate == pytest.approx(
+            lumi.rate.minimum / lumi.rate.peak
+        )
+        assert rung.global_batch == pytest.approx(lumi.global_batch * size ** (2 / 3), rel=0.06)
+        assert rung.global_batch % lumi.devices == 0
+        assert rung.global_batch % (rung.micro_batch * lumi.devices) == 0
+
+
+def test_a_batch_too_coarse_to_follow_the_size_stays_as_it_is(local):
+    assert {rung.global_batch for rung in design_rungs(local, 5, local.flops / 4)} == {2}
+
+
+@pytest.mark.parametrize("count", [4, 9])
+def test_other_numbers_of_rungs_are_refused(local, count):
+    with pytest.raises(ParamsError, match="5 to 8"):
+        design_rungs(local, count, local.flops / 4)
+
+
+def test_a_run_without_room_below_is_refused(local):
+    with pytest.raises(ParamsError, match="no room"):
+        design_rungs(local, 5, local.flops / 64)
+
+
+def test_rungs_come_closer_where_the_smallest_would_be_too_narrow(local):
+    rungs = design_rungs(local, 5, local.flops / 16)
+    ratio = rungs[1].flops / rungs[0].flops
+    assert 1.25 < ratio < 1.8
+    assert min(rung.hidden for rung in rungs) >= 32
+
+
+@pytest.mark.parametrize("run", ["local", "lumi-13b", "azure-175b"])
+def test_the_words_of_a_rung_make_the_plan_it_says(run):
+    own = family(run)
+    rung = design_rungs(own, 5, own.flops / 256 if own.parameters > 1e9 else own.flops / 4)[2]
+    _, plan = load_plan(run, rung.words())
+    phase = plan.phases[FULL]
+    assert phase.model.parameters == rung.parameters
+    assert phase.duration.tokens == rung.tokens
+    assert phase.batch.global_ == rung.global_batch
+    assert phase.learning_rate.peak == pytest.approx(rung.learning_rate, rel=1e-5)
+    share = phase.learning_rate.warmup_samples / phase.duration.samples
+    assert share == pytest.approx(
+        own.rate.warmup_samples / own.samples, abs=0.5 / rung.iterations + 0.02
+    )
+    assert phase.parallel.tensor == phase.parallel.pipeline == 1
+
+
+def test_a_ladder_fits_its_budget():
+    ladder = plan_ladder("local", SMALL_BATCH, budget_seconds=420)
+    assert ladder.seconds == pytest.approx(420, rel=0.1)
+    larger = plan_ladder("local", SMALL_BATCH, budget_seconds=36_000)
+    assert larger.rungs[-1].rung.flops == pytest.approx(larger.flops / 4, rel=0.02)
+    with pytest.raises(ParamsError, match="used up by starting"):
+        plan_ladder("local", SMALL_BATCH, budget_seconds=30)
+
+
+def test_a_ladder_that_was_begun_keeps_its_rungs(tmp_path):
+    ladder = plan_ladder("local", SMALL_BATCH)
+    written = write_ladder(ladder, tmp_path)
+    assert read_ladder(tmp_path) == written
+    assert written.rungs == ladder.rungs
+    assert (tmp_path / LADDER_FILE).exists()
+    assert read_ladder(tmp_path / "elsewhere") is None
+
+
+# --- the forecast ---------------------------------------------------------------------------------------------------
+
+
+def law(parameters: float, tokens: float) -> float:
+    return 2.0 + 90 * parameters**-0.3 + 60 * tokens**-0.3
+
+
+def climbed(family: Family, count: int = 5) -> tuple[Ladder, list[FinishedRung]]:
+    settings, plan = load_plan("local", SMALL_BATCH)
+    rungs = design_rungs(family, count, family.flops / 4)
+    ladder = Ladder(
+        run="local",
+        name="ladder",
+        set_words=SMALL_BATCH,
+        family=family_values(settings, plan),
+        parameters=family.parameters,
+        tokens=family.tokens,
+        flops=family.flops,
+        rungs=tuple(PlannedRung(rung, f"ladder-{rung.number}") for rung in rungs),
+    )
+    finished = [
+        FinishedRung(
+            planned=planned,
+            folder=None,
+            parameters=planned.rung.parameters,
+            parameters_no_embed=planned.rung.parameters_no_embed,
+            tokens=planned.rung.tokens,
+            flops=planned.rung.flops,
+            loss=law(planned.rung.parameters, planned.rung.tokens),
+        )
+        for planned in ladder.rungs
+    ]
+    return ladder, finished
+
+
+def half_width(forecast) -> float:
+    return math.log(forecast.high / forecast.low) / 2
+
+
+def test_a_loss_that_follows_a_law_is_forecast(local):
+    ladder, finished = climbed(local)
+    forecast = forecast_run(ladder, finished, local, ladder.family, 0.3)
+    assert forecast.loss == pytest.approx(law(local.parameters, local.tokens), rel=0.01)
+    assert forecast.low < forecast.loss < forecast.high
+    assert forecast.rungs == 5
+    assert forecast.best is None
+    assert any("same tokens per parameter" in warning for warning in forecast.warnings)
+
+
+def test_seven_rungs_forecast_other_sizes_and_the_best_one(local):
+    ladder, finished = climbed(local, 7)
+    forecast = forecast_run(ladder, finished, local, ladder.family, 0.3)
+    assert [size.parameters / local.parameters for size in forecast.same_compute] == [
+        0.25,
+        0.5,
+        1,
+        2,
+        4,
+    ]
+    assert forecast.best is not None
+    assert forecast.best.loss <= min(size.loss for size in forecast.same_compute) + 1e-3
+    assert forecast.best.parameters * forecast.best.tokens == pytest.approx(
+        local.parameters * local.tokens
+    )
+
+
+def test_a_changed_schedule_is_said_and_widens_the_interval(local):
+    ladder, finished = climbed(local)
+    plain = forecast_run(ladder, finished, local, ladder.family, 0.3)
+    other = ladder.family | {"training.schedule": "linear"}
+    changed = forecast_run(ladder, finished, local, other, 0.3)
+    assert half_width(changed) == pytest.approx(2 * half_width(plain))
+    assert any("training.schedule cosine -> linear" in warning for warning in changed.warnings)
+
+
+def test_other_text_is_refused(local):
+    ladder, finished = climbed(local)
+    with pytest.raises(DataError, match=r"data\.tokenizer"):
+        forecast_run(ladder, finished, local, ladder.family | {"data.tokenizer": "mine.model"}, 0.3)
+
+
+def test_repeated_text_is_said_then_widens_then_is_refused(local):
+    ladder, finished = climbed(local)
+    widths = [
+        half_width(forecast_run(ladder, finished, local, ladder.family, epochs))
+        for epochs in (0.9, 2.0, 8.0)
+    ]
+    assert widths[1] == pytest.approx(widths[0])
+    assert widths[2] == pytest.approx(2 * widths[0])
+    twice = forecast_run(ladder, finished, local, ladder.family, 2.0)
+    assert any("2.0 times" in warning for warning in twice.warnings)
+    with pytest.raises(DataError, match=r"20\.0 times"):
+        forecast_run(ladder, finished, local, ladder.family, 20.0)
+
+
+def test_too_few_rungs_are_refused(local):
+    ladder, finished = climbed(local)
+    with pytest.raises(DataError, match="at least 5"):
+        forecast_run(ladder, finished[:4], local, ladder.family, 0.3)
+
+
+def test_a_target_far_beyond_the_rungs_widens_the_interval(local):
+    ladder, finished = climbed(local)
+    far = replace(local, samples=local.samples * 1000)
+    forecast = forecast_run(ladder, finished, far, ladder.family, 0.3)
+    assert any("times the compute" in warning for warning in forecast.warnings)
+
+
+def test_plan_shows_rungs_and_cost_and_writes_nothing(tmp_path):
+    words = [part for word in SMALL_BATCH for part in ("--set", word)]
+    arguments = ["local", "--plan", "--json", "--minutes", "7", "--runs", str(tmp_path)]
+    result = CliRunner().invoke(ladder_command, [*arguments, *words])
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.output)
+    assert len(facts["rungs"]) == 5
+    assert facts["seconds"] == pytest.approx(420, rel=0.1)
+    assert facts["forecast"] is None
+    assert list(tmp_path.iterdir()) == []
