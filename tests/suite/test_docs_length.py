@@ -51,8 +51,7 @@ def test_every_link_of_a_page_leads_to_a_file_and_a_heading():
         for target in re.findall(r"\]\(((?!https?:|mailto:)[^)\s]+)\)", page.read_text()):
             name, _, anchor = target.partition("#")
             linked = page.parent / name if name else page
-            if not linked.exists():
-                broken.append(f"{page.name}: {target}")
-            elif anchor and anchor not in heading_anchors(linked.read_text()):
+            is_missing = not linked.exists()
+            if is_missing or (anchor and anchor not in heading_anchors(linked.read_text())):
                 broken.append(f"{page.name}: {target}")
     assert broken == []
