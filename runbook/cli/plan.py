@@ -24,6 +24,7 @@ from runbook.runs.command_options import (
 )
 
 if TYPE_CHECKING:
+    from runbook.params.settings import Settings
     from runbook.tools.site_setup.draft_site import ClusterWish
     from runbook.tools.site_setup.recipes import Recipe
 
@@ -421,6 +422,24 @@ def doctor(run_name: str, as_json: bool, set_words: tuple[str, ...]) -> int:
     is_flag=True,
     help="Name the drills and what each does; nothing is started.",
 )
+@click.option(
+    "--campaign",
+    "campaign_time",
+    default="",
+    metavar="TIME",
+    help="Simulate so long (30d) of faults for the run NAME; nothing is started.",
+)
+@click.option(
+    "--queue", default="0", metavar="TIME", help="With --campaign: how long a new job waits."
+)
+@click.option(
+    "--person",
+    default="8h",
+    show_default=True,
+    metavar="TIME",
+    help="With --campaign: until a person answers what the rules leave to one.",
+)
+@SET
 @click.option("--log", type=FILE, help="Keep here what the trainings say.")
 @click.option("--page", type=FILE, help="Write the results there as a page of Markdown.")
 @click.option(
@@ -432,6 +451,10 @@ def drill(
     names: tuple[str, ...],
     as_json: bool,
     only_list: bool,
+    campaign_time: str,
+    queue: str,
+    person: str,
+    set_words: tuple[str, ...],
     log: Path | None,
     page: Path | None,
     again: bool,
@@ -440,7 +463,13 @@ def drill(
 
     NAME is a drill's name, its number or its words. It works in a temporary folder on two to four processes without a
     GPU, needs the train extra, and leaves no process behind. Exit code 1 if a drill fails.
+
+    With --campaign NAME is a run: a month of faults at a published rate, on a simulated clock, against the watchdog's
+    limits, the rules for restarts and the save interval of that run, and what spare nodes or other intervals would buy.
     """
+    if campaign_time:
+        settings = _campaign_settings(names, set_words)
+        return _show_campaign(settings, campaign_time, queue, person, as_json=as_json)
     from runbook.records.twin import commit_of
     from runbook.tools.drills import report, table
 
@@ -474,3 +503,42 @@ def drill(
         click.echo(f"{report.score(verdicts)} (of {len(table.DRILLS)} drills that there are)")
     last_verdicts = {verdict.name: verdict.verdict for verdict in verdicts}
     return 0 if set(last_verdicts.values()) <= {"pass"} else 1
+
+
+def _campaign_settings(names: tuple[str, ...], set_words: tuple[str, ...]) -> "Settings":
+    from runbook.params.run_loader import load
+
+    if len(names) != 1:
+        raise click.UsageError("--campaign takes the name of one run.")
+    return load(names[0], set_words=set_words)
+
+
+def _show_campaign(
+    settings: "Settings", campaign_time: str, queue: str, person: str, *, as_json: bool
+) -> int:
+    """Print a simulated campaign of one run."""
+    from runbook.planning import FULL
+    from runbook.runs.machine import make_plan_here
+    from runbook.tools.drills.campaign import run_campaign
+
+    campaign = run_campaign(
+        make_plan_here(settings),
+        _seconds("--campaign", campaign_time),
+        restarts=settings.job(FULL).restarts,
+        queue=_seconds("--queue", queue),
+        person=_seconds("--person", person),
+    )
+    if as_json:
+        click.echo(json.dumps(campaign.as_dict(), indent=1))
+    else:
+        click.echo(campaign.as_table().as_text())
+    return 0
+
+
+def _seconds(option: str, text: str) -> float:
+    from runbook.core.units import parse_duration
+
+    try:
+        return float(parse_duration(text))
+    except ValueError as error:
+        raise click.UsageError(f"{option}: {error}") from None

@@ -291,6 +291,10 @@ def plan_versus_actual(one: TrainingResults) -> Table:
     """The plan's numbers of one training phase beside the measured ones, with what explains a difference."""
     planned = {what: value for what, value in one.promised.items() if value is not None}
     actual = run_tables.actual_numbers(one.summary, one.account)
+    if one.account and run_tables.USEFUL_TIME in planned:
+        held_seconds = one.account.wall_seconds - one.account.waiting_seconds
+        productive = one.account.parts["productive"]
+        actual[run_tables.USEFUL_TIME] = 100 * productive / held_seconds if held_seconds else None
     memory = "measured: the fullest process's peak, saves and evaluations included; the plan is for the steps"
     reasons = {
         "step time (s/iteration)": _step_reason(one),

@@ -13,6 +13,12 @@ from runbook.planning.cost.flops import CONVENTIONS
 from runbook.planning.layout import FULL, SMOKE
 from runbook.planning.plan import Plan
 from runbook.planning.site_limits import tier_table
+from runbook.planning.useful_time import (
+    START_UP_SECONDS,
+    START_UP_SECONDS_ON_CPU,
+    fault_costs,
+    useful_time,
+)
 
 PART_WORDS = {
     "matrices": "matrix products of the layers",
@@ -86,6 +92,7 @@ def summary_table(plan: Plan) -> Table:
             shown(time.device_hours, show_device_hours),
             f"cost: {shown(time.cost, '{:,.4g}')}",
         ),
+        *_with_failures(plan),
         ("jobs in a row", *_jobs(plan)),
         ("disk for checkpoints", *_checkpoint_disk(plan)),
         ("disk for text", *_text_disk(plan)),
@@ -114,6 +121,20 @@ def _needed_memory(plan: Plan) -> tuple[str, str]:
     return needed, f"of {show_bytes(memory.limit_bytes)}"
 
 
+def _with_failures(plan: Plan) -> list[tuple[str, str, str]]:
+    """Return the row of what failures are expected to cost. None where no rate of failures is known."""
+    expectation = useful_time(plan)
+    if expectation is None:
+        return []
+    value = show_duration(86400 * expectation.days)
+    low = f"{100 * expectation.low:.1f}"
+    note = (
+        f"{expectation.median:.1%} of it useful ({low} to {expectation.high:.1%}), "
+        f"{expectation.failures:,.0f} failures; no queues"
+    )
+    return [("with failures", value, note)]
+
+
 def _jobs(plan: Plan) -> tuple[str, str]:
     jobs = shown(plan.endurance.jobs, "{:,}")
     limit = plan.endurance.walltime_seconds
@@ -138,12 +159,6 @@ def _rules(plan: Plan) -> tuple[str, str]:
     if not warnings:
         return verdicts, "nothing is warned of"
     return verdicts, f"warned of: {'; '.join(warnings)}"
-
-
-START_UP_SECONDS = 120.0
-"""On a cluster: to load the image (74 to 200 s on 64 nodes in the Azure document), import and connect; assumed."""
-START_UP_SECONDS_ON_CPU = 15.0
-"""To import torch and megatron-core and to connect: 8 to 40 s on two cores of a machine that others use too."""
 
 
 def _smoke_test_time(plan: Plan) -> tuple[str, str]:
@@ -352,6 +367,9 @@ def endurance_table(plan: Plan) -> Table:
     rows["energy"] = shown(endurance.energy_kwh, f"{{:,.4g}} kWh: {endurance.energy_basis}")
     source = endurance.failure_source
     notes = [f"Failures: {source}; best interval by Daly."] if source else []
+    costs = fault_costs(plan)
+    if costs is not None:
+        notes.append(f"Useful time, simulated: {'; '.join(costs.assumptions)}.")
     return Table(
         [{"what": what, "training": value} for what, value in rows.items()],
         "Saves, failures, jobs and energy",

@@ -9,7 +9,9 @@ from runbook.core.table import Row, Table
 from runbook.core.units import show_bytes, show_count
 from runbook.plan_file.schema import PlannedParallel, Shape
 from runbook.planning.cost.flops import CONVENTIONS, OURS, tflops_per_device
+from runbook.planning.layout import FULL
 from runbook.planning.plan import Plan
+from runbook.planning.useful_time import useful_time
 from runbook.results.history import History, Step, ValidationLoss, by_segment
 from runbook.results.metrics import WARM_UP_RULE, Summary, find_alarms, measured
 from runbook.results.published_results import (
@@ -133,6 +135,10 @@ def _percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
+USEFUL_TIME = "useful time (% of held time)"
+"""Name of the share in which steps that count were made, of the time in which devices were held."""
+
+
 def plan_versus_actual(planned: Numbers, actual: Numbers, remarks: Mapping[str, str] = {}) -> Table:
     """Return each planned number next to the measured one.
 
@@ -186,7 +192,14 @@ def planned_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
         "first loss (nat/token)": math.log(spec.model.vocabulary),
         "memory of a process (B)": process_bytes or None,
         "wall time (s)": time.seconds,
+        USEFUL_TIME: _planned_useful_time(plan, phase),
     }
+
+
+def _planned_useful_time(plan: Plan, phase: str) -> float | None:
+    """Return the expected percentage of useful time of the training. None where no rate of failures is known."""
+    expectation = useful_time(plan) if phase == FULL else None
+    return None if expectation is None else 100 * expectation.median
 
 
 def actual_numbers(summary: Summary, account: WallTime | None = None) -> dict[str, float | None]:

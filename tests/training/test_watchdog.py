@@ -14,12 +14,12 @@ import pytest
 
 from runbook.plan_file.alarms import ExchangedTimes, StragglerDetector
 from runbook.plan_file.errors import RefusedError
+from runbook.plan_file.hang_limits import HangLimits
 from runbook.plan_file.schema import parse
 from runbook.tools.drills import faults as drilled_faults
 from runbook.tools.drills.bench import read_heartbeats
 from runbook.training.health import faults, heartbeat, stopping, watchdog
 from runbook.training.health.heartbeat import (
-    HangLimits,
     Heartbeat,
     HeartbeatFile,
     HeartbeatWriter,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import threading
@@ -15,6 +16,13 @@ from typing import Any
 import psutil
 
 from runbook.core.processes import wait_until
+from runbook.planning.cost.useful_time import (
+    SOFTWARE,
+    CampaignParts,
+    FaultKind,
+    Policy,
+    simulate,
+)
 from runbook.results.history import read_events, read_metrics
 from runbook.results.wall_time import WallTime, account_wall_time
 from runbook.tools.drills.bench import Bench, DrillEnding, DrillRun, MeasuredValue
@@ -60,13 +68,17 @@ class Killer:
     def run(self) -> None:
         """Until all kills are done; each ends another job."""
         draw = random.Random(self.seed)
-        for step in sorted(draw.randrange(2, self.steps - CALM_STEPS) for _ in range(self.kills)):
+        for step in self.steps_to_wait_for(draw):
             if not self._wait(lambda step=step: self._furthest() >= step, 20 * STUCK_SECONDS):  # type: ignore[misc]
                 return
             time.sleep(draw.uniform(0, LONGEST_DELAY_SECONDS))
             job = self._kill_one(draw)
             if not self._wait(lambda job=job: self._newest() != job, STUCK_SECONDS):  # type: ignore[misc]
                 return
+
+    def steps_to_wait_for(self, draw: random.Random) -> list[int]:
+        """Draw the steps after which a process is killed, in order."""
+        return sorted(draw.randrange(2, self.steps - CALM_STEPS) for _ in range(self.kills))
 
     @staticmethod
     def _wait(condition: Callable[[], bool], seconds: float) -> bool:
@@ -185,9 +197,16 @@ def measure(ending: DrillEnding, killer: Killer, steps: int, calm: Sequence[Wall
         MeasuredValue(f"goodput {goodput:.1%}:", 100 * goodput / ideal, *GOODPUT_BAND, of_ideal)
     )
     ending.figures.append(MeasuredValue("planned restart", costs.restart_seconds, 0.5, 1.2, "s"))
+    noticed = seen[len(seen) // 2] if seen else 0.0
+    simulated = simulated_goodput(killer, costs, calm[0], noticed)
+    points = 100 * (simulated - goodput)
+    ending.figures.append(
+        MeasuredValue(f"simulated goodput {simulated:.1%}:", points, -2, 2, "points from it")
+    )
     ending.extra |= {
         "goodput": round(goodput, 4),
         "ideal_goodput": round(ideal, 4),
+        "simulated_goodput": round(simulated, 4),
         "goodput_of_ideal": round(goodput / ideal, 4),
         "wall_seconds": round(account.wall_seconds, 1),
         "parts_seconds": {name: round(seconds, 2) for name, seconds in account.parts.items()},
@@ -196,6 +215,54 @@ def measure(ending: DrillEnding, killer: Killer, steps: int, calm: Sequence[Wall
         if seen
         else {},
     }
+
+
+class KillsAfterSteps:
+    """The drill's kills for the simulation of `runbook drill --campaign`: each waits for a step, and a moment."""
+
+    def __init__(self, parts: CampaignParts, steps: Sequence[int], delays: Sequence[float]) -> None:
+        self._parts = parts
+        self._waiting = list(zip(steps, delays, strict=True))
+        self._furthest = 0
+
+    def after(self, held: float, first_step: int, training_from: float) -> tuple[float, FaultKind]:
+        """Return the second of the next kill, for an attempt that begins at the second `held`."""
+        if not self._waiting:
+            return math.inf, SOFTWARE
+        step, delay = self._waiting.pop(0)
+        killed_at = held + delay
+        if step > self._furthest:
+            killed_at = training_from + self._parts.seconds_to(step - first_step) + delay
+        trained = max(0.0, killed_at - training_from)
+        self._furthest = max(self._furthest, first_step + int(trained / self._parts.step))
+        return killed_at, SOFTWARE
+
+
+SIMULATIONS = 21
+"""With other moments of the kills; their median is compared with the one that was measured."""
+
+
+def simulated_goodput(killer: Killer, costs: Costs, calm: WallTime, noticed: float) -> float:
+    """Return the goodput that the simulation expects from the parts of the calm training alone."""
+    parts = CampaignParts(
+        step=calm.parts["productive"] / calm.steps,
+        steps_between_saves=SAVE_INTERVAL,
+        save_stall=costs.save_seconds,
+        save_lag=costs.save_seconds,
+        start=costs.restart_seconds,
+        resume=0.0,
+        nodes=1,
+    )
+    policy = Policy(detection={SOFTWARE.name: noticed})
+    shares = []
+    for number in range(SIMULATIONS):
+        draw = random.Random(killer.seed + number)
+        steps = killer.steps_to_wait_for(draw)
+        delays = [draw.uniform(0, LONGEST_DELAY_SECONDS) for _ in steps]
+        faults = KillsAfterSteps(parts, steps, delays)
+        account = simulate(parts, policy, math.inf, faults, steps=killer.steps)
+        shares.append(account.useful(nodes=1, spares=0))
+    return sorted(shares)[SIMULATIONS // 2]
 
 
 def account_of(case: DrillRun) -> WallTime:

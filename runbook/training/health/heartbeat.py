@@ -9,12 +9,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
+from runbook.plan_file.hang_limits import HangLimits
 from runbook.plan_file.rank_files import SLOT_BYTES, as_slot, heartbeat_stem, read_slots
 
 FOLDER_VARIABLE = "RUNBOOK_JOB_FOLDER"
@@ -78,44 +78,6 @@ def process_fields(pid: int) -> list[str]:
     except OSError:
         return []
     return text.rpartition(")")[2].split()
-
-
-HANG_SHARE = 0.6
-"""A rank is ended after this share of the process groups' time-out, so that its stack is seen before the others end."""
-UNMEASURED_SHARE = 0.9
-"""The same for the first step, evaluation or save of a job: nothing is known yet of how long it takes."""
-MEASURED_FACTOR = 3.0
-"""A step, an evaluation or a save may take so many times the longest one of its kind that was measured."""
-MEASURED = 50  # of each kind, the newest
-FIRST_COUNTS_UNTIL = (
-    4  # the first of a kind compiles and fills caches: it counts until there are so many
-)
-
-
-@dataclass
-class HangLimits:
-    """How long the others may wait for a rank, from what its own steps, evaluations and saves take."""
-
-    timeout: float  # of the process groups, as planned
-    _seconds: dict[str, deque[float]] = field(default_factory=dict)
-    _first: dict[str, bool] = field(default_factory=dict)
-
-    def measured(self, activity: str, seconds: float) -> None:
-        """Something of this kind took so long."""
-        known = self._seconds.setdefault(activity, deque(maxlen=MEASURED))
-        known.append(seconds)
-        if len(known) == FIRST_COUNTS_UNTIL and self._first.setdefault(activity, True):
-            known.popleft()
-            self._first[activity] = False
-
-    def limit(self, activity: str, steps: int = 0) -> float:
-        """Seconds that the others may wait during an activity; `steps`: it is as much work as so many steps."""
-        known = self._seconds.get(activity)
-        if known:
-            return max(HANG_SHARE * self.timeout, MEASURED_FACTOR * max(known))
-        return max(
-            UNMEASURED_SHARE * self.timeout, steps * max(self._seconds.get("step", ()), default=0.0)
-        )
 
 
 STALE_SECONDS = 5.0  # a heartbeat so old may be of a process that has ended

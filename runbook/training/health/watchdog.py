@@ -15,15 +15,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from runbook.plan_file.hang_limits import HANG_SHARE, UNMEASURED_SHARE, HangLimits
 from runbook.plan_file.json_records import append_line
 from runbook.plan_file.rank_files import RANKS_FOLDER, remove_leftovers
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.health.heartbeat import (
     FOLDER_VARIABLE,
-    HANG_SHARE,
     STACK_SIGNAL,
-    UNMEASURED_SHARE,
-    HangLimits,
     Heartbeat,
     HeartbeatFile,
     HeartbeatWriter,

@@ -1,0 +1,369 @@
+"""The share of a job's time that steps will have, with faults at a published rate, on a simulated clock.
+
+    simulate(parts, policy, seconds, faults)     one campaign: where its time goes
+    expected(parts, policy, seconds, faults)     many of them: the median, and what eight of ten lie between
+
+Faults come at random moments. Each costs the time until it is noticed, a start, the checkpoint that is
+read, and the steps since the last complete save, which are done again. Time in a queue holds no device
+and is counted by itself.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class FaultKind:
+    """A kind of failure: how often it comes, how it shows, and what it takes with it."""
+
+    name: str
+    count: int
+    """Of `FAULT_SOURCE`."""
+    loses_node: bool = False
+    """The node cannot be used again before somebody has repaired it."""
+    hangs: bool = False
+    """No process ends: only the watchdog notices."""
+
+
+GPU = FaultKind("GPU or its memory", 262, loses_node=True)
+"""Faulty GPU 148, HBM3 72, SRAM 19, system processor 17, thermal interface 6."""
+NODE = FaultKind("another part of a node", 21, loses_node=True)
+"""Network card 7, SSD 3, power supply 3, chassis 2, IO expansion board 2, CPU 2, system memory 2."""
+NETWORK = FaultKind("switch or cable", 35, hangs=True)
+SOFTWARE = FaultKind("software", 56)
+"""Bugs 54, dependency 2."""
+MAINTENANCE = FaultKind("unplanned maintenance of a host", 32, loses_node=True)
+HANG = FaultKind("collective that hangs", 7, hangs=True)
+CORRUPTION = FaultKind("wrong numbers without a message", 6, loses_node=True)
+FAULT_KINDS = (GPU, NODE, NETWORK, SOFTWARE, MAINTENANCE, HANG, CORRUPTION)
+FAULT_SOURCE = "Llama 3 (arXiv 2407.21783), table 5: causes of 419 unexpected stops"
+
+
+@dataclass(frozen=True)
+class CampaignParts:
+    """What one training takes, in seconds unless a name says otherwise."""
+
+    step: float
+    steps_between_saves: int
+    save_stall: float
+    """In which no step is made, for each save."""
+    save_lag: float
+    """From a save's begin until its checkpoint is complete: a failure in it falls back to the one before."""
+    start: float
+    """From the launch of processes to the first step, without the checkpoint's reading."""
+    resume: float
+    """To read the checkpoint."""
+    nodes: int
+    walltime: float = 0.0
+    """Of one job. 0: no limit."""
+
+    @property
+    def cycle(self) -> float:
+        """From one save to the next."""
+        return self.step * self.steps_between_saves + self.save_stall
+
+    def seconds_to(self, steps: int) -> float:
+        """Time for so many steps after a start, with the saves between them."""
+        saves = max(0, steps - 1) // self.steps_between_saves
+        return steps * self.step + saves * self.save_stall
+
+
+@dataclass(frozen=True)
+class FollowUp:
+    """What happens after a failure."""
+
+    goes_on: bool = True
+    """False: the rules leave it to a person."""
+    wait: float = 0.0
+    """Before the next start, in seconds."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One failure of a campaign."""
+
+    kind: FaultKind
+    job: int
+    began_at: int
+    """The step from which the attempt began."""
+    reached: int
+    """The last step that it made."""
+    started: bool = True
+    """False: it came before the first step could begin."""
+
+
+def restart_always(_failures: Sequence[Failure]) -> FollowUp:
+    """The rule without memory: every failure is followed by a restart at once."""
+    return FollowUp()
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How failures are noticed and answered."""
+
+    spares: int = 0
+    """Nodes that wait in the allocation. With one left, a failure is answered in the allocation; else by a new job."""
+    detection: Mapping[str, float] = field(default_factory=dict)
+    """Seconds until a failure of the kind of this name is noticed; others at once."""
+    queue: float = 0.0
+    """Seconds that a new job waits. No device is held."""
+    person: float = 0.0
+    """Seconds until somebody answers where the rules leave it to a person. No device is held."""
+    follow: Callable[[Sequence[Failure]], FollowUp] = restart_always
+
+
+class Faults(Protocol):
+    """When the next failure comes."""
+
+    def after(self, held: float, first_step: int, training_from: float) -> tuple[float, FaultKind]:
+        """Return the held second of the next failure, and its kind, for an attempt that begins now.
+
+        `first_step` is the step that it goes on from, `training_from` the second of its first step.
+        """
+        ...
+
+
+class PoissonFaults:
+    """Failures at a constant rate, of the kinds in `FAULT_KINDS`."""
+
+    def __init__(self, seconds_between: float, draw: random.Random) -> None:
+        self._rate = 1.0 / seconds_between
+        self._draw = draw
+        self._next = draw.expovariate(self._rate)
+        self._weights = [kind.count for kind in FAULT_KINDS]
+
+    def after(self, held: float, first_step: int, training_from: float) -> tuple[float, FaultKind]:
+        """Return the next failure; one that came while nothing could fail is drawn anew."""
+        while self._next <= held:
+            self._next += self._draw.expovariate(self._rate)
+        (kind,) = self._draw.choices(FAULT_KINDS, self._weights)
+        return self._next, kind
+
+
+@dataclass
+class Account:
+    """Where the time of a campaign went, in seconds that hold devices unless a name says otherwise."""
+
+    held: float = 0.0
+    productive: float = 0.0
+    starts: float = 0.0
+    detection: float = 0.0
+    lost_steps: float = 0.0
+    saves: float = 0.0
+    waiting: float = 0.0
+    """For a node to recover, between two attempts."""
+    queued: float = 0.0
+    """In queues: no device is held."""
+    for_person: float = 0.0
+    """Until somebody answered: no device is held."""
+    jobs: int = 1
+    steps: int = 0
+    stops: int = 0
+    """Failures that were left to a person."""
+    failures: list[Failure] = field(default_factory=list)
+
+    def useful(self, nodes: int, spares: int) -> float:
+        """Share of the device time, that of spare nodes included, in which a step that counts was made."""
+        if not self.held:
+            return 0.0
+        return self.productive / self.held * nodes / (nodes + spares)
+
+
+def simulate(
+    parts: CampaignParts, policy: Policy, seconds: float, faults: Faults, steps: int = 0
+) -> Account:
+    """Run one campaign that holds devices for so many seconds, or until so many steps are done (0: no such end)."""
+    campaign = _Campaign(parts, policy, seconds, steps)
+    while not campaign.is_over:
+        campaign.attempt(faults)
+    return campaign.account
+
+
+class _Campaign:
+    """One campaign while it is simulated."""
+
+    def __init__(self, parts: CampaignParts, policy: Policy, seconds: float, steps: int) -> None:
+        self.account = Account()
+        self._parts = parts
+        self._policy = policy
+        self._seconds = seconds
+        self._steps = steps
+        self._job_began = 0.0
+        self._spares_left = policy.spares
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is over, or every step is done."""
+        all_done = self._steps > 0 and self.account.steps >= self._steps
+        return all_done or self.account.held >= self._seconds
+
+    def attempt(self, faults: Faults) -> None:
+        """Launch the training, and let it run to a failure, to the end of its job, or to that of the campaign."""
+        account = self.account
+        parts = self._parts
+        resume = parts.resume if account.steps else 0.0
+        training_from = account.held + parts.start + resume
+        if self._last_save_at() < training_from + parts.step:
+            self._begin_job()  # an attempt in the rest of this one makes no step
+        stop_at = min(self._seconds, self._last_save_at(), self._done_at(training_from))
+        failure_at, kind = faults.after(account.held, account.steps, training_from)
+        if failure_at < stop_at:
+            first_step = account.steps
+            reached = self._train(training_from, failure_at, saved_at_end=False)
+            started = failure_at >= training_from
+            account.failures.append(Failure(kind, account.jobs, first_step, reached, started))
+            self._answer(kind)
+        else:
+            self._train(training_from, stop_at, saved_at_end=True)
+            if not self.is_over:  # the job's time is: it saves, and the next one begins
+                account.held += parts.save_lag
+                account.saves += parts.save_lag
+                self._begin_job()
+
+    def _answer(self, kind: FaultKind) -> None:
+        """Notice a failure, and restart in the allocation or by a new job."""
+        account = self.account
+        noticed = self._policy.detection.get(kind.name, 0.0)
+        account.detection += noticed
+        account.held += noticed
+        follow_up = self._policy.follow(account.failures)
+        has_node = self._spares_left > 0 or not kind.loses_node
+        if self._policy.spares and has_node and follow_up.goes_on:
+            self._spares_left -= int(kind.loses_node)
+            account.waiting += follow_up.wait
+            account.held += follow_up.wait
+            return
+        if not follow_up.goes_on:
+            account.stops += 1
+            account.for_person += self._policy.person
+        account.queued += follow_up.wait
+        self._begin_job()
+
+    def _begin_job(self) -> None:
+        self.account.jobs += 1
+        self.account.queued += self._policy.queue
+        self._job_began = self.account.held
+        self._spares_left = self._policy.spares
+
+    def _last_save_at(self) -> float:
+        """The held second at which the job stops for its last save; not before its first step."""
+        parts = self._parts
+        if not parts.walltime:
+            return math.inf
+        at_least = parts.start + parts.resume + parts.step
+        return self._job_began + max(at_least, parts.walltime - 2 * parts.save_lag)
+
+    def _done_at(self, training_from: float) -> float:
+        """The held second at which the last step is done."""
+        if not self._steps:
+            return math.inf
+        return training_from + self._parts.seconds_to(self._steps - self.account.steps)
+
+    def _train(self, training_from: float, until: float, *, saved_at_end: bool) -> int:
+        """Account for one attempt, from its launch to its end; return the last step that it made."""
+        account = self.account
+        parts = self._parts
+        trained = max(0.0, until - training_from)
+        account.starts += until - account.held - trained
+        cycles = _whole(trained / parts.cycle)
+        rest = trained - cycles * parts.cycle
+        steps_after_save = min(parts.steps_between_saves, _whole(rest / parts.step))
+        new_steps = cycles * parts.steps_between_saves + steps_after_save
+        reached = account.steps + new_steps
+        if saved_at_end:
+            kept_cycles = cycles
+            kept_steps = new_steps
+        else:
+            behind_stall = max(0.0, parts.save_lag - parts.save_stall)
+            kept_cycles = max(0, _whole((trained - behind_stall) / parts.cycle))
+            kept_steps = kept_cycles * parts.steps_between_saves
+        productive = kept_steps * parts.step
+        saves = kept_cycles * parts.save_stall
+        account.productive += productive
+        account.saves += saves
+        account.lost_steps += trained - productive - saves
+        account.steps += kept_steps
+        account.held = until
+        return reached
+
+
+def _whole(ratio: float) -> int:
+    """Return the whole part of a ratio of sums, which may come out a little below a whole number."""
+    return math.floor(ratio + 1e-9)
+
+
+@dataclass(frozen=True)
+class UsefulTime:
+    """The expected share of useful time of a training."""
+
+    median: float
+    low: float
+    high: float
+    """Eight of ten campaigns lie between `low` and `high`."""
+    failures: float
+    """In the median campaign, as the next ones."""
+    jobs: float
+    days: float
+    """Of held time, for all steps."""
+
+
+CAMPAIGNS = 101
+"""So many give the median to about a tenth of the interval's width."""
+MOST_FAILURES = 12_000
+"""In all campaigns of one estimate: with more, their number falls, to eleven at least. Many failures average out."""
+
+
+def num_campaigns(seconds: float, seconds_between: float) -> int:
+    """Return how many campaigns to simulate.
+
+    >>> num_campaigns(54 * 86400, 11_000), num_campaigns(3 * 365 * 86400, 3_000)
+    (28, 11)
+    """
+    failures = seconds / seconds_between
+    return int(min(CAMPAIGNS, max(11.0, MOST_FAILURES / max(1.0, failures))))
+
+
+def campaigns(
+    parts: CampaignParts,
+    make_policy: Callable[[], Policy],
+    seconds: float,
+    seconds_between: float,
+) -> Iterator[Account]:
+    """Simulate several campaigns, each time the same ones. Each gets a policy of its own, which may remember."""
+    for number in range(num_campaigns(seconds, seconds_between)):
+        faults = PoissonFaults(seconds_between, random.Random(number))
+        yield simulate(parts, make_policy(), seconds, faults)
+
+
+def expected(
+    parts: CampaignParts, policy: Policy, training_seconds: float, seconds_between: float
+) -> UsefulTime:
+    """Return the useful share of a training whose steps alone take `training_seconds`."""
+    accounts = list(campaigns(parts, lambda: policy, training_seconds, seconds_between))
+    shares = sorted(account.useful(parts.nodes, policy.spares) for account in accounts)
+    median = middle(shares)
+    without_spares = middle(sorted(account.useful(1, 0) for account in accounts))
+    longer = 1.0 / without_spares if without_spares else float("inf")
+    return UsefulTime(
+        median=median,
+        low=shares[len(shares) // 10],
+        high=shares[-1 - len(shares) // 10],
+        failures=longer * middle(sorted(float(len(account.failures)) for account in accounts)),
+        jobs=longer * middle(sorted(float(account.jobs) for account in accounts)),
+        days=longer * training_seconds / 86400,
+    )
+
+
+def middle(values: Sequence[float]) -> float:
+    """Return the middle one of sorted values."""
+    return values[len(values) // 2]
+
+
+def with_interval(parts: CampaignParts, seconds: float) -> CampaignParts:
+    """Return the same training with a save about every so many seconds."""
+    return replace(parts, steps_between_saves=max(1, round(seconds / parts.step)))

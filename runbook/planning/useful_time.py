@@ -1,0 +1,124 @@
+"""What faults will cost this plan's training: the parts of the simulation, taken from the plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from runbook.core.units import show_duration
+from runbook.plan_file.hang_limits import HangLimits
+from runbook.planning.cost.endurance import FAILURE_SOURCE, GIGABYTE, seconds_between_failures
+from runbook.planning.cost.useful_time import (
+    FAULT_KINDS,
+    FAULT_SOURCE,
+    NODE,
+    CampaignParts,
+    Policy,
+    UsefulTime,
+    expected,
+)
+from runbook.planning.layout import FULL
+from runbook.planning.plan import Plan
+
+START_UP_SECONDS = 120.0
+"""On a cluster: to load the image (74 to 200 s on 64 nodes in the Azure document), import and connect; assumed."""
+START_UP_SECONDS_ON_CPU = 15.0
+"""To import torch and megatron-core and to connect: 8 to 40 s on two cores of a machine that others use too."""
+CRASH_SECONDS = 5.0
+"""Until the end of a process has ended the job. The drills measured 0.1 to 1.1 s on one machine; assumed for many nodes."""
+LOST_NODE_SECONDS = 300.0
+"""Until a node that answers no more is noticed: Slurm's SlurmdTimeout by default."""
+COPY_BYTES_PER_SECOND = 10e9
+"""From a device to pinned memory: 10 to 23 GB/s on one H200 (docs/measurements/gpu-h200.md)."""
+ASSUMED_GIGABYTES_A_NODE = 1.0
+ASSUMED_GIGABYTES_AT_MOST = 20.0
+"""Write speed of the storage where a site states none: for each node, and for all of them."""
+
+
+@dataclass(frozen=True)
+class FaultCosts:
+    """What one simulates for a plan."""
+
+    parts: CampaignParts
+    detection: Mapping[str, float]
+    """Seconds until a failure is noticed, by the name of its kind."""
+    training_seconds: float
+    """Of the steps and evaluations alone."""
+    seconds_between: float
+    assumptions: tuple[str, ...]
+
+
+def fault_costs(plan: Plan) -> FaultCosts | None:
+    """Return what failures cost this training; None where its speed or the rate of failures is not known."""
+    phase = plan.phases[FULL]
+    speed = plan.time[FULL]
+    hours_between = plan.endurance.hours_between_failures
+    if hours_between is None or not speed.seconds or not speed.seconds_per_iteration:
+        return None
+    devices = phase.parallel.world_size
+    nodes = max(1, math.ceil(devices / max(1, plan.computes_on.devices_per_node)))
+    write_seconds, storage = _write_seconds(plan, nodes)
+    stall = write_seconds
+    if phase.checkpoint.asynchronous:
+        stall = plan.checkpoint[FULL].checkpoint_bytes / devices / COPY_BYTES_PER_SECOND
+    parts = CampaignParts(
+        step=speed.seconds_per_iteration,
+        steps_between_saves=phase.checkpoint.interval or phase.duration.iterations,
+        save_stall=stall,
+        save_lag=max(stall, write_seconds),
+        start=START_UP_SECONDS,
+        resume=write_seconds,
+        nodes=nodes,
+        walltime=float(plan.endurance.walltime_seconds),
+    )
+    assumptions = (
+        f"failures: {FAILURE_SOURCE}",
+        f"their kinds: {FAULT_SOURCE}",
+        f"{show_duration(START_UP_SECONDS)} to start (assumed)",
+        storage,
+    )
+    return FaultCosts(
+        parts=parts,
+        detection=detection_seconds(
+            float(phase.limits.process_group_timeout_seconds), speed.seconds_per_iteration
+        ),
+        training_seconds=speed.seconds,
+        seconds_between=seconds_between_failures(devices),
+        assumptions=assumptions,
+    )
+
+
+def detection_seconds(timeout: float, step_seconds: float) -> dict[str, float]:
+    """Return the seconds until a failure of each kind is noticed: hangs by the watchdog's own limits."""
+    limits = HangLimits(timeout)
+    limits.measured("step", step_seconds)
+    hang = limits.limit("step")
+    seconds = {}
+    for kind in FAULT_KINDS:
+        if kind.hangs:
+            seconds[kind.name] = hang
+        elif kind is NODE:
+            seconds[kind.name] = LOST_NODE_SECONDS
+        else:
+            seconds[kind.name] = CRASH_SECONDS
+    return seconds
+
+
+def useful_time(plan: Plan) -> UsefulTime | None:
+    """Return the expected share of useful time; None where it cannot be known."""
+    costs = fault_costs(plan)
+    if costs is None:
+        return None
+    policy = Policy(detection=costs.detection)
+    return expected(costs.parts, policy, costs.training_seconds, costs.seconds_between)
+
+
+def _write_seconds(plan: Plan, nodes: int) -> tuple[float, str]:
+    """Return the seconds of a whole save, to the fastest tier, and where they are from."""
+    fastest = min(plan.endurance.saves, key=lambda save: save.write_seconds, default=None)
+    if fastest is not None:
+        return fastest.write_seconds, f"saves to {fastest.tier}"
+    gigabytes = min(ASSUMED_GIGABYTES_AT_MOST, ASSUMED_GIGABYTES_A_NODE * nodes)
+    seconds = plan.checkpoint[FULL].checkpoint_bytes / (gigabytes * GIGABYTE)
+    return seconds, f"saves at {gigabytes:g} GB/s (assumed; the site states no write_bandwidth)"

@@ -1,0 +1,240 @@
+"""`runbook drill --campaign 30d RUN`: a month of faults on a simulated clock, and what would make it cheaper.
+
+The clock and the faults are simulated. What decides is not: the watchdog's own limits say when a hang is
+noticed, the rules that answer real jobs say whether another one follows, and the plan's interval says what a
+failure takes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runbook.core.errors import ParamsError
+from runbook.core.table import Table
+from runbook.core.units import show_duration
+from runbook.jobs.job_end import EndCause, JobEnd
+from runbook.jobs.job_folder import JobState
+from runbook.phases.job_control.job_rules import Action, Attempt, decide_restart
+from runbook.planning import Plan
+from runbook.planning.cost.endurance import daly
+from runbook.planning.cost.useful_time import (
+    HANG,
+    MAINTENANCE,
+    NETWORK,
+    NODE,
+    CampaignParts,
+    Failure,
+    FaultKind,
+    FollowUp,
+    Policy,
+    campaigns,
+    middle,
+    with_interval,
+)
+from runbook.planning.useful_time import FaultCosts, fault_costs
+
+SPARES = (1, 2, 4)
+CAUSES = {
+    HANG.name: EndCause.HUNG,
+    NETWORK.name: EndCause.HUNG,
+    NODE.name: EndCause.NODE_UNREACHED,
+    MAINTENANCE.name: EndCause.NODE_UNREACHED,
+}
+"""How the job rules see a failure of each kind; every other kind is `EndCause.OTHER`."""
+REMEMBERED = 8
+"""Attempts that the rules are shown: more than any budget, and older ones failed at other steps."""
+FAILED = 1
+"""Exit code of a job that failed."""
+
+
+class RealRules:
+    """The rules of real jobs, as the answer to simulated failures."""
+
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
+        self._attempts: list[Attempt] = []
+
+    def __call__(self, failures: Sequence[Failure]) -> FollowUp:
+        """Return what follows the last failure; after a person's restart the count begins anew."""
+        self._attempts = self._attempts[-REMEMBERED:]
+        self._attempts.append(_attempt(failures[-1], len(failures)))
+        decision = decide_restart(self._attempts, self._budget)
+        if decision.action is Action.STOP:
+            self._attempts.clear()
+            return FollowUp(goes_on=False)
+        return FollowUp(wait=decision.wait_seconds)
+
+
+def _attempt(failure: Failure, number: int) -> Attempt:
+    """Return the failure as the rules read it from a job's files."""
+    return Attempt(
+        job=f"04-training-{number}",
+        end=JobEnd(JobState.FAILED, FAILED, cause=_cause(failure.kind)),
+        began_at=failure.began_at if failure.started else None,
+        reached=failure.reached,
+        reason=failure.kind.name,
+        failure=failure.kind.name,
+    )
+
+
+def _cause(kind: FaultKind) -> EndCause:
+    return CAUSES.get(kind.name, EndCause.OTHER)
+
+
+@dataclass(frozen=True)
+class CampaignRow:
+    """One way to run the campaign, as the median of many; shares are of the device time, spare nodes included."""
+
+    change: str
+    useful: float
+    low: float
+    high: float
+    lost_steps: float
+    starts: float
+    detection: float
+    saves: float
+    failures: float
+    jobs: float
+    stops: float
+    """Failures that the rules leave to a person."""
+    waiting_days: float
+    """In queues and for a person; no device is held."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, shares rounded to a hundredth of a percent."""
+        return {
+            name: value if isinstance(value, str) else round(value, 4)
+            for name, value in vars(self).items()
+        }
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """The table of a campaign, and what it supposes."""
+
+    seconds: float
+    rows: tuple[CampaignRow, ...]
+    assumptions: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        return {
+            "days": self.seconds / 86400,
+            "rows": [row.as_dict() for row in self.rows],
+            "assumptions": list(self.assumptions),
+        }
+
+    def as_table(self) -> Table:
+        """What the terminal shows."""
+        rows = [
+            {
+                "change": row.change,
+                "useful": f"{row.useful:.1%}",
+                "8 of 10 campaigns": f"{100 * row.low:.1f} to {row.high:.1%}",
+                "steps done again": f"{row.lost_steps:.1%}",
+                "starts": f"{row.starts:.1%}",
+                "noticing": f"{row.detection:.1%}",
+                "saves": f"{row.saves:.1%}",
+                "failures": f"{row.failures:,.0f}",
+                "jobs": f"{row.jobs:,.0f}",
+                "left to a person": f"{row.stops:,.0f}",
+                "waiting": show_duration(86400 * row.waiting_days),
+            }
+            for row in self.rows
+        ]
+        title = f"{show_duration(self.seconds)} of faults, simulated"
+        return Table(rows, title, self.assumptions)
+
+
+def run_campaign(
+    plan: Plan, seconds: float, *, restarts: int, queue: float, person: float
+) -> Campaign:
+    """Simulate the campaign as planned, with spare nodes, and with other intervals between saves.
+
+    `restarts` is the run's budget of jobs without a new step, `queue` the seconds that a new job waits, and
+    `person` the seconds until somebody answers what the rules leave to a person.
+    """
+    costs = fault_costs(plan)
+    if costs is None:
+        raise ParamsError(
+            "A campaign needs the time of a step and a rate of failures, and this plan has none.\n"
+            "Rates are known of accelerators alone: name the run of a cluster whose device is known."
+        )
+    simulation = _Simulation(costs, seconds, restarts, queue, person)
+    parts = costs.parts
+    rows = [simulation.row("as planned", parts, 0)]
+    rows += [simulation.row(_spares_text(count), parts, count) for count in SPARES]
+    for text, interval in _other_intervals(costs):
+        rows.append(simulation.row(text, with_interval(parts, interval), 0))
+    assumptions = (
+        *costs.assumptions,
+        f"{show_duration(queue)} in a queue for each new job; {show_duration(person)} until a person answers",
+        "A failure that loses no node, or for which a spare is left, is answered in the allocation; others need a new job.",
+    )
+    return Campaign(seconds, tuple(rows), assumptions)
+
+
+def _spares_text(count: int) -> str:
+    return f"{count} spare node{'s' if count > 1 else ''}"
+
+
+def _other_intervals(costs: FaultCosts) -> list[tuple[str, float]]:
+    """Return other times between two saves: half, twice, and Daly's."""
+    parts = costs.parts
+    planned = parts.step * parts.steps_between_saves
+    best = daly(parts.save_stall, costs.seconds_between)
+    return [
+        ("saves twice as often", planned / 2),
+        ("saves half as often", planned * 2),
+        (f"a save every {show_duration(best)} (Daly)", best),
+    ]
+
+
+@dataclass(frozen=True)
+class _Simulation:
+    costs: FaultCosts
+    seconds: float
+    restarts: int
+    queue: float
+    person: float
+
+    def row(self, change: str, parts: CampaignParts, spares: int) -> CampaignRow:
+        """Return the medians of many campaigns."""
+        accounts = list(
+            campaigns(parts, lambda: self._policy(spares), self.seconds, self.costs.seconds_between)
+        )
+        share_of_nodes = parts.nodes / (parts.nodes + spares)
+        useful = sorted(account.useful(parts.nodes, spares) for account in accounts)
+        failures = middle(sorted(float(len(account.failures)) for account in accounts))
+
+        def median(name: str) -> float:
+            return middle(sorted(float(getattr(account, name)) for account in accounts))
+
+        def share(name: str) -> float:
+            return share_of_nodes * median(name) / self.seconds
+
+        return CampaignRow(
+            change=change,
+            useful=middle(useful),
+            low=useful[len(useful) // 10],
+            high=useful[-1 - len(useful) // 10],
+            lost_steps=share("lost_steps"),
+            starts=share("starts") + share("waiting"),
+            detection=share("detection"),
+            saves=share("saves"),
+            failures=failures,
+            jobs=median("jobs"),
+            stops=median("stops"),
+            waiting_days=(median("queued") + median("for_person")) / 86400,
+        )
+
+    def _policy(self, spares: int) -> Policy:
+        return Policy(
+            spares=spares,
+            detection=self.costs.detection,
+            queue=self.queue,
+            person=self.person,
+            follow=RealRules(self.restarts),
+        )

@@ -1,0 +1,77 @@
+"""`runbook drill --campaign`: simulated faults, answered by the rules of real jobs."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from runbook.cli.plan import drill
+from runbook.core.errors import ParamsError
+from runbook.planning.cost.useful_time import GPU, HANG, NODE, CampaignParts, Failure
+from runbook.tools.drills.campaign import RealRules
+from runbook.tools.drills.random_kills import KillsAfterSteps
+
+LARGE = ["--set", "jobs.training.nodes=2048", "--set", "training.global_batch=2048"]
+
+
+def shown(capsys, *words: str):
+    drill.main([*words, "--json"], standalone_mode=False)
+    return json.loads(capsys.readouterr().out)
+
+
+def test_spares_save_queues_and_the_interval_of_saves_decides_on_large_machines(capsys):
+    words = ["azure-175b", "--campaign", "30d", "--queue", "2h"]
+    campaign = shown(capsys, *words, *LARGE)
+    rows = {row["change"]: row for row in campaign["rows"]}
+    planned = rows["as planned"]
+    assert planned["failures"] == pytest.approx(30 * 24 * 16384 / 50_677, rel=0.05)
+    assert planned["low"] <= planned["useful"] <= planned["high"] < 1
+    assert rows["4 spare nodes"]["waiting_days"] < planned["waiting_days"] / 3
+    assert rows["4 spare nodes"]["jobs"] < planned["jobs"] / 3
+    assert rows["saves twice as often"]["useful"] < planned["useful"]
+    assert max(rows, key=lambda change: rows[change]["useful"]).endswith("(Daly)")
+    again = shown(capsys, *words)
+    assert shown(capsys, *words) == again, "the same faults each time"
+    small = {row["change"]: row for row in again["rows"]}
+    assert small["1 spare node"]["useful"] < small["as planned"]["useful"] - 0.05
+
+
+def test_a_run_without_a_rate_of_failures_is_refused():
+    with pytest.raises(ParamsError, match="Rates are known of accelerators alone"):
+        drill.main(["local", "--campaign", "30d"], standalone_mode=False)
+
+
+def failure(kind, *, began_at=100, reached=120, started=True):
+    return Failure(kind, 1, began_at, reached, started)
+
+
+def test_the_rules_of_real_jobs_answer():
+    rules = RealRules(budget=3)
+    assert rules([failure(GPU)]).goes_on
+    assert rules([failure(NODE, reached=140)]).wait == 120
+    assert not rules([failure(GPU, began_at=140, reached=140)]).goes_on, "it made no step"
+    assert rules([failure(GPU, began_at=140, reached=150)]).goes_on, "a person began anew"
+    assert not rules([failure(GPU, began_at=140, reached=150)]).goes_on, "twice at one step"
+
+
+def test_hangs_without_a_step_are_bounded_by_the_budget():
+    rules = RealRules(budget=3)
+    answers = [rules([failure(HANG, reached=100)]).goes_on for _ in range(6)]
+    assert False in answers
+    assert answers[0]
+
+
+def test_kills_of_the_drill_wait_for_their_steps():
+    parts = CampaignParts(
+        step=1, steps_between_saves=10, save_stall=0, save_lag=0, start=2, resume=0, nodes=1
+    )
+    delays = [random.Random(1).uniform(0, 0.8) for _ in range(2)]
+    kills = KillsAfterSteps(parts, [25, 26], delays)
+    first, _ = kills.after(0.0, 0, 2.0)
+    assert first == 27 + delays[0]
+    # The attempt begins again at step 20, and 26 was not reached before.
+    second, _ = kills.after(30.0, 20, 32.0)
+    assert second == 32 + 6 + delays[1]
+    assert kills.after(50.0, 20, 52.0)[0] == float("inf")
