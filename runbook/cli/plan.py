@@ -517,6 +517,7 @@ def _show_campaign(
     settings: "Settings", campaign_time: str, queue: str, person: str, *, as_json: bool
 ) -> int:
     """Print a simulated campaign of one run."""
+    from runbook.plan_file import json_records
     from runbook.planning import FULL
     from runbook.runs.machine import make_plan_here
     from runbook.tools.drills.campaign import run_campaign
@@ -529,7 +530,7 @@ def _show_campaign(
         person=_seconds("--person", person),
     )
     if as_json:
-        click.echo(json.dumps(campaign.as_dict(), indent=1))
+        click.echo(json.dumps(json_records.as_json(campaign), indent=1))
     else:
         click.echo(campaign.as_table().as_text())
     return 0

@@ -84,7 +84,7 @@ class FollowUp:
 
 
 @dataclass(frozen=True)
-class Failure:
+class CampaignFailure:
     """One failure of a campaign."""
 
     kind: FaultKind
@@ -97,7 +97,7 @@ class Failure:
     """False: it came before the first step could begin."""
 
 
-def restart_always(_failures: Sequence[Failure]) -> FollowUp:
+def restart_always(_failures: Sequence[CampaignFailure]) -> FollowUp:
     """The rule without memory: every failure is followed by a restart at once."""
     return FollowUp()
 
@@ -114,10 +114,10 @@ class Policy:
     """Seconds that a new job waits. No device is held."""
     person: float = 0.0
     """Seconds until somebody answers where the rules leave it to a person. No device is held."""
-    follow: Callable[[Sequence[Failure]], FollowUp] = restart_always
+    follow: Callable[[Sequence[CampaignFailure]], FollowUp] = restart_always
 
 
-class Faults(Protocol):
+class FaultSource(Protocol):
     """When the next failure comes."""
 
     def after(self, held: float, first_step: int, training_from: float) -> tuple[float, FaultKind]:
@@ -165,7 +165,7 @@ class Account:
     steps: int = 0
     stops: int = 0
     """Failures that were left to a person."""
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[CampaignFailure] = field(default_factory=list)
 
     def useful(self, nodes: int, spares: int) -> float:
         """Share of the device time, that of spare nodes included, in which a step that counts was made."""
@@ -175,7 +175,7 @@ class Account:
 
 
 def simulate(
-    parts: CampaignParts, policy: Policy, seconds: float, faults: Faults, steps: int = 0
+    parts: CampaignParts, policy: Policy, seconds: float, faults: FaultSource, steps: int = 0
 ) -> Account:
     """Run one campaign that holds devices for so many seconds, or until so many steps are done (0: no such end)."""
     campaign = _Campaign(parts, policy, seconds, steps)
@@ -202,7 +202,7 @@ class _Campaign:
         all_done = self._steps > 0 and self.account.steps >= self._steps
         return all_done or self.account.held >= self._seconds
 
-    def attempt(self, faults: Faults) -> None:
+    def attempt(self, faults: FaultSource) -> None:
         """Launch the training, and let it run to a failure, to the end of its job, or to that of the campaign."""
         account = self.account
         parts = self._parts
@@ -216,7 +216,9 @@ class _Campaign:
             first_step = account.steps
             reached = self._train(training_from, failure_at, saved_at_end=False)
             started = failure_at >= training_from
-            account.failures.append(Failure(kind, account.jobs, first_step, reached, started))
+            account.failures.append(
+                CampaignFailure(kind, account.jobs, first_step, reached, started)
+            )
             self._answer(kind)
         else:
             self._train(training_from, stop_at, saved_at_end=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from runbook.core.errors import ParamsError
 from runbook.core.table import Table
@@ -24,8 +23,8 @@ from runbook.planning.cost.useful_time import (
     MAINTENANCE,
     NETWORK,
     NODE,
+    CampaignFailure,
     CampaignParts,
-    Failure,
     FaultKind,
     FollowUp,
     Policy,
@@ -56,7 +55,7 @@ class RealRules:
         self._budget = budget
         self._attempts: list[Attempt] = []
 
-    def __call__(self, failures: Sequence[Failure]) -> FollowUp:
+    def __call__(self, failures: Sequence[CampaignFailure]) -> FollowUp:
         """Return what follows the last failure; after a person's restart the count begins anew."""
         self._attempts = self._attempts[-REMEMBERED:]
         self._attempts.append(_attempt(failures[-1], len(failures)))
@@ -67,7 +66,7 @@ class RealRules:
         return FollowUp(wait=decision.wait_seconds)
 
 
-def _attempt(failure: Failure, number: int) -> Attempt:
+def _attempt(failure: CampaignFailure, number: int) -> Attempt:
     """Return the failure as the rules read it from a job's files."""
     return Attempt(
         job=f"04-training-{number}",
@@ -102,29 +101,14 @@ class CampaignRow:
     waiting_days: float
     """In queues and for a person; no device is held."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, shares rounded to a hundredth of a percent."""
-        return {
-            name: value if isinstance(value, str) else round(value, 4)
-            for name, value in vars(self).items()
-        }
-
 
 @dataclass(frozen=True)
 class Campaign:
     """The table of a campaign, and what it supposes."""
 
-    seconds: float
+    days: float
     rows: tuple[CampaignRow, ...]
     assumptions: tuple[str, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """What `--json` prints."""
-        return {
-            "days": self.seconds / 86400,
-            "rows": [row.as_dict() for row in self.rows],
-            "assumptions": list(self.assumptions),
-        }
 
     def as_table(self) -> Table:
         """What the terminal shows."""
@@ -144,7 +128,7 @@ class Campaign:
             }
             for row in self.rows
         ]
-        title = f"{show_duration(self.seconds)} of faults, simulated"
+        title = f"{show_duration(86400 * self.days)} of faults, simulated"
         return Table(rows, title, self.assumptions)
 
 
@@ -173,7 +157,7 @@ def run_campaign(
         f"{show_duration(queue)} in a queue for each new job; {show_duration(person)} until a person answers",
         "A failure that loses no node, or for which a spare is left, is answered in the allocation; others need a new job.",
     )
-    return Campaign(seconds, tuple(rows), assumptions)
+    return Campaign(seconds / 86400, tuple(rows), assumptions)
 
 
 def _spares_text(count: int) -> str:

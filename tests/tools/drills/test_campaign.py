@@ -9,7 +9,7 @@ import pytest
 
 from runbook.cli.plan import drill
 from runbook.core.errors import ParamsError
-from runbook.planning.cost.useful_time import GPU, HANG, NODE, CampaignParts, Failure
+from runbook.planning.cost.useful_time import GPU, HANG, NODE, CampaignFailure, CampaignParts
 from runbook.tools.drills.campaign import RealRules
 from runbook.tools.drills.random_kills import KillsAfterSteps
 
@@ -44,7 +44,7 @@ def test_a_run_without_a_rate_of_failures_is_refused():
 
 
 def failure(kind, *, began_at=100, reached=120, started=True):
-    return Failure(kind, 1, began_at, reached, started)
+    return CampaignFailure(kind, 1, began_at, reached, started)
 
 
 def test_the_rules_of_real_jobs_answer():
