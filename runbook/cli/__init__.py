@@ -221,7 +221,10 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolve the command that was typed. Reject an unknown one with the closest valid names."""
+        """Resolve the command that was typed.
+
+        Reject an unknown one with the closest valid names.
+        """
         if args and args[0] not in COMMANDS:
             close_names = difflib.get_close_matches(args[0], COMMANDS, 2)
             if close_names:
@@ -283,8 +286,8 @@ def _extra_of(package: str) -> str:
 def main() -> None:
     """Run the command line. Show a RunbookError as its text alone, with its own exit code.
 
-    Text that other people wrote (scripts, notes, logs) is shown without the characters that control a
-    terminal.
+    Text that other people wrote (scripts, notes, logs) is shown without the characters that control
+    a terminal.
     """
     with protected_terminal():
         _run_command()

@@ -128,10 +128,11 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
 def tokenize(inputs: tuple[Path, ...], prefix: Path, share: str, **chosen: object) -> None:
     """Turn text into PREFIX_text_document.bin and .idx, byte for byte as Megatron's preprocess_data.py.
 
-    INPUT is a file or a folder: .jsonl, .txt or .parquet, also as .zst, .gz or .xz. Interrupted and run again, it does
-    only what is missing; finished, it says so.
+    INPUT is a file or a folder: .jsonl, .txt or .parquet, also as .zst, .gz or .xz. Interrupted and
+    run again, it does only what is missing; finished, it says so.
 
-    On many nodes: --share I/N in each job of an array (any N, also another one the next time), then once without it.
+    On many nodes: --share I/N in each job of an array (any N, also another one the next time), then
+    once without it.
     """
     from runbook.display import Progress
     from runbook.tokens.pipeline.options import TokenizeOptions
@@ -143,7 +144,10 @@ def tokenize(inputs: tuple[Path, ...], prefix: Path, share: str, **chosen: objec
         return
     with Progress("tokenize", unit="bytes", stream=sys.stderr) as progress:
         manifest = prepare(
-            list(inputs), prefix, options, progress=lambda now: progress.update(**now.as_facts())
+            list(inputs),
+            prefix,
+            options,
+            progress=lambda state: progress.update(**state.as_facts()),
         )
     _report_tokens(manifest)
     _report_left_out(manifest)
@@ -167,7 +171,7 @@ def _tokenize_share(
             prefix,
             (index, count),
             options,
-            progress=lambda now: progress.update(**now.as_facts()),
+            progress=lambda state: progress.update(**state.as_facts()),
         )
     before = ""
     if new_shards != total:
@@ -269,8 +273,8 @@ def show(prefix: Path, count: int, numbers: tuple[int, ...], max_tokens: int) ->
     for document in sample_documents(
         prefix, count, max_tokens=max_tokens, numbers=list(numbers) or None
     ):
-        more = f", the first {len(document.ids)}" if len(document.ids) < document.tokens else ""
-        click.secho(f"document {document.number}: {document.tokens} tokens{more}", bold=True)
+        cut_note = f", the first {len(document.ids)}" if len(document.ids) < document.tokens else ""
+        click.secho(f"document {document.number}: {document.tokens} tokens{cut_note}", bold=True)
         click.echo("|".join(document.pieces))
         click.echo()
 
@@ -294,9 +298,10 @@ def show(prefix: Path, count: int, numbers: tuple[int, ...], max_tokens: int) ->
 def download(dataset: str, folder: str, url: str, workers: int, check_space: bool) -> None:
     """Fetch the files of DATASET, a name in params/datasets.yaml, that are not there yet, and check each.
 
-    Interrupted and run again, it fetches only what is missing; at the end nothing is missing, or each missing file is
-    named and the exit code is 1. HF_ENDPOINT names a mirror of the Hugging Face Hub; the usual proxy variables count;
-    s3:// needs s5cmd. Token files (.bin and .idx) are verified as well.
+    Interrupted and run again, it fetches only what is missing; at the end nothing is missing, or
+    each missing file is named and the exit code is 1. HF_ENDPOINT names a mirror of the Hugging
+    Face Hub; the usual proxy variables count; s3:// needs s5cmd. Token files (.bin and .idx) are
+    verified as well.
     """
     from runbook.core.units import show_bytes, show_duration
     from runbook.display import Progress
@@ -315,7 +320,7 @@ def download(dataset: str, folder: str, url: str, workers: int, check_space: boo
             folder=folder,
             workers=workers,
             check_space=check_space,
-            progress=lambda now: progress.update(**now.as_facts()),
+            progress=lambda state: progress.update(**state.as_facts()),
         )
     if downloaded.fetched:
         fetched = f"{downloaded.fetched:,} fetched in {show_duration(downloaded.seconds)}"

@@ -54,9 +54,10 @@ def forecast(
 ) -> None:
     """Forecast a final loss with an interval that holds it in 80% of forecasts.
 
-    With --fit and --predict: from finished smaller trainings of the same family. With --curve: from the first part of the
-    training's own validation curve. With RUN: the same from the evaluations of a run's training so far.
-    docs/forecast.md says how good both were on trainings they had not seen.
+    With --fit and --predict: from finished smaller trainings of the same family. With --curve: from
+    the first part of the training's own validation curve. With RUN: the same from the evaluations
+    of a run's training so far. docs/forecast.md says how good both were on trainings they had not
+    seen.
     """
     tables = (fit_table is not None, target_table is not None, curve_table is not None)
     if run_name and not any(tables):
@@ -67,7 +68,8 @@ def forecast(
         _print_loss_forecasts(fit_table, target_table, as_json=as_json)
     else:
         raise click.UsageError(
-            "Give --fit FIT.csv with --predict TARGET.csv, or --curve CURVE.csv, or the name of a run."
+            "Give --fit FIT.csv with --predict TARGET.csv, or --curve CURVE.csv, or the name of a "
+            "run."
         )
 
 
@@ -107,8 +109,9 @@ def _print_curve_forecast(curve_forecast: CurveForecast, *, as_json: bool) -> No
         click.echo(json.dumps(asdict(curve_forecast), indent=1))
         return
     click.echo(
-        f"After {curve_forecast.share:.0%} of the steps: the last validation loss will be {curve_forecast.loss:.4f} "
-        f"({curve_forecast.low:.4f} to {curve_forecast.high:.4f} in 80% of forecasts)"
+        f"After {curve_forecast.share:.0%} of the steps: the last validation loss will be "
+        f"{curve_forecast.loss:.4f} ({curve_forecast.low:.4f} to {curve_forecast.high:.4f} in 80% "
+        "of forecasts)"
     )
     _print_warnings(curve_forecast.warnings)
 

@@ -1,4 +1,7 @@
-"""`runbook init`, `adopt`, `lab`, `check`, `plan`, `rehearse`, `why`, `render`, `doctor`, `drill`: before a job."""
+"""`runbook init`, `adopt`, `lab`, `check`, `plan`, `rehearse`, `why`, `render`, `doctor`, `drill`.
+
+Before a job.
+"""
 
 import json
 import os
@@ -61,30 +64,33 @@ if TYPE_CHECKING:
     "--model",
     default="",
     metavar="NAME",
-    help="Also a run file with a published training's values, each with its source: 125m to 175b, llama-3-8b, llama-3-70b.",
+    help="Also a run file with a published training's values, each with its source: 125m to 175b, "
+    "llama-3-8b, llama-3-70b.",
 )
-def init(folder: Path, site: str, model: str, **wish: Any) -> None:
+def init(folder: Path, site: str, model: str, **site_options: Any) -> None:
     """Make DIR a project: the seven notebooks, and params/ with every run, site and model. No file is replaced.
 
-    With --site: a site file for your cluster and a first run file, from what its scheduler says (sinfo; qstat and
-    pbsnodes). What nobody knows is marked FILL_IN, and check refuses it until you have said it.
+    With --site: a site file for your cluster and a first run file, from what its scheduler says
+    (sinfo; qstat and pbsnodes). What nobody knows is marked FILL_IN, and check refuses it until you
+    have said it.
     """
     from runbook.phases.notebook_copies import make_project
     from runbook.tools.site_setup.draft_site import ClusterWish, check_cluster_wish
     from runbook.tools.site_setup.recipes import find_recipe
 
     recipe = find_recipe(model) if model else None
-    stated = {key: value for key, value in wish.items() if value}
+    stated = {key: value for key, value in site_options.items() if value}
     cluster_wish = ClusterWish(site, **stated)
     if site:
         check_cluster_wish(cluster_wish)
     elif stated:
         raise click.UsageError(
-            "--scheduler, --device, --devices-per-node and --cores-per-node are a site's: name it by --site."
+            "--scheduler, --device, --devices-per-node and --cores-per-node are a site's: name it "
+            "by --site."
         )
     written, existing = make_project(folder, clone=bool(site))
-    kept = f"; {len(existing)} were there and are kept as they are" if existing else ""
-    click.echo(f"{folder}: {len(written)} files written{kept}.")
+    existing_note = f"; {len(existing)} were there and are kept as they are" if existing else ""
+    click.echo(f"{folder}: {len(written)} files written{existing_note}.")
     if recipe:
         _write_recipe(folder, recipe, site)
     if site:
@@ -102,16 +108,17 @@ def _write_recipe(folder: Path, recipe: "Recipe", site: str) -> None:
     state = "written" if is_written else "was there and is kept as it is"
     click.echo(f"{path}: {state}")
     click.echo(
-        f"It trains on the shipped text at site {site or LOCAL_SITE}: write data.dataset, site and jobs.training.nodes "
-        f"into it. Next: cd {folder}; runbook plan {path.stem} --search; runbook check {path.stem}"
+        f"It trains on the shipped text at site {site or LOCAL_SITE}: write data.dataset, site "
+        f"and jobs.training.nodes into it. Next: cd {folder}; runbook plan {path.stem} --search; "
+        f"runbook check {path.stem}"
     )
 
 
-def _write_site(folder: Path, wish: "ClusterWish") -> None:
+def _write_site(folder: Path, cluster_wish: "ClusterWish") -> None:
     from runbook.tools.site_setup.draft_site import write_site
 
-    site = wish.name
-    draft = write_site(folder, wish)
+    site = cluster_wish.name
+    draft = write_site(folder, cluster_wish)
     for path in (draft.site, draft.run):
         state = "written" if path in draft.written else "was there and is kept as it is"
         click.echo(f"{path}: {state}")
@@ -120,7 +127,8 @@ def _write_site(folder: Path, wish: "ClusterWish") -> None:
     if draft.marked:
         fill = f"say the {draft.marked} values marked FILL_IN in {draft.site}; "
     click.echo(
-        f"Next: {fill}cd {folder}; runbook check {site}; runbook render {site} --out scripts; runbook run {site}"
+        f"Next: {fill}cd {folder}; runbook check {site}; runbook render {site} --out scripts; "
+        f"runbook run {site}"
     )
 
 
@@ -134,9 +142,10 @@ def _write_site(folder: Path, wish: "ClusterWish") -> None:
 def adopt(scripts: tuple[Path, ...], out: Path | None, replace: bool, as_json: bool) -> None:
     """Turn a job script, or a block of exports, into a run file, by running it in a sandbox with stub programs.
 
-    The sandbox has no network, no devices and none of your files except copies of the small text files next to the
-    script. Reports, by line, what could not be carried over and which of the documents' known errors the script has. If
-    the script starts others that are elsewhere, list them after it.
+    The sandbox has no network, no devices and none of your files except copies of the small text
+    files next to the script. Reports, by line, what could not be carried over and which of the
+    documents' known errors the script has. If the script starts others that are elsewhere, list
+    them after it.
     """
     from runbook.tools.adopt.adopt_scripts import adopt as adopt_scripts
 
@@ -175,8 +184,9 @@ def lab(
 ) -> None:
     """Open the notebooks of RUN in JupyterLab: copies in the run's folder, with RUN in their parameters cell.
 
-    What you change there changes no other run and nothing in git; the records are those of the masters. Called again,
-    it opens the same copies. Further words go to JupyterLab: runbook lab RUN -- --port 8899 --ip 0.0.0.0
+    What you change there changes no other run and nothing in git; the records are those of the
+    masters. Called again, it opens the same copies. Further words go to JupyterLab: runbook lab RUN
+    -- --port 8899 --ip 0.0.0.0
     """
     from runbook.phases.notebook_copies import copies_text, make_copies, server_arguments
     from runbook.runs.run_folder import RUNS_VARIABLE
@@ -195,7 +205,8 @@ def lab(
     click.echo("JupyterLab starts; Ctrl-C ends it. Jobs that were launched go on without it.")
     if os.geteuid() == 0 and "--allow-root" not in words:
         click.echo(
-            f"You are root, as whom JupyterLab refuses to start: runbook lab {run_name} -- --allow-root"
+            f"You are root, as whom JupyterLab refuses to start: runbook lab {run_name} -- "
+            "--allow-root"
         )
     LabApp.launch_instance([*server_arguments(copies), *options, *words])
 
@@ -210,7 +221,7 @@ def check(run_name: str, set_words: tuple[str, ...], as_json: bool) -> None:
 
     if as_json:
         name, checks = run_checks(run_name, set_words)
-        _show({"run": name, "checks": [asdict(found) for found in checks]})
+        _show({"run": name, "checks": [asdict(check) for check in checks]})
     else:
         click.echo(check_text(run_name, set_words))
 
@@ -225,7 +236,8 @@ def check(run_name: str, set_words: tuple[str, ...], as_json: bool) -> None:
     "table",
     type=click.Path(path_type=Path),
     metavar="FILE.csv",
-    help="Instead of a run: predict the speed of each row of a table with the columns of published_results.csv.",
+    help="Instead of a run: predict the speed of each row of a table with the columns of "
+    "published_results.csv.",
 )
 @click.option(
     "--search",
@@ -286,7 +298,8 @@ def _show(content: Any) -> None:
     "checkout",
     type=click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True),
     metavar="CHECKOUT",
-    help="Instead: start the documents' own program of this folder by the rendered rank.sh, tiny, on CPUs.",
+    help="Instead: start the documents' own program of this folder by the rendered rank.sh, tiny, "
+    "on CPUs.",
 )
 @click.option(
     "--installed",
@@ -312,8 +325,9 @@ def rehearse(
 ) -> int:
     """Train one step of RUN at full size on fake tensors: memory, work, time and messages of each stage.
 
-    The very trainer runs, rank by rank, as on the cluster; nothing is computed, sent or written. Needs torch, no GPU.
-    Exit code 1 if a stage does not fit into its device, or if the program of CHECKOUT fails.
+    The very trainer runs, rank by rank, as on the cluster; nothing is computed, sent or written.
+    Needs torch, no GPU. Exit code 1 if a stage does not fit into its device, or if the program of
+    CHECKOUT fails.
     """
     say = partial(click.echo, err=True)
     if checkout:
@@ -339,12 +353,12 @@ def _rank_numbers(text: str) -> list[int]:
     """Return the ranks of `--ranks 0,8`. Without the option there are none."""
     if not text:
         return []
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() for word in words):
+    numbers = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() for word in numbers):
         raise click.UsageError(
             f"--ranks {text!r}: give numbers with commas between them, for example 0,8"
         )
-    return [int(word) for word in words]
+    return [int(word) for word in numbers]
 
 
 @click.command()
@@ -392,8 +406,9 @@ def render(run_name: str, out: Path, placeholders: bool, set_words: tuple[str, .
 def doctor(run_name: str, as_json: bool, set_words: tuple[str, ...]) -> int:
     """Check what this machine has and lacks, and with RUN what its site has: each row with rule and remedy.
 
-    With RUN: required values, modules, scheduler, image, space against the plan, and the ladder of `runbook preflight`
-    on the nodes, where jobs.environment says how to reach them. Exit code 1 if a check fails.
+    With RUN: required values, modules, scheduler, image, space against the plan, and the ladder of
+    `runbook preflight` on the nodes, where jobs.environment says how to reach them. Exit code 1 if
+    a check fails.
     """
     from runbook.cli.preflight import released_by_signals
     from runbook.display import CheckTable
@@ -445,7 +460,8 @@ def doctor(run_name: str, as_json: bool, set_words: tuple[str, ...]) -> int:
 @click.option(
     "--again",
     is_flag=True,
-    help="Retry a failed drill once. The report shows both attempts; the second decides the exit code.",
+    help="Retry a failed drill once. The report shows both attempts; the second decides the exit "
+    "code.",
 )
 def drill(
     names: tuple[str, ...],

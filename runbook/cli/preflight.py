@@ -20,7 +20,10 @@ ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def released_by_signals() -> Iterator[None]:
-    """Let a signal that ends us unwind the stack: locks are released, and the job is taken out of the queue."""
+    """Let a signal that ends us unwind the stack.
+
+    Locks are released, and the job is taken out of the queue.
+    """
 
     def leave(number: int, frame: FrameType | None) -> None:
         sys.exit(128 + number)
@@ -39,7 +42,8 @@ def released_by_signals() -> Iterator[None]:
     "--json",
     "as_json",
     is_flag=True,
-    help="Print one object: checks with name, verdict, value, rule, remedy and where; each node's answers.",
+    help="Print one object: checks with name, verdict, value, rule, remedy and where; each node's "
+    "answers.",
 )
 @click.option(
     "--wait",
@@ -57,9 +61,10 @@ def preflight(
 ) -> int:
     """Find the first thing that is wrong with the cluster of RUN, and say its cause, in a minute or two.
 
-    Questions that need no job come first; then one short job asks each node by plain Python, imports torch in a process
-    of its own, connects the nodes by TCP, and lets the ranks use each process group of the plan. It stops at the first
-    defect. A missing answer is a defect. Exit code 1 if one was found.
+    Questions that need no job come first; then one short job asks each node by plain Python,
+    imports torch in a process of its own, connects the nodes by TCP, and lets the ranks use each
+    process group of the plan. It stops at the first defect. A missing answer is a defect. Exit code
+    1 if one was found.
     """
     from runbook.display import CheckTable
     from runbook.phases.p01_environment.doctor import preflight as find_defect
@@ -85,8 +90,8 @@ def _summary(defect: Check | None, not_asked: Sequence[str]) -> str:
     """Return what a person reads last: the first defect with its remedy, or that none was found."""
     if defect is None:
         return "No defect was found."
-    rest = f" Not asked after it: {', '.join(not_asked)}." if not_asked else ""
-    return f"First defect: {defect.as_text()}{rest}"
+    not_asked_note = f" Not asked after it: {', '.join(not_asked)}." if not_asked else ""
+    return f"First defect: {defect.as_text()}{not_asked_note}"
 
 
 @click.command()
@@ -114,8 +119,9 @@ def nodes(
 ) -> None:
     """Show the nodes of RUN's site that were found bad, with the evidence; the next job leaves them out.
 
-    A failed preflight, a job's failure that another node would not have, and a slow rank add a node; each entry
-    expires. With Slurm jobs get --exclude. PBS cannot leave out a node: it is told before the job is submitted.
+    A failed preflight, a job's failure that another node would not have, and a slow rank add a
+    node; each entry expires. With Slurm jobs get --exclude. PBS cannot leave out a node: it is told
+    before the job is submitted.
     """
     from runbook import params
     from runbook.display import Table

@@ -1,4 +1,7 @@
-"""`runbook logs`, `explain`, `report`, `note`, `verify`, `compare`: what runs left behind, and logs of any program."""
+"""`runbook logs`, `explain`, `report`, `note`, `verify`, `compare`.
+
+What runs left behind, and logs of any program.
+"""
 
 import json
 import sys
@@ -35,7 +38,8 @@ from runbook.tools.logs.summary import summary
     "--to",
     default="",
     metavar="PLACE",
-    help="Export: FILE.csv, FILE.parquet, tensorboard:DIR, mlflow:URI or trackio:PROJECT; of a RUN also mllog:FILE.",
+    help="Export: FILE.csv, FILE.parquet, tensorboard:DIR, mlflow:URI or trackio:PROJECT; of a RUN "
+    "also mllog:FILE.",
 )
 @phase_option("RUN: which training's metrics.")
 @RUNS
@@ -50,8 +54,9 @@ def logs(
 ) -> None:
     """Show the log of a RUN's newest job, or read log FILEs of any known program into records.
 
-    Several files are one run, in the order given; gz, xz and zst are unpacked. With --json, --csv or --to, RUN stands
-    for the metrics of its training. Exit code 1 where neither a record nor an evaluation nor a known failure was found.
+    Several files are one run, in the order given; gz, xz and zst are unpacked. With --json, --csv
+    or --to, RUN stands for the metrics of its training. Exit code 1 where neither a record nor an
+    evaluation nor a known failure was found.
     """
     if as_json + as_csv + bool(to) > 1:
         raise click.UsageError("--json, --csv and --to exclude each other.")
@@ -63,8 +68,8 @@ def logs(
         show_log(targets[0], runs, follow=follow, say=click.echo)
         return
     if to.startswith("mllog:") and is_run:
-        place = Path(to.removeprefix("mllog:"))
-        click.echo(write_mllog(_training(targets[0], phase, runs), place))
+        target_file = Path(to.removeprefix("mllog:"))
+        click.echo(write_mllog(_training(targets[0], phase, runs), target_file))
         return
     if is_run:
         files = _metrics(_training(targets[0], phase, runs))
@@ -136,10 +141,10 @@ def _metrics(spec: PhasePlan) -> list[Path]:
 def explain(log: Path, run: str, as_json: bool, set_words: tuple[str, ...]) -> int:
     """Say why a training is slower than expected: the gap in parts, each with its sign and what would mend it.
 
-    LOG is a training's log, whole or an excerpt, also a command line, a YAML file or a question in words. What it does
-    not say is taken from RUN or --set: accelerator=H100 n_accel=16 parallel.tensor=8 reached.tflops=130
-    expected.tflops=420 (or .mfu, .tokens_per_second of a device, .seconds of a step). Exit code 1 if nothing was
-    found that explains anything.
+    LOG is a training's log, whole or an excerpt, also a command line, a YAML file or a question in
+    words. What it does not say is taken from RUN or --set: accelerator=H100 n_accel=16
+    parallel.tensor=8 reached.tflops=130 expected.tflops=420 (or .mfu, .tokens_per_second of a
+    device, .seconds of a step). Exit code 1 if nothing was found that explains anything.
     """
     from runbook import params
     from runbook.tools.speed.gap import explain_log
@@ -164,18 +169,21 @@ def explain(log: Path, run: str, as_json: bool, set_words: tuple[str, ...]) -> i
     multiple=True,
     type=EXISTING_FILE,
     metavar="NOTEBOOK",
-    help="First file a notebook that was executed and saved in JupyterLab, or by stock papermill, among the records.",
+    help="First file a notebook that was executed and saved in JupyterLab, or by stock papermill, "
+    "among the records.",
 )
 @click.option(
     "--out",
     type=FOLDER,
-    help="With --redact: an empty folder for the copy (default: redacted/ in the run's folder, replaced).",
+    help="With --redact: an empty folder for the copy (default: redacted/ in the run's folder, "
+    "replaced).",
 )
 @click.option(
     "--tables",
     type=FOLDER,
     metavar="DIR",
-    help="Write results, plan versus actual and every step to DIR: CSV and Parquet, and tables in Markdown and LaTeX.",
+    help="Write results, plan versus actual and every step to DIR: CSV and Parquet, and tables in "
+    "Markdown and LaTeX.",
 )
 @click.option(
     "--records",
@@ -228,8 +236,9 @@ def report(
 def publish(site: Path, run_names: tuple[str, ...], redact: bool, runs: Path | None) -> None:
     """Write runs into DIR as one static site: an index with their losses side by side, and each run's pages.
 
-    Without RUN: every run. DIR works from a file:// address, on any web server, as GitHub Pages and as a static Space of
-    Hugging Face. A DIR that publish wrote before is replaced. Job scripts and logs are not copied.
+    Without RUN: every run. DIR works from a file:// address, on any web server, as GitHub Pages and
+    as a static Space of Hugging Face. A DIR that publish wrote before is replaced. Job scripts and
+    logs are not copied.
     """
     from runbook.records.run_state import read_runs
     from runbook.runs.status import all_runs_folder, run_folder
@@ -240,8 +249,8 @@ def publish(site: Path, run_names: tuple[str, ...], redact: bool, runs: Path | N
     if run_names:
         folders = [run_folder(name, runs) for name in run_names]
     else:
-        found = read_runs(all_runs_folder(runs))
-        folders = [run.folder for run in found if (run.folder / "plan.json").exists()]
+        all_runs = read_runs(all_runs_folder(runs))
+        folders = [run.folder for run in all_runs if (run.folder / "plan.json").exists()]
     click.echo(write_site(folders, site.absolute(), copy_redacted if redact else copy_whole_run))
 
 

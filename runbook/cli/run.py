@@ -1,4 +1,7 @@
-"""`runbook run`, `status`, `cancel`, `sample`, `export`, `import`: work on a run's folder, and its weights."""
+"""`runbook run`, `status`, `cancel`, `sample`, `export`, `import`.
+
+Work on a run's folder, and its weights.
+"""
 
 import json
 import os
@@ -45,8 +48,8 @@ from runbook.runs.command_options import (
 def run(run_name: str, all_variants: bool, runs: Path | None, **options: Any) -> int:
     """Execute the phases of RUN as notebooks, each recorded. Finished phases are verified, not repeated.
 
-    Exit codes: 0 done, 1 failed, 2 wrong parameters or usage; papermill's own where a notebook failed
-    (138 kernel died, 143 terminated).
+    Exit codes: 0 done, 1 failed, 2 wrong parameters or usage; papermill's own where a notebook
+    failed (138 kernel died, 143 terminated).
     """
     from runbook.phases.report import card
     from runbook.phases.runner import RunRequest, expand_variants, run_phases
@@ -148,7 +151,8 @@ _ITERATION = click.option(
     "--top-p",
     type=NumberRange(0.0, 1.0),
     default=0.0,
-    help="Draw from the likeliest tokens with this share of the probability (default: from the 40 likeliest).",
+    help="Draw from the likeliest tokens with this share of the probability (default: from the 40 "
+    "likeliest).",
 )
 @click.option(
     "--cache/--no-cache",
@@ -175,7 +179,7 @@ def sample(
     file: TextIO | None,
     as_json: bool,
     iteration: int | None,
-    **wish: Any,
+    **sampling_options: Any,
 ) -> None:
     """Let the model of RUN continue texts, from its newest whole checkpoint, in this process's own machine."""
     from runbook.phases import trained_model
@@ -186,7 +190,9 @@ def sample(
         if not texts:
             raise click.BadParameter("it has no line with a prompt", param_hint="--prompts")
     texts = texts or [""]
-    samples = trained_model.sample_texts(folder, texts, phase, iteration=iteration or 0, **wish)
+    samples = trained_model.sample_texts(
+        folder, texts, phase, iteration=iteration or 0, **sampling_options
+    )
     for written in samples:
         if as_json:
             row = {**vars(written), "ids": list(written.ids)}
@@ -221,8 +227,9 @@ def _prompt_lines(file: TextIO) -> list[str]:
 def export(folder: Path, out: Path, shard_gb: float, phase: str, iteration: int | None) -> None:
     """Write the weights of RUN as a Hugging Face folder: config, safetensors in float32, tokenizer, model card.
 
-    A model of GPT-2's kind becomes GPT2LMHeadModel, one with RoPE, RMSNorm and SwiGLU LlamaForCausalLM; docs/weights.md
-    lists the others. Checkpoints of any layout and both engines are read, one weight in memory at a time.
+    A model of GPT-2's kind becomes GPT2LMHeadModel, one with RoPE, RMSNorm and SwiGLU
+    LlamaForCausalLM; docs/weights.md lists the others. Checkpoints of any layout and both engines
+    are read, one weight in memory at a time.
     """
     from runbook.phases import trained_model
 
@@ -247,10 +254,11 @@ def export(folder: Path, out: Path, shard_gb: float, phase: str, iteration: int 
 def import_(folder: Path, source: Path, phase: str) -> None:
     """Let RUN begin with the weights of another program; only before its first step.
 
-    Of Hugging Face (.safetensors alone) it reads gpt2, llama, mistral and qwen2 without a sliding window, arcee,
-    starcoder2 and stablelm; of Megatron-LM, torch_dist folders and mp_rank_XX files of any layout, without running
-    code from them. The model's values, the vocabulary and the tokenizer have to be the run's; each difference is
-    named. A Megatron-LM checkpoint has no tokenizer: whether it is the run's, nobody can say.
+    Of Hugging Face (.safetensors alone) it reads gpt2, llama, mistral and qwen2 without a sliding
+    window, arcee, starcoder2 and stablelm; of Megatron-LM, torch_dist folders and mp_rank_XX files
+    of any layout, without running code from them. The model's values, the vocabulary and the
+    tokenizer have to be the run's; each difference is named. A Megatron-LM checkpoint has no
+    tokenizer: whether it is the run's, nobody can say.
     """
     from runbook.phases import trained_model
 
@@ -258,5 +266,6 @@ def import_(folder: Path, source: Path, phase: str) -> None:
     click.echo(f"{began}: the training of {folder.name} begins from it")
     if not (source / "config.json").is_file():
         click.echo(
-            "The checkpoint has no tokenizer: make sure that data.tokenizer is the one it was trained with."
+            "The checkpoint has no tokenizer: make sure that data.tokenizer is the one it was "
+            "trained with."
         )

@@ -13,8 +13,8 @@ VERDICTS = ("pass", "fail", "warn", "unknown")
 class Check:
     """One rule applied to one value, as a person reads it.
 
-    `remedy` says what to change where the verdict is not `pass`. `code` and `keys` are for programs:
-    plans and records keep only the text.
+    `remedy` says what to change where the verdict is not `pass`. `code` and `keys` are for
+    programs: plans and records keep only the text.
     """
 
     name: str
@@ -23,7 +23,8 @@ class Check:
     rule: str
     remedy: str = ""
     code: Code | None = field(default=None, compare=False, metadata=NOT_IN_JSON)
-    """What the rule is about; None where it has no code, and in a check that was read from a file."""
+    """What the rule is about; None where it has no code, and in a check that was read from a file.
+    """
     keys: tuple[str, ...] = field(default=(), compare=False, metadata=NOT_IN_JSON)
     """Keys of the run file that can mend it, the likeliest first."""
 
@@ -78,10 +79,10 @@ def check_of(result: RuleResult, phase: str = "", *, otherwise: str = "fail") ->
     )
 
 
-def counted(number: int, one: str) -> str:
+def counted(number: int, noun: str) -> str:
     """A number and its noun.
 
     >>> counted(1, "node"), counted(1024, "node")
     ('1 node', '1,024 nodes')
     """
-    return f"{number:,} {one}" + ("" if number == 1 else "s")
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -16,7 +16,7 @@ def finite_points(points: Iterable[tuple[float, float | None]]) -> list[tuple[fl
     return [(x, y) for x, y in points if y is not None and math.isfinite(y)]
 
 
-def thin(points: Points, most: int) -> list[tuple[float, float]]:
+def thin(points: Points, max_points: int) -> list[tuple[float, float]]:
     """Return the curve with at most so many points.
 
     These are its ends, and the lowest and highest point of each stretch.
@@ -27,10 +27,10 @@ def thin(points: Points, most: int) -> list[tuple[float, float]]:
     >>> len(few) <= 4000, (70_123.0, 9.0) in few, few[0], few[-1]
     (True, True, (0.0, 3.0), (99999.0, 3.0))
     """
-    if len(points) <= most:
+    if len(points) <= max_points:
         return list(points)
     thinned = [points[0]]
-    stretch = math.ceil(2 * (len(points) - 2) / (most - 2))
+    stretch = math.ceil(2 * (len(points) - 2) / (max_points - 2))
     for start in range(1, len(points) - 1, stretch):
         part = points[start : min(start + stretch, len(points) - 1)]
         lowest = min(part, key=lambda point: point[1])
@@ -200,7 +200,8 @@ def _axes(frame: Frame) -> Markup:
     lines.append(f'<text x="{right}" y="{bottom + 34}" text-anchor="end">iteration</text>')
     middle = (TOP + bottom) / 2
     lines.append(
-        f'<text transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">loss (nat / token)</text>'
+        f'<text transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">loss (nat / '
+        "token)</text>"
     )
     lines.append(f'<path d="M{LEFT} {TOP}V{bottom}H{right}" fill="none"/>')
     plain = "".join(lines).replace("<text ", '<text stroke="none" fill="currentColor" ')
@@ -210,8 +211,8 @@ def _axes(frame: Frame) -> Markup:
 def _mark(frame: Frame, name: str, points: Points) -> Markup:
     x, y = frame.at(*points[1]).split(",")
     line = (
-        f'<polyline points="{frame.path(points)}" fill="none" '
-        'stroke="currentColor" stroke-dasharray="2 4"/>'
+        f'<polyline points="{frame.path(points)}" fill="none" stroke="currentColor" '
+        'stroke-dasharray="2 4"/>'
     )
     label = (
         f'<text x="{x}" y="{float(y) - 4:.1f}" fill="currentColor" text-anchor="end">{name}</text>'
@@ -227,7 +228,7 @@ def _line(frame: Frame, name: str, points: Points, index: int) -> Markup:
     x = WIDTH - RIGHT - 150
     y = TOP + 14 + 18 * index
     return Markup(
-        f'<polyline points="{frame.path(points)}" fill="none" stroke-width="1.8" {look}/>'
-        f'<text x="{x + 34}" y="{y}" fill="currentColor">{escape(name)}</text>'
-        f'<line x1="{x}" x2="{x + 28}" y1="{y - 4}" y2="{y - 4}" stroke-width="2" {look}/>'
+        f'<polyline points="{frame.path(points)}" fill="none" stroke-width="1.8" {look}/><text '
+        f'x="{x + 34}" y="{y}" fill="currentColor">{escape(name)}</text><line x1="{x}" '
+        f'x2="{x + 28}" y1="{y - 4}" y2="{y - 4}" stroke-width="2" {look}/>'
     )

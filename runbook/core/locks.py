@@ -137,15 +137,17 @@ def _acquire(path: Path, new_holder: Holder) -> str:
     )
 
 
-def _take_over(path: Path, dead: Holder, own: Holder) -> bool:
+def _take_over(path: Path, dead: Holder, new_holder: Holder) -> bool:
     """Replace a dead holder's lock by ours; False if somebody else did that first."""
     right = path.with_name(f"{path.name}.{dead.token}")
-    if not _create(right, own):
+    if not _create(right, new_holder):
         claimant = _read(right)
         # Where it died between claiming and replacing, whoever wins the right to its right goes on
         # in its place.
         if not (
-            isinstance(claimant, Holder) and _dead(claimant) and _take_over(right, claimant, own)
+            isinstance(claimant, Holder)
+            and _dead(claimant)
+            and _take_over(right, claimant, new_holder)
         ):
             time.sleep(0.02)
             return False
@@ -153,15 +155,15 @@ def _take_over(path: Path, dead: Holder, own: Holder) -> bool:
         current = _read(path)
         if not isinstance(current, Holder) or current.token != dead.token:
             return False
-        _write_part(path, own).replace(path)
+        _write_part(path, new_holder).replace(path)
         return True
     finally:
         right.unlink(missing_ok=True)
 
 
-def _create(path: Path, own: Holder) -> bool:
+def _create(path: Path, holder: Holder) -> bool:
     """Make the file with its whole content, only if there is none of that name."""
-    part = _write_part(path, own)
+    part = _write_part(path, holder)
     try:
         os.link(part, path)
         return True
@@ -177,9 +179,9 @@ def _create(path: Path, own: Holder) -> bool:
         part.unlink(missing_ok=True)
 
 
-def _write_part(path: Path, own: Holder) -> Path:
+def _write_part(path: Path, holder: Holder) -> Path:
     part = path.with_name(f"{path.name}.{secrets.token_hex(6)}.part")
-    write_text(part, json.dumps(asdict(own), indent=2) + "\n", error=JobError)
+    write_text(part, json.dumps(asdict(holder), indent=2) + "\n", error=JobError)
     return part
 
 

@@ -156,9 +156,9 @@ def kill_until_none(
     """
 
     def none_left() -> bool:
-        left = find()
-        send(left, signal.SIGKILL)
-        return not left
+        running = find()
+        send(running, signal.SIGKILL)
+        return not running
 
     wait_until(none_left, seconds)
     return find()

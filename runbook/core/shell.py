@@ -127,10 +127,10 @@ def start_detached(
         str(err.absolute()),
         *command,
     ]
-    answer = run(launcher, cwd=cwd, env=env, check=False)
-    if answer.exit_code:
-        raise ProgramError(f"{shlex.join(command)} could not be started.{_words(answer.err)}")
-    return int(answer.out)
+    finished = run(launcher, cwd=cwd, env=env, check=False)
+    if finished.exit_code:
+        raise ProgramError(f"{shlex.join(command)} could not be started.{_words(finished.err)}")
+    return int(finished.out)
 
 
 def how_it_ended(exit_code: int) -> str:

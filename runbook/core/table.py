@@ -97,8 +97,8 @@ class Table:
         """Return a row; `columns` are names and styles."""
         cells = []
         for name, style in columns:
-            shown, exact = _rounded(_quantity(name, row), row.get(name))
-            cells.append(f'<td style="{style}"{exact}>{self.cell_html(name, shown)}</td>')
+            text, exact = _rounded(_quantity(name, row), row.get(name))
+            cells.append(f'<td style="{style}"{exact}>{self.cell_html(name, text)}</td>')
         return f"<tr>{''.join(cells)}</tr>"
 
     def cell_html(self, column: str, text: str) -> str:
@@ -221,9 +221,9 @@ def _rounded(name: str, value: Any) -> tuple[str, str]:
         return show_value(value), ""
     if "(s" in name and abs(value) < _NO_TIME:
         value = 0.0
-    shown = show_quantity(name if is_size else name.replace("(s", "("), value)
-    is_exact = shown.replace(",", "") in (str(value), f"{value:.0f}")
-    return shown, "" if is_exact else f' title="{value!r}"'
+    text = show_quantity(name if is_size else name.replace("(s", "("), value)
+    is_exact = text.replace(",", "") in (str(value), f"{value:.0f}")
+    return text, "" if is_exact else f' title="{value!r}"'
 
 
 def html_with_code(text: str) -> str:

@@ -67,31 +67,31 @@ def clock_seconds(text: str) -> int:
     return first * 60 + second  # minutes[:seconds]
 
 
-def _scaled(text: str | int | float, units: dict[str, int], what: str) -> int:
-    """Return a number times its unit; `ValueError` says that it is not `what` was expected."""
+def _scaled(text: str | int | float, units: dict[str, int], expected: str) -> int:
+    """Return a number times its unit; `ValueError` says that it is not what was `expected`."""
     if isinstance(text, str):
-        return _scaled_text(text, units, what)
+        return _scaled_text(text, units, expected)
     # YAML also has .inf, .nan and integers too long for a float.
     if isinstance(text, int) and abs(text) > _MOST:
         raise ValueError(
-            f"an integer of {text.bit_length()} bits is not {what}: more than there is anywhere"
+            f"an integer of {text.bit_length()} bits is not {expected}: more than there is anywhere"
         )
     if isinstance(text, float) and math.isfinite(text) and not text.is_integer():
-        raise ValueError(f"{text!r} is not {what}: not a whole number")
+        raise ValueError(f"{text!r} is not {expected}: not a whole number")
     is_number = isinstance(text, int | float) and not isinstance(text, bool)
     if not is_number or not math.isfinite(text):
-        raise ValueError(f"{text!r} is not {what}")
+        raise ValueError(f"{text!r} is not {expected}")
     return int(text)
 
 
-def _scaled_text(text: str, units: dict[str, int], what: str) -> int:
+def _scaled_text(text: str, units: dict[str, int], expected: str) -> int:
     match = _NUMBER.fullmatch(text)
     if not match or match[2] not in units:
-        raise ValueError(f"{text!r} is not {what}")
+        raise ValueError(f"{text!r} is not {expected}")
     unit = units[match[2]]
     digits = match[1].replace(",", "").replace("_", "")
     if float(digits) > _MOST:
-        raise ValueError(f"{text[:40]!r} is not {what}: more than there is anywhere")
+        raise ValueError(f"{text[:40]!r} is not {expected}: more than there is anywhere")
     if digits.isdigit():
         return int(digits) * unit
     return round(float(digits) * unit)
@@ -207,10 +207,10 @@ def in_words(name: str) -> str:
     >>> in_words("tflops_per_device"), in_words("checkpoint (B)"), in_words("seconds_per_iteration")
     ('TFLOP/s per device', 'checkpoint', 'time per iteration')
     """
-    words = re.sub(r" \((?:B|s|s/iteration)\)$", "", name.replace("_", " "))
+    text = re.sub(r" \((?:B|s|s/iteration)\)$", "", name.replace("_", " "))
     for plain, better in (("tflops", "TFLOP/s"), ("mfu", "MFU"), ("seconds", "time")):
-        words = re.sub(rf"\b{plain}\b", better, words)
-    return words
+        text = re.sub(rf"\b{plain}\b", better, text)
+    return text
 
 
 def unit_of(name: str) -> str:

@@ -1,7 +1,7 @@
 """Progress of long work, shown in JupyterLab, in a log, on a terminal, in the saved notebook.
 
-    progress = Progress("04-training", total=100, unit="iterations")
-    progress.update(done=12, loss=9.8, losses=sparkline(values))   cheap: at most one drawing a second
+    progress = Progress("04-training", total=100, unit="iterations") progress.update(done=12,
+    loss=9.8, losses=sparkline(values))   cheap: at most one drawing a second
     progress.finish(done=100, loss=3.6)                            the final picture, always drawn
 
 `done` counts up to `total`; every other name is a fact shown beside it, and its newest value is
@@ -56,8 +56,8 @@ def curve_html(points: Points, label: str) -> str:
     drawing = str(loss_curve([(label, drawn)], height=HEIGHT)).replace("<svg ", start, 1)
     data = base64.b64encode(drawing.encode()).decode()
     return (
-        f'<img alt="{escape(alt)}" src="data:image/svg+xml;base64,{data}" '
-        'width="720" style="max-width:100%">'
+        f'<img alt="{escape(alt)}" src="data:image/svg+xml;base64,{data}" width="720" '
+        'style="max-width:100%">'
     )
 
 
@@ -248,6 +248,6 @@ class Progress:
 
 def _fact_html(name: str, value: str) -> str:
     return (
-        '<span style="display:inline-block;margin-right:1.4em">'
-        f'<span style="opacity:.75">{escape(name)}</span> {escape(value)}</span>'
+        '<span style="display:inline-block;margin-right:1.4em"><span '
+        f'style="opacity:.75">{escape(name)}</span> {escape(value)}</span>'
     )

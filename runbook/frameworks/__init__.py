@@ -63,8 +63,9 @@ def _refuse_unknown(settings: Settings) -> None:
     kernels = settings.run.training.kernels
     if kernels != "auto":
         raise ParamsError(
-            f"training.kernels={kernels}: only our own trainer has kernels of its own, and {framework} has no option "
-            "for them. Set training.kernels to auto, or training.framework to runbook."
+            f"training.kernels={kernels}: only our own trainer has kernels of its own, and "
+            f"{framework} has no option for them. Set training.kernels to auto, or "
+            "training.framework to runbook."
         )
     for key in _TUNED:
         value = attrgetter(key)(settings.run)

@@ -262,16 +262,16 @@ class LogReader:
 
     def _others(self, line: str) -> None:
         """Offer the line to all readers but Megatron's; note what none of them takes."""
-        for place in range(1, len(self.pairs)):
-            reader, out = self.pairs[place]
+        for index in range(1, len(self.pairs)):
+            reader, out = self.pairs[index]
             out.line = self.line
             if not reader.feed(line, out):
                 continue
             is_deepspeed = isinstance(reader, DeepSpeed)
             if out.records and not self.megatron_out.records and not is_deepspeed:
                 self._last = (reader, out)
-            if place > 1:  # the family of this log comes first from now on
-                self.pairs.insert(1, self.pairs.pop(place))
+            if index > 1:  # the family of this log comes first from now on
+                self.pairs.insert(1, self.pairs.pop(index))
             return
         self.failures.note_progress(self.num_records())
         self.failures.look(line, self.line)

@@ -290,10 +290,10 @@ class Assembly:
 
     def _is_copy(self, record: Record, prefix: str) -> bool:
         """Return whether another rank or another file of the job had this record before."""
-        place = self._place_of(record.iteration)
-        if place is None:
+        index = self._place_of(record.iteration)
+        if index is None:
             return False
-        earlier = self.records[place]
+        earlier = self.records[index]
         has_same_values = _have_same_values(earlier, record)
         has_same_clock = _close(earlier.seconds, record.seconds)
         if self._new_file:
@@ -306,7 +306,7 @@ class Assembly:
         has_loss = record.loss is not None
         if has_same_values and has_loss and (follows_closely or is_other_rank):
             return True
-        records_late = len(self.records) - 1 - place
+        records_late = len(self.records) - 1 - index
         if records_late > NEAR:
             return False
         return is_other_rank or (has_same_values and has_same_clock)
@@ -314,12 +314,12 @@ class Assembly:
     def _place_of(self, iteration: int) -> int | None:
         """Return the place of this segment's record of an iteration; None where there is none."""
         # iterations rise within a segment
-        place = bisect_left(
+        index = bisect_left(
             self.records, iteration, lo=self._start, key=lambda record: record.iteration
         )
-        if place == len(self.records) or self.records[place].iteration != iteration:
+        if index == len(self.records) or self.records[index].iteration != iteration:
             return None
-        return place
+        return index
 
     def evaluate(
         self,

@@ -64,24 +64,29 @@ def read_site(name: str, project: Path) -> tuple[Site, Layer]:
     return site, layer
 
 
-def smaller_model(own_name: str, own: Model, smoke: Model) -> tuple[str, Model]:
-    """The model of the smoke test where none is named: the documents' 12 x 512, or the run's own where it is smaller.
+def smaller_model(run_model_name: str, run_model: Model, smoke: Model) -> tuple[str, Model]:
+    """The model of the smoke test where none is named.
 
-    Sizes are compared by 12 x layers x hidden^2 + vocabulary x hidden, which is near enough to order them; the plan
-    computes exact counts.
+    The documents' 12 x 512, or the run's own where it is smaller.
+
+    Sizes are compared by 12 x layers x hidden^2 + vocabulary x hidden, which is near enough to
+    order them; the plan computes exact counts.
     """
     weight, limit = (
-        12 * one.layers * one.hidden**2 + one.vocabulary * one.hidden for one in (own, smoke)
+        12 * model.layers * model.hidden**2 + model.vocabulary * model.hidden
+        for model in (run_model, smoke)
     )
-    return (own_name, own) if weight < limit else (SMOKE_MODEL, smoke)
+    return (run_model_name, run_model) if weight < limit else (SMOKE_MODEL, smoke)
 
 
 def no_such(name: str, names: list[str], where: str) -> str:
     """Message for an unknown name, with the closest ones."""
     near = nearest(name, names, likeness=0.5)
     some = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
-    meant = f"Did you mean {' or '.join(near)}?" if near else f"It has {some or 'nothing yet'}."
-    return f"{where} has no {name}. {meant}"
+    suggestion = (
+        f"Did you mean {' or '.join(near)}?" if near else f"It has {some or 'nothing yet'}."
+    )
+    return f"{where} has no {name}. {suggestion}"
 
 
 def _read(path: Path, project: Path) -> YamlDocument:
@@ -98,10 +103,10 @@ def _entry(kind: type[Entry], document: YamlDocument, values: Any, path: tuple[s
     except ValidationError as errors:
         problems = []
         for error in errors.errors(include_url=False):
-            here = (*path, *map(str, error["loc"]))
+            key_path = (*path, *map(str, error["loc"]))
             unknown = error["type"] == "extra_forbidden"
-            near = nearest(here[-1], list(kind.model_fields), 1) if unknown else []
+            near = nearest(key_path[-1], list(kind.model_fields), 1) if unknown else []
             rule = " ".join([rule_of(error, ""), *(f"Did you mean {name}?" for name in near)])
             value = ... if unknown or error["type"] == "missing" else error["input"]
-            problems.append(Problem(".".join(here), document.origin(here), rule, value))
+            problems.append(Problem(".".join(key_path), document.origin(key_path), rule, value))
         raise InvalidParams(document.where, problems) from errors

@@ -1,4 +1,6 @@
-"""A run file with other values: its comments, its order and the values that stay are kept as they are written.
+"""A run file with other values.
+
+Its comments, its order and the values that stay are kept as they are written.
 
 edited_text(text, where, values) -> str
 """
@@ -19,8 +21,8 @@ from runbook.params.yaml12 import compose, nest, read_mapping, write_scalar, wri
 def edited_text(text: str, where: str, values: Mapping[str, object]) -> str:
     r"""The text of a run file that says these values, by dotted key, and nothing else.
 
-    What `text` says already stays as it stands there. `ParamsError` where the text cannot be edited so, such as a
-    section that is empty; it is then written whole.
+    What `text` says already stays as it stands there. `ParamsError` where the text cannot be edited
+    so, such as a section that is empty; it is then written whole.
 
     >>> edited_text("run: a  # mine\nmodel: tiny\n", "a.yaml", {"run": "b", "model": "tiny", "training.seed": 7})
     'run: b  # mine\nmodel: tiny\ntraining:\n  seed: 7\n'
@@ -43,11 +45,15 @@ def values_in(text: str, where: str) -> dict[str, object]:
 
 
 _SUM = re.compile(r"\d[\d,._]*\s*x\s|\bx\s*\d|=\s*\d|:\s*\d[\d,]{3,}")
-"""A comment that computes: 1 micro x 8 replicas x 32 steps = 256 sequences; x 512 = 1,572,864,000 tokens."""
+"""A comment that computes: 1 micro x 8 replicas x 32 steps = 256 sequences; x 512 = 1,572,864,000
+tokens.
+"""
 
 
 def without_sums(text: str, where: str) -> str:
-    r"""The text of a run file without comments that compute: with other values their sums are wrong.
+    r"""The text of a run file without comments that compute.
+
+    With other values their sums are wrong.
 
     A text in which a comment cannot be told from a value for sure is returned as it is.
 
@@ -87,7 +93,10 @@ def _our_names(path: Sequence[str]) -> Sequence[str]:
 
 
 def _put(text: str, where: str, path: Sequence[str], value: object) -> str:
-    """The text with one value where the old one stands, or below the last one of the innermost section there is."""
+    """Return the text with one value set.
+
+    It replaces the old value, or follows the last value of the innermost section that exists.
+    """
     node = compose(text, where)
     depth = 0
     while isinstance(node, yaml.MappingNode) and depth < len(path):

@@ -18,7 +18,8 @@ def switched_on(settings: Settings) -> dict[str, Mapping[str, str | None]]:
         name = word[1:]
         if sign not in "+-" or name not in on:
             raise ParamsError(
-                f"jobs.switch: {word!r} is not + or - and a group of site {site.site}'s environment. "
+                f"jobs.switch: {word!r} is not + or - and a group of site {site.site}'s "
+                "environment. "
                 f"Its groups are {', '.join(on) or 'none'}."
             )
         on[name] = sign == "+"

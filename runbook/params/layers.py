@@ -1,4 +1,7 @@
-"""Layers of values: built-in, site, run file, variant, notebook, --set; each is checked and laid over those below."""
+"""Layers of values: built-in, site, run file, variant, notebook, --set.
+
+Each is checked and laid over those below.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +33,17 @@ from runbook.params.yaml12 import YamlDocument, nest, read_mapping, read_scalar
 GIVEN_BEFORE = "given before"
 """The layer of what was given by hand when the run's folder was made."""
 GIVEN = (GIVEN_BEFORE, "notebook", "command line")
-"""Layers given by hand, over the files that were written beforehand; those are searched for secrets as a text."""
+"""Layers given by hand, over the files that were written beforehand; those are searched for secrets
+as a text.
+"""
 
 TEXTS = ("notebook", "command line")
 """Layers whose numbers may be text: words of --set, and 6e-5 as YAML 1.1 reads it."""
 
 REHEARSAL = "rehearsal"
-"""The layer that fits a run file to another site; its origins say what the run file asked for and why it changed."""
+"""The layer that fits a run file to another site; its origins say what the run file asked for and
+why it changed.
+"""
 Where = Callable[[tuple[str, ...]], str]
 
 
@@ -72,14 +79,14 @@ class Layer:
         """Take a nested mapping, noting every key the schema does not know."""
         written: dict[str, str] = {}
         for word, value in values.items():
-            here = (*path, str(word))
-            name = self._known_name(here, where(here), value)
+            key_path = (*path, str(word))
+            name = self._known_name(key_path, where(key_path), value)
             if name in written:
                 rule = f"means the same as {written[name]}, which is given too. Keep one of them."
-                self.report(".".join(here), where(here), rule)
+                self.report(".".join(key_path), where(key_path), rule)
             elif name:
                 written[name] = str(word)
-                self._take_one(name, value, where, here)
+                self._take_one(name, value, where, key_path)
         return self
 
     def _take_one(self, name: str, value: Any, where: Where, written: tuple[str, ...]) -> None:
@@ -117,7 +124,10 @@ class Layer:
         name = ".".join(ours)
         if "." in path[-1] and name in all_keys():
             section, _, last = name.rpartition(".")
-            rule = f"is one key with a dot in it. Write `{last}:` in a line of its own below `{section}:`."
+            rule = (
+                f"is one key with a dot in it. Write `{last}:` in a line of its own below "
+                f"`{section}:`."
+            )
             self.report(name, where, rule, value)
         elif name in all_keys() or name in sections():
             return name
@@ -142,14 +152,14 @@ class Layer:
 
 def _unknown_job_key(path: tuple[str, ...], value: Any, error: ValueError) -> str:
     """What an unknown key of `jobs` means: a key of each phase, a key of `jobs`, or a phase."""
-    meant = "" if isinstance(value, Mapping) else "".join(right_name(path))
-    meant = meant.replace("jobs.<phase>.", "jobs.training.").replace(
+    right_key = "" if isinstance(value, Mapping) else "".join(right_name(path))
+    right_key = right_key.replace("jobs.<phase>.", "jobs.training.").replace(
         "jobs.environment.", "jobs.training."
     )
-    if meant.startswith("jobs.training."):
-        return f"there is no such key: each phase has its own. Did you mean {meant}?"
-    if meant.startswith("jobs.") and meant in all_keys():
-        return f"there is no such key. Did you mean {meant}?"
+    if right_key.startswith("jobs.training."):
+        return f"there is no such key: each phase has its own. Did you mean {right_key}?"
+    if right_key.startswith("jobs.") and right_key in all_keys():
+        return f"there is no such key. Did you mean {right_key}?"
     return f"{error}."
 
 
@@ -211,18 +221,20 @@ class LayerStack:
 
     def _clear(self, layer: Layer, meaning: str, group: tuple[str, ...]) -> None:
         """Of the keys of a group, the one that the layer gives sets those of the layers below to 0."""
-        given = [
+        conflicting = [
             key
             for key in group
             if key in layer.leaves and layer.leaves[key].value not in (0, 0.0, "0")
         ]
-        if len(given) > 1:
-            wheres = dict.fromkeys(layer.leaves[key].where for key in given)
-            rule = f"these are {len(given)} {meaning}. Give one of them."
-            self.problems.append(Problem(" and ".join(given), ", ".join(wheres), rule))
-        for key in group if given else ():
+        if len(conflicting) > 1:
+            wheres = dict.fromkeys(layer.leaves[key].where for key in conflicting)
+            rule = f"these are {len(conflicting)} {meaning}. Give one of them."
+            self.problems.append(Problem(" and ".join(conflicting), ", ".join(wheres), rule))
+        for key in group if conflicting else ():
             if key not in layer.leaves and self.value(key) not in (None, 0, 0.0):
-                where = f"{layer.leaves[given[0]].where}, where {given[0]} is given instead"
+                where = (
+                    f"{layer.leaves[conflicting[0]].where}, where {conflicting[0]} is given instead"
+                )
                 self.chains[key].append(Origin(layer.name, where, 0))
 
 
@@ -246,32 +258,36 @@ def rule_of(error: Any, key: str) -> str:
     near = nearest(
         str(error["input"]), re.findall(r"'([^']*)'", str(context.get("expected", ""))), 1
     )
-    meant = f" Did you mean {near[0]}?" if near else ""
-    return f"{_RULES.get(kind) or error['msg'].replace('Input should be', 'must be')}.{meant}"
+    suggestion = f" Did you mean {near[0]}?" if near else ""
+    return f"{_RULES.get(kind) or error['msg'].replace('Input should be', 'must be')}.{suggestion}"
 
 
 def _some_keys(section: str) -> str:
     names = [name for name in (*all_keys(), *sections()) if name.rpartition(".")[0] == section]
-    words = [name.rpartition(".")[2] for name in names]
-    return ", ".join(words[:8]) + (f" and {len(words) - 8} more" if len(words) > 8 else "")
+    last_parts = [name.rpartition(".")[2] for name in names]
+    return ", ".join(last_parts[:8]) + (
+        f" and {len(last_parts) - 8} more" if len(last_parts) > 8 else ""
+    )
 
 
-def take_name(words: Sequence[str], problems: list[Problem]) -> tuple[str, list[str]]:
-    """The NAME of a word `as=NAME` (what `runbook run --as NAME` hands to the notebooks), and the other words.
+def take_name(set_words: Sequence[str], problems: list[Problem]) -> tuple[str, list[str]]:
+    """Return the NAME of a word `as=NAME`, and the other words.
+
+    `runbook run --as NAME` hands such a word to the notebooks.
 
     >>> take_name(["training.iterations=10", "as=quick"], [])
     ('quick', ['training.iterations=10'])
     """
-    names = [word.removeprefix("as=").strip() for word in words if word.startswith("as=")]
+    names = [word.removeprefix("as=").strip() for word in set_words if word.startswith("as=")]
     rule = "must be letters, digits, '.', '_' and '-', at most 80."
     problems += [Problem("as", f"--as {name}", rule, name) for name in names if not is_name(name)]
-    return names[-1] if names else "", [word for word in words if not word.startswith("as=")]
+    return names[-1] if names else "", [word for word in set_words if not word.startswith("as=")]
 
 
-def words_layer(words: Sequence[str]) -> Layer:
+def words_layer(set_words: Sequence[str]) -> Layer:
     """The layer of `key=value` words; the last word on a key wins."""
     layer = Layer("command line")
-    for word in words:
+    for word in set_words:
         key, equals, text = (part.strip() for part in word.partition("="))
         if equals and key:
             _take_word(layer, key, text, f"--set {word}")

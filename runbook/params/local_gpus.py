@@ -1,4 +1,7 @@
-"""The GPUs of this machine, as nvidia-smi or rocm-smi lists them, for a site whose hardware.device is auto."""
+"""The GPUs of this machine, for a site whose hardware.device is auto.
+
+nvidia-smi or rocm-smi lists them.
+"""
 
 import json
 import os
@@ -35,9 +38,12 @@ class Gpu:
 
 
 def with_visible_gpus(site: Site, environment: Mapping[str, str] = os.environ) -> Site:
-    """The site with the GPUs of this machine in the place of `device: auto`; other sites are left as they are.
+    """The site with the GPUs of this machine in the place of `device: auto`.
 
-    Where no GPU is seen the device stays `auto`, which no plan accepts. GPUs of different kinds are refused.
+    Other sites are left as they are.
+
+    Where no GPU is seen the device stays `auto`, which no plan accepts. GPUs of different kinds are
+    refused.
     """
     hardware = site.hardware
     if hardware.device != AUTO:
@@ -49,9 +55,9 @@ def with_visible_gpus(site: Site, environment: Mapping[str, str] = os.environ) -
     names = sorted({gpu.name for gpu in gpus})
     if len(names) > 1:
         raise ParamsError(
-            f"site {site.site} computes on the GPUs of this machine, and {program} lists different ones: "
-            f"{', '.join(names)}. Choose those of one kind: export CUDA_VISIBLE_DEVICES with their numbers "
-            "(HIP_VISIBLE_DEVICES for AMD)."
+            f"site {site.site} computes on the GPUs of this machine, and {program} lists "
+            f"different ones: {', '.join(names)}. Choose those of one kind: export "
+            "CUDA_VISIBLE_DEVICES with their numbers (HIP_VISIBLE_DEVICES for AMD)."
         )
     if not gpus:
         return site.model_copy(
@@ -59,21 +65,24 @@ def with_visible_gpus(site: Site, environment: Mapping[str, str] = os.environ) -
         )
     number = min(len(gpus), hardware.devices_per_node or len(gpus))
     memory = min(gpu.memory_bytes for gpu in gpus)
-    own = hardware.model_copy(
+    local_hardware = hardware.model_copy(
         update={"device": names[0], "devices_per_node": number, "device_memory": memory}
     )
     source = f"{program} on this machine: {len(gpus)} x {names[0]}, {show_bytes(memory)} each"
     facts = {**site.facts, "hardware.device": Fact(source=source)}
-    return site.model_copy(update={"hardware": own, "facts": facts})
+    return site.model_copy(update={"hardware": local_hardware, "facts": facts})
 
 
 @cache
 def visible_gpus(path: str, visibility: tuple[tuple[str, str], ...]) -> tuple[str, tuple[Gpu, ...]]:
-    """Who was asked, and the GPUs that torch will see; asked once a process, since the form plans at each key.
+    """Who was asked, and the GPUs that torch will see.
 
-    `path` and `visibility` are what the answer depends on: the environment's PATH and its variables of `VISIBLE`.
+    Asked once a process, since the form plans at each key.
+
+    `path` and `visibility` are what the answer depends on: the environment's PATH and its variables
+    of `VISIBLE`.
     """
-    shown = dict(visibility)
+    visible_variables = dict(visibility)
     for command, parse in ((NVIDIA, parse_nvidia), (AMD, parse_amd)):
         if shutil.which(command[0], path=path) is None:
             continue
@@ -84,8 +93,8 @@ def visible_gpus(path: str, visibility: tuple[tuple[str, str], ...]) -> tuple[st
         ):  # "couldn't communicate with the NVIDIA driver": installed, and nothing to show
             continue
         for name in VISIBLE[command]:
-            if name in shown:
-                gpus = choose_visible(gpus, shown[name])
+            if name in visible_variables:
+                gpus = choose_visible(gpus, visible_variables[name])
         if gpus:
             return command[0], tuple(gpus)
     return "", ()
@@ -107,7 +116,9 @@ def parse_nvidia(text: str) -> list[Gpu]:
 
 
 def parse_amd(text: str) -> list[Gpu]:
-    """What rocm-smi answers to `AMD`, one entry a card; each GCD of an MI250X is a card. Keys changed over versions.
+    """What rocm-smi answers to `AMD`, one entry a card; each GCD of an MI250X is a card.
+
+    Keys changed over versions.
 
     >>> card = '"Card Series": "AMD Instinct MI300X OAM", "VRAM Total Memory (B)": "206141652992", "Unique ID": "0x9f"'
     >>> parse_amd('{"card0": {' + card + '}, "system": {"Driver version": "6.12.12"}}')
@@ -135,7 +146,9 @@ def parse_amd(text: str) -> list[Gpu]:
 
 
 def choose_visible(gpus: Sequence[Gpu], variable: str) -> list[Gpu]:
-    """The GPUs that CUDA_VISIBLE_DEVICES or its like names; as CUDA does, up to the first word that names none.
+    """The GPUs that CUDA_VISIBLE_DEVICES or its like names.
+
+    As CUDA does, up to the first word that names none.
 
     >>> both = [Gpu("a", 1, "GPU-7f"), Gpu("b", 1, "GPU-80")]
     >>> [gpu.name for gpu in choose_visible(both, "1,0")], choose_visible(both, ""), choose_visible(both, "-1,0")

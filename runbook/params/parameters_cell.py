@@ -1,4 +1,7 @@
-"""Binds the parameters cell of a notebook, whichever way papermill, JupyterLab or our command filled it."""
+"""Binding of the parameters cell of a notebook.
+
+It works whether papermill, JupyterLab or our command filled the cell.
+"""
 
 import ast
 import contextlib
@@ -45,9 +48,9 @@ def bind(
 ) -> Settings:
     """Return the run that a notebook's variables name; pass `globals()`.
 
-    A value that equals the run file as papermill reads it (YAML 1.1) was not chosen in the notebook:
-    its value and origin come from the file. Every other value wins over the file, and over `before`,
-    which was given to this run earlier. Raise `ParamsError` with all that is wrong.
+    A value that equals the run file as papermill reads it (YAML 1.1) was not chosen in the
+    notebook: its value and origin come from the file. Every other value wins over the file, and
+    over `before`, which was given to this run earlier. Raise `ParamsError` with all that is wrong.
     """
     run = namespace.get("run", PARAMETERS["run"])
     if not isinstance(run, str):
@@ -67,8 +70,8 @@ def bind(
     ]
     for name, _ in ill_typed:
         chosen.pop(name, None)
-    words = _set_words(overrides, problems) if isinstance(overrides, str) else []
-    return RunLoading(file, problems=problems, before=before).load(chosen, words)
+    set_words = _set_words(overrides, problems) if isinstance(overrides, str) else []
+    return RunLoading(file, problems=problems, before=before).load(chosen, set_words)
 
 
 def _chosen_values(file: RunFile, namespace: Mapping[str, object]) -> dict[str, object]:
@@ -77,16 +80,23 @@ def _chosen_values(file: RunFile, namespace: Mapping[str, object]) -> dict[str, 
     Raise `ParamsError` where they are those of another run file.
     """
     values = {name: _value(name, namespace[name]) for name in _FROM_FILE if name in namespace}
-    given = {name: value for name, value in values.items() if not _same(value, PARAMETERS[name])}
+    not_default = {
+        name: value for name, value in values.items() if not _same(value, PARAMETERS[name])
+    }
     in_file = _as_papermill(file)
-    chosen = {name: value for name, value in given.items() if not _same(value, in_file.get(name))}
+    chosen = {
+        name: value for name, value in not_default.items() if not _same(value, in_file.get(name))
+    }
     if chosen:
-        _refuse_two_runs(file, given, in_file)
+        _refuse_two_runs(file, not_default, in_file)
     return chosen
 
 
 def _set_words(overrides: str, problems: list[Problem]) -> list[str]:
-    """Return the words of `overrides` as a shell splits them; a text that it cannot split is reported."""
+    """Return the words of `overrides` as a shell splits them.
+
+    A text that it cannot split is reported.
+    """
     try:
         return shlex.split(overrides)
     except ValueError as error:
@@ -96,9 +106,10 @@ def _set_words(overrides: str, problems: list[Problem]) -> list[str]:
 
 
 def hand_edits(cell: str, given: Collection[str] = ()) -> dict[str, str]:
-    r"""Parameters that the source of a parameters cell sets to something else than the defaults, as they are written.
+    r"""Return the parameters that a cell's source sets to other values than the defaults, as written.
 
-    `run` is left out, which everybody names, and so is what was `given` to papermill and wins over the cell.
+    `run` is left out, which everybody names, and so is what was `given` to papermill and wins over
+    the cell.
 
     >>> hand_edits('run: str = "mine"\ntraining: dict = {"iterations": 30}  # quick')
     {'training': "{'iterations': 30}"}
@@ -114,21 +125,30 @@ def hand_edits(cell: str, given: Collection[str] = ()) -> dict[str, str]:
 
 
 def refuse_hand_edits(cell: str, notebook: str, given: Collection[str] = ()) -> None:
-    """Raise where an unattended notebook has hand-written parameters: they would silently change every run of it."""
+    """Raise where an unattended notebook has hand-written parameters.
+
+    They would silently change every run of it.
+    """
     edits = hand_edits(cell, given)
     if edits:
         shown_edits = ", ".join(f"{name} = {value}" for name, value in edits.items())
-        words = " ".join(_as_words(cell, name) for name in edits)
+        option_words = " ".join(_as_words(cell, name) for name in edits)
         raise ParamsError(
-            f'{notebook}, cell "parameters": {shown_edits} was written there by hand, and would change every run that '
-            "is executed from this notebook. Headless, values come from the run file and from what is given. To use "
-            f"these: runbook run RUN {words}. To drop them, put the cell back: git checkout {notebook}. To try values "
+            f'{notebook}, cell "parameters": {shown_edits} was written there by hand, and would '
+            "change every run that "
+            "is executed from this notebook. Headless, values come from the run file and from what "
+            "is given. To use "
+            f"these: runbook run RUN {option_words}. To drop them, put the cell back: git checkout "
+            f"{notebook}. To try values "
             "by hand, step through copies: runbook lab RUN."
         )
 
 
 def refuse_edits_below_papermill(namespace: Mapping[str, object], notebook: str) -> None:
-    """As `refuse_hand_edits`, from inside a kernel in which papermill put its parameters below the parameters cell."""
+    """Do the same as `refuse_hand_edits`, from inside a kernel.
+
+    There papermill has put its parameters below the parameters cell.
+    """
     sources = _executed(namespace)
     injected = 0
     for number, source in enumerate(sources):
@@ -215,7 +235,10 @@ def _literal(value: ast.expr) -> Any:
 
 
 def _as_papermill(file: RunFile) -> dict[str, object]:
-    """The run file as papermill would inject it; nothing where it cannot be read, which loading then tells better."""
+    """The run file as papermill would inject it.
+
+    Empty where it cannot be read; loading reports that better.
+    """
     try:
         text = read_text(file.path, file.where)
         read_mapping(text, file.where)  # our own reader's guards first: depth, aliases
@@ -233,10 +256,12 @@ def _refuse_two_runs(
     That is what `-p run one -f params/other.yaml` does.
     """
     for name in run_names(file.project):
-        other = RunFile(file.project / "params" / f"{name}.yaml", "", file.project)
-        if other.path == file.path:
+        other_file = RunFile(file.project / "params" / f"{name}.yaml", "", file.project)
+        if other_file.path == file.path:
             continue
-        stated = {key: value for key, value in _as_papermill(other).items() if key in _FROM_FILE}
+        stated = {
+            key: value for key, value in _as_papermill(other_file).items() if key in _FROM_FILE
+        }
         equal = [key for key, value in stated.items() if key in given and _same(given[key], value)]
         foreign = [key for key in equal if not _same(given[key], in_file.get(key))]
         is_most = 2 * len(equal) > len(stated)
@@ -244,11 +269,15 @@ def _refuse_two_runs(
             verb = "is that" if len(foreign) == 1 else "are those"
             raise ParamsError(
                 f"Two runs are mixed: run is {show(file.stem)}, but {', '.join(foreign)} {verb} of "
-                f"{other.where}. Name one: -p run {file.stem}, or -f {other.where}, but not both. "
+                f"{other_file.where}. Name one: -p run {file.stem}, or -f {other_file.where}, but "
+                "not both. "
                 "Nothing was written."
             )
 
 
 def _same(first: Any, second: Any) -> bool:
-    """Return whether two values are equal in value and type, whatever the order of keys: True is not 1."""
+    """Return whether two values are equal in value and type, whatever the order of keys.
+
+    True is not 1.
+    """
     return pformat(first) == pformat(second)

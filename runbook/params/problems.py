@@ -1,4 +1,7 @@
-"""Problems of a parameter file: values that cannot be used, blanks, secrets, and what YAML 1.1 reads differently."""
+"""Problems of a parameter file.
+
+Values that cannot be used, blanks, secrets, and what YAML 1.1 reads differently.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,8 +35,8 @@ class Problem:
         >>> Problem("parallel.tensor", "params/x.yaml:4", "must be greater than 0.", 0).text()
         'parallel.tensor = 0 (params/x.yaml:4): must be greater than 0.'
         """
-        shown = "" if self.value is ... else f" = {show(self.value)}"
-        return visible(mask(f"{self.key}{shown} ({self.where}): {self.rule}"))
+        value_text = "" if self.value is ... else f" = {show(self.value)}"
+        return visible(mask(f"{self.key}{value_text} ({self.where}): {self.rule}"))
 
 
 def show(value: Any) -> str:
@@ -78,15 +81,19 @@ class InvalidParams(ParamsError):
 def token_problem(key: str, where: str) -> Problem:
     """A secret where only its name is allowed."""
     rule = (
-        "looks like a real secret; it would end up in records. Take it out (and revoke it if this was shared), "
+        "looks like a real secret; it would end up in records. Take it out (and revoke it if this "
+        "was shared), "
         "and write env:NAME or file:PATH."
     )
     return Problem(key, where, rule)
 
 
 def marks_in(text: str, where: str) -> list[Problem]:
-    """Every value of a file that is still to be filled in, with what the comment behind it says of it."""
-    found = []
+    """Return a problem for every value of a file that is still to be filled in.
+
+    The comment behind such a value says what belongs there.
+    """
+    problems = []
     lines = text.splitlines()
     for path, node in scalars(compose(text, where)) if FILL_IN in text else ():
         if node.value == FILL_IN:
@@ -96,8 +103,8 @@ def marks_in(text: str, where: str) -> list[Problem]:
                 rule = f"is still to be filled in: {comment}."
             else:
                 rule = "is still to be filled in."
-            found.append(Problem(".".join(path), f"{where}:{line + 1}", rule))
-    return found
+            problems.append(Problem(".".join(path), f"{where}:{line + 1}", rule))
+    return problems
 
 
 def tokens_in(text: str, where: str) -> list[Problem]:
@@ -119,7 +126,10 @@ def hidden_problem(key: str, where: str, character: str) -> Problem:
 
 
 def hidden_in(text: str, where: str) -> list[Problem]:
-    """Every line of a file with a character that is not seen: with it a line reads differently from what it says."""
+    """Every line of a file with a character that is not seen.
+
+    With it a line reads differently from what it says.
+    """
     return [
         hidden_problem("this line", f"{where}:{number}", character)
         for number, line in enumerate(text.split("\n"), 1)
@@ -131,13 +141,15 @@ class PapermillLoader(yaml.SafeLoader):
     """YAML 1.1 as papermill reads `-f` and `-y`: PyYAML's safe loader, but dates stay text."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012
-        first: [(tag, pattern) for tag, pattern in known if not tag.endswith(":timestamp")]
-        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
 
 def read_as_papermill(text: str) -> Any:
-    r"""What `papermill -f` makes of a file, its keys turned to text as it writes them into the notebook.
+    r"""Return what `papermill -f` makes of a file.
+
+    Its keys are turned to text, as papermill writes them into the notebook.
 
     >>> read_as_papermill("walltime: 12:00:00\nlr: 6e-5\nanswer: no")
     {'walltime': 43200, 'lr': '6e-5', 'answer': False}
@@ -160,7 +172,10 @@ def differences(text: str, where: str) -> list[Problem]:
             old = ...
         if (type(old), old) != (type(new), new):
             readings = f"takes {node.value} for {_as_read(old)}; YAML 1.2 for {_as_read(new)}"
-            rule = f"YAML 1.1, as papermill -f reads, {readings}. Write {_remedy(node.value, old, new)}."
+            rule = (
+                f"YAML 1.1, as papermill -f reads, {readings}. Write "
+                f"{_remedy(node.value, old, new)}."
+            )
             problems.append(Problem(".".join(path), f"{where}:{node.start_mark.line + 1}", rule))
     return problems
 

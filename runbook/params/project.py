@@ -24,16 +24,18 @@ def project_root(start: Path | None = None) -> Path:
             return folder
     where = f"{PROJECT_VARIABLE}={named}" if named else str(first)
     raise ParamsError(
-        f"{where} is not inside a project: neither it nor a folder above it holds params/models.yaml. Go to the clone, "
-        f"set {PROJECT_VARIABLE} to its folder, name the run file by its path, or make a project with: runbook init DIR"
+        f"{where} is not inside a project: neither it nor a folder above it holds "
+        "params/models.yaml. Go to the clone, "
+        f"set {PROJECT_VARIABLE} to its folder, name the run file by its path, or make a project "
+        "with: runbook init DIR"
     )
 
 
 def remember_project(project: Path) -> None:
-    """Let this process, and those that it starts, find a project that its working folder does not lead to.
+    """Let this process and its children find a project outside the working folder's parents.
 
-    A kernel of papermill works in the folder that papermill was started in. Later cells read files of the run, which
-    name models and sites of the project.
+    A kernel of papermill works in the folder that papermill was started in. Later cells read files
+    of the run, which name models and sites of the project.
     """
     try:
         is_found = project_root() == project
@@ -119,10 +121,10 @@ def find_run_file(name: str, project: Path | None = None) -> RunFile:
         return RunFile(path, variant, root)
     near = nearest(word, names)
     if near:
-        meant = f"Did you mean {' or '.join(near)}?"
+        hint = f"Did you mean {' or '.join(near)}?"
     else:
-        meant = f"The runs are: {', '.join(names) or 'none yet'}."
-    raise ParamsError(f"There is no run {word!r}: {shown_path(path, root)} does not exist. {meant}")
+        hint = f"The runs are: {', '.join(names) or 'none yet'}."
+    raise ParamsError(f"There is no run {word!r}: {shown_path(path, root)} does not exist. {hint}")
 
 
 def _by_path(word: str, variant: str, project: Path | None) -> RunFile:
@@ -132,12 +134,12 @@ def _by_path(word: str, variant: str, project: Path | None) -> RunFile:
         path = from_root if from_root.exists() else path
     if not path.exists():
         if path.parent.is_dir():
-            beside = sorted(other.name for other in path.parent.glob("*.y*ml"))
+            beside = sorted(neighbor.name for neighbor in path.parent.glob("*.y*ml"))
         else:
             beside = []
         near = nearest(path.name, beside)
-        meant = f" Did you mean {' or '.join(near)}?" if near else ""
-        raise ParamsError(f"{word}: there is no such run file.{meant}")
+        suggestion = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise ParamsError(f"{word}: there is no such run file.{suggestion}")
     if project is None:
         try:
             project = project_root(path.resolve().parent)

@@ -1,4 +1,7 @@
-"""Rehearsal: a run file of one site on another, smaller one; what is cut down or left out there, and why."""
+"""Rehearsal: a run file of one site on another, smaller one.
+
+What is cut down or left out there, and why.
+"""
 
 import math
 from collections.abc import Sequence
@@ -28,9 +31,12 @@ ELSEWHERE = (
 def rehearse(
     stack: LayerStack, site: Site, model: Model, smoke_model: Model, texts: Sequence[Dataset]
 ) -> Layer:
-    """The layer that makes a run file of another site fit `site`; empty where the run file's own site is used.
+    """The layer that makes a run file of another site fit `site`.
 
-    Only what stands in files is changed: a value given by hand is kept, and the plan's rules judge it.
+    Empty where the run file's own site is used.
+
+    Only what stands in files is changed: a value given by hand is kept, and the plan's rules judge
+    it.
     """
     layer = Layer(REHEARSAL)
     chain = stack.chains["site"]
@@ -138,14 +144,16 @@ def _cut(changes: _Changes, model: Model, job: str, keys: tuple[str, ...]) -> No
         math.gcd(changes.now(tensor), world, model.heads, model.ffn_hidden or 4 * model.hidden),
         why,
     )
-    left = world // math.gcd(changes.now(tensor), world)
-    changes.put(pipeline, math.gcd(changes.now(pipeline), left, model.layers), why)
+    ranks_per_tensor_group = world // math.gcd(changes.now(tensor), world)
+    changes.put(
+        pipeline, math.gcd(changes.now(pipeline), ranks_per_tensor_group, model.layers), why
+    )
     chunks = changes.now(pipeline) * changes.now("parallel.virtual_pipeline")
     if changes.now(pipeline) == 1 or model.layers % chunks:
         changes.put("parallel.virtual_pipeline", 1, "its layers are not cut that often")
-    step = changes.now(micro) * max(1, left // changes.now(pipeline))
-    if wanted := changes.now(batch):
-        changes.put(batch, max(step, round(wanted / step) * step), f"it divides by {step}")
+    step = changes.now(micro) * max(1, ranks_per_tensor_group // changes.now(pipeline))
+    if planned_batch := changes.now(batch):
+        changes.put(batch, max(step, round(planned_batch / step) * step), f"it divides by {step}")
 
 
 def _data(changes: _Changes, texts: Sequence[Dataset]) -> None:

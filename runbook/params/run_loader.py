@@ -52,9 +52,9 @@ def load(
     """Return the run that `name` means: a stem in params/, `stem:variant`, or a path to a run file.
 
     `overrides` (nested as in a run file) win over the file, `set_words` (`key=value`) over both.
-    `before` has what was given to this run earlier; it wins over the file alone. Raise `ParamsError`
-    with everything that is wrong; where the run file is to be `portable`, also with what YAML 1.1
-    (papermill -f) would read differently in it.
+    `before` has what was given to this run earlier; it wins over the file alone. Raise
+    `ParamsError` with everything that is wrong; where the run file is to be `portable`, also with
+    what YAML 1.1 (papermill -f) would read differently in it.
     """
     return RunLoading(find_run_file(name, project), portable, before).load(
         overrides or {}, set_words
@@ -84,8 +84,8 @@ class RunLoading:
             layers.append(document_layer(GIVEN_BEFORE, self.before))
         notebook = Layer("notebook").take(overrides, lambda path: f"notebook {path[0]}")
         layers.append(self._keeps_name(notebook))
-        self.given_name, words = take_name(set_words, self.problems)
-        layers.append(self._keeps_name(words_layer(words)))
+        self.given_name, other_words = take_name(set_words, self.problems)
+        layers.append(self._keeps_name(words_layer(other_words)))
         # The site's own values lie below the run file's, and only these layers say which site.
         site = self._site(layers)
         for layer in layers:
@@ -139,7 +139,10 @@ class RunLoading:
 
     def _keeps_name(self, layer: Layer) -> Layer:
         if origin := layer.leaves.pop("run", None):
-            rule = "only the run file says its name. Leave this out; --as NAME names a set of overrides."
+            rule = (
+                "only the run file says its name. Leave this out; --as NAME names a set of "
+                "overrides."
+            )
             self._report("run", origin.where, rule, origin.value)
         return layer
 
@@ -226,7 +229,10 @@ class RunLoading:
         main = self.stack.value("data.dataset")
         folder = self.stack.value("data.folder")
         if parts and main not in parts:
-            rule = f"must name data.dataset ({main}) among its texts: add it, or set data.dataset to one of them."
+            rule = (
+                f"must name data.dataset ({main}) among its texts: add it, or set data.dataset to "
+                "one of them."
+            )
             self._report("data.blend", origin.where, rule, origin.value)
         texts = []
         for name, weight in parts.items():
@@ -260,7 +266,7 @@ class RunLoading:
         return None
 
     def _smoke(
-        self, models: Catalogue[Model] | None, own: Model | None
+        self, models: Catalogue[Model] | None, run_model: Model | None
     ) -> tuple[str, Model] | None:
         key = "training.smoke.model"
         origin = self.stack.chains[key][-1]
@@ -272,12 +278,15 @@ class RunLoading:
             return (name, model) if model else None
         built_in = Origin("", "built-in", SMOKE_MODEL)
         smoke = models and self._find(key, built_in, lambda: models.get(SMOKE_MODEL))
-        if own and smoke:
-            return catalogues.smaller_model(self.stack.value("model"), own, smoke)
+        if run_model and smoke:
+            return catalogues.smaller_model(self.stack.value("model"), run_model, smoke)
         return None
 
     def _find(self, key: str, origin: Origin, find: Callable[[], Found]) -> Found | None:
-        """Return what a file holds; None where it is wrong, which is reported with everything else."""
+        """Return what a file holds.
+
+        None where it is wrong, which is reported with everything else.
+        """
         try:
             return find()
         except InvalidParams as error:

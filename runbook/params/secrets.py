@@ -1,4 +1,7 @@
-"""Secrets are named, never written: `env:NAME` and `file:PATH`. What looks like a real one is found and masked."""
+"""Secrets are named, never written: `env:NAME` and `file:PATH`.
+
+What looks like a real one is found and masked.
+"""
 
 import os
 import re
@@ -99,7 +102,9 @@ _TOKEN_MARKS = (
     "Token=",
 )
 _NAME_MARKS = ("pass", "pwd", "secret", "token", "key", "credential", "bearer", "authoriz", "://")
-"""Letters without which a text has no match: a picture of a megabyte in base64 is not searched for each pattern."""
+"""Letters without which a text has no match: a picture of a megabyte in base64 is not searched for
+each pattern.
+"""
 Cut = Callable[[str], str]
 """What is written instead of a secret."""
 
@@ -115,8 +120,8 @@ def is_reference(value: object) -> bool:
 
 def find_token(text: str) -> re.Match[str] | None:
     """The first thing in `text` that looks like a real token."""
-    found = (pattern.search(text) for pattern in (_TOKEN, *_SURE))
-    return next((match for match in found if match), None)
+    matches = (pattern.search(text) for pattern in (_TOKEN, *_SURE))
+    return next((match for match in matches if match), None)
 
 
 def holds_secret(text: str) -> bool:
@@ -136,7 +141,10 @@ def mask(text: str) -> str:
 
 
 def replace_secrets(text: str, cut: Cut) -> str:
-    """`text` with `cut(token)` in place of each token, and `cut("")` in place of what follows a secret's name."""
+    """Return `text` with each token replaced.
+
+    `cut(token)` stands in place of a token, and `cut("")` in place of what follows a secret's name.
+    """
     if any(mark in text for mark in _TOKEN_MARKS):
         text = _TOKEN.sub(lambda match: cut(match[0]), text)
     lower = text.lower()
@@ -158,7 +166,8 @@ def _without_value(match: re.Match[str], cut: Cut) -> str:
 def mask_value(value: Any) -> Any:
     """A JSON value with all its texts masked, the names of keys too.
 
-    Text by text, before it is written as JSON: a key of several lines is one text there, and in JSON lines of quotes.
+    Text by text, before it is written as JSON: a key of several lines is one text there, and in
+    JSON lines of quotes.
     """
     if isinstance(value, str):
         return mask(value)
@@ -170,12 +179,16 @@ def mask_value(value: Any) -> Any:
 
 
 def resolve_secret(reference: str) -> str:
-    """The secret that `env:NAME` or `file:PATH` names; an error names the reference and never shows a value."""
+    """The secret that `env:NAME` or `file:PATH` names.
+
+    An error names the reference and never shows a value.
+    """
     match = _REFERENCE.fullmatch(reference)
     if match is None:
         raise ParamsError(
-            f"{mask(reference)[:12]!r} is not a reference to a secret. Write env:NAME or file:PATH; the value itself "
-            "belongs in the environment or in a file only you can read."
+            f"{mask(reference)[:12]!r} is not a reference to a secret. Write env:NAME or "
+            "file:PATH; the value itself belongs in the environment or in a file only you can "
+            "read."
         )
     try:
         if match[1]:

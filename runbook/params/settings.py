@@ -1,4 +1,8 @@
-"""Settings of a run: its values with their origins, its site, model and datasets, and what the site still requires."""
+"""Settings of a run.
+
+They are its values with their origins, its site, its model and its datasets, and what the site
+still requires.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -46,7 +50,10 @@ class Settings:
 
     @property
     def tokenizer(self) -> str:
-        """`gpt2`, or the path of the tokenizer. A relative path begins at the project's folder, as data.folder does."""
+        """`gpt2`, or the path of the tokenizer.
+
+        A relative path begins at the project's folder, as data.folder does.
+        """
         name = self.run.data.tokenizer
         return name if name == "gpt2" else str(self.project / Path(name).expanduser())
 
@@ -69,7 +76,10 @@ class Settings:
         }
 
     def rehearsed(self) -> dict[str, str]:
-        """What the site changed of another site's run file, and why; empty where the run is at home."""
+        """What the site changed of another site's run file, and why.
+
+        Empty where the run is at home.
+        """
         return {
             key: chain[-1].where
             for key, chain in self.origins.items()
@@ -77,13 +87,16 @@ class Settings:
         }
 
     def subset(self, prefixes: Iterable[str]) -> dict[str, object]:
-        """The values at or below dotted prefixes, for a step's fingerprint; an unknown prefix is our own bug."""
-        wanted = tuple(f"{prefix}." for prefix in prefixes)
-        for prefix in wanted:
+        """The values at or below dotted prefixes, for a step's fingerprint.
+
+        An unknown prefix is our own bug.
+        """
+        dotted = tuple(f"{prefix}." for prefix in prefixes)
+        for prefix in dotted:
             assert prefix[:-1] in all_keys() | sections(), (
                 f"{prefix[:-1]} is neither a key nor a section"
             )
-        return {key: value for key, value in self.values().items() if f"{key}.".startswith(wanted)}
+        return {key: value for key, value in self.values().items() if f"{key}.".startswith(dotted)}
 
     def job(self, phase: str) -> Job:
         """What a phase asks of the scheduler, with what it leaves open filled in from the site."""
@@ -99,22 +112,29 @@ class Settings:
         return job.model_copy(update={**counts, "account": account})
 
     def as_yaml(self) -> str:
-        """The text of run.yaml: every resolved value in the schema's order; reading it gives the same run."""
+        """The text of run.yaml: every resolved value in the schema's order.
+
+        Reading it gives the same run.
+        """
         variant = f" Variant {self.variant}." if self.variant else ""
         return (
-            f"# What was asked of run {self.name}: every value, those taken by default too.{variant}\n"
+            f"# What was asked of run {self.name}: every value, those taken by default "
+            f"too.{variant}\n"
             "# Written by runbook; `runbook why RUN KEY` tells where a value came from.\n"
             + write_tree(nest(self.values()), remark=_remark)
         )
 
 
 def why(settings: Settings, name: str) -> str:
-    """All that is known of one value: what each layer gave, the winning one first, and what the documents call it."""
+    """All that is known of one value.
+
+    What each layer gave, the winning one first, and what the documents call it.
+    """
     key = all_keys()[name]
     lines = [f"{name} = {show(settings.value(name))}", f"  {key.help}"]
     lines += [
-        f"  {one.layer:12s} {show(one.value):20s} {one.where}"
-        for one in reversed(settings.origins[name])
+        f"  {origin.layer:12s} {show(origin.value):20s} {origin.where}"
+        for origin in reversed(settings.origins[name])
     ]
     lines[2] += "  <- this one"
     if fact := settings.site.facts.get(f"defaults.{name}"):
@@ -150,16 +170,16 @@ def key_meant(key: str) -> str:
     if name in all_keys():
         return name
     if name in sections():
-        inside = [other for other in all_keys() if other.startswith(f"{name}.")]
+        inside = [inner_key for inner_key in all_keys() if inner_key.startswith(f"{name}.")]
         raise ParamsError(f"{name} is a section. Ask for one of its keys: {', '.join(inside)}.")
     ours, near = right_name(path)
     if ours in all_keys():
         return ours
     if ours or near:
-        meant = f"Did you mean {ours or near}?"
+        hint = f"Did you mean {ours or near}?"
     else:
-        meant = f"The sections are {', '.join(sections())}."
-    raise ParamsError(f"There is no key {key}. {meant}")
+        hint = f"The sections are {', '.join(sections())}."
+    raise ParamsError(f"There is no key {key}. {hint}")
 
 
 STAGE = "{stage}"
@@ -167,7 +187,10 @@ STAGE = "{stage}"
 
 
 def with_shared_folder(site: Site, run: Run) -> Site:
-    """The site with the run's shared folder, image and launcher; {stage} stays where no folder was given."""
+    """The site with the run's shared folder, image and launcher.
+
+    {stage} stays where no folder was given.
+    """
     stage = run.jobs.stage.rstrip("/") if run.jobs.stage else STAGE
     chosen = run.jobs.launcher
     container = dict(site.container)
@@ -214,7 +237,10 @@ def require_values(settings: Settings) -> None:
 
 
 def with_placeholders(settings: Settings) -> Settings:
-    """The same run with each missing required value marked in capitals, for a text that is read and not submitted."""
+    """Return the same run with each missing required value marked in capitals.
+
+    This is for a text that is read and not submitted.
+    """
     values = settings.values() | {key: placeholder(key) for key in missing_values(settings)}
     run = Run.model_validate(nest(values))
     return replace(settings, run=run, site=with_shared_folder(settings.site, run))

@@ -112,12 +112,12 @@ def compose(text: str, where: str, loader: type[Any] = CoreLoader) -> yaml.Node 
         node: yaml.Node | None = yaml.compose(text, Loader=loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
-        said = ", ".join(part for part in (error.context, error.problem) if part)
+        position = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
+        reason = ", ".join(part for part in (error.context, error.problem) if part)
         row = text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else ""
-        tab = "\\t" in said or "\t" in row[: len(row) - len(row.lstrip())]
+        tab = "\\t" in reason or "\t" in row[: len(row) - len(row.lstrip())]
         hint = " Indent with spaces, not with tabs." if tab else ""
-        raise ParamsError(f"{place}: is not YAML: {said}.{hint}") from error
+        raise ParamsError(f"{position}: is not YAML: {reason}.{hint}") from error
     except yaml.reader.ReaderError as error:
         lines = text[: error.position].split("\n")
         raise ParamsError(
@@ -139,7 +139,10 @@ def read_scalar(text: str) -> Any:
 
 
 def scalar_value(node: yaml.ScalarNode) -> Any:
-    """The value of a node read by `CoreLoader`; `ValueError` for an invalid number (`!!int abc`)."""
+    """The value of a node read by `CoreLoader`.
+
+    `ValueError` for an invalid number (`!!int abc`).
+    """
     name = node.tag.removeprefix(_TAG)
     if name not in ("null", "bool", "int", "float"):
         return str(node.value)
@@ -154,16 +157,19 @@ def scalars(
         yield path, node
     elif isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            here = (*path, str(key.value))
-            yield from scalars(key, here)
-            yield from scalars(value, here)
+            key_path = (*path, str(key.value))
+            yield from scalars(key, key_path)
+            yield from scalars(value, key_path)
     elif isinstance(node, yaml.SequenceNode):
         for item in node.value:
             yield from scalars(item, path)
 
 
 def _refuse_depth(text: str, where: str) -> None:
-    """Stop here before libyaml's composer recurses in C, where a thousand open brackets end the process."""
+    """Refuse text that is nested too deeply.
+
+    libyaml's composer recurses in C, where a thousand open brackets end the process.
+    """
     depth = 0
     for event in yaml.parse(text, Loader=CoreLoader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -174,7 +180,8 @@ def _refuse_depth(text: str, where: str) -> None:
             depth -= 1
         elif isinstance(event, yaml.AliasEvent):
             raise ParamsError(
-                f"{_at(where, event)}: *{event.anchor} repeats another value. Parameter files have no aliases: "
+                f"{_at(where, event)}: *{event.anchor} repeats another value. Parameter files have "
+                "no aliases: "
                 "write the value out."
             )
 
@@ -224,14 +231,15 @@ def _mapping(
                 f"{_at(where, key_node)}: a key must be one word, not a list or a mapping."
             )
         key = str(key_node.value)
-        here = (*path, key)
+        key_path = (*path, key)
         if key in values:
             rule = (
-                f"{'.'.join(here)} is given twice; first in line {lines[here]}. Keep one of them."
+                f"{'.'.join(key_path)} is given twice; first in line {lines[key_path]}. Keep one "
+                "of them."
             )
             raise ParamsError(f"{_at(where, key_node)}: {rule}")
-        lines[here] = key_node.start_mark.line + 1
-        values[key] = _convert(value_node, here, where, lines)
+        lines[key_path] = key_node.start_mark.line + 1
+        values[key] = _convert(value_node, key_path, where, lines)
     return values
 
 

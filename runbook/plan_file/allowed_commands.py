@@ -1,7 +1,10 @@
-"""Commands of run files that the person at this machine allowed: one a line, in a file that no run file can name.
+"""Commands of run files that the person at this machine allowed.
 
-A run file may come from anybody, and `training.alarm_command` in it is started on the training's node with the rights
-of whoever trains. It is started only if the very same text stands in this person's own file.
+One a line, in a file that no run file can name.
+
+A run file may come from anybody, and `training.alarm_command` in it is started on the training's
+node with the rights of whoever trains. It is started only if the very same text stands in this
+person's own file.
 """
 
 import os
@@ -17,7 +20,10 @@ def allowed_commands_file() -> Path:
 
 
 def is_allowed(command: str) -> bool:
-    """Whether the file has a line that is this command, word for word; a file that cannot be read allows nothing."""
+    """Whether the file has a line that is this command, word for word.
+
+    A file that cannot be read allows nothing.
+    """
     try:
         lines = allowed_commands_file().read_text(encoding="utf-8").split("\n")
     except (OSError, ValueError, RuntimeError):  # RuntimeError: an account without a home
@@ -28,13 +34,14 @@ def is_allowed(command: str) -> bool:
 def how_to_allow(command: str) -> str:
     """The shell's command that allows `command`, to be copied by someone who has read it.
 
-    Characters that are not seen are refused in a run file; a plan that was written by hand gets none of them here.
+    Characters that are not seen are refused in a run file; a plan that was written by hand gets
+    none of them here.
     """
-    shown = "".join(
+    lines_to_add = "".join(
         letter if unicodedata.category(letter)[0] != "C" else "?" for letter in command.strip()
     )
     path = allowed_commands_file()
     return (
-        f"mkdir -p {shlex.quote(str(path.parent))} && "
-        f"printf '%s\\n' {shlex.quote(shown)} >> {shlex.quote(str(path))}"
+        f"mkdir -p {shlex.quote(str(path.parent))} && printf '%s\\n' {shlex.quote(lines_to_add)} "
+        f">> {shlex.quote(str(path))}"
     )

@@ -1,4 +1,6 @@
-"""Names of checkpoints on disk: the only place that makes or reads them, for the trainer and for whoever watches it.
+"""Names of checkpoints on disk.
+
+The only place that makes or reads them, for the trainer and for whoever watches it.
 
     checkpoints/
       iter_0000050/                            whole: renamed after its metadata.json was written

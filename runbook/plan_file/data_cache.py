@@ -1,4 +1,7 @@
-"""Checksums of the cached order of the text: `checksums.json` next to the files, read by the trainer and by `verify`."""
+"""Checksums of the cached order of the text.
+
+`checksums.json` next to the files, read by the trainer and by `verify`.
+"""
 
 from __future__ import annotations
 
@@ -35,5 +38,5 @@ def read_checksums(folder: Path) -> dict[str, CachedFile]:
 
 def checksums_text(files: Mapping[str, CachedFile]) -> str:
     """Return the content of checksums.json."""
-    entries = {name: {"bytes": one.bytes, "sha256": one.sha256} for name, one in files.items()}
+    entries = {name: {"bytes": file.bytes, "sha256": file.sha256} for name, file in files.items()}
     return json.dumps({"schema": 1, "files": entries}, indent=1, sort_keys=True) + "\n"

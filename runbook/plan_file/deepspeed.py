@@ -28,7 +28,9 @@ def deepspeed_config(phase: PhasePlan, *, offload: bool = False) -> dict[str, An
 
 
 def bucket_elements(parameters: int, tensor: int) -> int:
-    """Gradients that are brought together at once: DeepSpeed takes memory for so many, however few a rank has.
+    """Gradients that are brought together at once.
+
+    DeepSpeed takes memory for so many, however few a rank has.
 
     >>> bucket_elements(51_696_640, 4), bucket_elements(12_853_626_880, 2)
     (12924160, 500000000)
@@ -47,7 +49,8 @@ def own_config(phase: PhasePlan) -> dict[str, Any]:
         phase.model.parameters, phase.parallel.tensor
     )
     if phase.parallel.pipeline > 1:
-        # Stages hand each other whole activations: cutting them over tensor ranks saves messages, not results.
+        # Stages hand each other whole activations: cutting them over tensor ranks saves messages,
+        # not results.
         content["pipeline"] = {"pipe_partitioned": False, "grad_partitioned": False}
     if "bf16" in content:
         content["bf16"]["check_grad_overflow"] = True  # else a NaN gradient goes into the weights
@@ -58,23 +61,24 @@ def problems(phase: PhasePlan) -> Iterator[str]:
     """Where the plan's configuration for DeepSpeed contradicts the plan's other values."""
     if not phase.deepspeed:
         return
-    given = phase.deepspeed
-    own = own_config(phase)
+    config = phase.deepspeed
+    planned_config = own_config(phase)
     keys = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_clipping")
-    values = {key: (given.get(key), own[key]) for key in keys}
+    values = {key: (config.get(key), planned_config[key]) for key in keys}
     values["zero_optimization.stage"] = (
-        _within(given, "zero_optimization", "stage", 0),
+        _within(config, "zero_optimization", "stage", 0),
         phase.parallel.zero_stage,
     )
     for key in ("fp16", "bf16"):
         values[f"{key}.enabled"] = (
-            _within(given, key, "enabled", False),
+            _within(config, key, "enabled", False),
             phase.precision.format == key,
         )
     for key, (configured, planned) in values.items():
         if configured != planned:
             yield (
-                f"deepspeed.{key}: {json.dumps(configured)}, but the rest of the plan means {json.dumps(planned)}; "
+                f"deepspeed.{key}: {json.dumps(configured)}, but the rest of the plan means "
+                f"{json.dumps(planned)}; "
                 f"make the plan again"
             )
 

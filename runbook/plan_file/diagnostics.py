@@ -1,4 +1,7 @@
-"""Rules as data: what a rule is about, the values, and the keys to change. Text is made here alone."""
+"""Rules as data: what a rule is about, the values, and the keys to change.
+
+Text is made here alone.
+"""
 
 from __future__ import annotations
 

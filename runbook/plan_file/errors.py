@@ -4,9 +4,13 @@ FINISHED = 0
 FAILED = 1
 REFUSED = 2
 CANNOT_REHEARSE = 3
-"""Of `python -m runbook.training.rehearsal`: what is installed here cannot say whether the job would work."""
+"""Of `python -m runbook.training.rehearsal`: what is installed here cannot say whether the job
+would work.
+"""
 STOPPED = 75
-"""Saved and stopped by a signal or by the time limit: the same command goes on from there (EX_TEMPFAIL)."""
+"""Saved and stopped by a signal or by the time limit: the same command goes on from there
+(EX_TEMPFAIL).
+"""
 
 
 class TrainingError(Exception):

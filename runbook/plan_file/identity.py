@@ -17,10 +17,12 @@ _DECAY = "learning_rate.decay_samples"
 
 
 def fingerprint(phase: PhasePlan) -> str:
-    """Sha256 of what decides the losses but for rounding: weights, data order, steps, rates, number format.
+    """Sha256 of what decides the losses but for rounding.
 
-    Left out: engine, parallel cut and micro-batch, which only change the rounding and may change on a resume, and
-    names, folders, logging, evaluation, sampling.
+    Weights, data order, steps, rates, number format.
+
+    Left out: engine, parallel cut and micro-batch, which only change the rounding and may change on
+    a resume, and names, folders, logging, evaluation, sampling.
     """
     data = phase.data
     files = {"validation": _names(data.validation), "test": _names(data.test)}
@@ -41,9 +43,12 @@ def fingerprint(phase: PhasePlan) -> str:
 
 
 def recipe(phase: PhasePlan) -> dict[str, Any]:
-    """Every value that a resume must not change, and the length, flat: each under its key in plan.json.
+    """Every value that a resume must not change, and the length, flat.
 
-    Without what a checkpoint has in its own state (the loss scale) and what no step learns from (held-out files).
+    Each under its key in plan.json.
+
+    Without what a checkpoint has in its own state (the loss scale) and what no step learns from
+    (held-out files).
     """
     content: dict[str, Any] = {"seed": phase.seed}
     for section, values in _sections(phase).items():
@@ -52,26 +57,30 @@ def recipe(phase: PhasePlan) -> dict[str, Any]:
     return content
 
 
-def differences(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Differences of two recipes that make it another training, and those that do not; each with both values.
+def differences(
+    saved: Mapping[str, Any], planned: Mapping[str, Any]
+) -> tuple[list[str], list[str]]:
+    """Differences of two recipes that make it another training, and those that do not.
+
+    Each with both values.
 
     >>> differences({"seed": 1, "duration.samples": 8}, {"seed": 2, "duration.samples": 16})
     (['seed 1 (plan: 2)'], ['duration.samples 8 (plan: 16)'])
     """
-    free = FREE + (_WARMUP,) * _warmup_follows(saved, wanted)
+    free = FREE + (_WARMUP,) * _warmup_follows(saved, planned)
     serious: list[str] = []
     harmless: list[str] = []
-    for key in sorted({*saved, *wanted}):
-        before = saved.get(key)
-        now = wanted.get(key)
-        if before != now:
-            text = f"{key} {shown(before, 80)} (plan: {shown(now, 80)})"
+    for key in sorted({*saved, *planned}):
+        saved_value = saved.get(key)
+        planned_value = planned.get(key)
+        if saved_value != planned_value:
+            text = f"{key} {shown(saved_value, 80)} (plan: {shown(planned_value, 80)})"
             (harmless if key in free else serious).append(text)
     return serious, harmless
 
 
 def same_training(before: PhasePlan, now: PhasePlan) -> bool:
-    """Whether `now` goes on with the training of `before`, however long it is and however it is cut.
+    """Return whether `now` continues the training of `before`, whatever its length and layout.
 
     The padding of the vocabulary depends on the cut; the trainer keeps that of its checkpoint.
     """
@@ -81,13 +90,19 @@ def same_training(before: PhasePlan, now: PhasePlan) -> bool:
 
 
 def step_inputs(phase: PhasePlan) -> dict[str, Any]:
-    """What a finished step of training depends on: all but places, intervals of saving, and limits."""
+    """What a finished step of training depends on.
+
+    All but places, intervals of saving, and limits.
+    """
     left_out = ("log", "checkpoint", "limits", "fingerprint")
     return {key: value for key, value in as_json(phase).items() if key not in left_out}
 
 
 def layout_inputs(phase: PhasePlan) -> dict[str, Any]:
-    """What memory, work and messages of a step depend on: neither data, nor rates, nor how long it goes on."""
+    """What memory, work and messages of a step depend on.
+
+    Neither data, nor rates, nor how long it goes on.
+    """
     left_out = (
         "phase",
         "seed",
@@ -102,7 +117,10 @@ def layout_inputs(phase: PhasePlan) -> dict[str, Any]:
 
 
 def _sections(phase: PhasePlan) -> dict[str, Any]:
-    """What decides the losses and may not change on a resume; files count by their names, not by their folders."""
+    """What decides the losses and may not change on a resume.
+
+    Files count by their names, not by their folders.
+    """
     model = as_json(phase.model)
     for key in ("name", "label", "parameters"):
         del model[key]
@@ -133,9 +151,12 @@ def _names(sources: tuple[Source, ...]) -> list[list[Any]]:
     return [[source.weight, PurePosixPath(source.prefix).name, *text] for source in sources]
 
 
-def _warmup_follows(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether the warm-up is the same share of another decay but for rounding: then it only follows the length."""
-    before, now = ([values.get(key) for key in (_WARMUP, _DECAY)] for values in (saved, wanted))
+def _warmup_follows(saved: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
+    """Whether the warm-up is the same share of another decay but for rounding.
+
+    Then it only follows the length.
+    """
+    before, now = ([values.get(key) for key in (_WARMUP, _DECAY)] for values in (saved, planned))
     if not all(isinstance(value, int) for value in (*before, *now)) or not before[1]:
         return False
     ratio = now[1] / before[1]

@@ -1,4 +1,7 @@
-"""JSON of frozen dataclasses: written with their computed values, read strictly, every problem found in one go."""
+"""JSON of frozen dataclasses.
+
+Written with their computed values, read strictly, every problem found in one go.
+"""
 
 import dataclasses
 import functools
@@ -12,9 +15,13 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from runbook.plan_file.errors import RefusedError
 
 OPTIONAL = {"optional": True}
-"""Metadata of a field that may be missing in JSON; all others must be there, whatever their default."""
+"""Metadata of a field that may be missing in JSON; all others must be there, whatever their
+default.
+"""
 OMIT_DEFAULT = {"optional": True, "omit_default": True}
-"""Metadata of a field that JSON has only where it is not the default: plans without it keep their text."""
+"""Metadata of a field that JSON has only where it is not the default: plans without it keep their
+text.
+"""
 NOT_IN_JSON = {"not_in_json": True}
 """Metadata of a field that only the program has."""
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
@@ -43,7 +50,10 @@ def as_line(record: Mapping[str, object]) -> bytes:
 
 
 def as_json(value: Any) -> Any:
-    """Plain values: records as dicts, with the properties that their `COMPUTED` names; tuples as lists."""
+    """Plain values: records as dicts, with the properties that their `COMPUTED` names.
+
+    Tuples as lists.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         content = {}
         for key, member in _members(type(value)).items():
@@ -65,9 +75,12 @@ def as_json(value: Any) -> Any:
 
 
 def from_json(kind: type[Record], content: Any, *, name: str, failure: str) -> Record:
-    """A record of this kind; `RefusedError` lists every unknown key, missing key and ill-typed value.
+    """A record of this kind.
 
-    `name` stands for the record in a problem with it as a whole, `failure` is the first line of the error.
+    `RefusedError` lists every unknown key, missing key and ill-typed value.
+
+    `name` stands for the record in a problem with it as a whole, `failure` is the first line of the
+    error.
     """
     problems: list[str] = []
     record: Record = _record(kind, content, "", name, problems)

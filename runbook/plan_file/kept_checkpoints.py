@@ -1,4 +1,7 @@
-"""How many checkpoints are on the disk at once: the newest, those that are kept for ever, the one being written."""
+"""How many checkpoints are on the disk at once.
+
+The newest, those that are kept for ever, the one being written.
+"""
 
 import math
 
@@ -11,7 +14,9 @@ def keeps_for_ever(checkpoint: Checkpoint, iteration: int) -> bool:
 
 
 def most_at_once(checkpoint: Checkpoint, iterations: int) -> int:
-    """Most checkpoints at once, while the last iteration is saved: a new one is whole before an old one is deleted.
+    """Most checkpoints at once, while the last iteration is saved.
+
+    A new one is whole before an old one is deleted.
 
     >>> most_at_once(Checkpoint("checkpoints", interval=10, keep=2), 100)
     3

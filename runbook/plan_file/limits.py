@@ -103,13 +103,19 @@ def check(phase: PhasePlan, world_size: int, *, fp16: bool) -> None:
 
 
 def _out_of_range(phase: PhasePlan) -> Iterator[str]:
-    """One sentence for each value that is outside its range; none of them is a number where NaN is given."""
-    for words, (holds, keys) in _RANGES.items():
+    """One sentence for each value that is outside its range.
+
+    NaN is outside every range.
+    """
+    for range_text, (holds, keys) in _RANGES.items():
         for key in keys:
             if not holds(value := attrgetter(key.replace("global", "global_"))(phase)):
-                yield f"{key}: {value} is not {words}"
+                yield f"{key}: {value} is not {range_text}"
     if phase.learning_rate.minimum > phase.learning_rate.peak:
-        yield f"learning_rate.minimum: {phase.learning_rate.minimum} is above the peak {phase.learning_rate.peak}"
+        yield (
+            f"learning_rate.minimum: {phase.learning_rate.minimum} is above the peak "
+            f"{phase.learning_rate.peak}"
+        )
 
 
 def _layout(phase: PhasePlan, world_size: int) -> Iterator[str]:
@@ -117,16 +123,21 @@ def _layout(phase: PhasePlan, world_size: int) -> Iterator[str]:
     ranks = parallel.tensor * parallel.pipeline * parallel.context * parallel.data
     if parallel.world_size != ranks:
         yield (
-            f"parallel: tensor {parallel.tensor} x pipeline {parallel.pipeline} x context {parallel.context} x "
-            f"data {parallel.data} is {ranks} ranks, not world_size {parallel.world_size}"
+            f"parallel: tensor {parallel.tensor} x pipeline {parallel.pipeline} x context "
+            f"{parallel.context} x data {parallel.data} is {ranks} ranks, not world_size "
+            f"{parallel.world_size}"
         )
     elif world_size != ranks:
         yield (
-            f"{world_size} ranks were started, but the plan is for {ranks} (tensor {parallel.tensor} x pipeline "
-            f"{parallel.pipeline} x data {parallel.data}): start {ranks}, or make a plan for {world_size}"
+            f"{world_size} ranks were started, but the plan is for {ranks} (tensor "
+            f"{parallel.tensor} x pipeline {parallel.pipeline} x data {parallel.data}): start "
+            f"{ranks}, or make a plan for {world_size}"
         )
     if phase.model.padded_vocabulary % parallel.tensor:
-        yield f"model.padded_vocabulary {phase.model.padded_vocabulary} does not divide by tensor {parallel.tensor}"
+        yield (
+            f"model.padded_vocabulary {phase.model.padded_vocabulary} does not divide by tensor "
+            f"{parallel.tensor}"
+        )
     rules = chain(
         shape_rules(phase.model, parallel, phase.model.name),
         engine_rules(phase.engine, parallel.zero_stage, phase.precision.format),
@@ -145,15 +156,24 @@ def _shape(phase: PhasePlan) -> Iterator[str]:
     if model.hidden % model.heads:
         yield f"model.hidden {model.hidden} does not divide by heads {model.heads}"
     elif model.position_embedding == "rope" and model.hidden // model.heads % 2:
-        yield f"model.position_embedding rope turns pairs of numbers, and a head has {model.hidden // model.heads}"
+        yield (
+            "model.position_embedding rope turns pairs of numbers, and a head has "
+            f"{model.hidden // model.heads}"
+        )
     if model.vocabulary > model.padded_vocabulary:
-        yield f"model.vocabulary {model.vocabulary} is larger than padded_vocabulary {model.padded_vocabulary}"
+        yield (
+            f"model.vocabulary {model.vocabulary} is larger than padded_vocabulary "
+            f"{model.padded_vocabulary}"
+        )
     outside = [token for token in phase.sampling.prompt_ids if not 0 <= token < model.vocabulary]
     if outside:
         yield f"sampling.prompt_ids: {outside[0]} is not below the vocabulary of {model.vocabulary}"
     room = model.positions - len(phase.sampling.prompt_ids)
     if phase.sampling.prompt_ids and phase.sampling.tokens > room:
-        yield f"sampling.tokens {phase.sampling.tokens} after the prompt is more than the {room} positions left"
+        yield (
+            f"sampling.tokens {phase.sampling.tokens} after the prompt is more than the {room} "
+            "positions left"
+        )
 
 
 def _batch(phase: PhasePlan) -> Iterator[str]:
@@ -162,12 +182,13 @@ def _batch(phase: PhasePlan) -> Iterator[str]:
     if batch.global_ != batch.micro * data * batch.num_microbatches:
         yield (
             f"batch.global {batch.global_} is not micro {batch.micro} x data {data} x "
-            f"num_microbatches {batch.num_microbatches} = {batch.micro * data * batch.num_microbatches}"
+            f"num_microbatches {batch.num_microbatches} = "
+            f"{batch.micro * data * batch.num_microbatches}"
         )
     if phase.duration.samples != (samples := batch.samples_after(phase.duration.iterations)):
         yield (
-            f"duration.samples {phase.duration.samples} is not the {samples} that {phase.duration.iterations} "
-            "iterations take"
+            f"duration.samples {phase.duration.samples} is not the {samples} that "
+            f"{phase.duration.iterations} iterations take"
         )
 
 
@@ -181,10 +202,15 @@ def _not_here(phase: PhasePlan, fp16: bool) -> Iterator[str]:
         text = problem.render()
         yield f"{text.value}: {text.rule}: {text.remedy}"
     if phase.precision.fp8 != "none" and (phase.precision.format != "bf16" or on_deepspeed):
-        yield "precision.fp8: products in 8 bits go with precision bf16 and the engine megatron-core"
+        yield (
+            "precision.fp8: products in 8 bits go with precision bf16 and the engine megatron-core"
+        )
     if on_deepspeed:
         yield from deepspeed.problems(phase)
     if not 0 <= parallel.zero_stage <= 3:
         yield f"parallel.zero_stage {parallel.zero_stage}: ZeRO has the stages 0, 1, 2 and 3"
     if phase.precision.format == "fp16" and not fp16:
-        yield "precision.format fp16 needs a GPU: a CPU multiplies fp16 far slower than bf16 or fp32; use one of those"
+        yield (
+            "precision.format fp16 needs a GPU: a CPU multiplies fp16 far slower than bf16 or "
+            "fp32; use one of those"
+        )

@@ -1,4 +1,4 @@
-"""Where the ranks of a job keep their heartbeats, on each machine, and what its machines report of a hang."""
+"""Files of a job's ranks: their heartbeats on each machine, and the reports of a hang."""
 
 import contextlib
 import hashlib
@@ -18,7 +18,10 @@ SLOT_BYTES = 2**14  # of each rank in its machine's file
 
 
 def heartbeat_stem(ranks_folder: Path) -> Path:
-    """Path of a job's heartbeat files on this machine, up to the machine's first rank; in memory where it can be."""
+    """Path of a job's heartbeat files on this machine, up to the machine's first rank.
+
+    In memory where it can be.
+    """
     shared = Path("/dev/shm")
     folder = shared if os.access(shared, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
     digest = hashlib.sha256(os.fsencode(ranks_folder.resolve())).hexdigest()
@@ -46,7 +49,10 @@ def read_slots(content: bytes) -> list[dict[str, Any]]:
 
 
 def remove_leftovers() -> None:
-    """Remove heartbeats on this machine of jobs that were killed; those of a job that lives are never so old."""
+    """Remove heartbeats on this machine of jobs that were killed.
+
+    Those of a job that lives are never so old.
+    """
     for path in heartbeat_stem(Path()).parent.glob(f"runbook-{os.getuid()}-*"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > LEFTOVER_SECONDS:

@@ -1,4 +1,7 @@
-"""What a rehearsal counted of one rank: the trainer writes it, the planner prices the work, people read the rest."""
+"""What a rehearsal counted of one rank.
+
+The trainer writes it, the planner prices the work, people read the rest.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -22,9 +25,11 @@ class Work:
     chunk: int
     """Of the model, where a stage of an interleaved pipeline has several."""
     amounts: dict[str, int]
-    """`MATRIX`, `ATTENTION` (of all pairs of tokens), `MOVED` (bytes, by all kernels but attention) and `KERNELS`.
+    """`MATRIX`, `ATTENTION` (of all pairs of tokens), `MOVED` (bytes, by all kernels but attention)
+    and `KERNELS`.
 
-    And bytes of collectives by `group:operation:overlapped` or `:alone`: whether other work goes on meanwhile.
+    And bytes of collectives by `group:operation:overlapped` or `:alone`: whether other work goes on
+    meanwhile.
     """
 
 
@@ -57,7 +62,9 @@ class RehearsedRank:
     peak_bytes: int
     peak_moment: str
     parts: dict[str, int]
-    """Bytes of weights, gradients and optimizer, and of everything else at the peak (`activations`)."""
+    """Bytes of weights, gradients and optimizer, and of everything else at the peak
+    (`activations`).
+    """
     moments: dict[str, int]
     """Peak of each part of the step."""
     flops: int

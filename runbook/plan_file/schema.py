@@ -71,10 +71,12 @@ class Shape:
         return self.activation == "swiglu"
 
     def flops_per_sequence(self, *, attended: float = 1.0) -> float:
-        """Forward and backward pass over one sequence; for a GPT-3 shape 72 s l h^2 (1 + s/6h + V/12lh).
+        """Forward and backward pass over one sequence.
 
-        Megatron-LM's formula: `attended` is the share of all pairs of tokens whose attention scores are counted.
-        Recomputed activations are not counted.
+        For a GPT-3 shape 72 s l h^2 (1 + s/6h + V/12lh).
+
+        Megatron-LM's formula: `attended` is the share of all pairs of tokens whose attention scores
+        are counted. Recomputed activations are not counted.
         """
         s = self.sequence_length
         h = self.hidden
@@ -126,15 +128,17 @@ class PlannedParallel:
         >>> four.stage_layers(30), four.stage_layers(32)
         ((8, 8, 8, 6), ())
         """
-        own = {0: self.first_stage_layers, self.pipeline - 1: self.last_stage_layers}
+        end_stages = {0: self.first_stage_layers, self.pipeline - 1: self.last_stage_layers}
         if self.pipeline == 1 and (self.first_stage_layers or self.last_stage_layers):
             return ()
-        chosen = {stage: count for stage, count in own.items() if count}
-        left = layers - sum(chosen.values())
+        chosen = {stage: count for stage, count in end_stages.items() if count}
+        layers_to_share = layers - sum(chosen.values())
         others = self.pipeline - len(chosen)
-        if left % others if others else left:
+        if layers_to_share % others if others else layers_to_share:
             return ()
-        stages = tuple(chosen.get(stage, left // max(1, others)) for stage in range(self.pipeline))
+        stages = tuple(
+            chosen.get(stage, layers_to_share // max(1, others)) for stage in range(self.pipeline)
+        )
         if all(count > 0 and count % self.virtual_pipeline == 0 for count in stages):
             return stages
         return ()
@@ -165,7 +169,10 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Ramp:
-    """Batch ramp: `start` sequences, plus `increment` at a time over the first `samples`; start 0 means no ramp."""
+    """Batch ramp: `start` sequences, plus `increment` at a time over the first `samples`.
+
+    Start 0 means no ramp.
+    """
 
     start: int = 0
     increment: int = 0
@@ -208,7 +215,10 @@ class Batch:
         )
 
     def samples_after(self, iterations: int) -> int:
-        """Samples that this many steps from the beginning take; only the steps of the ramp are counted one by one."""
+        """Samples that this many steps from the beginning take.
+
+        Only the steps of the ramp are counted one by one.
+        """
         samples = 0
         for iteration in range(iterations):
             size = self.at(samples)
@@ -239,7 +249,10 @@ class Duration:
 
 @dataclass(frozen=True)
 class LearningRate:
-    """Linear warm-up from 0 to the peak, then the schedule down to the minimum at the end of the decay.
+    """A learning-rate schedule.
+
+    The rate warms up linearly from 0 to the peak, then decays to the minimum at the end of the
+    decay.
 
     >>> rate = LearningRate(peak=1.0, minimum=0.1, schedule="linear", warmup_samples=8, decay_samples=44)
     >>> [round(rate.at(samples), 3) for samples in (4, 8, 12, 28, 44, 84)]
@@ -253,7 +266,10 @@ class LearningRate:
     decay_samples: int
 
     def at(self, samples: int) -> float:
-        """Rate of the step whose last sample is the `samples`-th (Megatron's rule): the first step already learns."""
+        """Rate of the step whose last sample is the `samples`-th (Megatron's rule).
+
+        The first step already learns.
+        """
         if self.warmup_samples and samples <= self.warmup_samples:
             return self.peak * samples / self.warmup_samples
         if self.schedule == "constant":
@@ -300,7 +316,9 @@ class Source:
     weight: float
     prefix: str
     text: str = field(default="", metadata=OMIT_DEFAULT)
-    """Of a text that has several files: they share its weight by their tokens, which are counted when it is read."""
+    """Of a text that has several files: they share its weight by their tokens, which are counted
+    when it is read.
+    """
 
 
 @dataclass(frozen=True)
@@ -370,7 +388,9 @@ class Log:
 
 
 def exchange_interval(world_size: int) -> int:
-    """After how many steps the ranks exchange their times, so that a step has those of at most `RANKS_PER_STEP`.
+    """Return after how many steps the ranks exchange their times.
+
+    A step then has the times of at most `RANKS_PER_STEP` ranks.
 
     >>> exchange_interval(8), exchange_interval(1024), exchange_interval(10_000)
     (1, 8, 79)
@@ -428,7 +448,8 @@ class PhasePlan:
     sampling: Sampling
     fingerprint: str
     deepspeed: dict[str, Any] = field(default_factory=dict, metadata=OMIT_DEFAULT)
-    """DeepSpeed's own configuration, handed to it word for word; empty: made from the other values."""
+    """DeepSpeed's own configuration, handed to it word for word; empty: made from the other values.
+    """
     tuning: Tuning = field(default=Tuning(), metadata=OMIT_DEFAULT)
     root: Path = field(default=Path(), metadata=NOT_IN_JSON)
     """The folder of plan.json, which its relative paths start from."""
@@ -448,13 +469,16 @@ def read_plan(plan: Path, phase: str) -> PhasePlan:
         raise RefusedError(f"{plan} is not readable as JSON: {error}") from None
     phases = content.get("phases") if isinstance(content, dict) else None
     if not isinstance(phases, dict) or phase not in phases:
-        known = ", ".join(sorted(phases)) if isinstance(phases, dict) and phases else "none"
-        raise RefusedError(f"{plan} has no phase {phase!r} under 'phases' (it has: {known})")
+        phase_names = ", ".join(sorted(phases)) if isinstance(phases, dict) and phases else "none"
+        raise RefusedError(f"{plan} has no phase {phase!r} under 'phases' (it has: {phase_names})")
     return parse(phases[phase], plan.resolve().parent)
 
 
 def parse(content: Any, root: Path = Path()) -> PhasePlan:
-    """A phase from its JSON; `RefusedError` lists every unknown key, missing key and ill-typed value."""
+    """A phase from its JSON.
+
+    `RefusedError` lists every unknown key, missing key and ill-typed value.
+    """
     phase = from_json(
         PhasePlan, content, name="the phase", failure="plan.json cannot be trained from:"
     )

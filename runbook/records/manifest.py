@@ -353,7 +353,7 @@ DRAWN = (
 
 
 def changed_records(run_folder: Path) -> list[Finding]:
-    """Return the files that a report is drawn from and that were changed or lost after they were recorded.
+    """Return the sources of a report that were changed or lost after they were recorded.
 
     Empty where nothing was recorded yet. Only these are read, not the checkpoints and token files.
     """

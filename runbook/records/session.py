@@ -143,8 +143,8 @@ def start(settings: Settings, phase: str, run_folder: Path) -> Session:
     keeps one record at a time: cells that run from here on belong to this one.
     """
     key = (run_folder.absolute(), phase)
-    for other in _sessions.values():
-        other.close()
+    for open_session in _sessions.values():
+        open_session.close()
     session = _sessions.get(key)
     if session is None or session.is_over:
         session = _sessions[key] = Session(settings, phase, run_folder.absolute())
@@ -285,9 +285,9 @@ class Session:
             recorded_start = read_twin(path).started
         if self._is_open and recorded_start != self.started:
             raise RecordError(
-                f"{path} belongs to another execution of {self.phase}, begun {recorded_start}; this one "
-                f"began {self.started} and writes nothing over it. Go on in that notebook, or "
-                "begin anew here from the first cell."
+                f"{path} belongs to another execution of {self.phase}, begun {recorded_start}; "
+                f"this one began {self.started} and writes nothing over it. Go on in that "
+                "notebook, or begin anew here from the first cell."
             )
         write_twin(twin, path)
         self._is_open = True

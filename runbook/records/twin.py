@@ -78,8 +78,8 @@ class Twin:
         return not self.ended
 
 
-def open_twin(run: str, phase: str, started: str, project: Path, **known: Any) -> Twin:
-    """Return the twin of an execution that has not ended, with what is `known` of it already."""
+def open_twin(run: str, phase: str, started: str, project: Path, **known_fields: Any) -> Twin:
+    """Return the twin of an execution that has not ended, with the fields that are known already."""
     empty: dict[str, Any] = {"parameters": {}, "plan": {}, "results": {}, "checks": (), "cells": ()}
     return Twin(
         1,
@@ -92,7 +92,7 @@ def open_twin(run: str, phase: str, started: str, project: Path, **known: Any) -
         RUNNING,
         commit_of(project),
         versions(),
-        **(empty | known),
+        **(empty | known_fields),
     )
 
 
@@ -280,9 +280,9 @@ def commit_of(project: Path) -> str:
     # Looking must not take the index's lock from a commit that is being made.
     environment = {"GIT_OPTIONAL_LOCKS": "0"}
     try:
-        answer = shell.run(
+        finished = shell.run(
             ["git", "-c", trusted, *describe], cwd=project, env=environment, timeout=20
         )
     except ProgramError:
         return ""
-    return answer.out.strip()
+    return finished.out.strip()

@@ -154,8 +154,8 @@ def compare(runs: Sequence[RunFacts], tolerance: Tolerance | None = None) -> Com
         raise RecordError(f"A comparison needs at least two runs; {len(runs)} given.")
     base = runs[0]
     checks: list[Check] = []
-    for other in runs[1:]:
-        checks.extend(_checks(base, other, tolerance or Tolerance()))
+    for run in runs[1:]:
+        checks.extend(_checks(base, run, tolerance or Tolerance()))
     parameters = [run.parameters for run in runs]
     environments = [run.environment for run in runs]
     return Comparison(
@@ -204,7 +204,10 @@ def _differences(title: str, runs: Sequence[RunFacts], sides: Sequence[Row], sou
 
 
 def differing_rows(names: Sequence[str], sides: Sequence[Row]) -> list[Row]:
-    """Return a row for each key whose values are not the same on all sides: the key, and a value by name."""
+    """Return a row for each key whose values are not the same on all sides.
+
+    The key, and a value by name.
+    """
     keys = {key for side in sides for key in side}
     rows: list[Row] = []
     for key in sorted(keys):
@@ -215,9 +218,9 @@ def differing_rows(names: Sequence[str], sides: Sequence[Row]) -> list[Row]:
     return rows
 
 
-def _checks(base: RunFacts, other: RunFacts, allowed: Tolerance) -> list[Check]:
+def _checks(base: RunFacts, run: RunFacts, allowed: Tolerance) -> list[Check]:
     old = base.summary
-    new = other.summary
+    new = run.summary
     slower = f"not more than {allowed.tokens_per_second:.0%} lower than in {base.name}"
     larger = f"not more than {allowed.memory:.0%} higher than in {base.name}"
     skipped = f"{new.skipped}, {old.skipped} in {base.name}"
@@ -230,31 +233,31 @@ def _checks(base: RunFacts, other: RunFacts, allowed: Tolerance) -> list[Check]:
             allowed.tokens_per_second,
             -1,
         ),
-        _loss_check(base, other, allowed.last_loss),
+        _loss_check(base, run, allowed.last_loss),
         _check("memory (B)", old.memory_bytes, new.memory_bytes, larger, allowed.memory),
         judge("skipped steps", new.skipped <= old.skipped, skipped, "not more than before", ""),
     ]
-    return [replace(check, name=f"{other.name}: {check.name}") for check in checks]
+    return [replace(check, name=f"{run.name}: {check.name}") for check in checks]
 
 
-def _loss_check(base: RunFacts, other: RunFacts, allowed: float) -> Check:
+def _loss_check(base: RunFacts, run: RunFacts, allowed: float) -> Check:
     """Compare the losses at the number of tokens that both runs reached.
 
     Where one run is longer, its last loss says nothing about the other's.
     """
-    tokens = min(base.summary.consumed_tokens, other.summary.consumed_tokens)
-    before = loss_at(base.history, tokens)
-    now = loss_at(other.history, tokens)
+    tokens = min(base.summary.consumed_tokens, run.summary.consumed_tokens)
+    base_loss = loss_at(base.history, tokens)
+    run_loss = loss_at(run.history, tokens)
     name = "loss at equal tokens (nat/token)"
     rule = (
         f"not more than {allowed:.0%} higher than in {base.name}; "
         f"median of {LOSSES} up to {tokens:,} tokens"
     )
-    if before is None:
+    if base_loss is None:
         return Check(name, "unknown", f"{base.name} has no loss", rule)
-    if now is None:
-        return Check(name, "fail", f"no loss that is a number, {before:.4g} before", rule)
-    return _check(name, before, now, rule, allowed)
+    if run_loss is None:
+        return Check(name, "fail", f"no loss that is a number, {base_loss:.4g} before", rule)
+    return _check(name, base_loss, run_loss, rule, allowed)
 
 
 def loss_at(history: History, tokens: int) -> float | None:
@@ -268,11 +271,16 @@ def loss_at(history: History, tokens: int) -> float | None:
 
 
 def _check(
-    name: str, before: float | None, now: float | None, rule: str, allowed: float, sign: int = 1
+    name: str,
+    base_value: float | None,
+    run_value: float | None,
+    rule: str,
+    allowed: float,
+    sign: int = 1,
 ) -> Check:
     """Check that a number got worse by no more than a share; `sign` is -1 where more is better."""
-    if not before or now is None:
+    if not base_value or run_value is None:
         return Check(name, "unknown", "not known for both", rule)
-    change = now / before - 1
-    value = f"{now:.4g}, {before:.4g} before ({show_change(now / before)})"
+    change = run_value / base_value - 1
+    value = f"{run_value:.4g}, {base_value:.4g} before ({show_change(run_value / base_value)})"
     return judge(name, sign * change <= allowed, value, rule, "")

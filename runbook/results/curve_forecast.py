@@ -19,9 +19,9 @@ def forecast_of_run(folder: Path) -> CurveForecast:
     usable = [evaluation for evaluation in evaluations if math.isfinite(evaluation.loss)]
     if len(usable) < FEWEST_POINTS:
         raise DataError(
-            f"{folder.name} has {len(usable)} evaluations of its training so far, and a forecast needs {FEWEST_POINTS}. "
-            f"It evaluates every {plan.evaluation.interval} of {plan.duration.iterations} iterations "
-            f"(training.eval_interval)."
+            f"{folder.name} has {len(usable)} evaluations of its training so far, and a forecast "
+            f"needs {FEWEST_POINTS}. It evaluates every {plan.evaluation.interval} of "
+            f"{plan.duration.iterations} iterations (training.eval_interval)."
         )
     return forecast_curve(curve_of(plan, usable))
 
@@ -37,7 +37,10 @@ def curve_of(plan: PhasePlan, evaluations: list[ValidationLoss]) -> PartialCurve
 
 
 def decay_begins(learning_rate: LearningRate, samples: int) -> float:
-    """Return the share of the training after which the learning rate falls; 1 where it never does."""
+    """Return the share of the training after which the learning rate falls.
+
+    1 where it never does.
+    """
     if learning_rate.schedule == "constant":
         return 1.0
     return min(1.0, learning_rate.warmup_samples / samples)

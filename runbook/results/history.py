@@ -252,12 +252,12 @@ def _step(line: str, number: int) -> Step | None:
     """
     try:
         values = json.loads(line)
-        known = {key: values[key] for key in values.keys() & _STEP_TYPES.keys()}
-        if not _fits(known, _STEP_TYPES):
+        fields = {key: values[key] for key in values.keys() & _STEP_TYPES.keys()}
+        if not _fits(fields, _STEP_TYPES):
             return None
-        if known.get("iteration") is None or known.get("seconds") is None:
+        if fields.get("iteration") is None or fields.get("seconds") is None:
             return None
-        return Step(**known | {"line": number})
+        return Step(**fields | {"line": number})
     except (ValueError, AttributeError, TypeError):
         return None
 
@@ -301,11 +301,11 @@ def read_validation(path: Path) -> tuple[ValidationLoss, ...]:
     """
     evaluations: dict[int, ValidationLoss] = {}
     for values in read_lines(path):
-        known = {key: value for key, value in values.items() if key in _VALIDATION_TYPES}
-        if not _fits(known, _VALIDATION_TYPES) or known.get("iteration") is None:
+        fields = {key: value for key, value in values.items() if key in _VALIDATION_TYPES}
+        if not _fits(fields, _VALIDATION_TYPES) or fields.get("iteration") is None:
             continue
         numbers: dict[str, Any] = {}
-        for key, value in known.items():
+        for key, value in fields.items():
             numbers[key] = math.nan if value is None else value
         with contextlib.suppress(TypeError):  # a line that lacks a field
             evaluation = ValidationLoss(**numbers)
@@ -319,7 +319,7 @@ def read_events(path: Path, phase: str) -> tuple[Event, ...]:
     What came before it belongs to a training that was set aside.
     """
     events = [event for event in parse_events(read_lines(path)) if event.phase == phase]
-    begins = [place for place, event in enumerate(events) if event.name == "begun"]
+    begins = [index for index, event in enumerate(events) if event.name == "begun"]
     first = begins[-1] if begins else 0
     return tuple(events[first:])
 
@@ -333,11 +333,11 @@ def parse_events(lines: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
     ('saved', 5, 0.1)
     """
     for values in lines:
-        known = {
+        fields = {
             key: value for key, value in values.items() if key in _EVENT_TYPES and value is not None
         }
-        if "event" in values and _fits(known, _EVENT_TYPES):
-            yield Event(name=str(values["event"]), **known)
+        if "event" in values and _fits(fields, _EVENT_TYPES):
+            yield Event(name=str(values["event"]), **fields)
 
 
 def events_named(events: Iterable[Event], name: str) -> list[Event]:
@@ -375,9 +375,9 @@ _SCORE_TYPES: dict[str, tuple[type, ...]] = {
 
 def _is_score(row: Mapping[str, Any]) -> bool:
     """Return whether a line has what a score has; only `before` may be null."""
-    known = {key: row[key] for key in _SCORE_TYPES.keys() & row.keys()}
-    if len(known) < len(_SCORE_TYPES):
+    fields = {key: row[key] for key in _SCORE_TYPES.keys() & row.keys()}
+    if len(fields) < len(_SCORE_TYPES):
         return False
-    if known["after"] is None or known["samples"] is None:
+    if fields["after"] is None or fields["samples"] is None:
         return False
-    return _fits(known, _SCORE_TYPES)
+    return _fits(fields, _SCORE_TYPES)

@@ -1,4 +1,7 @@
-"""Nodes that were found bad, by site: with the evidence, until they are forgiven or the entry expires."""
+"""Nodes that were found bad, by site.
+
+With the evidence, until they are forgiven or the entry expires.
+"""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -36,7 +39,9 @@ LIFETIMES = {
     FoundBy.SLOW_RANK: 1 * DAY,
     FoundBy.PERSON: 30 * DAY,
 }
-"""Seconds after which an entry expires: a slow node is often another job's fault, a broken GPU waits for an engineer."""
+"""Seconds after which an entry expires: a slow node is often another job's fault, a broken GPU
+waits for an engineer.
+"""
 
 
 @dataclass(frozen=True)
@@ -83,8 +88,8 @@ def report_bad_nodes(
 def forgive_nodes(path: Path, nodes: Sequence[str]) -> list[str]:
     """Forgive nodes, or all where none is named; return those that had an entry."""
     now = time.time()
-    known = {entry.node for entry in read_bad_nodes(path, now)}
-    forgiven = sorted(known & set(nodes) if nodes else known)
+    listed = {entry.node for entry in read_bad_nodes(path, now)}
+    forgiven = sorted(listed & set(nodes) if nodes else listed)
     for node in forgiven:
         append_line(path, {"node": node, "forgiven": now, "by": user_name()})
     return forgiven
@@ -123,7 +128,10 @@ class Exclusion:
     why_kept: str = ""
 
     def as_text(self) -> str:
-        """Return what a person is told before the job is submitted. Empty where no node is known as bad."""
+        """Return what a person is told before the job is submitted.
+
+        Empty where no node is known as bad.
+        """
         lines = [f"Left out: {entry.describe()}" for entry in self.left_out]
         lines += [f"Known as bad, and not left out: {entry.describe()}" for entry in self.kept]
         if self.kept:
@@ -138,7 +146,10 @@ def choose_exclusion(
     if not entries:
         return Exclusion()
     if settings.site.scheduler != "slurm":
-        why = "PBS cannot leave out a node: ask the site to take it offline (pbsnodes -o), or name the hosts in select."
+        why = (
+            "PBS cannot leave out a node: ask the site to take it offline (pbsnodes -o), or name "
+            "the hosts in select."
+        )
         return Exclusion(kept=tuple(entries), why_kept=why)
     total = settings.site.hardware.nodes
     if total and total - len(entries) < nodes_wanted:

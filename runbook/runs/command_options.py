@@ -1,4 +1,7 @@
-"""Options that several commands share, with what their values stand for: a run's folder, a phase."""
+"""Options that several commands share, with what their values stand for.
+
+A run's folder, a phase.
+"""
 
 import math
 from collections.abc import Callable
@@ -54,11 +57,19 @@ def on_run_folder(command: Command) -> Command:
 
 
 def phase_option(
-    words: str, *names: str, default: str = "04-training"
+    help_text: str, *names: str, default: str = "04-training"
 ) -> Callable[[Command], Command]:
-    """An option that takes a phase, `--phase` for which of the two trainings; an unknown one is wrong usage."""
-    shown = {"default": default, "show_default": bool(default), "metavar": "PHASE", "help": words}
-    return click.option(*(names or ("--phase",)), callback=_phase_named, **shown)  # type: ignore[arg-type]
+    """An option that takes a phase, `--phase` for which of the two trainings.
+
+    An unknown one is wrong usage.
+    """
+    settings = {
+        "default": default,
+        "show_default": bool(default),
+        "metavar": "PHASE",
+        "help": help_text,
+    }
+    return click.option(*(names or ("--phase",)), callback=_phase_named, **settings)  # type: ignore[arg-type]
 
 
 def _phase_named(_: click.Context, option: click.Parameter, word: str) -> str:

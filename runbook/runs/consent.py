@@ -1,4 +1,4 @@
-"""Commands that a run file wants to have started, and whether the person at this machine allowed them."""
+"""Commands that a run file asks for, and whether the person at this machine allowed them."""
 
 from runbook.core.checks import Check, judge
 from runbook.core.table import Table
@@ -23,9 +23,10 @@ def command_checks(settings: Settings) -> list[Check]:
             ALARM_COMMAND,
             is_allowed(command),
             f"{command} ({where})",
-            f"a command of a run file is started only if you allowed it in {allowed_commands_file()}",
-            "Until then alarms are not sent to it. It runs on the training's node with your rights: if you wrote or "
-            f"read it, {how_to_allow(command)}",
+            "a command of a run file is started only if you allowed it in "
+            f"{allowed_commands_file()}",
+            "Until then alarms are not sent to it. It runs on the training's node with your "
+            f"rights: if you wrote or read it, {how_to_allow(command)}",
             otherwise="warn",
         )
     ]

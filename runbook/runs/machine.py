@@ -27,9 +27,12 @@ CPU_FACTS = Path("/proc/cpuinfo")
 
 
 def measure_machine(site: Site) -> Machine | None:
-    """Cores, memory and matrix instructions of this machine; None where the jobs run on another one.
+    """Cores, memory and matrix instructions of this machine.
 
-    Free disk space changes by the minute and is therefore no part of a plan: 01-environment asks for it.
+    None where the jobs run on another one.
+
+    Free disk space changes by the minute and is therefore no part of a plan: 01-environment asks
+    for it.
     """
     if site.scheduler != "local":
         return None
@@ -43,9 +46,12 @@ def make_plan_here(settings: Settings, measured: Calibrations | None = None) -> 
 
 
 def tokenizer_checks(settings: Settings) -> list[Check]:
-    """Whether the tokenizer's file fits both models; nothing for GPT-2, which the plan knows, and for made-up text.
+    """Whether the tokenizer's file fits both models.
 
-    A file that is not at hand, such as one on the cluster, is `unknown` here; 02-data compares again.
+    Nothing for GPT-2, which the plan knows, and for made-up text.
+
+    A file that is not at hand, such as one on the cluster, is `unknown` here; 02-data compares
+    again.
     """
     name = settings.run.data.tokenizer
     is_mock = all(text.dataset.kind == "mock" for text in settings.texts)
@@ -65,7 +71,10 @@ def tokenizer_checks(settings: Settings) -> list[Check]:
 
 
 def machine_identity(site: Site) -> str:
-    """Which machine a measured speed belongs to: this one's CPU and cores or GPUs, or the site's devices."""
+    """Which machine a measured speed belongs to.
+
+    This one's CPU and cores or GPUs, or the site's devices.
+    """
     if site.scheduler != "local":
         return f"{site.site}: {site.hardware.device}"
     if site.hardware.device != "cpu":
@@ -95,7 +104,9 @@ def _cpu_fact(path: Path, name: str) -> str:
 def keep_calibration(
     settings: Settings, plan: Plan, folder: Path, history: History, *, warned: bool = False
 ) -> Calibration | None:
-    """Write what the smoke test measured against its plan; None where too few steps were timed or nothing planned.
+    """Write what the smoke test measured against its plan.
+
+    None where too few steps were timed or nothing planned.
 
     `warned`: a check of the test did not pass, so that its times are no measure for other runs.
     """
@@ -125,23 +136,28 @@ def keep_calibration(
 
 
 def known_calibrations(settings: Settings, runs: Path) -> Calibrations:
-    """What the smoke tests of all runs in a folder measured; a file that cannot be read is passed over.
+    """What the smoke tests of all runs in a folder measured.
+
+    A file that cannot be read is passed over.
 
     A test that was warned of counts for its own run only.
     """
-    found = list[Calibration]()
+    usable = list[Calibration]()
     for path in sorted(runs.glob(f"*/{CALIBRATION_FILE}")):
         with contextlib.suppress(OSError, ValueError):
             calibration = read_calibration(json.loads(path.read_text(encoding="utf-8")))
             if calibration and (not calibration.warned or calibration.run == settings.name):
-                found.append(calibration)
-    return Calibrations(machine_identity(settings.site), tuple(found))
+                usable.append(calibration)
+    return Calibrations(machine_identity(settings.site), tuple(usable))
 
 
 def calibrations_of_run(settings: Settings, folder: Path) -> Calibrations:
-    """What this run's plan was made with, so that it stays the same; for a run without a plan, all that is known."""
+    """What this run's plan was made with, so that it stays the same.
+
+    For a run without a plan, all that is known.
+    """
     try:
-        kept = tuple(filter(None, read_plan_file(folder).calibration.values()))
+        planned = tuple(filter(None, read_plan_file(folder).calibration.values()))
     except RecordError:
         return known_calibrations(settings, folder.parent)
-    return Calibrations(machine_identity(settings.site), kept)
+    return Calibrations(machine_identity(settings.site), planned)

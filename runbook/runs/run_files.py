@@ -1,4 +1,7 @@
-"""The files of a run's folder: run.yaml, overrides.yaml, plan.json, fingerprints and done-marks of steps."""
+"""The files of a run's folder.
+
+They are run.yaml, overrides.yaml, plan.json, and the fingerprints and done-marks of steps.
+"""
 
 import hashlib
 import json
@@ -24,7 +27,8 @@ from runbook.records.manifest import note_files
 from runbook.tokens.tokenizer import load_tokenizer
 
 FREE_KEYS = ("training.smoke.waived_by", "training.rehearsal_waived_by")
-"""Keys that say who decided something, not what is done: they may change in a folder that exists."""
+"""Keys that say who decided something, not what is done: they may change in a folder that exists.
+"""
 ALARM_KEYS = ("training.alarm_webhook", "training.alarm_command")
 """Keys that say who is sent alarms: they may change in a folder that exists as well."""
 OVERRIDES = "overrides.yaml"
@@ -32,7 +36,10 @@ OVERRIDES = "overrides.yaml"
 
 
 def with_prompt_ids(settings: Settings, plan: Plan) -> Plan:
-    """The plan with the sample's prompt as token ids, as plan.json has it: the planner itself cannot tokenize."""
+    """The plan with the sample's prompt as token ids, as plan.json has it.
+
+    The planner itself cannot tokenize.
+    """
     phases = {}
     for name, phase in plan.phases.items():
         prompt = phase.sampling.prompt
@@ -42,7 +49,10 @@ def with_prompt_ids(settings: Settings, plan: Plan) -> Plan:
 
 
 def write_plan_file(settings: Settings, plan: Plan, folder: Path) -> None:
-    """Write run.yaml and plan.json where they are absent or say something else; unchanged files keep their date."""
+    """Write run.yaml and plan.json where they are absent or say something else.
+
+    Unchanged files keep their date.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     content = (
         json.dumps(with_prompt_ids(settings, plan).as_dict(), indent=1, ensure_ascii=False) + "\n"
@@ -61,27 +71,36 @@ def write_overrides(settings: Settings, folder: Path) -> None:
     """Keep what was given by hand, so that whoever opens the run again need not give it again."""
     values = given_by_hand(settings, GIVEN)
     if values:
-        head = f"# Given by hand, over the run file of {settings.run.run}; who opens this run again has it from here.\n"
+        head = (
+            f"# Given by hand, over the run file of {settings.run.run}; who opens this run again "
+            "has it from here.\n"
+        )
         _write_if_changed(folder / OVERRIDES, head + write_tree(nest(values)))
         note_files(folder, [folder / OVERRIDES])
 
 
 def given_by_hand(settings: Settings, layers: Collection[str]) -> dict[str, object]:
-    """Values from these layers, as they were written; without those that only make room for another length."""
-    found = {}
+    """Values from these layers, as they were written.
+
+    Without those that only make room for another length.
+    """
+    values = {}
     for key in settings.values():
         origin = settings.origins[key][-1]
         room = any(
-            key in group and any(settings.value(other) for other in group)
+            key in group and any(settings.value(alternative) for alternative in group)
             for group in EXCLUSIVE.values()
         )
         if origin.layer in layers and key not in FREE_KEYS and not (room and not origin.value):
-            found[key] = origin.value
-    return found
+            values[key] = origin.value
+    return values
 
 
 def read_plan_file(folder: Path) -> Plan:
-    """The plan in plan.json; `RecordError` names the file and the remedy where it is missing or broken."""
+    """The plan in plan.json.
+
+    `RecordError` names the file and the remedy where it is missing or broken.
+    """
     path = folder / "plan.json"
     if not path.exists():
         raise RecordError(f"{path} does not exist: run 00-plan first.")
@@ -94,30 +113,33 @@ def tokenizer_of(folder: Path) -> str:
 
 
 def changed_values(folder: Path, settings: Settings) -> list[tuple[str, Any, Any]]:
-    """Dotted keys whose values in the folder's run.yaml differ from those given now: (key, there, now).
+    """Dotted keys whose values in the folder's run.yaml differ from those given now.
 
-    A key that run.yaml lacks because it is older than the key counts only where somebody chose its value.
+    Each row is (key, there, now).
+
+    A key that run.yaml lacks because it is older than the key counts only where somebody chose its
+    value.
     """
     path = folder / "run.yaml"
     if not path.exists():
         return []
     try:
-        there = dotted(yaml.safe_load(path.read_text()))
+        written = dotted(yaml.safe_load(path.read_text()))
     except (ValueError, yaml.YAMLError) as error:
         raise RecordError(
             f"{path} cannot be read ({error}); it was written by runbook and changed later."
         ) from error
-    now = dotted(yaml.safe_load(settings.as_yaml()))
+    current = dotted(yaml.safe_load(settings.as_yaml()))
     built_in = {
         key for key, chain in settings.origins.items() if chain and chain[-1].layer == "built-in"
     }
     changes = []
-    for key in sorted(there.keys() | now.keys()):
+    for key in sorted(written.keys() | current.keys()):
         may_change = key in FREE_KEYS or key in ALARM_KEYS
-        is_newer_default = key not in there and key in built_in
-        if may_change or is_newer_default or there.get(key) == now.get(key):
+        is_newer_default = key not in written and key in built_in
+        if may_change or is_newer_default or written.get(key) == current.get(key):
             continue
-        changes.append((key, there.get(key, "(absent)"), now.get(key, "(absent)")))
+        changes.append((key, written.get(key, "(absent)"), current.get(key, "(absent)")))
     return changes
 
 
@@ -168,11 +190,11 @@ def write_mark(
     run_folder: Path, step: str, version: int, digest: str, outputs: Iterable[Path], **facts: Any
 ) -> None:
     """Write the done-mark, last and by rename; each output is read once for its checksum."""
-    made = tuple(
+    step_outputs = tuple(
         StepOutput(str(path.relative_to(run_folder)), path.stat().st_size, sha256_of(path))
         for path in sorted(outputs)
     )
-    mark = DoneMark(step, version, digest, time.time(), made, facts)
+    mark = DoneMark(step, version, digest, time.time(), step_outputs, facts)
     write_text(mark_path(run_folder, step), json.dumps(asdict(mark), indent=1) + "\n")
 
 
@@ -259,10 +281,12 @@ def outputs_status(
 def what_is_missing(
     run_folder: Path, step: str, digest: str = "", *, by_content: bool = True
 ) -> str:
-    """Why the step must run (again), or an empty string where it is done and its outputs are still the same.
+    """Return why the step must run (again).
 
-    Without a digest its inputs are not compared. Without `by_content` only the sizes of the outputs are: terabytes of
-    tokens take hours to read.
+    The text is empty where the step is done and its outputs are still the same.
+
+    Without a digest its inputs are not compared. Without `by_content` only the sizes of the outputs
+    are: terabytes of tokens take hours to read.
     """
     reading = Reading.EVERYTHING if by_content else Reading.SIZES
     return step_status(run_folder, step, digest, reading).as_text()
@@ -275,8 +299,9 @@ class ChangedOutputError(RecordError):
         self.step = step
         self.status = status
         super().__init__(
-            f"{step} is finished, and {status.as_text()}. Nothing is computed from it: the records stay as they are, and "
-            f"nothing was started. Restore the file from a copy (its checksum is in steps/{step}.json). {remedy}"
+            f"{step} is finished, and {status.as_text()}. Nothing is computed from it: the "
+            "records stay as they are, and nothing was started. Restore the file from a copy (its "
+            f"checksum is in steps/{step}.json). {remedy}"
         )
 
 

@@ -19,7 +19,10 @@ def runs_folder(project: Path) -> Path:
 
 @contextmanager
 def hold_run(folder: Path, what: str) -> Iterator[None]:
-    """Hold a run; nothing where `runbook run` holds it for this very notebook. A lock taken over is told."""
+    """Hold a run; nothing where `runbook run` holds it for this very notebook.
+
+    A lock taken over is told.
+    """
     if os.environ.get(HOLDER_VARIABLE) == str(folder):
         yield
         return

@@ -1,4 +1,7 @@
-"""The name of a run's folder, where a command takes the name of a run: `local--quick` for `local --as quick`."""
+"""The name of a run's folder, where a command takes the name of a run.
+
+`local--quick` for `local --as quick`.
+"""
 
 import re
 from dataclasses import dataclass
@@ -25,7 +28,9 @@ class NamedRun:
 
 
 def named_run(word: str, as_name: str = "") -> NamedRun:
-    """Return the run that a word names: a run's own name, or that of a folder which --as or a variant made.
+    """Return the run that a word names.
+
+    A run's own name, or that of a folder which --as or a variant made.
 
     `as_name` is what --as says. `ParamsError` where the word names a folder that --as would rename.
     """
@@ -39,7 +44,8 @@ def named_run(word: str, as_name: str = "") -> NamedRun:
     name = word.removeprefix(f"{stem}--")
     if as_name not in ("", name):
         raise ParamsError(
-            f"{word} is the folder of run {stem} under the name {name}, and --as {as_name} gives it another. "
+            f"{word} is the folder of run {stem} under the name {name}, and --as {as_name} gives "
+            "it another. "
             f"Leave --as out to go on with {word}, or name the run: {stem} --as {as_name}."
         )
     find_run_file(stem, project)

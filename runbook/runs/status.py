@@ -29,7 +29,10 @@ LIVING = (*ACTIVE, JobState.UNKNOWN)
 
 
 def run_folder(name: str, runs: Path | None = None) -> Path:
-    """The folder of a run given as its name, `RUN:VARIANT`, or a path; the nearest names where there is none."""
+    """The folder of a run given as its name, `RUN:VARIANT`, or a path.
+
+    The nearest names where there is none.
+    """
     if (Path(name) / "run.yaml").exists():
         return Path(name).absolute()
     root = runs or runs_folder(_project_of(name))
@@ -57,13 +60,19 @@ def job_folders(folder: Path) -> list[JobFolder]:
 def active_jobs(
     folder: Path, scheduler: Scheduler, states: Collection[JobState] = ACTIVE
 ) -> list[tuple[JobFolder, JobStatus]]:
-    """The jobs of a run that have not ended, or those in other states, with what is known of them now."""
-    found = [(job, scheduler.state(job)) for job in job_folders(folder)]
-    return [(job, status) for job, status in found if status.state in states]
+    """Return the jobs of a run in some states, with their present status.
+
+    Without `states` these are the jobs that have not ended.
+    """
+    job_states = [(job, scheduler.state(job)) for job in job_folders(folder)]
+    return [(job, status) for job, status in job_states if status.state in states]
 
 
 def _attempt(name: str) -> tuple[str, int, str]:
-    """Return what jobs are sorted by: phase, number of the attempt, and part of the phase's work."""
+    """Return what jobs are sorted by.
+
+    Phase, number of the attempt, and part of the phase's work.
+    """
     for phase in PHASES:
         if name == phase or name.startswith(f"{phase}-"):
             suffix = name[len(phase) + 1 :]
@@ -175,7 +184,7 @@ def _without_empty_columns(rows: Sequence[Row]) -> list[Row]:
     """Return the rows without the columns that are empty in every row."""
     filled_rows: list[Row] = []
     for row in rows:
-        filled = {key: value for key, value in row.items() if any(other[key] for other in rows)}
+        filled = {key: value for key, value in row.items() if any(any_row[key] for any_row in rows)}
         filled_rows.append(filled)
     return filled_rows
 
@@ -226,7 +235,10 @@ def _job_row(job: JobFolder, status: JobStatus) -> Row:
 
 
 def _nodes(job: JobFolder) -> str:
-    """Return the hosts that a job recorded, else the hosts where it began. Empty where neither is known."""
+    """Return the hosts that a job recorded, else the hosts where it began.
+
+    Empty where neither is known.
+    """
     if job.hostfile.exists():
         return ",".join(job.hostfile.read_text(encoding="utf-8").split())
     started = [job_folder.read_started(part) for part in element_folders(job) or [job]]
@@ -247,12 +259,18 @@ def _numbers(results: Mapping[str, object]) -> str:
 
 
 def _number(value: Any, form: str) -> str:
-    """A number as a table shows it; a loss that became `nan`, or what somebody wrote into a record, as it is there."""
+    """A number as a table shows it.
+
+    A loss that became `nan`, or what somebody wrote into a record, as it is there.
+    """
     return f"{value:{form}}" if isinstance(value, int | float) else str(value)
 
 
 def _queue_rows(scheduler: Scheduler, jobs: Iterable[JobFolder]) -> Sequence[Row]:
-    """Return what the queue says of the partitions of these jobs. Empty on a machine without one."""
+    """Return what the queue says of the partitions of these jobs.
+
+    Empty on a machine without one.
+    """
     partitions: set[str] = set()
     for job in jobs:
         partitions.update(read_job_request(job).partition.split(","))
@@ -277,12 +295,16 @@ def find_job(job_id: str, runs: Path | None) -> str:
             if _has_id(job, job_id.strip()):
                 return f"{path.parent.name}: {job.path}"
     raise JobError(
-        f"No run here submitted a job {job_id}; runbook status lists the runs, runbook status RUN their jobs."
+        f"No run here submitted a job {job_id}; runbook status lists the runs, runbook status RUN "
+        "their jobs."
     )
 
 
 def _has_id(job: JobFolder, word: str) -> bool:
-    """Whether a job has this id: as runbook says it (slurm-12), as the queue does (12, 12.server, 12_3, 12[3])."""
+    """Whether a job has this id.
+
+    As runbook says it (slurm-12), as the queue does (12, 12.server, 12_3, 12[3]).
+    """
     record = job_folder.read_record(job)
     started = job_folder.read_started(job)
     ids: set[str] = set()
@@ -300,8 +322,8 @@ def refuse_while_a_job_runs(folder: Path, scheduler: Scheduler) -> None:
     """Raise where a job of the run still writes to the files that are about to be moved."""
     for job, status in active_jobs(folder, scheduler):
         raise JobError(
-            f"{job.path} is {status.state} ({status.reason}); what it works on is not moved away. Wait until it "
-            f"has ended, or end it: runbook cancel {folder.name}."
+            f"{job.path} is {status.state} ({status.reason}); what it works on is not moved away. "
+            f"Wait until it has ended, or end it: runbook cancel {folder.name}."
         )
 
 
@@ -331,7 +353,10 @@ def _request_stop(job: JobFolder, scheduler: Scheduler) -> str:
 
 
 def show_log(run: str, runs: Path | None, *, follow: bool, say: Callable[[str], None]) -> None:
-    """Say what the newest job wrote to its out and err; `follow` goes on until the job has ended."""
+    """Say what the newest job wrote to its out and err.
+
+    `follow` goes on until the job has ended.
+    """
     folder = run_folder(run, runs)
     jobs = job_folders(folder)
     if not jobs:

@@ -1,4 +1,7 @@
-"""Where a huge document may be cut for a tokenizer, so that the ids of its pieces are those of the whole."""
+"""Cuts of a huge document for a tokenizer.
+
+A cut is exact if the ids of the pieces are those of the whole document.
+"""
 
 import json
 import re
@@ -13,11 +16,15 @@ FAST_PIECE = 4 << 20
 PIECE = 256 << 10
 """Characters for other encoders, which make Python objects of every token."""
 WINDOW = 2000
-"""Characters on either side of a border that are encoded together and apart, and must give the same ids."""
+"""Characters on either side of a border that are encoded together and apart, and must give the same
+ids.
+"""
 _BORDER = re.compile(r" [A-Za-z]+(?= [A-Za-z])")
 _CROSSES_BORDER = re.compile("[A-Za-z][\u0120\u2581 ]")
-"""A token with a letter before a space: as byte-level vocabularies (U+0120), SentencePiece (U+2581) or plain ones have
-it. Where no token is such, no merge and no best path reaches over the border, whatever comes before and after it."""
+"""A token with a letter before a space: as byte-level vocabularies (U+0120), SentencePiece (U+2581)
+or plain ones have it. Where no token is such, no merge and no best path reaches over the border,
+whatever comes before and after it.
+"""
 _FLAGS = ("lstrip", "rstrip", "single_word")
 
 
@@ -33,7 +40,10 @@ class TextCut(StrEnum):
 
 
 def cut_of(tokenizer: Tokenizer) -> TextCut:
-    """Return how texts may be cut for a tokenizer, by its vocabulary and by what it makes of the built-in edge texts."""
+    """Return how texts may be cut for a tokenizer.
+
+    Its vocabulary decides, and what it makes of the built-in edge texts.
+    """
     if _may_cross(tokenizer):
         return TextCut.NEVER
     for cut in (TextCut.BEFORE_SPACE, TextCut.INSTEAD_OF_SPACE):
@@ -45,11 +55,11 @@ def cut_of(tokenizer: Tokenizer) -> TextCut:
     return TextCut.NEVER
 
 
-def is_exact(encoder: Encoder, cut: TextCut, left: str, right: str) -> bool:
+def is_exact(encoder: Encoder, cut: TextCut, before: str, after: str) -> bool:
     """Return whether two texts, cut apart, have the ids that they have together."""
-    after = right.removeprefix(" ") if cut is TextCut.INSTEAD_OF_SPACE else right
-    together, _ = encoder.encode_batch([left + right])
-    apart, _ = encoder.encode_batch([left, after])
+    after_cut = after.removeprefix(" ") if cut is TextCut.INSTEAD_OF_SPACE else after
+    together, _ = encoder.encode_batch([before + after])
+    apart, _ = encoder.encode_batch([before, after_cut])
     return bool(together.tolist() == apart.tolist())
 
 
@@ -76,7 +86,10 @@ def cut_text(parts: Iterable[str], encoder: Encoder, cut: TextCut) -> Iterator[s
 
 
 def _border(text: str, start: int, encoder: Encoder, cut: TextCut) -> int:
-    """Return the end of the first piece that ends behind `start`; 0 where there is none in what is there so far."""
+    """Return the end of the first piece that ends behind `start`.
+
+    0 where there is none in what is there so far.
+    """
     for border in _BORDER.finditer(text, start):
         end = border.end()
         if len(text) - end < WINDOW:
@@ -87,7 +100,10 @@ def _border(text: str, start: int, encoder: Encoder, cut: TextCut) -> int:
 
 
 def _may_cross(tokenizer: Tokenizer) -> bool:
-    """Return whether a token of the vocabulary, or what the tokenizer does to a whole text, may reach over a border."""
+    """Return whether something may reach over a border between two pieces.
+
+    It may be a token of the vocabulary, or what the tokenizer does to a whole text.
+    """
     judge = tokenizer.judge
     if not isinstance(judge, HuggingFace):
         size = tokenizer.vocabulary

@@ -1,7 +1,7 @@
 """Megatron's indexed dataset: the .idx written as a stream, both files read by numpy memmap.
 
-A document is one sequence here; an empty document has no sequence and repeats its entry in the document index.
-`plan_file.token_index` has the layout.
+A document is one sequence here; an empty document has no sequence and repeats its entry in the
+document index. `plan_file.token_index` has the layout.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +21,8 @@ from runbook.plan_file.token_index import (
 )
 
 IndexPiece = tuple[NDArray[np.int32], NDArray[np.int64]]
-"""What one shard brings: lengths of its sequences, and the numbers of its empty documents, rising."""
+"""What one shard brings: lengths of its sequences, and the numbers of its empty documents, rising.
+"""
 TOKEN_DTYPES = {code: name for code, name in DTYPES.items() if "f" not in name}
 _STEP = 1 << 20
 _REMEDY = (
@@ -59,7 +60,9 @@ def write_index(
 
 
 class IndexedReader:
-    """Reads PREFIX.bin and PREFIX.idx without loading them; any garbage is a DataError, never a huge allocation.
+    """Reads PREFIX.bin and PREFIX.idx without loading them.
+
+    Any garbage is a DataError, never a huge allocation.
 
     Opening compares the header with the two file sizes; `verification.verify` looks at every entry.
     """
@@ -80,8 +83,9 @@ class IndexedReader:
         bin_bytes = _size(bin_path)
         if bin_bytes % self.dtype.itemsize:
             raise DataError(
-                f"{bin_path} has {bin_bytes} bytes, which is no multiple of the {self.dtype.itemsize} bytes of a "
-                f"token that {idx_path.name} names. The two do not belong together, or one was cut: make them again."
+                f"{bin_path} has {bin_bytes} bytes, which is no multiple of the "
+                f"{self.dtype.itemsize} bytes of a token that {idx_path.name} names. The two do "
+                "not belong together, or one was cut: make them again."
             )
         self.num_tokens = bin_bytes // self.dtype.itemsize
         self.tokens: NDArray[Any] = _map(bin_path, self.dtype.str, 0, self.num_tokens)
@@ -90,14 +94,16 @@ class IndexedReader:
         """The tokens of a sequence, as a view into the file."""
         if not 0 <= number < self.num_sequences:
             raise DataError(
-                f"{self.idx_path} has sequences 0 to {self.num_sequences - 1}; {number} was asked for"
+                f"{self.idx_path} has sequences 0 to {self.num_sequences - 1}; {number} was asked "
+                "for"
             )
         start = int(self.pointers[number]) // self.dtype.itemsize
         length = int(self.lengths[number])
         if int(self.pointers[number]) < 0 or length < 0 or start + length > self.num_tokens:
             raise DataError(
-                f"sequence {number} of {self.idx_path} points at tokens {start} to {start + length}, but "
-                f"{self.bin_path.name} has {self.num_tokens}: the index is broken, make both files again"
+                f"sequence {number} of {self.idx_path} points at tokens {start} to "
+                f"{start + length}, but {self.bin_path.name} has {self.num_tokens}: the index is "
+                "broken, make both files again"
             )
         return self.tokens[start : start + length]
 
@@ -105,11 +111,12 @@ class IndexedReader:
         """The tokens of a document (all its sequences); empty for an empty document."""
         if not 0 <= number < self.num_documents:
             raise DataError(
-                f"{self.idx_path} has documents 0 to {self.num_documents - 1}; {number} was asked for"
+                f"{self.idx_path} has documents 0 to {self.num_documents - 1}; {number} was asked "
+                "for"
             )
         first = int(self.document_index[number])
         last = int(self.document_index[number + 1])
-        sequences = [self.sequence(each) for each in range(first, last)]
+        sequences = [self.sequence(sequence) for sequence in range(first, last)]
         return np.concatenate(sequences) if sequences else self.tokens[:0]
 
     def steps(self, count: int) -> Iterator[slice]:
@@ -139,7 +146,8 @@ def read_header(path: Path) -> tuple[int, int, int]:
     promised = index_bytes(sequences, entries)
     if promised != size or entries < 1:
         raise DataError(
-            f"{path} has {size} bytes, but its header promises {sequences} sequences and {entries} document entries, "
+            f"{path} has {size} bytes, but its header promises {sequences} sequences and {entries} "
+            "document entries, "
             f"which take {promised}. {_REMEDY}"
         )
     return code, sequences, entries

@@ -1,4 +1,7 @@
-"""Tokenizers: GPT-2 from the shipped files, any tokenizer.json, SentencePiece; a fast encoder and its judge."""
+"""Tokenizers: GPT-2 from the shipped files, any tokenizer.json, SentencePiece.
+
+A fast encoder and its judge.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,10 @@ EOD_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<eod>"
 PROBES: tuple[str, ...] = tuple(
     json.loads(Path(__file__).with_name("probes.json").read_text(encoding="utf-8"))
 )
-"""Covers: contractions, runs of white space of every kind, digits, other scripts, combining marks, emoji, control and
-unassigned characters, the special token and parts of it, long runs without a space."""
+"""Covers: contractions, runs of white space of every kind, digits, other scripts, combining marks,
+emoji, control and unassigned characters, the special token and parts of it, long runs without a
+space.
+"""
 
 
 class Fastokens:
@@ -46,7 +51,10 @@ class Fastokens:
         self._tokenizer: Any = fastokens.Tokenizer.from_json_str(tokenizer_json)
 
     def encode_batch(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """All ids in a row, and len(texts) + 1 offsets: text i has ids[offsets[i] : offsets[i + 1]]."""
+        """Return all ids in a row, and len(texts) + 1 offsets.
+
+        Text i has ids[offsets[i] : offsets[i + 1]].
+        """
         import numpy as np
 
         ids, offsets = self._tokenizer.encode_batch_flat(texts, False, self._split)
@@ -98,7 +106,8 @@ class SentencePiece:
             import sentencepiece  # type: ignore[import-not-found,import-untyped,unused-ignore]
         except ImportError:
             raise DataError(
-                f"{model} is a SentencePiece model, and the package sentencepiece is not installed. "
+                f"{model} is a SentencePiece model, and the package sentencepiece is not "
+                "installed. "
                 "Install it (pip install sentencepiece), or give a Hugging Face tokenizer.json."
             ) from None
         self.name = f"sentencepiece {version('sentencepiece')}"
@@ -144,7 +153,10 @@ def _flat(lists: list[list[int]]) -> tuple[NDArray[np.uint32], NDArray[np.int64]
 def choose_encoder(
     kind: str, tokenizer_json: str, special_tokens: bool, name: str
 ) -> tuple[Encoder, HuggingFace]:
-    """The encoder for the work and the judge; fastokens is used only after it agreed on every probe."""
+    """The encoder for the work and the judge.
+
+    The package fastokens is used only after it agreed on every probe.
+    """
     try:
         judge = HuggingFace(tokenizer_json, special_tokens)
     except ImportError:
@@ -181,10 +193,12 @@ def compare(fast: Encoder, judge: Encoder, texts: list[str], where: str) -> None
 
 
 def use_one_thread() -> None:
-    """Keep both encoders' thread pool at one thread: the processes are the parallel part. Call before the first encode.
+    """Keep both encoders' thread pool at one thread: the processes are the parallel part.
 
-    The pool reads the variable once, at its first use, which is why it is taken back at once: jobs that this process
-    starts later must not inherit it.
+    Call before the first encode.
+
+    The pool reads the variable once, at its first use, which is why it is taken back at once: jobs
+    that this process starts later must not inherit it.
     """
     before = os.environ.get("RAYON_NUM_THREADS")
     os.environ["RAYON_NUM_THREADS"] = "1"
@@ -235,25 +249,29 @@ class Tokenizer:
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The text of each token alone; bytes that are part of a longer character become U+FFFD."""
         return [
-            self.judge.piece(each) if 0 <= each < self.vocabulary else _unknown([each])
-            for each in map(int, ids)
+            self.judge.piece(token_id) if 0 <= token_id < self.vocabulary else _unknown([token_id])
+            for token_id in map(int, ids)
         ]
 
     def end_of_document(self, name: str = "") -> int:
-        """The id put after each document: the named token, or the first known name that the vocabulary has."""
+        """The id put after each document.
+
+        The named token, or the first known name that the vocabulary has.
+        """
         for candidate in (name,) if name else EOD_NAMES:
             if (token_id := self.judge.token_id(candidate)) is not None:
                 return token_id
-        asked = f"has no token {name!r}" if name else f"has none of {', '.join(EOD_NAMES)}"
+        complaint = f"has no token {name!r}" if name else f"has none of {', '.join(EOD_NAMES)}"
         special = ", ".join(self.judge.special) or "none"
         raise DataError(
-            f"the tokenizer {self.name} {asked}, which would end each document; its special tokens: {special}. "
+            f"the tokenizer {self.name} {complaint}, which would end each document; its special "
+            f"tokens: {special}. "
             "Name the token (--eod-token), or choose --no-append-eod."
         )
 
 
 def _unknown(ids: Iterable[int]) -> str:
-    return "".join(f"<id {each}>" for each in ids)
+    return "".join(f"<id {token_id}>" for token_id in ids)
 
 
 def tokenizer_path(name: str) -> Path:
@@ -342,7 +360,8 @@ def _gpt2_json() -> str:
         "decoder": byte_level,
         "model": {"type": "BPE", "vocab": {}, "merges": merges},
     }
-    # The vocabulary is JSON already: reading and writing it again would take a tenth of what a start takes.
+    # The vocabulary is JSON already: reading and writing it again would take a tenth of what a
+    # start takes.
     return json.dumps(document).replace(
         '"vocab": {}', '"vocab": ' + content["vocab.json"].decode(), 1
     )
@@ -353,10 +372,13 @@ def tokenizer_files(name: str) -> dict[str, bytes]:
     if name == "gpt2":
         return {"tokenizer.json": _gpt2_json().encode()}
     path = tokenizer_path(name)
-    own = "tokenizer.model" if path.suffix == ".model" else "tokenizer.json"
-    others = [
-        path.with_name(other) for other in ("tokenizer_config.json", "special_tokens_map.json")
+    file_name = "tokenizer.model" if path.suffix == ".model" else "tokenizer.json"
+    settings_files = [
+        path.with_name(settings_file)
+        for settings_file in ("tokenizer_config.json", "special_tokens_map.json")
     ]
-    return {own: _content(path, name)} | {
-        other.name: other.read_bytes() for other in others if other.is_file()
+    return {file_name: _content(path, name)} | {
+        settings_file.name: settings_file.read_bytes()
+        for settings_file in settings_files
+        if settings_file.is_file()
     }

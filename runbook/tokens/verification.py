@@ -17,9 +17,10 @@ from runbook.tokens.tokenizer import load_tokenizer
 
 AGAIN = "Tokenize again: remove the two files and run the same command."
 ONE_SHORT = (
-    "The index counts one token too few for each document, as preprocess_data.py --append-eod of Megatron-DeepSpeed "
-    "(Microsoft's, LUMI's and ALCF's) writes it: it leaves out the end of the document that it wrote. A training reads "
-    "text that drifts against its documents and never reaches the last tokens. The .bin is right, the .idx is not; see "
+    "The index counts one token too few for each document, as preprocess_data.py --append-eod of "
+    "Megatron-DeepSpeed (Microsoft's, LUMI's and ALCF's) writes it: it leaves out the end of the "
+    "document that it wrote. A training reads text that drifts against its documents and never "
+    "reaches the last tokens. The .bin is right, the .idx is not; see "
     "docs/errors-in-the-documents.md, 32. " + AGAIN
 )
 """The remedy where the index is short by its number of documents."""
@@ -30,8 +31,8 @@ SAMPLED_DOCUMENTS = 2_000_000
 def verify(prefix: Path, *, checksums: bool = True) -> list[Check]:
     """Named checks of PREFIX_text_document.bin and .idx, each with its value and rule.
 
-    A broken file is a failed check, never an exception. Reads every byte once; `checksums=False` leaves the content
-    of the .bin out, for a look while other work runs.
+    A broken file is a failed check, never an exception. Reads every byte once; `checksums=False`
+    leaves the content of the .bin out, for a look while other work runs.
     """
     files = TokenFiles.existing(Path(prefix))
     rule = "the .idx is Megatron's and agrees with both file sizes"
@@ -39,7 +40,10 @@ def verify(prefix: Path, *, checksums: bool = True) -> list[Check]:
         reader = IndexedReader(files.bin, files.idx)
     except DataError as error:
         return [Check("header", "fail", str(error), rule, AGAIN)]
-    value = f"{reader.num_sequences:,} sequences, {reader.num_documents:,} documents, {reader.dtype.name}"
+    value = (
+        f"{reader.num_sequences:,} sequences, {reader.num_documents:,} documents, "
+        f"{reader.dtype.name}"
+    )
     checks = [Check("header", "pass", value, rule)]
     checks += _index_checks(reader)
     try:
@@ -67,7 +71,10 @@ def _index_checks(reader: IndexedReader) -> Iterator[Check]:
         wrong = np.flatnonzero(reader.pointers[part] != expected)
         if len(wrong) and not fault:
             first = int(wrong[0])
-            fault = f"sequence {part.start + first} at {reader.pointers[part][first]}, expected {expected[first]}"
+            fault = (
+                f"sequence {part.start + first} at {reader.pointers[part][first]}, expected "
+                f"{expected[first]}"
+            )
         total += int(lengths.sum())
     rule = "each sequence has at least one token"
     value = f"shortest {smallest}" if reader.num_sequences else "no sequence"
@@ -80,7 +87,8 @@ def _index_checks(reader: IndexedReader) -> Iterator[Check]:
         AGAIN,
     )
     value = f"{total:,} in the index, {reader.num_tokens:,} in the .bin"
-    # A document without text has an entry but no sequence, and one that was split into sentences has several.
+    # A document without text has an entry but no sequence, and one that was split into sentences
+    # has several.
     missing = reader.num_tokens - total
     is_one_short = missing > 0 and missing in (reader.num_sequences, reader.num_documents)
     remedy = ONE_SHORT if is_one_short else AGAIN
@@ -106,12 +114,19 @@ def _index_checks(reader: IndexedReader) -> Iterator[Check]:
 
 def _count_checks(reader: IndexedReader, manifest: Manifest) -> Iterator[Check]:
     """The index against the manifest, the input against the output."""
-    counted = f"{reader.num_documents:,} documents, {reader.num_sequences:,} sequences, {reader.num_tokens:,} tokens"
-    promised = f"{manifest.documents:,} documents, {manifest.sequences:,} sequences, {manifest.tokens:,} tokens"
+    counted = (
+        f"{reader.num_documents:,} documents, {reader.num_sequences:,} sequences, "
+        f"{reader.num_tokens:,} tokens"
+    )
+    promised = (
+        f"{manifest.documents:,} documents, {manifest.sequences:,} sequences, {manifest.tokens:,} "
+        "tokens"
+    )
     yield judge("counts", counted == promised, counted, f"as in the manifest: {promised}", AGAIN)
     out = manifest.documents + manifest.skipped_records + manifest.dropped
     value = (
-        f"{manifest.records:,} read, {manifest.documents:,} written, {manifest.skipped_records:,} bad, "
+        f"{manifest.records:,} read, {manifest.documents:,} written, {manifest.skipped_records:,} "
+        "bad, "
         f"{manifest.dropped:,} left out by choice"
     )
     yield judge(
@@ -168,9 +183,13 @@ def _content_checks(
 
 
 def _duplicates(reader: IndexedReader) -> Check:
-    """How many documents are the same, judged by their length and sixteen of their tokens, in a sample by content.
+    """Return how many documents are the same.
 
-    Whether a document is in the sample depends on its own tokens, so that copies are in it together.
+    In a sample by content, two documents count as the same if their length and sixteen of their
+    tokens agree.
+
+    Whether a document is in the sample depends on its own tokens, so that copies are in it
+    together.
     """
     interval = max(1, reader.num_sequences // SAMPLED_DOCUMENTS)
     signatures = []
@@ -178,8 +197,8 @@ def _duplicates(reader: IndexedReader) -> Check:
         lengths = reader.lengths[part].astype(np.int64)
         starts = reader.pointers[part] // reader.dtype.itemsize
         signature = lengths.astype(np.uint64)
-        for place in range(16):
-            at = np.clip(starts + lengths * place // 16, 0, max(0, reader.num_tokens - 1))
+        for sixteenth in range(16):
+            at = np.clip(starts + lengths * sixteenth // 16, 0, max(0, reader.num_tokens - 1))
             signature = (signature ^ reader.tokens[at].astype(np.uint64)) * np.uint64(
                 0x9E3779B97F4A7C15
             )
@@ -225,13 +244,16 @@ class DecodedDocument:
 def sample_documents(
     prefix: Path, count: int = 3, *, max_tokens: int = 200, numbers: list[int] | None = None
 ) -> list[DecodedDocument]:
-    """Documents spread evenly over the output (or the given ones), each cut after `max_tokens` tokens."""
+    """Return documents of the output, each cut after `max_tokens` tokens.
+
+    Without `numbers` they are spread evenly over the output.
+    """
     files = TokenFiles.existing(Path(prefix))
     reader = IndexedReader(files.bin, files.idx)
     tokenizer = load_tokenizer(str(read_manifest(prefix).tokenizer["name"]))
     if numbers is None:
         count = min(count, reader.num_documents)
-        numbers = [place * reader.num_documents // count for place in range(count)]
+        numbers = [index * reader.num_documents // count for index in range(count)]
     if not numbers:
         raise DataError(f"{files.idx} has no documents to show")
     documents = []

@@ -45,7 +45,8 @@ def _largest_id(content: bytes, path: Path) -> int:
         return max([*map(int, ids), *added])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
-            f"{path} is not a tokenizer.json of Hugging Face with model.vocab ({type(error).__name__}: {error})."
+            f"{path} is not a tokenizer.json of Hugging Face with model.vocab "
+            f"({type(error).__name__}: {error})."
         ) from None
 
 
@@ -61,37 +62,40 @@ def _count_pieces(content: bytes, path: Path) -> int:
 
 
 def _field_numbers(content: bytes) -> Iterator[int]:
-    """The number of each field at the top of a protobuf message; `IndexError` where it is cut off or is none."""
-    place = 0
-    while place < len(content):
-        key, place = _varint(content, place)
+    """The number of each field at the top of a protobuf message.
+
+    `IndexError` where it is cut off or is none.
+    """
+    position = 0
+    while position < len(content):
+        key, position = _varint(content, position)
         kind = key & 7
         if kind == _VARINT:
-            _, place = _varint(content, place)
+            _, position = _varint(content, position)
         elif kind == _FIXED_64:
-            place += 8
+            position += 8
         elif kind == _LENGTH:
-            length, place = _varint(content, place)
-            place += length
+            length, position = _varint(content, position)
+            position += length
         elif kind == _FIXED_32:
-            place += 4
+            position += 4
         else:
-            raise IndexError(place)
-        if place > len(content):
-            raise IndexError(place)
+            raise IndexError(position)
+        if position > len(content):
+            raise IndexError(position)
         yield key >> 3
 
 
-def _varint(content: bytes, place: int) -> tuple[int, int]:
+def _varint(content: bytes, position: int) -> tuple[int, int]:
     """A number of seven bits a byte, lowest first, and the place after it."""
     value = 0
     shift = 0
     while True:
-        byte = content[place]
-        place += 1
+        byte = content[position]
+        position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, place
+            return value, position
         shift += 7
         if shift > 63:
-            raise IndexError(place)
+            raise IndexError(position)

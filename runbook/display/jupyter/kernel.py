@@ -1,8 +1,8 @@
 """The edge to ipykernel: the only module that names what we use of its inside, and of IPython's.
 
     close = listen(listener)                the listener tells whether it dealt with a message
-    page_kernel() -> PageKernel | None      the kernel around us, which hears pages while a cell runs
-    lose_no_output()                        nothing that a cell prints is dropped
+    page_kernel() -> PageKernel | None      the kernel around us, which hears pages while a cell
+    runs lose_no_output()                        nothing that a cell prints is dropped
 
 A kernel answers one request after the other, so a click or a second run of a cell waits for the
 cell's end. ipykernel 7 receives messages in a thread of its own; there they can be looked at as
@@ -158,8 +158,8 @@ def read(message: Sequence[Any]) -> Message | None:
         content = json.loads(parts[at + 5])
     except (IndexError, ValueError):
         return None
-    known = isinstance(header, dict) and isinstance(content, dict)
-    return Message(parts[:at], header, content) if known else None
+    is_message = isinstance(header, dict) and isinstance(content, dict)
+    return Message(parts[:at], header, content) if is_message else None
 
 
 def pass_on(message: Sequence[Any], usual: Callable[[Sequence[Any]], Any]) -> Any:

@@ -1,6 +1,7 @@
 """A page that is opened again finds what a running cell shows, or what it showed at its end.
 
-    forget = show_to_new_pages(display_id, bundle, joined=None)   bundle() -> what the cell shows now
+    forget = show_to_new_pages(display_id, bundle, joined=None)   bundle() -> what the cell shows
+    now
 
 JupyterLab forgets a running cell's output when its page is closed, and a cell that is run again
 waits for the first run to end. So from the first call on, two questions of a page are answered

@@ -87,10 +87,13 @@ def as_text(actions: Actions) -> str:
 
 
 def _buttons(actions: Actions) -> tuple[Any, Clicks, TextFields]:
-    """A row of buttons with a line for what they say, what a click on each does, and the fields for texts."""
+    """Return a row of buttons, what a click on each of them does, and the fields for texts.
+
+    The row ends with a line for the answers.
+    """
     import ipywidgets
 
-    said = ipywidgets.HTML("", layout=ANSWER_LINE)
+    answer_line = ipywidgets.HTML("", layout=ANSWER_LINE)
     widgets = []
     clicks = Clicks()
     fields = TextFields()
@@ -107,15 +110,17 @@ def _buttons(actions: Actions) -> tuple[Any, Clicks, TextFields]:
             )
             fields[field.model_id] = field
             widgets.append(field)
-        clicks[button.model_id] = partial(_act, action, said, field, [])
+        clicks[button.model_id] = partial(_act, action, answer_line, field, [])
         button.on_click(lambda clicked: clicks[clicked.model_id]())
         widgets.append(button)
-    row = ipywidgets.HBox([*widgets, said], layout={"flex_flow": "row wrap"})
+    row = ipywidgets.HBox([*widgets, answer_line], layout={"flex_flow": "row wrap"})
     return row, clicks, fields
 
 
 def plain_buttons(comms: Iterable[str], actions: Actions, fields: Iterable[str] = ()) -> str:
-    """Buttons for a page that joined, by the ids of the connections that hear their clicks, and fields for texts.
+    """Return buttons and text fields as HTML, for a page that opened after the widgets were made.
+
+    `comms` are the ids of the connections that hear the clicks.
 
     `fields`: the ids of the connections that hear what is typed, in the order of the actions that
     take a text.
@@ -125,7 +130,7 @@ def plain_buttons(comms: Iterable[str], actions: Actions, fields: Iterable[str] 
     """
     of_texts = iter(fields)
     parts = []
-    for comm, (words, (_, command)) in zip(comms, actions.items(), strict=True):
+    for comm, (label, (_, command)) in zip(comms, actions.items(), strict=True):
         title = f"the same as: {command}"
         typed = ""
         if command.endswith(TYPED):
@@ -136,9 +141,9 @@ def plain_buttons(comms: Iterable[str], actions: Actions, fields: Iterable[str] 
                 'style="flex:1 1 12em;min-width:0;line-height:26px">'
             )
         parts.append(
-            f'<button type="button" class="jupyter-button" data-runbook-click="{escape(comm)}"'
-            f'{typed} title="{escape(title)}" '
-            f'style="padding:0 10px;line-height:28px;flex:0 0 auto">{escape(words)}</button>'
+            '<button type="button" class="jupyter-button" '
+            f'data-runbook-click="{escape(comm)}"{typed} title="{escape(title)}" style="padding:0 '
+            f'10px;line-height:28px;flex:0 0 auto">{escape(label)}</button>'
         )
     return f'<div style="display:flex;flex-wrap:wrap;gap:4px">{"".join(parts)}</div>'
 
@@ -178,7 +183,7 @@ def widget_bundle(widget: Any, text: str) -> dict[str, object]:
     }
 
 
-def _act(action: Callable[..., str], said: Any, field: Any, sent: list[str]) -> None:
+def _act(action: Callable[..., str], answer_line: Any, field: Any, sent: list[str]) -> None:
     """Start the action of a click, with the text that its field holds now.
 
     The text stays in the field: emptied from here, the field could lose what a person has typed
@@ -189,15 +194,17 @@ def _act(action: Callable[..., str], said: Any, field: Any, sent: list[str]) -> 
     if texts and texts == sent:
         return
     sent[:] = texts
-    Thread(target=_act_and_say, args=(action, texts, said, sent), daemon=True).start()
+    Thread(target=_act_and_say, args=(action, texts, answer_line, sent), daemon=True).start()
 
 
-def _act_and_say(action: Callable[..., str], texts: list[str], said: Any, sent: list[str]) -> None:
-    said.value = "..."
+def _act_and_say(
+    action: Callable[..., str], texts: list[str], answer_line: Any, sent: list[str]
+) -> None:
+    answer_line.value = "..."
     try:
-        said.value = escape(action(*texts))
+        answer_line.value = escape(action(*texts))
     except RunbookError as error:
-        said.value = escape(str(error))
+        answer_line.value = escape(str(error))
         sent.clear()
 
 
@@ -285,8 +292,8 @@ class Form:
 
     def changes(self) -> dict[str, str]:
         """The values a person changed, as they were written."""
-        now = {key: str(widget.value) for key, widget in self._inputs.items()}
-        return {key: value for key, value in now.items() if value != self._start[key]}
+        current_values = {key: str(widget.value) for key, widget in self._inputs.items()}
+        return {key: value for key, value in current_values.items() if value != self._start[key]}
 
     def _row(self, entry: Field) -> Any:
         import ipywidgets as widgets
@@ -304,21 +311,21 @@ class Form:
         if self._quiet:
             return
         changes = self.changes()
-        answer = self._consider(changes)
+        verdict = self._consider(changes)
         for key, widget in self._errors.items():
-            widget.value = _error(answer.errors.get(key, ""))
-            if key in answer.errors and key in self._folds:
+            widget.value = _error(verdict.errors.get(key, ""))
+            if key in verdict.errors and key in self._folds:
                 self._folds[
                     key
                 ].value = True  # an error that nobody sees would only be a dead button
-        self._general.value = _error(answer.errors.get("", ""))
-        self._follows.value = answer.follows.as_html() if answer.follows else ""
-        self._button.disabled = bool(answer.errors)
+        self._general.value = _error(verdict.errors.get("", ""))
+        self._follows.value = verdict.follows.as_html() if verdict.follows else ""
+        self._button.disabled = bool(verdict.errors)
         # Values that a person did not touch show what they have become: another site brings its
         # own.
         self._quiet = True
-        for key in answer.values.keys() & self._inputs.keys() - changes.keys():
-            self._start[key] = self._inputs[key].value = answer.values[key]
+        for key in verdict.values.keys() & self._inputs.keys() - changes.keys():
+            self._start[key] = self._inputs[key].value = verdict.values[key]
         self._quiet = False
 
     def _keep(self) -> None:

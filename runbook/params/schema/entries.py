@@ -24,7 +24,9 @@ class SourceFile(Strict):
     sha256: str = ""
     """Its checksum; empty: not known."""
     also: str = ""
-    """Another path at which the file is accepted, such as the name that a document's own script gives it; empty: none."""
+    """Another path at which the file is accepted, such as the name that a document's own script
+    gives it; empty: none.
+    """
 
 
 class FileGroup(Strict):
@@ -68,11 +70,15 @@ class Dataset(Strict):
     groups: list[FileGroup] = []
     """Numbered files, where there are too many to name."""
     parts: list[FileGroup] = []
-    """The numbered files that are fetched, where `groups` names what several of them become together."""
+    """The numbered files that are fetched, where `groups` names what several of them become
+    together.
+    """
     parts_together: WholeOrZero = 0
     """So many parts, in their order, become one pair of token files where files are held out."""
     parts_order: PartsOrder = "listed"
-    """listed, or names: by their other names (`also`), byte by byte, as a shell's * lists them in the C locale."""
+    """listed, or names: by their other names (`also`), byte by byte, as a shell's * lists them in
+    the C locale.
+    """
 
     @property
     def paths(self) -> list[str]:
@@ -82,7 +88,9 @@ class Dataset(Strict):
         ]
 
     url: str = ""
-    """Where files are fetched: https://..., s3://bucket/folder or hf://datasets/OWNER/NAME@REVISION; empty: nowhere."""
+    """Where files are fetched: https://..., s3://bucket/folder or
+    hf://datasets/OWNER/NAME@REVISION; empty: nowhere.
+    """
     token: str = ""
     """Reference to the token that the source asks for, such as env:HF_TOKEN; empty: none."""
     licence: str
@@ -101,7 +109,10 @@ class Dataset(Strict):
     """GPT-2 tokens without end-of-document tokens; 0: not known."""
 
     def identity(self) -> dict[str, Any]:
-        """Return what a fingerprint holds of it: without other names of files, and as before there were any."""
+        """Return what a fingerprint holds of it.
+
+        Without other names of files, and as before there were any.
+        """
         content = self.model_dump(mode="json")
         for file in [*content["files"], *content["groups"], *content["parts"]]:
             del file["also"]
@@ -144,7 +155,9 @@ class Model(Strict):
     positions: WholeOrZero = 0
     """Learned position embeddings; 0: as many as the sequence is long. The documents fix 2048."""
     vocabulary: Whole = 50257
-    """Tokens of the tokenizer; padded to a multiple of 128 (x tensor for the documents' own frameworks)."""
+    """Tokens of the tokenizer; padded to a multiple of 128 (x tensor for the documents' own
+    frameworks).
+    """
     tied_embeddings: bool = True
     """The output layer uses the input embedding's weights."""
     position_embedding: Literal["learned", "rope"] = "learned"
@@ -166,7 +179,9 @@ class Model(Strict):
     note: str = ""
     """What a reader should know, such as a label that does not fit the count."""
     training: dict[str, Any] = {}
-    """The source's own batch, learning rate and init std for this size (shown as advice, never applied)."""
+    """The source's own batch, learning rate and init std for this size (shown as advice, never
+    applied).
+    """
 
 
 def with_shape(model: Model, chosen: Mapping[str, int]) -> Model:

@@ -42,7 +42,10 @@ class Key:
 
 @dataclass(frozen=True)
 class DocumentName:
-    """A name of the documents that is no key of ours under another name: its value reads otherwise, or we need none."""
+    """A name of the documents that is no key of ours under another name.
+
+    Its value reads otherwise, or we need none.
+    """
 
     keys: tuple[str, ...]
     """The keys that say the same; none where nothing here does."""
@@ -53,12 +56,14 @@ class DocumentName:
 DOCUMENT_NAMES = {
     "squashed_nemo_image": DocumentName(
         (),
-        "No NeMo image is used: the runbook's own programs download, join and tokenize (docs/departures.md). "
+        "No NeMo image is used: the runbook's own programs download, join and tokenize "
+        "(docs/departures.md). "
         "jobs.image is the image of the training.",
     ),
     "gas": DocumentName(
         ("training.global_batch", "training.micro_batch"),
-        "GAS is training.global_batch / (training.micro_batch x data-parallel replicas): set training.global_batch.",
+        "GAS is training.global_batch / (training.micro_batch x data-parallel replicas): set "
+        "training.global_batch.",
     ),
     "sp_type": DocumentName(
         ("parallel.sequence", "parallel.context"),
@@ -79,7 +84,9 @@ DOCUMENT_NAMES = {
     ),
     "gpt25b": DocumentName(("model",), "GPT25B is a value of MODEL_SIZE_KEY: write model: gpt25b."),
 }
-"""Such names in lower case; a name that one key of ours stands for, with the same value, is an alias of that key."""
+"""Such names in lower case; a name that one key of ours stands for, with the same value, is an
+alias of that key.
+"""
 
 
 def document_name(word: str) -> DocumentName | None:
@@ -100,14 +107,19 @@ def all_keys() -> dict[str, Key]:
             alias for mark in info.metadata if isinstance(mark, Aliases) for alias in mark.names
         )
         default = ... if info.is_required() else info.default
-        keys[name] = Key(name, info.annotation, info.description or "", default, documents)
+        keys[name] = Key(name, info.annotation, _help_text(info), default, documents)
     return keys
 
 
 @cache
 def sections() -> dict[str, str]:
     """Every section by its dotted name, with its help."""
-    return {name: info.description or "" for name, info, is_section in _walk(Run) if is_section}
+    return {name: _help_text(info) for name, info, is_section in _walk(Run) if is_section}
+
+
+def _help_text(info: FieldInfo) -> str:
+    """Return the docstring of a field as one line; in the schema it is wrapped."""
+    return " ".join((info.description or "").split())
 
 
 def nearest(
@@ -138,14 +150,19 @@ def job_section(word: str) -> str:
 
 
 def full_path(path: Sequence[str]) -> tuple[str, ...]:
-    """A path of keys by our names: `jobs.3` is jobs.smoke. `ValueError` where `jobs` has no such phase or key."""
+    """A path of keys by our names: `jobs.3` is jobs.smoke.
+
+    `ValueError` where `jobs` has no such phase or key.
+    """
     if len(path) > 1 and path[0] == "jobs" and ".".join(path[:2]) not in all_keys():
         return ("jobs", job_section(path[1]), *path[2:])
     return tuple(path)
 
 
 def right_name(path: tuple[str, ...]) -> tuple[str, str]:
-    """For an unknown key: (ours for a document's name, the nearest right name); either may be empty.
+    """For an unknown key: (ours for a document's name, the nearest right name).
+
+    Either may be empty.
 
     >>> right_name(("training", "MPSIZE")), right_name(("parallel", "tenser"))
     (('parallel.tensor', ''), ('', 'parallel.tensor'))
@@ -155,8 +172,8 @@ def right_name(path: tuple[str, ...]) -> tuple[str, str]:
     documents = _by_document_name().get(_plain(word), []) if word not in ours else []
     parent = ".".join(path[:-1])
     if documents:
-        here = [name for name in documents if name.rpartition(".")[0] == parent]
-        return _joined(here or documents), ""
+        same_section = [name for name in documents if name.rpartition(".")[0] == parent]
+        return _joined(same_section or documents), ""
     return "", _nearest_key(parent, word)
 
 
@@ -174,9 +191,9 @@ def _nearest_key(parent: str, word: str) -> str:
     }
     return next(
         (
-            known[close[0]]
-            for known in (siblings, last_words)
-            if (close := nearest(word, [*known], 1))
+            names_by_word[close[0]]
+            for names_by_word in (siblings, last_words)
+            if (close := nearest(word, [*names_by_word], 1))
         ),
         "",
     )
@@ -197,15 +214,18 @@ def _plain(word: str) -> str:
 
 @cache
 def _by_document_name() -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    keys_by_name: dict[str, list[str]] = {}
     for key in all_keys().values():
         for name in dict.fromkeys(map(_plain, key.documents)):
-            found.setdefault(name, []).append(key.name)
-    return found
+            keys_by_name.setdefault(name, []).append(key.name)
+    return keys_by_name
 
 
 def _walk(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, FieldInfo, bool]]:
-    """Every section and key below a model: its dotted name, its field, and whether it is a section."""
+    """Every section and key below a model.
+
+    Its dotted name, its field, and whether it is a section.
+    """
     for name, info in model.model_fields.items():
         kind = info.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):

@@ -40,7 +40,10 @@ from runbook.plan_file.schema import (
 
 
 class ModelShape(Strict):
-    """What differs from the model that is named; 0: as it says. The documents' scripts have these as knobs."""
+    """What differs from the model that is named; 0: as it says.
+
+    The documents' scripts have these as knobs.
+    """
 
     layers: Annotated[WholeOrZero, Aliases("NUM_LAYERS", "num_layers", "NLAYERS", "LAYERS")] = 0
     """Transformer layers."""
@@ -65,11 +68,15 @@ class Smoke(Strict):
     """The short run before the long one: same machine, same trainer, a model that fails cheaply."""
 
     model: str = ""
-    """A name in params/models.yaml; empty: the documents' 12 x 512 ("375M"), or the run's own where that is smaller."""
+    """A name in params/models.yaml; empty: the documents' 12 x 512 ("375M"), or the run's own where
+    that is smaller.
+    """
     iterations: Whole = 12
     """Steps; the first ones warm up and are left out of the throughput."""
     global_batch: WholeOrZero = 0
-    """Sequences a step; 0: two micro-batches for each data-parallel copy, or one for each stage if those are more."""
+    """Sequences a step; 0: two micro-batches for each data-parallel copy, or one for each stage if
+    those are more.
+    """
     micro_batch: Whole = 1
     """Sequences a device computes at once."""
     sequence_length: WholeOrZero = 0
@@ -81,7 +88,9 @@ class Smoke(Strict):
     pipeline: Whole = 1
     """Pipeline size of the smoke test."""
     waived_by: str = ""
-    """Who decided to train although the smoke test failed or was not made; the name is recorded. Empty: nobody."""
+    """Who decided to train although the smoke test failed or was not made; the name is recorded.
+    Empty: nobody.
+    """
 
 
 class Training(Strict):
@@ -94,7 +103,9 @@ class Training(Strict):
     precision: Precision = "bf16"
     """fp32, fp16 or bf16."""
     fp8: Annotated[Fp8, Aliases("fp8_recipe", "fp8_format")] = "none"
-    """Layers' products in 8 bits, with bf16: none, or their scaling; all but tensorwise need Transformer Engine."""
+    """Layers' products in 8 bits, with bf16: none, or their scaling; all but tensorwise need
+    Transformer Engine.
+    """
     iterations: Annotated[
         Count, Aliases("NUMBER_OF_ITERATIONS", "train_iters", "MAX_STEPS", "max_steps")
     ] = 0
@@ -114,7 +125,9 @@ class Training(Strict):
     rampup_start: Annotated[WholeOrZero, Aliases("rampup_batch_size")] = 0
     """Sequences in the first steps, where the batch ramps up to global_batch; 0: it does not."""
     rampup_increment: WholeOrZero = 0
-    """Sequences by which the batch grows at a time; rampup_start + a multiple of it is global_batch."""
+    """Sequences by which the batch grows at a time; rampup_start + a multiple of it is
+    global_batch.
+    """
     rampup_samples: Count = 0
     """Sequences after which global_batch is reached."""
     sequence_length: Annotated[WholeOrZero, Aliases("SEQ_LENGTH", "SEQ_LEN", "seq_length")] = 0
@@ -150,7 +163,9 @@ class Training(Strict):
     clip_gradient: Annotated[NonNegative, Aliases("clip_grad", "gradient_clipping")] = 1.0
     """Largest norm of the whole gradient; 0: no clipping."""
     dropout: BelowOne = 0.0
-    """Share of activations and attention weights zeroed; GPT-3 and the documents' Megatron default say 0.1."""
+    """Share of activations and attention weights zeroed; GPT-3 and the documents' Megatron default
+    say 0.1.
+    """
     init_std: Annotated[Positive, Aliases("init_method_std")] = 0.02
     """Spread of the initial weights."""
     recompute: Annotated[Recompute, Aliases("activation_checkpoint", "checkpoint_activations")] = (
@@ -158,39 +173,64 @@ class Training(Strict):
     )
     """none, selective or full: less memory for up to a third more computing."""
     recompute_method: RecomputeMethod = "uniform"
-    """With recompute full: uniform keeps the input of each group; block computes a stage's first layers again."""
+    """With recompute full: uniform keeps the input of each group; block computes a stage's first
+    layers again.
+    """
     recompute_num_layers: Annotated[
         Whole, Aliases("checkpoint_num_layers", "activations_checkpoint_num_layers")
     ] = 1
     """With recompute full: layers of a group (uniform), or layers computed again (block)."""
     overlap_gradients: Annotated[StrictBool, Aliases("overlap_grad_reduce", "overlap_comm")] = False
-    """Bring gradients together over the data-parallel copies while earlier layers are still in their backward pass."""
+    """Bring gradients together over the data-parallel copies while earlier layers are still in
+    their backward pass.
+    """
     overlap_weights: Annotated[
         StrictBool, Aliases("overlap_param_gather", "overlap_param_sync")
     ] = False
-    """Gather stepped weights while the next forward pass begins; needs overlap_gradients and parallel.zero_stage 1."""
+    """Gather stepped weights while the next forward pass begins; needs overlap_gradients and
+    parallel.zero_stage 1.
+    """
     overlap_pipeline: Annotated[
         Switch, Aliases("overlap_p2p_comm", "overlap_p2p_communication")
     ] = "auto"
-    """always, never, or auto as the framework does it: interleaved stages send and compute at the same time."""
+    """always, never, or auto as the framework does it: interleaved stages send and compute at the
+    same time.
+    """
     fuse_gradients: Annotated[Switch, Aliases("gradient_accumulation_fusion")] = "auto"
-    """always (our own trainer: with Transformer Engine and Apex), never, auto: matrix products add up the gradients."""
+    """always (our own trainer: with Transformer Engine and Apex), never, auto: matrix products add
+    up the gradients.
+    """
     kernels: Kernels = "auto"
-    """Own trainer on a GPU. compiled: its Triton kernels; plain: megatron-core's; auto: compiled where they can run."""
+    """Own trainer on a GPU. compiled: its Triton kernels; plain: megatron-core's; auto: compiled
+    where they can run.
+    """
     overlap_tensor: Annotated[StrictBool, Aliases("tp_comm_overlap", "ub_tp_comm_overlap")] = False
-    """Tensor-parallel messages beside the matrix products, by Transformer Engine; needs parallel.sequence."""
+    """Tensor-parallel messages beside the matrix products, by Transformer Engine; needs
+    parallel.sequence.
+    """
     cuda_graphs: Annotated[StrictBool, Aliases("enable_cuda_graph")] = False
-    """Start the kernels of a layer as one CUDA graph; needs Transformer Engine, and not recompute full."""
+    """Start the kernels of a layer as one CUDA graph; needs Transformer Engine, and not recompute
+    full.
+    """
     gc_interval: Annotated[WholeOrZero, Aliases("manual_gc_interval", "manual_gc")] = 0
-    """Steps between Python's garbage collections, on all ranks at once; 0: each rank whenever Python likes."""
+    """Steps between Python's garbage collections, on all ranks at once; 0: each rank whenever
+    Python likes.
+    """
     broadcast_batches: StrictBool = False
-    """The first rank of each tensor-parallel group reads the batches and sends them to the others."""
+    """The first rank of each tensor-parallel group reads the batches and sends them to the others.
+    """
     attention: Attention = "auto"
-    """auto, or one kernel by name: flash1, flash2, flash-triton, plain; auto takes what the framework takes."""
+    """auto, or one kernel by name: flash1, flash2, flash-triton, plain; auto takes what the
+    framework takes.
+    """
     offload: Annotated[StrictBool, Aliases("cpu_optimizer", "OFFLOAD_DEVICE")] = False
-    """Optimizer states in the node's memory, not the device's: slower, and only where nothing else fits."""
+    """Optimizer states in the node's memory, not the device's: slower, and only where nothing else
+    fits.
+    """
     initial_loss_scale: Positive = 65536.0
-    """fp16 only: first loss scale; every overflow halves it and skips the step, so 2^32 skips the first 16 or so."""
+    """fp16 only: first loss scale; every overflow halves it and skips the step, so 2^32 skips the
+    first 16 or so.
+    """
     loss_scale_window: Whole = 1000
     """fp16 only: steps without overflow before the scale doubles."""
     loss_scale_hysteresis: Annotated[Whole, Aliases("hysteresis")] = 2
@@ -200,27 +240,42 @@ class Training(Strict):
     min_loss_scale: Positive = 1.0
     """fp16 only: the dynamic scale falls no lower; an overflow there is answered by nan_policy."""
     nan_policy: NanPolicy = "stop"
-    """A NaN or infinite loss or gradient: stop, skip the step, or rollback to the last save and pass it over."""
+    """A NaN or infinite loss or gradient: stop, skip the step, or rollback to the last save and
+    pass it over.
+    """
     nan_limit: Whole = 3
     """So many such steps in a row (or rollbacks in one job) stop the training all the same."""
     spike_policy: SpikePolicy = "note"
-    """A finite loss that jumps: note it, skip each such batch, or rollback to the last save if it lasts."""
+    """A finite loss that jumps: note it, skip each such batch, or rollback to the last save if it
+    lasts.
+    """
     alarm_webhook: SecretReference = ""
-    """Where an address is kept that alarms are posted to as JSON (env:NAME or file:PATH); empty: none."""
+    """Where an address is kept that alarms are posted to as JSON (env:NAME or file:PATH); empty:
+    none.
+    """
     alarm_command: str = ""
-    """A command that gets each alarm on its standard input (mail -s alarm ada@example.org), once you allowed it."""
+    """A command that gets each alarm on its standard input (mail -s alarm ada@example.org), once
+    you allowed it.
+    """
     log_interval: Whole = 1
     """Steps between log lines."""
     save_interval: Annotated[WholeOrZero, Aliases("SAVE_INTERVAL")] = 1000
-    """Steps between checkpoints; 0: only at the end, and with a document's own framework none at all."""
+    """Steps between checkpoints; 0: only at the end, and with a document's own framework none at
+    all.
+    """
     keep_checkpoints: Whole = 2
     """Newest checkpoints that are kept. Megatron-LM and Megatron-DeepSpeed delete none."""
     keep_every: WholeOrZero = 0
-    """Keep for ever each checkpoint at a multiple of this many steps as well; 0: only the newest."""
+    """Keep for ever each checkpoint at a multiple of this many steps as well; 0: only the newest.
+    """
     async_save: StrictBool = False
-    """Write checkpoints in the background: training continues once the state is copied. Needs that much more memory."""
+    """Write checkpoints in the background: training continues once the state is copied. Needs that
+    much more memory.
+    """
     resume_changed: StrictBool = False
-    """Go on from a checkpoint that was trained with other values (rate, data, seed, batch); else it is refused."""
+    """Go on from a checkpoint that was trained with other values (rate, data, seed, batch); else it
+    is refused.
+    """
     eval_interval: Annotated[WholeOrZero, Aliases("EVAL_INTERVAL")] = 1000
     """Steps between evaluations; 0: never."""
     eval_iterations: Annotated[WholeOrZero, Aliases("eval_iters")] = 10
@@ -232,9 +287,13 @@ class Training(Strict):
     process_group_timeout: Annotated[Seconds, Aliases("distributed_timeout_minutes")] = 600
     """A rank that waits longer for the others ends the job."""
     rehearse_stop: WholeOrZero = 0
-    """Stop the job once at this step by SIGTERM and resume it, to prove that resuming works; 0: do not."""
+    """Stop the job once at this step by SIGTERM and resume it, to prove that resuming works; 0: do
+    not.
+    """
     rehearsal_waived_by: str = ""
-    """Who decided to submit on a cluster without a rehearsal that fits, or without any; recorded. Empty: nobody."""
+    """Who decided to submit on a cluster without a rehearsal that fits, or without any; recorded.
+    Empty: nobody.
+    """
     sample_prompt: str = ""
     """Text the model continues before and after training; empty: no sample."""
     sample_tokens: Whole = 40
@@ -253,35 +312,54 @@ class Data(Strict):
     dataset: Annotated[Name, Aliases("DATASET_FOLDER_NAME")] = "corpus"
     """A name in params/datasets.yaml."""
     blend: Annotated[str, AfterValidator(blend_text)] = ""
-    """Several datasets with weights (corpus 0.7, articles 0.3), data.dataset among them; empty: data.dataset alone."""
+    """Several datasets with weights (corpus 0.7, articles 0.3), data.dataset among them; empty:
+    data.dataset alone.
+    """
     folder: Annotated[str, Aliases("DATA_PATH", "BASE_DATA_PATH", "DATA_DIR")] = ""
-    """Folder of the text. Files that the dataset's source has are downloaded to it where they are missing; other text that
-    lies there is read as it is. Empty: the site's folder for data, or what the dataset says."""
+    """Folder of the text. Files that the dataset's source has are downloaded to it where they are
+    missing; other text that lies there is read as it is. Empty: the site's folder for data, or what
+    the dataset says.
+    """
     bucket: Annotated[str, Aliases("S3_BUCKET", "BUCKET")] = ""
-    """Bucket and prefix (s3://name/folder) the ready token files are copied from, where the site copies them."""
+    """Bucket and prefix (s3://name/folder) the ready token files are copied from, where the site
+    copies them.
+    """
     text_key: str = "text"
     """Key of the text in each JSON record."""
     keep_sources: Annotated[str, AfterValidator(names_text), Aliases("approved_sources")] = ""
-    """Only documents of these sources (RedPajamaC4, RedPajamaArXiv), by each record's own word; empty: all."""
+    """Only documents of these sources (RedPajamaC4, RedPajamaArXiv), by each record's own word;
+    empty: all.
+    """
     drop_sources: Annotated[str, AfterValidator(names_text)] = ""
     """No documents of these sources (RedPajamaBook); empty: none is left out."""
     source_key: str = "auto"
-    """Key in which a record names its source (meta.redpajama_set_name); auto: a known one that the first record has."""
+    """Key in which a record names its source (meta.redpajama_set_name); auto: a known one that the
+    first record has.
+    """
     fix_text: Annotated[FixText, Aliases("apply_ftfy")] = "none"
-    """ftfy repairs wrongly decoded characters first, as NeMo's data preparation does: pip install 'gpt3-runbook[ftfy]'."""
+    """ftfy repairs wrongly decoded characters first, as NeMo's data preparation does: pip install
+    'gpt3-runbook[ftfy]'.
+    """
     append_eod: StrictBool = True
     """Put the end-of-document token after each document; without it documents run together."""
     tokenizer: str = "gpt2"
-    """`gpt2` (shipped), or a path to a Hugging Face tokenizer.json or SentencePiece model; a relative path begins at the
-    project's folder."""
+    """`gpt2` (shipped), or a path to a Hugging Face tokenizer.json or SentencePiece model; a
+    relative path begins at the project's folder.
+    """
     special_tokens: StrictBool = False
-    """Read a literal <|endoftext|> inside a text as the token (as Megatron with Hugging Face does), not as letters."""
+    """Read a literal <|endoftext|> inside a text as the token (as Megatron with Hugging Face does),
+    not as letters.
+    """
     split: Annotated[str, Field(pattern=r"^\d+(\.\d+)?,\d+(\.\d+)?,\d+(\.\d+)?$")] = "949,50,1"
     """Shares of train, validation and test inside every file; used where held_out is 0."""
     held_out: Annotated[WholeOrZero, Aliases("CHUNKS")] = 0
-    """Files kept for validation, and again as many for test; more than twice as many are needed. 0: use split."""
+    """Files kept for validation, and again as many for test; more than twice as many are needed. 0:
+    use split.
+    """
     max_record_bytes: Whole = 268_435_456
-    """Longest record of text; a longer one is treated as one that cannot be read, and takes no memory."""
+    """Longest record of text; a longer one is treated as one that cannot be read, and takes no
+    memory.
+    """
     bad_records: BadRecords = "stop"
     """A record that cannot be read: stop, skip and count, or set aside in a quarantine file."""
     workers: WholeOrZero = 0
@@ -324,11 +402,15 @@ class Parallel(Strict):
     virtual_pipeline: Annotated[Whole, Aliases("virtual_pipeline_model_parallel_size", "VPP")] = 1
     """Chunks of layers each stage holds; more than 1 interleaves them and shortens the bubble."""
     sequence: Annotated[StrictBool, Aliases("sequence_parallel", "USE_SEQUENCE_PARALLEL")] = False
-    """Cut what tensor parallelism leaves whole along the sequence; saves activations where tensor > 1."""
+    """Cut what tensor parallelism leaves whole along the sequence; saves activations where tensor >
+    1.
+    """
     context: Annotated[Whole, Aliases("SPSIZE", "context_parallel_size")] = 1
     """Devices that share one sequence (context parallel, DeepSpeed-Ulysses)."""
     zero_stage: Annotated[int, Field(ge=0, le=3), Aliases("ZERO_STAGE", "zero_stage")] = 1
-    """What data-parallel copies share: 1 optimizer states (distributed optimizer), 2 gradients too, 3 weights too."""
+    """What data-parallel copies share: 1 optimizer states (distributed optimizer), 2 gradients too,
+    3 weights too.
+    """
 
 
 class Job(Strict):
@@ -343,7 +425,9 @@ class Job(Strict):
     tasks_per_node: Annotated[
         WholeOrZero, Aliases("TASKS_PER_NODE", "ntasks_per_node", "ntasks-per-node")
     ] = 0
-    """Tasks the scheduler starts on each node; 0: what the site's launcher needs, and one for jobs.data."""
+    """Tasks the scheduler starts on each node; 0: what the site's launcher needs, and one for
+    jobs.data.
+    """
     cpus_per_task: Annotated[WholeOrZero, Aliases("cpus-per-task")] = 0
     """Cores of each task; 0: what the site says."""
     memory: str = ""
@@ -359,9 +443,13 @@ class Job(Strict):
     reservation: str = ""
     """Name of a reservation."""
     array: WholeOrZero = 0
-    """Elements of an array job; 0: a single job. In jobs.data, array x nodes x tasks_per_node share the text."""
+    """Elements of an array job; 0: a single job. In jobs.data, array x nodes x tasks_per_node share
+    the text.
+    """
     restarts: WholeOrZero = 3
-    """Jobs in a row that may end without a new step before a person is asked; one with a step resets the count."""
+    """Jobs in a row that may end without a new step before a person is asked; one with a step
+    resets the count.
+    """
 
 
 class Jobs(Strict):
@@ -374,18 +462,26 @@ class Jobs(Strict):
     stage: Annotated[
         str, Aliases("STAGE_PATH", "FSX_MOUNT", "SHARED_FS", "WORKSPACE", "home_dir")
     ] = ""
-    """Folder on the shared file system for images, checkouts, data and checkpoints; sites write it {stage}."""
+    """Folder on the shared file system for images, checkouts, data and checkpoints; sites write it
+    {stage}.
+    """
     image: Annotated[
         str,
         Aliases("IMAGE", "CONTAINER_IMAGE", "SIF", "SQUASHED_PYTORCH_IMAGE"),
     ] = ""
     """Container image (file or registry reference) used instead of the site's."""
     storage: Annotated[str, Aliases("AMLFS_SKU")] = ""
-    """Tier of the site's shared storage (AMLFS 250), where it is sold in tiers; empty: the site's first."""
+    """Tier of the site's shared storage (AMLFS 250), where it is sold in tiers; empty: the site's
+    first.
+    """
     image_copy: Annotated[str, Aliases("NVME_PATH")] = ""
-    """Folder on each node's own disk (/mnt/nvme) that the image file is copied to before the training; empty: none."""
+    """Folder on each node's own disk (/mnt/nvme) that the image file is copied to before the
+    training; empty: none.
+    """
     launcher: LauncherChoice = "site"
-    """torchrun, srun, mpiexec or deepspeed (one node) start the processes; site: what the site says."""
+    """torchrun, srun, mpiexec or deepspeed (one node) start the processes; site: what the site
+    says.
+    """
     switch: Annotated[str, Aliases("USE_SHARP")] = ""
     """Groups of the site's environment to switch on or off, such as "+sharp -debug"."""
     environment: Job = Job()
@@ -438,14 +534,16 @@ JOB_SECTIONS = {
 
 
 def phase_name(word: str) -> str:
-    """The phase meant by `03-smoke-test`, `smoke-test`, `smoke`, `3` or `03`; `ValueError` names the right ones.
+    """The phase meant by `03-smoke-test`, `smoke-test`, `smoke`, `3` or `03`.
+
+    `ValueError` names the right ones.
 
     >>> phase_name("smoke"), phase_name("3"), phase_name("training")
     ('03-smoke-test', '03-smoke-test', '04-training')
     """
-    wanted = str(word).strip().lower()
+    plain_word = str(word).strip().lower()
     for phase in PHASES:
-        number, _, rest = phase.partition("-")
-        if wanted in (phase, rest, rest.partition("-")[0], number, str(int(number))):
+        number, _, title = phase.partition("-")
+        if plain_word in (phase, title, title.partition("-")[0], number, str(int(number))):
             return phase
     raise ValueError(f"{word!r} is not a phase; the phases are {', '.join(PHASES)}")

@@ -30,11 +30,14 @@ class ImageRecipe(Strict):
     pip: list[str] = []
     """Python packages, each with its version."""
     efa_installer: str = ""
-    """Version of AWS's EFA installer, whose libfabric replaces the base's; the base is an Ubuntu."""
+    """Version of AWS's EFA installer, whose libfabric replaces the base's; the base is an Ubuntu.
+    """
     aws_ofi_nccl: str = ""
     """Version of the NCCL plugin for libfabric, built against it."""
     mpi: str = ""
-    """Folder of the base's MPI, which the plugin's configure looks for; empty: where compilers look by themselves."""
+    """Folder of the base's MPI, which the plugin's configure looks for; empty: where compilers look
+    by themselves.
+    """
     libraries: list[str] = []
     """Folders that the dynamic linker searches besides its own."""
     environment: dict[str, str] = {}
@@ -42,7 +45,10 @@ class ImageRecipe(Strict):
 
 
 class Tier(Strict):
-    """One kind of a file system that is sold by speed; `write_bandwidth` of the site has its speed by the same name."""
+    """One kind of a file system that is sold by speed.
+
+    `write_bandwidth` of the site has its speed by the same name.
+    """
 
     size: Bytes
     """The size that the site's speed of this tier belongs to."""
@@ -97,11 +103,14 @@ class Hardware(Strict):
     """The machine's own figures; a figure that is not known is left out and never guessed."""
 
     device: str
-    """What is computed on: the accelerator's name as in the table of peaks (H100-SXM, A100-40GB, MI250X-GCD); `cpu`:
-    the CPU, every GPU hidden from the trainer; `auto`: the GPUs that nvidia-smi or rocm-smi lists on this machine."""
+    """What is computed on: the accelerator's name as in the table of peaks (H100-SXM, A100-40GB,
+    MI250X-GCD); `cpu`: the CPU, every GPU hidden from the trainer; `auto`: the GPUs that nvidia-smi
+    or rocm-smi lists on this machine.
+    """
     devices_per_node: WholeOrZero
-    """GPUs (GCDs on MI250X) of a node, each with a process of its own; on a CPU, processes to start. With device
-    auto: use at most this many of those listed, 0 for all."""
+    """GPUs (GCDs on MI250X) of a node, each with a process of its own; on a CPU, processes to
+    start. With device auto: use at most this many of those listed, 0 for all.
+    """
     device_memory: Bytes = 0
     """Memory of one device; 0: not known (on a CPU: the node's memory is shared)."""
     peak_tflops: dict[str, Positive] = {}
@@ -115,7 +124,9 @@ class Hardware(Strict):
     interconnect: str = ""
     """Network between nodes."""
     fabric: Literal["", "cxi", "efa", "verbs"] = ""
-    """libfabric's provider for that network: cxi (Slingshot), efa (AWS), verbs (InfiniBand); empty: not known."""
+    """libfabric's provider for that network: cxi (Slingshot), efa (AWS), verbs (InfiniBand); empty:
+    not known.
+    """
     network: NonNegative = 0.0
     """What the adapters of a node carry together, in GB/s and one direction; 0: not known."""
 
@@ -123,7 +134,8 @@ class Hardware(Strict):
     def _check_devices(self) -> Hardware:
         if self.devices_per_node == 0 and self.device != AUTO:
             raise ValueError(
-                f"devices_per_node is 0, which only device {AUTO} allows. Write how many a node has."
+                f"devices_per_node is 0, which only device {AUTO} allows. Write how many a node "
+                "has."
             )
         return self
 
@@ -138,7 +150,9 @@ class Container(Strict):
     variable: str = ""
     """Environment variable that a module sets to the image, where no image is named."""
     mounts: list[str] = []
-    """Folders visible inside, each `path` or `path:path inside`; the run's folder always is. May hold {stage}."""
+    """Folders visible inside, each `path` or `path:path inside`; the run's folder always is. May
+    hold {stage}.
+    """
     home: bool = False
     """The home folder is visible inside."""
     options: list[str] = []
@@ -148,7 +162,10 @@ class Container(Strict):
 
 
 class Versions(Strict):
-    """What a framework's program runs with on the site: `runbook rehearse --upstream` installs the same here."""
+    """What a framework's program runs with on the site.
+
+    `runbook rehearse --upstream` installs the same here.
+    """
 
     python: Annotated[str, Field(pattern=r"^3\.\d+$")]
     """Version of Python, such as 3.10."""
@@ -168,7 +185,9 @@ class Checkout(Strict):
     script: str = "pretrain_gpt.py"
     """The training script inside the folder."""
     options: dict[str, str | int | float | bool] = {}
-    """The document's further options, by name without dashes; true: an option without a value, false: left out."""
+    """The document's further options, by name without dashes; true: an option without a value,
+    false: left out.
+    """
     deepspeed: dict[str, Any] = {}
     """The document's further entries of the DeepSpeed file."""
     versions: Versions | None = None
@@ -188,11 +207,16 @@ class Preparation(Strict):
     {recipe} is the folder of the Dockerfile.
     """
     secret: str = ""
-    """Reference (env:NAME or file:PATH) to a password that the commands know as "$secret"; it is written nowhere."""
+    """Reference (env:NAME or file:PATH) to a password that the commands know as "$secret"; it is
+    written nowhere.
+    """
 
 
 class Fleet(Strict):
-    """Commands for a rented cluster's machines, given where it is managed from; they know "$cluster" and "$region"."""
+    """Commands for a rented cluster's machines, given where it is managed from.
+
+    They know "$cluster" and "$region".
+    """
 
     start: str
     """Asks for the machines."""
@@ -242,9 +266,13 @@ class Site(Strict):
     hardware: Hardware
     """Devices, memory, cores."""
     frameworks: dict[Framework, Checkout] = {}
-    """The documents' frameworks installed on this machine; a run that asks for another uses our own trainer."""
+    """The documents' frameworks installed on this machine; a run that asks for another uses our own
+    trainer.
+    """
     rehearses: bool = False
-    """Whether a run file of another site is cut down to fit, with each change reported; values given by hand stay."""
+    """Whether a run file of another site is cut down to fit, with each change reported; values
+    given by hand stay.
+    """
     container: Container = Container()
     """The image a job's programs run in."""
     binding: Binding = Binding()
@@ -254,37 +282,55 @@ class Site(Strict):
     fleet: Fleet | None = None
     """The machines of a rented cluster, which cost as long as they are up."""
     required: dict[str, str] = {}
-    """Run-file keys that must be given here, each with what it is: accounts, folders and buckets have no default."""
+    """Run-file keys that must be given here, each with what it is: accounts, folders and buckets
+    have no default.
+    """
     python: str = ""
-    """Interpreter that has the trainer; empty: python3, or on a local site the one that runs runbook."""
+    """Interpreter that has the trainer; empty: python3, or on a local site the one that runs
+    runbook.
+    """
     paths: dict[str, str] = {}
-    """Places of data, checkpoints, tensorboard, tokenizer outside the run's folder; may hold {stage}."""
+    """Places of data, checkpoints, tensorboard, tokenizer outside the run's folder; may hold
+    {stage}.
+    """
     queues: dict[str, QueueLimit] = {}
     """Limits of partitions or queues by name."""
     directives: dict[str, str] = {}
-    """Further directives of every job, by name without dashes (Slurm: exclusive; PBS: place, filesystems; k, W, P).
+    """Further directives of every job, by name without dashes (Slurm: exclusive; PBS: place,
+    filesystems; k, W, P).
 
-    A name of one letter is a letter of qsub; any other on PBS is a resource, asked for by -l."""
+    A name of one letter is a letter of qsub; any other on PBS is a resource, asked for by -l.
+    """
     devices_directive: str = "gpus-per-node"
     """How devices are asked for: gpus-per-node, gres (Slurm), ngpus (PBS); empty: not at all."""
     cores_directive: str = "ncpus"
-    """How PBS is asked for a node's cores in `select`; empty: not at all, where its queues give whole nodes."""
+    """How PBS is asked for a node's cores in `select`; empty: not at all, where its queues give
+    whole nodes.
+    """
     step_options: list[str] = []
     """Further options of srun or mpiexec."""
     environment: dict[str, dict[str, str | None]] = {}
-    """Groups of environment variables; null unsets a variable. Values may hold {user}, {job} and {stage}."""
+    """Groups of environment variables; null unsets a variable. Values may hold {user}, {job} and
+    {stage}.
+    """
     switched_off: list[str] = []
     """Groups of the environment that are used only where jobs.switch turns them on."""
     volumes: dict[str, Volume] = {}
     """Shared file systems; the plan compares their sizes with what it puts there."""
     deployment: dict[str, str] = {}
-    """Variables that the site's machines are deployed with (GPU_SKU ...); those of a tier are added."""
+    """Variables that the site's machines are deployed with (GPU_SKU ...); those of a tier are
+    added.
+    """
     timings: list[Timing] = []
     """What the site's document measured: compared with the plan's numbers."""
     advised_batch: WholeOrZero = 0
-    """Sequences of the global batch for each device, as the site's document advises; 0: it does not."""
+    """Sequences of the global batch for each device, as the site's document advises; 0: it does
+    not.
+    """
     write_bandwidth: dict[str, Positive] = {}
-    """What each tier of storage for checkpoints takes in from all nodes together, in GB/s (1 GB = 10^9 bytes)."""
+    """What each tier of storage for checkpoints takes in from all nodes together, in GB/s (1 GB =
+    10^9 bytes).
+    """
     modules: list[str] = []
     """Environment modules a job loads."""
     setup: list[str] = []
@@ -304,7 +350,8 @@ class Site(Strict):
     def _check_auto(self) -> Site:
         if self.hardware.device == AUTO and self.scheduler != "local":
             raise ValueError(
-                f"hardware.device {AUTO} asks this machine, and scheduler {self.scheduler} runs the jobs on others. "
+                f"hardware.device {AUTO} asks this machine, and scheduler {self.scheduler} runs "
+                "the jobs on others. "
                 "Name their accelerator."
             )
         return self

@@ -50,7 +50,8 @@ def is_name(value: object) -> bool:
 def _name(value: str) -> str:
     if not is_name(value):
         raise ValueError(
-            f"{value!r} is not a name: letters, digits, '.', '_' and '-', starting with a letter or digit, at most 80"
+            f"{value!r} is not a name: letters, digits, '.', '_' and '-', starting with a letter "
+            "or digit, at most 80"
         )
     return value
 
@@ -67,7 +68,8 @@ def _number(value: Any) -> Any:
 def _secret_reference(text: str) -> str:
     if text and not is_reference(text):
         raise ValueError(
-            "write env:NAME or file:PATH: the address is a secret, and a run file is copied to its records"
+            "write env:NAME or file:PATH: the address is a secret, and a run file is copied to its "
+            "records"
         )
     return text
 
@@ -100,7 +102,9 @@ LauncherChoice = Literal["site", "torchrun", "srun", "mpiexec", "deepspeed"]
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    """Return the names of a list with commas, none for an empty text; `ValueError` says which part is wrong.
+    """Return the names of a list with commas, none for an empty text.
+
+    `ValueError` says which part is wrong.
 
     >>> parse_names("RedPajamaBook, RedPajamaC4"), parse_names("")
     (('RedPajamaBook', 'RedPajamaC4'), ())
@@ -139,7 +143,8 @@ def parse_blend(text: str) -> tuple[tuple[str, float], ...]:
             )
     if len(parts) < 2:
         raise ValueError(
-            f"a blend has two texts or more, such as {_BLEND}; a single one is named by data.dataset"
+            f"a blend has two texts or more, such as {_BLEND}; a single one is named by "
+            "data.dataset"
         )
     return parts
 
@@ -169,6 +174,7 @@ def _blend_part(part: str) -> tuple[str, float]:
         ) from None
     if not (math.isfinite(weight) and weight > 0):
         raise ValueError(
-            f"the weight of {name} is {number}: a weight is a number above 0; leave out what has none"
+            f"the weight of {name} is {number}: a weight is a number above 0; leave out what has "
+            "none"
         )
     return name, weight

@@ -193,12 +193,12 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
         error = kwargs["exception"]
         self.state, self.reason = ExecutionState.FAILED, f"{error.ename}: {error.evalue}"
         if not any(output["output_type"] == "error" for output in cell.outputs):
-            words = {
+            fields = {
                 "ename": error.ename,
                 "evalue": error.evalue,
                 "traceback": error.traceback.splitlines(),
             }
-            cell.outputs.append(new_output("error", **words))
+            cell.outputs.append(new_output("error", **fields))
 
     def stop(self, state: ExecutionState, reason: str) -> None:
         """End the notebook for another cause than an error.
@@ -270,8 +270,14 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
         if failed:
             anchor = new_cell(ERROR_ANCHOR_MSG, metadata=tagged)
             self.nb.cells.insert(self.nb.cells.index(failed[0]), anchor)
-            where = f"at '<a href=\"#papermill-error-cell\">In [{failed[0].get('execution_count')}]</a>'"
-        text = f"Execution ended {where} ({self.state}): {escape(self.reason)}. Later cells did not run."
+            where = (
+                'at \'<a href="#papermill-error-cell">In '
+                f"[{failed[0].get('execution_count')}]</a>'"
+            )
+        text = (
+            f"Execution ended {where} ({self.state}): {escape(self.reason)}. Later cells did not "
+            "run."
+        )
         self.nb.cells.insert(0, new_cell(f"<span {ERROR_STYLE}>{text}</span>", metadata=tagged))
 
 
@@ -326,11 +332,11 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             self._trap.on_signal = lambda: None
             beat.cancel()
             await self._end_kernel(stopped)
-            left = asyncio.all_tasks() - before - {task}
-            for unfinished in left:
+            unfinished_tasks = asyncio.all_tasks() - before - {task}
+            for unfinished in unfinished_tasks:
                 unfinished.cancel()
             await asyncio.gather(
-                *left, return_exceptions=True
+                *unfinished_tasks, return_exceptions=True
             )  # nobody waits for what they had to say
 
     async def _run_cells(self) -> None:
@@ -361,11 +367,13 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
     async def _async_poll_for_reply(
         self, msg_id: str, cell: NotebookNode, timeout: int | None, outputs: Any, alive: Any
     ) -> Any:
-        rest = self._rest_of(outputs, cell)  # begins when the cell has ended and it is waited for
+        late_output = self._rest_of(
+            outputs, cell
+        )  # begins when the cell has ended and it is waited for
         try:
-            reply = await super()._async_poll_for_reply(msg_id, cell, timeout, rest, alive)
+            reply = await super()._async_poll_for_reply(msg_id, cell, timeout, late_output, alive)
         finally:
-            rest.close()
+            late_output.close()
         return reply
 
     async def _rest_of(self, outputs: Any, cell: NotebookNode) -> None:
@@ -432,10 +440,10 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             hint = "; a machine that runs out of memory kills so" if code in (-9, 137) else ""
             how = "" if code is None else f": {how_it_ended(code)}{hint}"
             return ExecutionState.KERNEL_DIED, f"the kernel died{how}"
-        words = f"{type(error).__name__}: {error}".rstrip(": ")
+        description = f"{type(error).__name__}: {error}".rstrip(": ")
         if self.kc is None:
-            return ExecutionState.KERNEL_DIED, f"the kernel did not start: {words}"
-        return ExecutionState.FAILED, words
+            return ExecutionState.KERNEL_DIED, f"the kernel did not start: {description}"
+        return ExecutionState.FAILED, description
 
     def output(
         self, outs: list[NotebookNode], msg: dict[str, Any], display_id: str | None, cell_index: int
@@ -486,10 +494,10 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
         self._log_update(output.name, text)
 
     def _log_update(self, name: str, text: str) -> None:
-        then, before = self._logged.get(name, (0.0, ""))
+        logged_at, before = self._logged.get(name, (0.0, ""))
         if text and text != before:
             self._waiting[name] = text
-            if time.monotonic() - then >= SECONDS_BETWEEN_LOGGED_UPDATES:
+            if time.monotonic() - logged_at >= SECONDS_BETWEEN_LOGGED_UPDATES:
                 self._log_waiting(name)
 
     def _log_waiting(self, *names: str) -> None:

@@ -133,7 +133,8 @@ def _as_it_ended(twin: Twin, notebook: Any, state: ExecutionState | None, reason
         reason = twin.reason
     else:
         if state is ExecutionState.FAILED and twin.state is ExecutionState.FAILED:
-            # Of several lines. The kernel's reason for an interruption is not taken: it knows no cause.
+            # Of several lines. The kernel's reason for an interruption is not taken: it knows no
+            # cause.
             reason = twin.reason
         status = {cell.get("id", ""): _status(cell) for cell in notebook.cells}
         twin = replace(

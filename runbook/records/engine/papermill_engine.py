@@ -57,11 +57,11 @@ class RunbookEngine(Engine):  # type: ignore[misc,no-redef]  # noqa: F811
 
         sources = {tag: cell.source for cell in nb.cells for tag in cell.metadata.get("tags", [])}
         # What papermill was given wins over the parameters cell, so it is not looked at there.
-        given = assignments(sources.get("injected-parameters", ""))
+        injected = assignments(sources.get("injected-parameters", ""))
         refuse_hand_edits(
             sources.get("parameters", ""),
             str(options.pop("input_path", None) or "the notebook"),
-            given,
+            injected,
         )
         saving = {
             "output_path": output_path,

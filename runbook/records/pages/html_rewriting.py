@@ -20,7 +20,9 @@ _TAG_NAME = re.compile(r"[\w:.-]+")
 _MARKED_SECTION = re.compile(
     r"<!\[(?:temp|cdata|ignore|include|rcdata|if|else|endif)(?![\w.-])", re.IGNORECASE
 )
-"""The beginning of a section that Python's parser knows: `<![CDATA[`, and the conditions of Office's HTML."""
+"""The beginning of a section that Python's parser knows: `<![CDATA[`, and the conditions of
+Office's HTML.
+"""
 
 
 class Rewriter(HTMLParser):
@@ -98,7 +100,9 @@ class Rewriter(HTMLParser):
             self._written.append(self.raw(self.cdata_elem, data).replace("<", ""))
 
     def parse_marked_section(self, i: int, report: bool = True) -> int:
-        """Read a section, and one of an unknown name as browsers do: as a comment up to the next `>`.
+        """Read a section, and one of an unknown name as browsers do.
+
+        As a comment up to the next `>`.
 
         Python 3.11's parser raises AssertionError for `<![CDATAx[` and `<![]>`.
         """

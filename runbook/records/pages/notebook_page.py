@@ -48,22 +48,22 @@ def write_html(run_folder: Path, phase: str) -> Path:
     return path
 
 
-def report(notebook: Any, twin: Twin, more: Sequence[tuple[str, str]] = ()) -> str:
+def report(notebook: Any, twin: Twin, further_links: Sequence[tuple[str, str]] = ()) -> str:
     """The whole page.
 
     Long text and large figures are cut short, with a word about it, rather than exceed 3 MB.
 
-    `more` are further links for the card: names and where they lead.
+    `further_links` are links for the card: names and where they lead.
     """
     text = ""
     for limit in TEXT_LIMITS:
-        text = _export(_prepared(notebook, limit), twin, more)
+        text = _export(_prepared(notebook, limit), twin, further_links)
         if len(text.encode()) < LARGEST_PAGE:
             break
     return text
 
 
-def _export(notebook: Any, twin: Twin, more: Sequence[tuple[str, str]]) -> str:
+def _export(notebook: Any, twin: Twin, further_links: Sequence[tuple[str, str]]) -> str:
     from nbconvert.exporters import html as nbconvert_html
     from traitlets.config import Config
 
@@ -89,13 +89,13 @@ def _export(notebook: Any, twin: Twin, more: Sequence[tuple[str, str]]) -> str:
     exporter.register_filter("without_effects", lambda html: _CellHtml(headings).rewrite(html))
     pieces = {
         "head": head(f"{twin.run}: {twin.phase}", code_colours()),
-        "card": _card(notebook, twin, more),
+        "card": _card(notebook, twin, further_links),
     }
     text, _ = exporter.from_notebook_node(notebook, resources={"runbook": pieces})
     return str(text).replace("<!-- contents -->", _contents(headings), 1)
 
 
-def _card(notebook: Any, twin: Twin, more: Sequence[tuple[str, str]]) -> str:
+def _card(notebook: Any, twin: Twin, further_links: Sequence[tuple[str, str]]) -> str:
     results = result_rows(twin)
     has_many_results = len(results) > MOST_OPEN_RESULTS
     tiles = [row for row in results if row.key in KEY_NUMBERS] if has_many_results else []
@@ -104,7 +104,7 @@ def _card(notebook: Any, twin: Twin, more: Sequence[tuple[str, str]]) -> str:
         ("Notebook", f"{twin.phase}.ipynb"),
         ("JSON twin", f"{twin.phase}.json"),
     ]
-    links += [(name.capitalize(), target) for name, target in more]
+    links += [(name.capitalize(), target) for name, target in further_links]
     return page(
         "card.html.j2",
         twin=twin,

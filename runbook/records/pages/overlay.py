@@ -1,4 +1,7 @@
-"""Losses of several runs laid over each other, and the file by which the page follows a run that trains."""
+"""Losses of several runs in one picture.
+
+The page follows a run that still trains by a file of its own.
+"""
 
 import json
 import math

@@ -40,16 +40,16 @@ class ResultRow:
 @cache
 def environment() -> Environment:
     """The templates; a missing value stops the page instead of leaving a hole."""
-    made = Environment(
+    templates = Environment(
         loader=FileSystemLoader([TEMPLATES, TEMPLATES / "record"]),
         autoescape=True,
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
-    made.filters["score"] = show_score
-    made.filters["with_code"] = lambda text: Markup(html_with_code(str(text)))
-    made.filters["with_commands"] = with_commands
-    return made
+    templates.filters["score"] = show_score
+    templates.filters["with_code"] = lambda text: Markup(html_with_code(str(text)))
+    templates.filters["with_commands"] = with_commands
+    return templates
 
 
 def with_commands(text: str) -> Markup:
@@ -124,13 +124,13 @@ def show_value(name: str, value: Any, unit: str = "") -> Markup:
     """
     if is_number(value):
         first, *groups = f"{show_quantity(name, value)} {unit}".rstrip().split(",")
-        shown = Markup(first) + Markup("").join(
+        grouped = Markup(first) + Markup("").join(
             Markup('<span class="g">{}</span>').format(group) for group in groups
         )
         exact = as_json(value)
-        if shown.striptags() == exact:
-            return shown
-        return Markup('<span title="{}">{}</span>').format(exact, shown)
+        if grouped.striptags() == exact:
+            return grouped
+        return Markup('<span title="{}">{}</span>').format(exact, grouped)
     if value is None or isinstance(value, str):
         return escape(value or "")
     text = Markup("<code>{}</code>").format(as_json(value))

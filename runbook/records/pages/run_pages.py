@@ -150,8 +150,12 @@ def write_campaign(
         "mail.html.j2",
         **content._asdict(),
         head=head(f"{run.name}: report", scripts=scripts_inside(bool(content.charts))),
-        open_checks=[found for found in checks_of(run) if found.check.verdict != "pass"],
-        passed=[found for found in checks_of(run) if found.check.verdict == "pass"],
+        open_checks=[
+            phase_check for phase_check in checks_of(run) if phase_check.check.verdict != "pass"
+        ],
+        passed=[
+            phase_check for phase_check in checks_of(run) if phase_check.check.verdict == "pass"
+        ],
         attachments=attachments(run_folder),
         # Without the moment of writing the same records make the same file.
         state_of=f"{run.changed:%Y-%m-%d %H:%M} UTC",
@@ -195,13 +199,13 @@ def _page_content(run: RunState, outcome: FrontPage, *, with_others: bool) -> Pa
 
 def without_repeated_remarks(rows: Sequence[Row]) -> list[Row]:
     """Return the rows, each remark of a phase only where it stands first."""
-    seen: set[tuple[str, str]] = set()
-    shown = []
+    earlier_remarks: set[tuple[str, str]] = set()
+    shown_rows = []
     for row in rows:
         remark = (str(row["phase"]), str(row["remark"]))
-        shown.append({**row, "remark": ""} if remark in seen else row)
-        seen.add(remark)
-    return shown
+        shown_rows.append({**row, "remark": ""} if remark in earlier_remarks else row)
+        earlier_remarks.add(remark)
+    return shown_rows
 
 
 def _curve_around(points: Sequence[tuple[float, float]], iteration: float) -> Markup:
@@ -248,7 +252,7 @@ def _chart(phase: str, curve: Curve, others: Sequence[Curve]) -> Chart:
         curve.untrained,
         [iteration for iteration, _, _ in curve.restarts],
     )
-    series = [shown._asdict() for shown in (curve, *others)]
+    series = [drawn._asdict() for drawn in (curve, *others)]
     content = json.dumps({"series": series}, separators=(",", ":"))
     title = f"Loss of {phase}"
     if curve.model:

@@ -1,4 +1,7 @@
-"""The page of all runs: a table, their losses over each other, and the values in which they differ."""
+"""The page of all runs.
+
+A table, their losses over each other, and the values in which they differ.
+"""
 
 import json
 from collections.abc import Sequence
@@ -112,7 +115,10 @@ def _score_name(score: Score) -> str:
 
 
 def main_scores(run_folder: Path) -> Sequence[Score]:
-    """Return the scores of a run; none where the file is one that somebody else wrote or changed."""
+    """Return the scores of a run.
+
+    Empty where somebody else wrote or changed the file.
+    """
     try:
         return read_main_scores(run_folder)
     except (KeyError, TypeError):
@@ -122,15 +128,17 @@ def main_scores(run_folder: Path) -> Sequence[Score]:
 def _index_row(run: RunState) -> Row:
     numbers = []
     for name in KEY_NUMBERS:
-        shown = show_value(name, run.numbers.get(name, ""))
-        numbers.append((run.numbers.get(name), shown))
+        text = show_value(name, run.numbers.get(name, ""))
+        numbers.append((run.numbers.get(name), text))
     has_report = (run.folder / "index.html").exists()
     scores = main_scores(run.folder)
     return {
         "run": run,
         "numbers": numbers,
         "changed": run.changed.isoformat(timespec="seconds"),
-        "scores": [[one for one in scores if one.measure == measure] for measure in INDEX_SCORES],
+        "scores": [
+            [score for score in scores if score.measure == measure] for measure in INDEX_SCORES
+        ],
         "target": f"{run.name}/index.html" if has_report else f"{run.name}/",
         "done": sum(phase.state == "done" for phase in run.phases),
     }

@@ -100,7 +100,7 @@ def _verdict_sentence(run: RunState) -> str:
         return f"It is running {run.phase}; {done}."
     if num_done < len(run.phases):
         return f"It is not finished: {done}{_bad_end(run)}."
-    checks = [found.check for found in checks_of(run)]
+    checks = [phase_check.check for phase_check in checks_of(run)]
     num_open = sum(check.verdict != "pass" for check in checks)
     all_checks = counted(len(checks), "check")
     if run.verdict == "pass":

@@ -13,7 +13,10 @@ WHOLE_NAME = "report-with-records.html"
 
 
 def write_whole_report(run_folder: Path) -> Path:
-    """Write report-with-records.html; of a notebook that would make it larger than a mail only the card stays."""
+    """Write report-with-records.html.
+
+    Of a notebook that would make it larger than a mail only the card stays.
+    """
     paths = {phase: run_folder / "records" / f"{phase}.html" for phase in PHASES}
     pages = {phase: path for phase, path in paths.items() if path.exists()}
     links = {f"records/{phase}.html": f"#{phase}-report" for phase in pages}

@@ -166,7 +166,8 @@ class FailureFinder:
     def __init__(self) -> None:
         self._found: dict[str, Failure] = {}
         self._context: deque[str] = deque(maxlen=CONTEXT_LINES)
-        # A warning that comes with each step is looked at once: all rules together take 0.1 to 0.4 ms.
+        # A warning that comes with each step is looked at once: all rules together take 0.1 to 0.4
+        # ms.
         self._harmless_shapes: set[str] = set()
         self._build: Failure | None = None
         self._lines_since_build = 0
@@ -191,7 +192,10 @@ class FailureFinder:
         self._context.append(line[:MAX_TEXT])
 
     def note_progress(self, num_records: int) -> None:
-        """Tell how many steps the log has shown so far. What a training survived is not why it ended."""
+        """Tell how many steps the log has shown so far.
+
+        What a training survived is not why it ended.
+        """
         if num_records == self._num_records:
             return
         self._num_records = num_records
@@ -202,14 +206,20 @@ class FailureFinder:
                 del self._found[name]
 
     def found(self) -> list[Failure]:
-        """Return all failures by first appearance. A build hangs only where it is the log's last word."""
+        """Return all failures by first appearance.
+
+        A build hangs only where it is the log's last word.
+        """
         nothing_else = not self._num_records and not self._found
         if self._build is not None and nothing_else and self._lines_since_build <= MAX_LAST_LINES:
             return [self._build]
         return sorted(self._found.values(), key=lambda failure: failure.line)
 
     def cause(self) -> Failure | None:
-        """Return the earliest failure of the strongest level; of equal ones, that of torchrun's root cause."""
+        """Return the earliest failure of the strongest level.
+
+        Of equal ones, that of torchrun's root cause.
+        """
         return find_cause(self.found(), self._root_rank)
 
     def _rule_of(self, text: str) -> Rule | None:
@@ -238,11 +248,15 @@ class FailureFinder:
     def _keep(self, rule: Rule, log_line: LogLine, line: str, number: int) -> None:
         name = rule.kind.name
         level = rule.level or rule.kind.level
-        known = self._found.get(name)
-        if known is not None and known.level.strength >= level.strength and not known.overcome:
-            known.count += 1
+        earlier = self._found.get(name)
+        if (
+            earlier is not None
+            and earlier.level.strength >= level.strength
+            and not earlier.overcome
+        ):
+            earlier.count += 1
             return
-        count = 1 if known is None else known.count + 1
+        count = 1 if earlier is None else earlier.count + 1
         self._found[name] = Failure(
             name=name,
             line=number,
@@ -259,7 +273,7 @@ class FailureFinder:
         )
 
     def _look_for_build(self, line: str, number: int) -> None:
-        if any(words in line for words in BUILD_HANGS.words):
+        if any(sentence in line for sentence in BUILD_HANGS.words):
             self._build = Failure(
                 name=BUILD_HANGS.kind.name,
                 line=number,
@@ -275,13 +289,14 @@ class FailureFinder:
             self._build = None
 
     def _is_after_effect(self, rule: Rule) -> bool:
-        """Tell whether a lost connection follows from another rank's own error, whose words no rule knows."""
+        """Tell whether a lost connection follows from an error of another rank that no rule knows."""
         return self._own_error and rule.kind is PEER_DIED
 
     def _look_for_own_error(self, line: str) -> None:
         """Note when a rank ends with an error that is not about reaching another rank.
 
-        Its process closes its connections, so what other ranks say of theirs comes after this error.
+        Its process closes its connections, so what other ranks say of theirs comes after this
+        error.
         """
         if TRACEBACK in line:
             self._in_traceback = True
@@ -299,7 +314,10 @@ class FailureFinder:
 
 
 def find_cause(failures: Sequence[Failure], root_rank: int | None = None) -> Failure | None:
-    """Return the earliest failure of the strongest level, that of `root_rank` before others. None: there is none."""
+    """Return the earliest failure of the strongest level, that of `root_rank` before others.
+
+    None where there is none.
+    """
     last = [failure for failure in failures if not failure.overcome]
     if not last:
         return None
@@ -336,5 +354,5 @@ def examples_of(kind: FailureKind) -> list[tuple[str, str]]:
     """Return lines by which logs show a kind of failure, each with its source."""
     examples = [(rule.example, rule.source) for rule in RULES if rule.kind is kind]
     if kind is BUILD_HANGS.kind:
-        examples += [(words, BUILD_HANGS.source) for words in BUILD_HANGS.words]
+        examples += [(sentence, BUILD_HANGS.source) for sentence in BUILD_HANGS.words]
     return examples

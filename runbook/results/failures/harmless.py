@@ -31,7 +31,8 @@ _HARMLESS = re.compile(
             r"number of nan iterations:\s+0\b.*number of skipped|\(errors?: 0\)|\b0 errors?\b",
             r"TF-TRT Warning: Could not find TensorRT",
             r"overriding env\. variables|is deprecated",
-            r"socket\.cpp:\d+\] \[c10d\] The (?:client|server) socket .*(?:cannot be initialized|has failed to connect) "
+            r"socket\.cpp:\d+\] \[c10d\] The (?:client|server) socket .*(?:cannot be "
+            r"initialized|has failed to connect) "
             r".*errno: 9[79]",
             r"libibverbs: Warning: couldn't open config directory",
             r"sparse_attn requires|Please specify the CUTLASS|async_io requires the dev libaio",

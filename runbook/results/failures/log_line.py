@@ -1,4 +1,7 @@
-"""A line of a job's log: the text without the prefixes that launchers add, and the rank and host they name."""
+"""A line of a job's log.
+
+The text without the prefixes that launchers add, and the rank and host they name.
+"""
 
 import re
 from dataclasses import dataclass
@@ -26,7 +29,10 @@ MAX_PREFIXES = 4
 
 @dataclass(frozen=True)
 class LogLine:
-    """The text of a line, and who wrote it. `rank` is None and `host` is empty where the line does not say."""
+    """The text of a line, and who wrote it.
+
+    `rank` is None and `host` is empty where the line does not say.
+    """
 
     text: str
     rank: int | None = None

@@ -1,4 +1,7 @@
-"""The types of the failure table: a kind of failure, and a rule that recognizes it by a line of a log."""
+"""The types of the failure table.
+
+A kind of failure, and a rule that recognizes it by a line of a log.
+"""
 
 import re
 from dataclasses import dataclass, field
@@ -58,7 +61,10 @@ class FailureKind:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """Lines by which logs show one kind of failure. The first rule that matches a line decides about it."""
+    """Lines by which logs show one kind of failure.
+
+    The first rule that matches a line decides about it.
+    """
 
     kind: FailureKind
     patterns: tuple[str, ...]

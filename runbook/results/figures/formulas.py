@@ -8,7 +8,10 @@ def first_loss(plan: Plan, phase: str) -> tuple[str, str]:
     """Return the loss of a model that has learned nothing: every token is equally likely."""
     vocabulary = plan.phases[phase].model.vocabulary
     loss = plan.parameters[phase].first_loss
-    latex = rf"L_0 = -\ln \frac{{1}}{{V}} = \ln {_number(vocabulary)} = {loss:.2f} \text{{ nat per token}}"
+    latex = (
+        rf"L_0 = -\ln \frac{{1}}{{V}} = \ln {_number(vocabulary)} = {loss:.2f} \text{{ nat per "
+        rf"token}}"
+    )
     return latex, f"first loss = ln V = ln {vocabulary:,} = {loss:.2f} nat per token"
 
 
@@ -20,11 +23,13 @@ def parameters(plan: Plan, phase: str) -> tuple[str, str]:
     per_layer = whole.layers // layers
     latex = (
         rf"N = {layers} \cdot \underbrace{{{_number(per_layer)}}}_{{\text{{one layer}}}}"
-        rf" + \underbrace{{{_number(others)}}}_{{\text{{embeddings, last norm}}}} = {_number(whole.total)}"
+        rf" + \underbrace{{{_number(others)}}}_{{\text{{embeddings, last norm}}}} = "
+        rf"{_number(whole.total)}"
     )
     return (
         latex,
-        f"N = {layers} layers x {per_layer:,} + {others:,} (embeddings, last norm) = {whole.total:,}",
+        f"N = {layers} layers x {per_layer:,} + {others:,} (embeddings, last norm) = "
+        f"{whole.total:,}",
     )
 
 
@@ -36,31 +41,44 @@ def batch(plan: Plan, phase: str) -> tuple[str, str]:
     count = planned.batch.num_microbatches
     stages = planned.parallel.pipeline
     chunks = planned.parallel.virtual_pipeline
-    latex = rf"B = b \cdot d \cdot m = {micro} \cdot {copies} \cdot {count} = {_number(planned.batch.global_)}"
-    words = f"batch = {micro} sequences x {copies} copies x {count} micro-batches = {planned.batch.global_:,} sequences"
+    latex = (
+        rf"B = b \cdot d \cdot m = {micro} \cdot {copies} \cdot {count} = "
+        rf"{_number(planned.batch.global_)}"
+    )
+    text = (
+        f"batch = {micro} sequences x {copies} copies x {count} micro-batches = "
+        f"{planned.batch.global_:,} sequences"
+    )
     if stages > 1:
         share = f"{100 * (stages - 1) / (count * chunks):.3g}"
         latex += r"\qquad \frac{t_\text{wait}}{t_\text{work}} = \frac{p-1}{m \cdot v} = "
         latex += rf"\frac{{{stages}-1}}{{{count} \cdot {chunks}}} = {share} \%"
-        words += f"; stages wait ({stages} - 1) / ({count} x {chunks}) = {share} % of their work"
-    return latex, words
+        text += f"; stages wait ({stages} - 1) / ({count} x {chunks}) = {share} % of their work"
+    return latex, text
 
 
 def memory(plan: Plan, phase: str) -> tuple[str, str]:
     """Return the bytes that the parameters of the fullest rank need, and what a step adds."""
     stage = plan.memory[phase].fullest_stage
     count = plan.parameters[phase].per_rank_by_stage[stage.stage]
-    each = [size / count for size in (stage.weights, stage.gradients, stage.optimizer)]
+    bytes_per_parameter = [
+        size / count for size in (stage.weights, stage.gradients, stage.optimizer)
+    ]
     stays = stage.weights + stage.gradients + stage.optimizer
     added = stage.activations + stage.logits
     latex = (
-        rf"{_number(count)} \cdot (\underbrace{{{each[0]:.3g}}}_\text{{weights}} + "
-        rf"\underbrace{{{each[1]:.3g}}}_\text{{gradients}} + \underbrace{{{each[2]:.3g}}}_\text{{Adam}})\,\text{{B}} "
-        rf"= \text{{{show_bytes(stays)}}} \qquad + \text{{{show_bytes(added)} of activations and logits}}"
+        rf"{_number(count)} \cdot (\underbrace{{{bytes_per_parameter[0]:.3g}}}_\text{{weights}} + "
+        rf"\underbrace{{{bytes_per_parameter[1]:.3g}}}_\text{{gradients}} + "
+        rf"\underbrace{{{bytes_per_parameter[2]:.3g}}}_\text{{Adam}})\,\text{{B}} "
+        rf"= \text{{{show_bytes(stays)}}} \qquad + \text{{{show_bytes(added)} of activations and "
+        rf"logits}}"
     )
-    sums = " + ".join(f"{size:.3g}" for size in each)
-    words = f"{show_count(count)} parameters x ({sums}) B (weights, gradients, Adam) = {show_bytes(stays)}"
-    return latex, f"{words}, and {show_bytes(added)} of activations and logits"
+    sums = " + ".join(f"{size:.3g}" for size in bytes_per_parameter)
+    text = (
+        f"{show_count(count)} parameters x ({sums}) B (weights, gradients, Adam) = "
+        f"{show_bytes(stays)}"
+    )
+    return latex, f"{text}, and {show_bytes(added)} of activations and logits"
 
 
 def step_time(plan: Plan, phase: str) -> tuple[str, str] | None:
@@ -83,7 +101,8 @@ def step_time(plan: Plan, phase: str) -> tuple[str, str] | None:
     )
     return (
         latex,
-        f"step = {work:.3e} FLOP / ({world} devices x {peak:.4g} TFLOP/s x {time.mfu:.3g}) = {seconds}",
+        f"step = {work:.3e} FLOP / ({world} devices x {peak:.4g} TFLOP/s x {time.mfu:.3g}) = "
+        f"{seconds}",
     )
 
 
@@ -103,7 +122,10 @@ def epochs(plan: Plan, phase: str, tokens: int) -> tuple[str, str]:
     """Return how often the training reads each token of its files."""
     needed = plan.phases[phase].duration.tokens
     times = f"{needed / tokens:.3g}"
-    latex = rf"E = \frac{{B \cdot s \cdot K}}{{D}} = \frac{{{_number(needed)}}}{{{_number(tokens)}}} = {times}"
+    latex = (
+        rf"E = \frac{{B \cdot s \cdot K}}{{D}} = \frac{{{_number(needed)}}}{{{_number(tokens)}}} = "
+        rf"{times}"
+    )
     return latex, f"epochs = {needed:,} tokens read / {tokens:,} tokens in the files = {times}"
 
 

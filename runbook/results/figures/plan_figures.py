@@ -38,22 +38,22 @@ def memory_figure(plan: Plan, phases: Mapping[str, str]) -> Any:
         figure,
         axes,
     ):
-        for place, (phase, words) in enumerate(phases.items()):
+        for row, (phase, name) in enumerate(phases.items()):
             memory = plan.memory[phase]
-            left = 0.0
-            for key, name, colour, hatch in MEMORY_PARTS:
+            bar_start = 0.0
+            for key, part_name, colour, hatch in MEMORY_PARTS:
                 width = getattr(memory.fullest_stage, key) / GIB
-                label = name if not place else None
+                label = part_name if not row else None
                 axes.barh(
-                    words,
+                    name,
                     width,
-                    left=left,
+                    left=bar_start,
                     color=colour,
                     hatch=hatch,
                     edgecolor="white",
                     label=label,
                 )
-                left += width
+                bar_start += width
         limit = max(plan.memory[phase].limit_bytes for phase in phases)
         if limit and all(plan.memory[phase].limit_of == "device" for phase in phases):
             axes.axvline(
@@ -65,10 +65,10 @@ def memory_figure(plan: Plan, phases: Mapping[str, str]) -> Any:
     return figure
 
 
-def step_figure(parts: Mapping[str, float], words: Mapping[str, str]) -> Any:
+def step_figure(parts: Mapping[str, float], part_names: Mapping[str, str]) -> Any:
     """Draw the parts of one step as bars, longest first, with their shares."""
     ordered = sorted(parts.items(), key=lambda part: -part[1])
-    names = [words.get(name, name) for name, _ in ordered]
+    names = [part_names.get(name, name) for name, _ in ordered]
     seconds = [value for _, value in ordered]
     step_seconds = sum(parts.values())
     height = 1.2 + 0.3 * len(ordered)
@@ -76,9 +76,9 @@ def step_figure(parts: Mapping[str, float], words: Mapping[str, str]) -> Any:
         bars = axes.barh(names, seconds, color=BLUE)
         axes.bar_label(bars, [f" {value / step_seconds:.1%}" for value in seconds])
         axes.axvline(step_seconds, color=GREY, linestyle="--")
-        place = (step_seconds, len(ordered) - 1)
+        position = (step_seconds, len(ordered) - 1)
         text = f"the whole step: {step_seconds:.3g} s"
-        axes.annotate(text, place, ha="right", va="center")
+        axes.annotate(text, position, ha="right", va="center")
         axes.set_xlabel("time (s)")
         axes.invert_yaxis()
     return figure
@@ -93,12 +93,12 @@ def length_figure(lengths: Sequence[int], sequence_length: int) -> Any:
     The line is the model's sequence length.
     """
     with drawing("How long documents are") as (figure, axes):
-        first = next((place for place, count in enumerate(lengths) if count), 0)
+        first = next((power for power, count in enumerate(lengths) if count), 0)
         places = list(range(first, len(lengths)))
-        counts = [lengths[place] for place in places]
+        counts = [lengths[power] for power in places]
         axes.bar(places, counts, width=1.0, align="edge", color=BLUE, edgecolor="white")
         ticks = range(first, len(lengths) + 1, max(1, -(-len(places) // 10)))
-        axes.set_xticks(list(ticks), [f"{2**place:,}" for place in ticks])
+        axes.set_xticks(list(ticks), [f"{2**power:,}" for power in ticks])
         if sequence_length > 0:
             # within a bar, tokens run linearly from one power of two to the next
             power = sequence_length.bit_length() - 1
@@ -130,8 +130,8 @@ def source_figure(tokens: Mapping[str, int]) -> Any:
         axes.bar_label(bars, [f" {count / all_tokens:.1%}" for _, count in drawn])
         equal_share = all_tokens / len(ordered) / 1e6
         axes.axvline(equal_share, color=GREY, linestyle="--")
-        place = (equal_share, len(drawn) - 0.5)
-        axes.annotate(" equal shares", place, ha="left", va="bottom", color=GREY)
+        position = (equal_share, len(drawn) - 0.5)
+        axes.annotate(" equal shares", position, ha="left", va="bottom", color=GREY)
         axes.margins(x=0.12)
         axes.set_xlabel("tokens (millions)")
         axes.invert_yaxis()
@@ -181,25 +181,25 @@ def memory_course_figure(stages: Sequence[Any], limit_bytes: int) -> Any:
 def _draw_memory_course(axes: Any, stage: Any) -> None:
     """Draw the states of a stage on top of each other, and its activations above them."""
     sizes = [size / GIB for _, size in stage["timeline"]]
-    places = [100 * place / max(1, len(sizes) - 1) for place in range(len(sizes))]
+    positions = [100 * index / max(1, len(sizes) - 1) for index in range(len(sizes))]
     below = [0.0] * len(sizes)
     for part, colour in _STATES:
         part_size = stage["parts"].get(part, 0) / GIB
         above = [min(size, low + part_size) for low, size in zip(below, sizes, strict=True)]
-        axes.fill_between(places, below, above, color=colour, label=part, linewidth=0)
+        axes.fill_between(positions, below, above, color=colour, label=part, linewidth=0)
         below = above
-    axes.fill_between(places, below, sizes, color=ORANGE, label="activations", linewidth=0)
-    axes.plot(places, sizes, color="black", linewidth=0.8)
+    axes.fill_between(positions, below, sizes, color=ORANGE, label="activations", linewidth=0)
+    axes.plot(positions, sizes, color="black", linewidth=0.8)
 
 
 def _mark_optimizer(axes: Any, timeline: Sequence[Any]) -> None:
     """Mark where the optimizer begins, in % of the allocations."""
     num_before = sum(moment != OPTIMIZER for moment, _ in timeline)
-    place = num_before * 100 / max(1, len(timeline))
-    axes.axvline(place, color="black", linestyle=":", linewidth=0.8)
+    position = num_before * 100 / max(1, len(timeline))
+    axes.axvline(position, color="black", linestyle=":", linewidth=0.8)
     axes.annotate(
         "optimizer begins ",
-        (place, 0.5),
+        (position, 0.5),
         xycoords=("data", "axes fraction"),
         ha="right",
         size=7,
@@ -319,7 +319,8 @@ def device_figure(phase: PhasePlan, devices_per_node: int) -> Any:
         axes.set_yticks(range(stages), names)
         copies = range(columns // copy)
         axes.set_xticks(
-            [(place + 0.5) * copy for place in copies], [f"copy {place + 1}" for place in copies]
+            [(replica + 0.5) * copy for replica in copies],
+            [f"copy {replica + 1}" for replica in copies],
         )
         axes.grid(visible=False)
         axes.set(xlim=(0, columns), ylim=(stages - 0.4, -0.6))
@@ -376,13 +377,13 @@ def planned_pipeline_figure(phase: PhasePlan, parts: dict[str, float], seconds: 
 def rate_figure(phases: dict[str, PhasePlan]) -> Any:
     """Draw the learning rate of each phase over its steps: warm-up, then its schedule."""
     with drawing("Learning rate", height=2.8) as (figure, axes):
-        for (words, phase), (colour, line) in zip(phases.items(), SERIES, strict=False):
+        for (name, phase), (colour, line) in zip(phases.items(), SERIES, strict=False):
             num_steps = phase.duration.iterations
             points = range(MOST_STEPS + 1)
             steps = sorted({max(1, round(point * num_steps / MOST_STEPS)) for point in points})
             rates = [phase.learning_rate.at(phase.batch.samples_after(step)) for step in steps]
             shares = [100 * step / num_steps for step in steps]
-            label = f"{words}: {num_steps:,} steps"
+            label = f"{name}: {num_steps:,} steps"
             axes.plot(shares, rates, color=colour, linestyle=line, label=label)
         axes.set(xlabel="steps of the phase (%)", ylabel="learning rate", ylim=(0, None))
         figure.legend(loc="outside lower center", ncols=2)

@@ -230,13 +230,13 @@ def waterfall(
 ) -> Any:
     """Draw bars by start and length, one a row; those between the first and the last are losses."""
     with drawing(title, height=max(3.4, 1.2 + 0.3 * len(bars))) as (figure, axes):
-        for row, (left, length) in enumerate(bars):
+        for row, (bar_start, length) in enumerate(bars):
             style = {"color": BLUE}
             if row == 0:
                 style = {"color": GREY}
             elif row < len(bars) - 1:
                 style = {"color": ORANGE, "hatch": "///"}
-            axes.barh(row, length, left=left, edgecolor="black", linewidth=0.3, **style)
+            axes.barh(row, length, left=bar_start, edgecolor="black", linewidth=0.3, **style)
         axes.set_yticks(range(len(bars)), labels=labels)
         axes.invert_yaxis()
         axes.axvline(bars[0][1], color=GREEN, linestyle="-.", linewidth=1)
@@ -269,9 +269,9 @@ def timeline_figure(
             ("evaluation", VERMILION, _evaluation_spans(validation)),
             ("saving", GREEN, _save_spans(events)),
         )
-        for place, (name, colour, spans) in enumerate(rows):
+        for row, (name, colour, spans) in enumerate(rows):
             bars = [((start - begin) / scale, (end - start) / scale) for start, end in spans]
-            axes.broken_barh(bars, (place - 0.35, 0.7), color=colour, label=name)
+            axes.broken_barh(bars, (row - 0.35, 0.7), color=colour, label=name)
         if planned_seconds:
             _draw_planned_end(axes, planned_seconds / scale)
         axes.set_yticks(range(len(rows)), labels=[name for name, _, _ in rows])
@@ -280,11 +280,11 @@ def timeline_figure(
         return figure
 
 
-def _draw_planned_end(axes: Any, place: float) -> None:
-    axes.axvline(place, color=VERMILION, linestyle="--", label="planned end")
+def _draw_planned_end(axes: Any, position: float) -> None:
+    axes.axvline(position, color=VERMILION, linestyle="--", label="planned end")
     axes.annotate(
         "planned end",
-        (place, 3.4),
+        (position, 3.4),
         xytext=(3, 0),
         textcoords="offset points",
         fontsize=8,
@@ -332,32 +332,32 @@ def _row_name(row: Row) -> str:
 def published_figure(table: Table) -> Any:
     """Draw the tokens per second and device of the rows of `published_table`, on a log scale."""
     column = "speed (tokens/s/device)"
-    rows = [row for row in table.rows if row[column]]
+    rows = [result for result in table.rows if result[column]]
     with drawing("Speed beside published results", height=1.4 + 0.38 * len(rows)) as (figure, axes):
-        for place, row in enumerate(rows):
-            speed = row[column]
-            _draw_marker(axes, row, speed, place)
-            mfu = f", MFU {row['MFU (%)']:.1f} %" if row["MFU (%)"] else ""
-            axes.text(speed * 1.3, place, f"{speed:,.0f}{mfu}", va="center", fontsize=8)
+        for row_number, result in enumerate(rows):
+            speed = result[column]
+            _draw_marker(axes, result, speed, row_number)
+            mfu = f", MFU {result['MFU (%)']:.1f} %" if result["MFU (%)"] else ""
+            axes.text(speed * 1.3, row_number, f"{speed:,.0f}{mfu}", va="center", fontsize=8)
         if rows and _is_this_run(rows[0]):
             axes.axvline(rows[0][column], color=BLUE, linestyle="--", linewidth=1)
-        axes.set_yticks(range(len(rows)), labels=[_row_name(row) for row in rows], fontsize=8)
+        axes.set_yticks(range(len(rows)), labels=[_row_name(result) for result in rows], fontsize=8)
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_xscale("log")
         if rows:
-            speeds = [row[column] for row in rows]
+            speeds = [result[column] for result in rows]
             axes.set_xlim(min(speeds) / 2, 30 * max(speeds))
         axes.set_xlabel("tokens per second and device (log scale); hollow: context, not comparable")
         return figure
 
 
-def _draw_marker(axes: Any, row: Row, speed: float, place: int) -> None:
+def _draw_marker(axes: Any, row: Row, speed: float, row_number: int) -> None:
     """Draw this run as a diamond, a published result as a circle: hollow where not comparable."""
     colour = _row_colour(row)
     fill = "white" if colour == GREY else colour
     marker = "D" if _is_this_run(row) else "o"
     style = {"color": colour, "markersize": 7, "markerfacecolor": fill}
-    axes.plot(speed, place, marker, **style)
+    axes.plot(speed, row_number, marker, **style)
 
 
 def _is_this_run(row: Row) -> bool:
@@ -411,9 +411,9 @@ def scaling_figure(table: Table) -> Any:
                 color=GREEN,
                 label="ideal: as many times the speed as the devices",
             )
-        for row, place in zip(table.rows, zip(devices, speeds, strict=True), strict=True):
+        for row, point in zip(table.rows, zip(devices, speeds, strict=True), strict=True):
             near = {"xytext": (4, -12), "textcoords": "offset points", "fontsize": 8}
-            axes.annotate(f"{row['efficiency (%)']:.1f} %", place, **near)
+            axes.annotate(f"{row['efficiency (%)']:.1f} %", point, **near)
         axes.set(xlabel="devices", ylabel="speed (samples/s)", ylim=(0, None))
         axes.legend()
         return figure
@@ -424,8 +424,8 @@ def mfu_figure(table: Table) -> Any:
     rows = [row for row in table.rows if row["MFU (%)"] or row["HFU (%)"]]
     title = "MFU beside published results"
     with drawing(title, height=1.6 + 0.38 * max(1, len(rows))) as (figure, axes):
-        for place, row in enumerate(rows):
-            _draw_share(axes, row, place)
+        for row_number, row in enumerate(rows):
+            _draw_share(axes, row, row_number)
         shares = [row["MFU (%)"] or row["HFU (%)"] for row in rows if _is_this_run(row)]
         if shares:
             axes.axvline(shares[0], color=BLUE, linestyle="--", linewidth=1)
@@ -441,17 +441,17 @@ def mfu_figure(table: Table) -> Any:
         return figure
 
 
-def _draw_share(axes: Any, row: Row, place: int) -> None:
+def _draw_share(axes: Any, row: Row, row_number: int) -> None:
     """Draw the MFU of a row as a bar, or its HFU as a hatched one."""
     is_hardware = not row["MFU (%)"]
     share = row["HFU (%)"] if is_hardware else row["MFU (%)"]
     name = "HFU" if is_hardware else "MFU"
     axes.barh(
-        place,
+        row_number,
         share,
         color=_row_colour(row),
         hatch="///" if is_hardware else "",
         edgecolor="black",
         linewidth=0.3,
     )
-    axes.text(share + 1, place, f"{share:.1f} % {name}", va="center", fontsize=8)
+    axes.text(share + 1, row_number, f"{share:.1f} % {name}", va="center", fontsize=8)

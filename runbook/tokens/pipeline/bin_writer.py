@@ -24,7 +24,8 @@ MEMORY = 64 << 20
 """Tokens of an unfinished shard that are kept in memory; more go to a file."""
 
 TURN_SHARE = 0.25
-"""A finished shard waits for its turn this share of the time it took; then its tokens go to a part."""
+"""A finished shard waits for its turn this share of the time it took; then its tokens go to a part.
+"""
 
 
 class Placement:

@@ -16,7 +16,10 @@ MANIFEST_SCHEMA = 2
 
 @dataclass(frozen=True)
 class TokenizeOptions:
-    """How text becomes tokens. Only `workers`, `shard_bytes`, `encoder` and `check_space` do not change the result."""
+    """How text becomes tokens.
+
+    Only `workers`, `shard_bytes`, `encoder` and `check_space` do not change the result.
+    """
 
     tokenizer: str = "gpt2"
     """`gpt2` (shipped), or a path to a Hugging Face tokenizer.json or a SentencePiece .model."""
@@ -27,13 +30,18 @@ class TokenizeOptions:
     eod_token: str = ""
     """Name of that token; empty: the first known name that the tokenizer has."""
     special_tokens: bool = False
-    """Read a literal <|endoftext|> inside a text as the token, as Megatron with Hugging Face does."""
+    """Read a literal <|endoftext|> inside a text as the token, as Megatron with Hugging Face does.
+    """
     bad_records: str = "stop"
-    """stop, skip (left out and counted), or quarantine (left out, counted and kept in PREFIX.quarantine)."""
+    """stop, skip (left out and counted), or quarantine (left out, counted and kept in
+    PREFIX.quarantine).
+    """
     max_record_bytes: int = MAX_RECORD_BYTES
     """Longest record; a longer one is a bad record. Of it only the beginning is ever in memory."""
     source_key: str = "auto"
-    """Dotted key that names a record's source (meta.source); `auto` takes a known one of the first record."""
+    """Dotted key that names a record's source (meta.source); `auto` takes a known one of the first
+    record.
+    """
     keep_sources: tuple[str, ...] = ()
     """Only documents of these sources; empty: all."""
     drop_sources: tuple[str, ...] = ()
@@ -53,7 +61,8 @@ class TokenizeOptions:
         """Raise `DataError` where a source is both kept and dropped."""
         if both := sorted(set(self.keep_sources) & set(self.drop_sources)):
             raise DataError(
-                f"{', '.join(both)} is both kept and dropped: name it in keep_sources or in drop_sources"
+                f"{', '.join(both)} is both kept and dropped: name it in keep_sources or in "
+                "drop_sources"
             )
 
     @property
@@ -70,7 +79,8 @@ class TokenizeOptions:
     def choices(self) -> dict[str, Any]:
         """The options that decide which bytes come out."""
         others = ("workers", "shard_bytes", "encoder", "check_space")
-        # Younger than the first manifests: where they choose nothing, finished work keeps its fingerprint.
+        # Younger than the first manifests: where they choose nothing, finished work keeps its
+        # fingerprint.
         younger = {
             "keep_sources": (),
             "fix_text": "none",
@@ -116,7 +126,10 @@ class TokenFiles:
 
     @classmethod
     def existing(cls, prefix: Path) -> TokenFiles:
-        """The files that are there: PREFIX.bin where it exists under that very name, else PREFIX_text_document.bin."""
+        """The files that are there.
+
+        PREFIX.bin where it exists under that very name, else PREFIX_text_document.bin.
+        """
         return cls(prefix, exact=Path(f"{prefix}.bin").exists())
 
 
@@ -180,22 +193,33 @@ class Manifest(Counts):
 
 def unknown_sources(manifests: Sequence[Manifest]) -> list[str]:
     """Return the sources that were to be kept or dropped and that no record of any of these names."""
-    seen = {name for one in manifests for name in (*one.sources, *one.dropped_sources)}
+    recorded = {
+        name for manifest in manifests for name in (*manifest.sources, *manifest.dropped_sources)
+    }
     chosen = [
         name
         for key in ("keep_sources", "drop_sources")
-        for name in dict.fromkeys(name for one in manifests for name in one.options.get(key, ()))
+        for name in dict.fromkeys(
+            name for manifest in manifests for name in manifest.options.get(key, ())
+        )
     ]
-    return [name for name in chosen if name not in seen]
+    return [name for name in chosen if name not in recorded]
 
 
 def unknown_sources_text(*manifests: Manifest) -> str:
-    """Return a warning of chosen sources that no record names, most likely typing errors; empty where there is none."""
+    """Return a warning of chosen sources that no record names, most likely typing errors.
+
+    Empty where there is none.
+    """
     unknown = unknown_sources(manifests)
     if not unknown:
         return ""
-    seen = sorted({name for one in manifests for name in (*one.sources, *one.dropped_sources)})
-    return f"no record is of source {', '.join(unknown)}; the records' sources: {', '.join(seen)}"
+    recorded = sorted(
+        {name for manifest in manifests for name in (*manifest.sources, *manifest.dropped_sources)}
+    )
+    return (
+        f"no record is of source {', '.join(unknown)}; the records' sources: {', '.join(recorded)}"
+    )
 
 
 def read_manifest(prefix: Path) -> Manifest:
@@ -205,15 +229,17 @@ def read_manifest(prefix: Path) -> Manifest:
         content = json.loads(path.read_text())
         if content.get("schema") != MANIFEST_SCHEMA:
             raise DataError(
-                f"{path} has schema {content.get('schema')!r}; this version reads {MANIFEST_SCHEMA}. Tokenize again."
+                f"{path} has schema {content.get('schema')!r}; this version reads "
+                f"{MANIFEST_SCHEMA}. Tokenize again."
             )
-        if missing := [each.name for each in fields(Counts) if each.name not in content]:
+        if missing := [count.name for count in fields(Counts) if count.name not in content]:
             raise ValueError(f"no {missing[0]}")
         return Manifest(**content)
     except FileNotFoundError:
         raise DataError(
             f"{path} does not exist: nothing was tokenized to this prefix, or it was not finished. "
-            "Run `runbook data tokenize INPUT... --out PREFIX` (again); it does only what is missing."
+            "Run `runbook data tokenize INPUT... --out PREFIX` (again); it does only what is "
+            "missing."
         ) from None
     except (ValueError, TypeError, AttributeError, OSError, RecursionError) as error:
         raise DataError(

@@ -39,11 +39,11 @@ WORKERS_SECONDS = 30.0
 def hold_prefix(files: TokenFiles) -> Iterator[None]:
     """Hold the prefix alone; HeldError says who else does."""
     with flocked(files.parts / "lock", fcntl.LOCK_EX, f"is tokenizing to {files.base}"):
-        what = (
+        holder_text = (
             f"is the run whose workers still write to {files.parts} after {WORKERS_SECONDS:.0f} s"
         )
         with flocked(
-            files.parts / "workers.lock", fcntl.LOCK_EX, what, wait_seconds=WORKERS_SECONDS
+            files.parts / "workers.lock", fcntl.LOCK_EX, holder_text, wait_seconds=WORKERS_SECONDS
         ):
             pass  # they hold it while they live; those of a killed run end within milliseconds
         yield
@@ -52,20 +52,22 @@ def hold_prefix(files: TokenFiles) -> Iterator[None]:
 @contextlib.contextmanager
 def hold_share(files: TokenFiles, name: str) -> Iterator[None]:
     """Hold the prefix together with other jobs of an array, and one share of the work alone."""
-    what = f"is tokenizing to {files.base}"
+    holder_text = f"is tokenizing to {files.base}"
     with (
-        flocked(files.parts / "lock", fcntl.LOCK_SH, what),
-        flocked(files.parts / f"{name}.lock", fcntl.LOCK_EX, what),
+        flocked(files.parts / "lock", fcntl.LOCK_SH, holder_text),
+        flocked(files.parts / f"{name}.lock", fcntl.LOCK_EX, holder_text),
     ):
         yield
 
 
 @contextlib.contextmanager
-def flocked(path: Path, kind: int, what: str, *, wait_seconds: float = 0.0) -> Iterator[None]:
-    """Hold a lock file by flock; HeldError says which process has it, and `what` it does.
+def flocked(
+    path: Path, kind: int, holder_text: str, *, wait_seconds: float = 0.0
+) -> Iterator[None]:
+    """Hold a lock file by flock; `HeldError` says which process has it, and what that process does.
 
-    flock and not `core.locks`: jobs of an array hold a prefix together, and the kernel frees what a killed process
-    held, on whichever machine it ran.
+    flock and not `core.locks`: jobs of an array hold a prefix together, and the kernel frees what a
+    killed process held, on whichever machine it ran.
     """
     deadline = time.monotonic() + wait_seconds
     is_there = False
@@ -79,7 +81,8 @@ def flocked(path: Path, kind: int, what: str, *, wait_seconds: float = 0.0) -> I
                 file.seek(0)
                 owner = file.read(100).strip() or "(one of several jobs)"
                 raise HeldError(
-                    f"process {owner} {what} at this moment. Wait for it, or end it; then run the same command again."
+                    f"process {owner} {holder_text} at this moment. Wait for it, or end it; then "
+                    "run the same command again."
                 )
             with contextlib.suppress(FileNotFoundError):
                 is_there = os.path.samestat(path.stat(), os.fstat(file.fileno()))
@@ -118,21 +121,21 @@ class ShardCounts(Counts):
     dropped_sources: dict[str, int] = field(default_factory=dict)  # documents left out by source
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
 
-    def add(self, other: ShardCounts) -> None:
+    def add(self, counts: ShardCounts) -> None:
         """Add another shard's counts to these."""
-        for name, value in vars(other).items():
+        for name, value in vars(counts).items():
             setattr(self, name, _sum(getattr(self, name), value))
 
 
-def _sum(left: Any, right: Any) -> Any:
+def _sum(first: Any, second: Any) -> Any:
     """The sum of two numbers, of two lists place by place, or of two dictionaries key by key."""
-    if isinstance(left, dict):
-        return left | {
-            key: _sum(left[key], value) if key in left else value for key, value in right.items()
+    if isinstance(first, dict):
+        return first | {
+            key: _sum(first[key], value) if key in first else value for key, value in second.items()
         }
-    if isinstance(left, list):
-        return [x + y for x, y in itertools.zip_longest(left, right, fillvalue=0)]
-    return left + right
+    if isinstance(first, list):
+        return [x + y for x, y in itertools.zip_longest(first, second, fillvalue=0)]
+    return first + second
 
 
 @dataclass(frozen=True)
@@ -172,7 +175,10 @@ class PartsFolder:
         return self.folder / f"{shard:06d}.{ending}"
 
     def write(self, shard: int, ending: str, content: bytes) -> None:
-        """Write a small file of a shard whole, by rename; not synced, because every shard writes one."""
+        """Write a small file of a shard whole, by rename.
+
+        Not synced, because every shard writes one.
+        """
         part = self.path(shard, f"{ending}.part")
         part.write_bytes(content)
         part.rename(self.path(shard, ending))
@@ -189,7 +195,10 @@ class PartsFolder:
         self.write(mark.shard, "mark", json.dumps(head).encode() + b"\n" + arrays)
 
     def read(self, shard: int) -> ShardMark | None:
-        """The mark of a shard; None where there is none, or one that was not written whole (after a power cut)."""
+        """The mark of a shard.
+
+        None where there is none, or one that was not written whole (after a power cut).
+        """
         import numpy as np
 
         try:

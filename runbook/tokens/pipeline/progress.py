@@ -38,7 +38,10 @@ class DataProgress:
     shards_total: int = 0
 
     def as_facts(self) -> Row:
-        """The moment as facts beside a bar of bytes: per stage, with files, speed, time left, workers and failures."""
+        """The moment as facts beside a bar of bytes.
+
+        Per stage, with files, speed, time left, workers and failures.
+        """
         return {
             "done": self.bytes,
             "total": self.bytes_total,
@@ -82,7 +85,7 @@ class ProgressReporter:
 
     def report_resumed(self) -> None:
         """Report what an earlier run had done, as far as it is taken over."""
-        self._text_before = sum(each.text_bytes for each in self._counts())
+        self._text_before = sum(counts.text_bytes for counts in self._counts())
         self.report("resume")
 
     def text_done(self) -> int:
@@ -97,7 +100,10 @@ class ProgressReporter:
         *,
         force: bool = False,
     ) -> None:
-        """Call the callback, unless it was called a moment ago; `in_hand` are the unfinished shards so far."""
+        """Call the callback, unless it was called a moment ago.
+
+        `in_hand` are the unfinished shards so far.
+        """
         now = time.monotonic()
         self._deaths = max(self._deaths, deaths)
         if not force and now - self._last < EVERY_SECONDS:
@@ -106,7 +112,7 @@ class ProgressReporter:
         counts = [*self._counts(), *in_hand]
         done = sum(self._estimates[: self._committer.committed])
         done += sum(self._estimates[shard] for shard in self._committer.waiting)
-        done += sum(min(each.input_bytes, max(self._estimates)) for each in in_hand)
+        done += sum(min(shard_counts.input_bytes, max(self._estimates)) for shard_counts in in_hand)
         share = min(1.0, done / max(1.0, sum(self._estimates)))
         eta = self._eta(share, now) if stage == "tokenize" else None
         self._send(stage, counts, share, self._committer.committed, eta)
@@ -126,7 +132,7 @@ class ProgressReporter:
     ) -> None:
         seconds = time.monotonic() - self._began
         sums = {
-            name: sum(getattr(each, name) for each in counts)
+            name: sum(getattr(shard_counts, name) for shard_counts in counts)
             for name in ("text_bytes", "documents", "tokens")
         }
         self._callback(
@@ -140,7 +146,10 @@ class ProgressReporter:
                 mb_per_second=(sums["text_bytes"] - self._text_before) / max(seconds, 1e-9) / 1e6,
                 eta_seconds=eta,
                 workers=self.workers,
-                failures=sum(each.skipped_records + each.skipped_files for each in counts)
+                failures=sum(
+                    shard_counts.skipped_records + shard_counts.skipped_files
+                    for shard_counts in counts
+                )
                 + self._deaths,
                 shards=shards,
                 shards_total=len(self._estimates),

@@ -45,7 +45,10 @@ Report = Callable[[ShardCounts], None]
 
 
 class ShardMaker:
-    """Tokenizes shards, one after the other, with one tokenizer and one set of options, whose source key is found."""
+    """Tokenizer of shards, one after the other, with one tokenizer and one set of options.
+
+    The source key in the options has been resolved.
+    """
 
     def __init__(self, tokenizer: Tokenizer, options: TokenizeOptions, report: Report) -> None:
         import numpy as np
@@ -125,8 +128,8 @@ class ShardMaker:
         problem = f"{segment.path}, {at}: {bad.reason}"
         if stops:
             raise DataError(
-                f"{problem}. Mend the record, or leave such records out: --bad-records skip (counted) or quarantine "
-                "(kept aside as well)."
+                f"{problem}. Mend the record, or leave such records out: --bad-records skip "
+                "(counted) or quarantine (kept aside as well)."
             )
         work.counts.skipped_records += 1
         record = {"file": segment.path, "line": line, "offset": bad.offset, "reason": bad.reason}
@@ -187,12 +190,12 @@ class ShardMaker:
     def _drop_unwanted(self, batch: DocumentBatch, work: _Work) -> None:
         if not self._options.chooses_sources or batch.sources is None:
             return
-        wanted = list(map(self._options.wants, batch.sources))
-        for source, is_wanted in zip(batch.sources, wanted, strict=True):
+        is_kept = list(map(self._options.wants, batch.sources))
+        for source, is_wanted in zip(batch.sources, is_kept, strict=True):
             if not is_wanted:
                 work.count_dropped(source)
-        batch.sources = list(itertools.compress(batch.sources, wanted))
-        batch.texts = list(itertools.compress(batch.texts, wanted))
+        batch.sources = list(itertools.compress(batch.sources, is_kept))
+        batch.texts = list(itertools.compress(batch.texts, is_kept))
 
     def _encode(self, batch: DocumentBatch, work: _Work) -> None:
         import numpy as np
@@ -222,8 +225,8 @@ def utf8_sizes(texts: list[str]) -> list[int]:
     [3, 2, 0]
     """
     sizes = list(map(len, texts))
-    for place in itertools.compress(itertools.count(), map(operator.not_, map(str.isascii, texts))):
-        sizes[place] = len(texts[place].encode())
+    for index in itertools.compress(itertools.count(), map(operator.not_, map(str.isascii, texts))):
+        sizes[index] = len(texts[index].encode())
     return sizes
 
 
@@ -233,7 +236,10 @@ def join_ids(
     dtype: np.dtype[Any],
     eod: NDArray[Any] | None,
 ) -> bytes:
-    """Ids as bytes of the output's type, with the end-of-document token after each text that has tokens."""
+    """Return ids as bytes of the output's type.
+
+    The end-of-document token follows each text that has tokens.
+    """
     import numpy as np
 
     narrow = ids.astype(dtype)
@@ -316,8 +322,8 @@ class _Work:
     def go_back(self, position: tuple[int, list[int], ShardCounts]) -> None:
         written, sizes, self.counts = position
         self.sink.cut(written)
-        for kept, size in zip(self._lists(), sizes, strict=True):
-            del kept[size:]
+        for entries, size in zip(self._lists(), sizes, strict=True):
+            del entries[size:]
 
     def _lists(self) -> tuple[list[Any], ...]:
         return self.lengths, self.empty, self.problems, self.quarantine

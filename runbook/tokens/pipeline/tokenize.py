@@ -1,4 +1,7 @@
-"""Text to .bin/.idx in one go: plan the shards, make what is missing, index, verify, write the manifest."""
+"""Text to .bin/.idx in one go.
+
+Plan the shards, make what is missing, index, verify, write the manifest.
+"""
 
 import contextlib
 import hashlib
@@ -47,7 +50,9 @@ from runbook.tokens.sources.input_files import (
 from runbook.tokens.tokenizer import Tokenizer, load_tokenizer, tokenizer_path, use_one_thread
 
 BIN_BYTES_PER_TEXT_BYTE = 0.7
-"""Where nothing could be read: two bytes for each 3.1 bytes of text (technical English), and the index."""
+"""Where nothing could be read: two bytes for each 3.1 bytes of text (technical English), and the
+index.
+"""
 BYTES_PER_DOCUMENT = 24
 """In the .idx 20: length, place and number; in a mark 4 more, until all is done."""
 SAMPLE = 200_000
@@ -62,10 +67,12 @@ def prepare(
     *,
     progress: ProgressCallback | None = None,
 ) -> Manifest:
-    """Tokenize files and folders to PREFIX_text_document.bin and .idx, byte for byte as Megatron's preprocess_data.py.
+    """Tokenize files and folders to PREFIX_text_document.bin and .idx.
 
-    Nothing is done twice: finished work is recognised by its manifest, unfinished work goes on at the first missing
-    shard. Interrupted at any moment and called again, it gives the same bytes.
+    The result is byte for byte that of Megatron's preprocess_data.py.
+
+    Nothing is done twice: finished work is recognised by its manifest, unfinished work goes on at
+    the first missing shard. Interrupted at any moment and called again, it gives the same bytes.
 
     Raises:
         DataError: input missing or broken, tokenizer unusable, disk full; finished shards are kept.
@@ -92,10 +99,13 @@ def prepare_share(
     *,
     progress: ProgressCallback | None = None,
 ) -> tuple[int, int]:
-    """One job of an array: tokenize every n-th shard to a part; how many were made, and how many the share has.
+    """One job of an array: tokenize every n-th shard to a part.
 
-    `share` is (index, count), the index from 0. Any number of jobs may run at once, on any number of nodes that see the
-    same folder, and come back in any other number; `prepare` with the same arguments joins the parts afterwards.
+    How many were made, and how many the share has.
+
+    `share` is (index, count), the index from 0. Any number of jobs may run at once, on any number
+    of nodes that see the same folder, and come back in any other number; `prepare` with the same
+    arguments joins the parts afterwards.
 
     Raises:
         DataError: as `prepare`.
@@ -153,7 +163,8 @@ class _Job:
         self._options = replace(options, source_key=source_key)
         if options.chooses_sources and not source_key:
             raise DataError(
-                f"{first.path} names no source that could be kept or dropped; give --source-key (data.source_key)"
+                f"{first.path} names no source that could be kept or dropped; give --source-key "
+                "(data.source_key)"
             )
         if options.fix_text == "ftfy":
             load_ftfy()  # refuse a missing package before the work, not in a worker
@@ -208,7 +219,10 @@ class _Job:
         return len(missing), len(range(index, len(self._shards), count))
 
     def _make(self, shards: list[Shard], stored: list[Shard]) -> Tokenizer:
-        """Tokenize shards, in this process where one worker is enough, else in several; `stored` need the disk."""
+        """Tokenize shards, in this process where one worker is enough, else in several.
+
+        `stored` need the disk.
+        """
         reporter = self._reporter
         committer = self._committer
         options = self._options
@@ -263,12 +277,16 @@ class _Job:
         free = shutil.disk_usage(self.files.base.parent).free
         if needed > free:
             raise DataError(
-                f"about {show_bytes(needed)} are needed below {self.files.base.parent} and {show_bytes(free)} are "
-                "free. Make room, or give a prefix on a larger disk; --no-check-space begins all the same."
+                f"about {show_bytes(needed)} are needed below {self.files.base.parent} and "
+                f"{show_bytes(free)} are free. Make room, or give a prefix on a larger disk; "
+                "--no-check-space begins all the same."
             )
 
     def _close(self, tokenizer: Tokenizer) -> Manifest:
-        """Index, renames, manifest; the order lets an interruption anywhere be mended by a second run."""
+        """Index, renames, manifest.
+
+        The order lets an interruption anywhere be mended by a second run.
+        """
         files = self.files
         totals = self._committer.totals
         self._refuse_no_tokens()
@@ -293,7 +311,10 @@ class _Job:
         return manifest
 
     def _refuse_no_tokens(self) -> None:
-        """An input without a single token is a mistake: a wrong key, a wrong folder, files that are all broken."""
+        """An input without a single token is a mistake.
+
+        A wrong key, a wrong folder, files that are all broken.
+        """
         totals = self._committer.totals
         if totals.tokens:
             return
@@ -301,9 +322,10 @@ class _Job:
         self.files.bin_part.unlink(missing_ok=True)
         why = "".join(f"\n  {problem}" for problem in self._committer.problems[:5])
         raise DataError(
-            f"the input holds no text: {totals.records:,} records read, {totals.skipped_records:,} of them bad, "
-            f"{totals.dropped:,} left out by choice, {totals.empty:,} empty; {totals.skipped_files:,} files could not "
-            f"be read.{why}\nNothing was written. Look at the input, the text key and the choice of sources."
+            f"the input holds no text: {totals.records:,} records read, "
+            f"{totals.skipped_records:,} of them bad, {totals.dropped:,} left out by choice, "
+            f"{totals.empty:,} empty; {totals.skipped_files:,} files could not be read.{why}\n"
+            "Nothing was written. Look at the input, the text key and the choice of sources."
         )
 
     def _join_quarantine(self, parts: PartsFolder) -> None:
@@ -367,7 +389,7 @@ class _Job:
             made=datetime.now(UTC).isoformat(timespec="seconds"),
             versions=_versions(),
             reused_shards=self._reused,
-            **{each.name: getattr(totals, each.name) for each in fields(Counts)},
+            **{count.name: getattr(totals, count.name) for count in fields(Counts)},
         )
 
 
@@ -393,7 +415,10 @@ def _versions() -> dict[str, str]:
 
 
 def bytes_needed(shards: Sequence[Shard], tokenizer: Tokenizer, options: TokenizeOptions) -> int:
-    """Bytes of the .bin, the .idx and the marks of these shards; from the first, the middle and the last of them."""
+    """Bytes of the .bin, the .idx and the marks of these shards.
+
+    From the first, the middle and the last of them.
+    """
     text = measured = estimated = 0.0
     tokens = documents = 0
     unreadable: tuple[type[BaseException], ...] = (DataError, *decompression_errors())
@@ -418,5 +443,5 @@ def bytes_needed(shards: Sequence[Shard], tokenizer: Tokenizer, options: Tokeniz
     whole = sum(text_estimate(segment) for shard in shards for segment in shard.segments)
     if not text:
         return int(whole * BIN_BYTES_PER_TEXT_BYTE)
-    made = tokens * token_bytes(tokenizer.vocabulary) + documents * BYTES_PER_DOCUMENT
-    return int(whole * measured / estimated * made / text)
+    written_bytes = tokens * token_bytes(tokenizer.vocabulary) + documents * BYTES_PER_DOCUMENT
+    return int(whole * measured / estimated * written_bytes / text)

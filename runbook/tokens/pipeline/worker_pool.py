@@ -50,8 +50,8 @@ def disk_error(error: OSError, files: TokenFiles) -> DataError:
     except OSError:
         free = "the free space is not known"
     return DataError(
-        f"{reason} while writing below {folder} ({free}). Finished shards are kept: make room and run the same command "
-        "again, and it goes on where it stopped."
+        f"{reason} while writing below {folder} ({free}). Finished shards are kept: make room and "
+        "run the same command again, and it goes on where it stopped."
     )
 
 
@@ -199,7 +199,10 @@ class Pool:
         worker.pipe.send((worker.shard, self._committer.fingerprints[worker.shard.number]))
 
     def _replace(self, worker: _Worker) -> None:
-        """Start another worker for a dead one, and deal its shard again, unless that shard killed too many."""
+        """Start another worker for a dead one, and deal its shard again.
+
+        A shard that killed too many workers is not dealt again.
+        """
         self.workers.remove(worker)
         worker.pipe.close()
         code = worker.process.exitcode
@@ -215,8 +218,9 @@ class Pool:
                 how = f"ended with exit code {code}"
             when = f"working on {worker.shard.describe()}" if worker.shard else "starting"
             raise DataError(
-                f"{self._attempts[number]} workers died while {when}; the last was {how}. Signal 9 often means that "
-                "memory ran out: use fewer workers. Finished shards are kept; run again to go on."
+                f"{self._attempts[number]} workers died while {when}; the last was {how}. Signal "
+                "9 often means that memory ran out: use fewer workers. Finished shards are kept; "
+                "run again to go on."
             )
         if worker.shard is not None:
             self._todo.appendleft(worker.shard)
@@ -227,7 +231,8 @@ class Pool:
 def without_main() -> Iterator[None]:
     """Start a process that does not import the caller's program again: it needs only this package.
 
-    Without it a plain script that calls prepare() without `if __name__ == "__main__":` would start itself again.
+    Without it a plain script that calls prepare() without `if __name__ == "__main__":` would start
+    itself again.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")

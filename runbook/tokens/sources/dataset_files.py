@@ -43,13 +43,14 @@ class RemoteFile:
 
 
 def expected_files(dataset: Dataset) -> list[SourceFile]:
-    """Return the files that the catalogue promises, as they are fetched, in the order in which they are joined."""
+    """Return the files that the catalogue promises, as fetched, in the order of joining."""
     files = list(dataset.files)
     for group in dataset.parts or dataset.groups:
         if "{number}" not in group.path or group.last < group.first:
             raise DataError(
-                f"the dataset {dataset.title!r} has the group {group.path!r} from {group.first} to {group.last}: its "
-                "path needs {number} in it, and the last number may not be below the first"
+                f"the dataset {dataset.title!r} has the group {group.path!r} from {group.first} "
+                f"to {group.last}: its path needs {{number}} in it, and the last number may not "
+                "be below the first"
             )
         files += [
             SourceFile(path=path, also=group.also.replace("{number}", str(number)))
@@ -65,12 +66,15 @@ def place_of(folder: Path, file: SourceFile | RemoteFile) -> Path:
     path = path_inside(folder, file.path)
     if not file.also or path.exists():
         return path
-    other = path_inside(folder, file.also)
-    return other if other.exists() else path
+    second_path = path_inside(folder, file.also)
+    return second_path if second_path.exists() else path
 
 
 def holds_dataset(folder: Path, dataset: Dataset) -> bool:
-    """Return whether a folder has any file of a dataset's kind: text, or token files where it is tokens already."""
+    """Return whether a folder has any file of a dataset's kind.
+
+    Text, or token files where it is tokens already.
+    """
     if not folder.is_dir():
         return False
     if dataset.kind == TOKENIZED:
@@ -79,7 +83,9 @@ def holds_dataset(folder: Path, dataset: Dataset) -> bool:
 
 
 def has_every_file(folder: Path, dataset: Dataset) -> bool:
-    """Return whether all files that a dataset promises are in a folder, as far as its list says; False without a list.
+    """Return whether all files that a dataset promises are in a folder, as far as its list says.
+
+    False without a list.
 
     Files that a document's own way made of the parts count as well.
     """
@@ -92,17 +98,21 @@ def has_every_file(folder: Path, dataset: Dataset) -> bool:
 
 
 def remote_files(dataset: Dataset, get: GetPage) -> list[RemoteFile]:
-    """The files with their addresses; the Hub is asked for sizes and checksums (a thousand files a request)."""
+    """The files with their addresses.
+
+    The Hub is asked for sizes and checksums (a thousand files a request).
+    """
     if not dataset.url:
         raise DataError(
-            f"the dataset {dataset.title!r} has no url to fetch from. Put its files where data.folder says, or give "
-            "the catalogue an url."
+            f"the dataset {dataset.title!r} has no url to fetch from. Put its files where "
+            "data.folder says, or give the catalogue an url."
         )
     if match := _HF.fullmatch(dataset.url):
         return _hub_files(match[1] + match[2], match[3] or "main", dataset, get)
     if not dataset.url.startswith(("https://", "http://")):
         raise DataError(
-            f"{dataset.url!r} is no address to fetch from: https://, http://, s3:// or hf://datasets/OWNER/NAME@REVISION"
+            f"{dataset.url!r} is no address to fetch from: https://, http://, s3:// or "
+            "hf://datasets/OWNER/NAME@REVISION"
         )
     files = expected_files(dataset)
     if not files:
@@ -125,7 +135,9 @@ def remote_files(dataset: Dataset, get: GetPage) -> list[RemoteFile]:
 def choose_files(
     listed: dict[str, RemoteFile], dataset: Dataset, source: str, remedy: str
 ) -> list[RemoteFile]:
-    """Of what a source lists, the files that the catalogue names; where it names none, those that match its pattern.
+    """Of what a source lists, the files that the catalogue names.
+
+    Where it names none, those that match its pattern.
 
     Raises:
         DataError: a named file is not at the source, or has another size there.
@@ -141,15 +153,17 @@ def choose_files(
             raise DataError(f"{source} has no file matching {dataset.pattern!r}. {remedy}")
         return matching
     if missing := [file.path for file in promised if file.path not in listed]:
-        shown = join_first(missing, 10, ", ", " and {} more")
+        first_missing = join_first(missing, 10, ", ", " and {} more")
         raise DataError(
-            f"{len(missing)} of {len(promised)} files are not at {source}: {shown}. {remedy}"
+            f"{len(missing)} of {len(promised)} files are not at {source}: {first_missing}. "
+            f"{remedy}"
         )
     pairs = [(file, listed[file.path]) for file in promised]
     for file, there in pairs:
         if file.bytes and there.bytes != file.bytes:
             raise DataError(
-                f"{there.url} has {there.bytes} bytes, and the catalogue says {file.bytes}: another file"
+                f"{there.url} has {there.bytes} bytes, and the catalogue says {file.bytes}: "
+                "another file"
             )
     return [
         replace(there, sha256=file.sha256.lower() or there.sha256, also=file.also)
@@ -158,7 +172,10 @@ def choose_files(
 
 
 def _hub_files(name: str, revision: str, dataset: Dataset, get: GetPage) -> list[RemoteFile]:
-    """List a repository of the Hub by hand: huggingface_hub's client has no sha256 check and no shared pause on 429."""
+    """List a repository of the Hub by hand.
+
+    The client of huggingface_hub has no sha256 check and no shared pause on 429.
+    """
     endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
     listed: dict[str, RemoteFile] = {}
     files = f"{endpoint}/{name}/resolve/{urllib.parse.quote(revision)}/"
@@ -166,8 +183,8 @@ def _hub_files(name: str, revision: str, dataset: Dataset, get: GetPage) -> list
     for folder in sorted({file.path.rpartition("/")[0] for file in expected_files(dataset)}) or [
         ""
     ]:
-        place = urllib.parse.quote(f"{revision}/{folder}".rstrip("/"))
-        url = f"{endpoint}/api/{kind}{name}/tree/{place}?recursive=true"
+        quoted_folder = urllib.parse.quote(f"{revision}/{folder}".rstrip("/"))
+        url = f"{endpoint}/api/{kind}{name}/tree/{quoted_folder}?recursive=true"
         while url:
             body, next_url = get(url)
             try:
@@ -179,7 +196,8 @@ def _hub_files(name: str, revision: str, dataset: Dataset, get: GetPage) -> list
                     )
             except (ValueError, KeyError, TypeError, AttributeError):
                 raise DataError(
-                    f"{url} did not answer with a list of files but with {body[:80]!r}; is it a Hub?"
+                    f"{url} did not answer with a list of files but with {body[:80]!r}; is it a "
+                    "Hub?"
                 ) from None
             url = urllib.parse.urljoin(url, next_url) if next_url else ""
     source = f"{endpoint}/{name} (revision {revision})"
@@ -189,7 +207,10 @@ def _hub_files(name: str, revision: str, dataset: Dataset, get: GetPage) -> list
 
 
 def dataset_folder(dataset: Dataset, *, project: Path, folder: str = "") -> Path:
-    """The folder of a dataset: the given one, else the catalogue's (inside the package for the shipped corpus)."""
+    """The folder of a dataset.
+
+    The given one, else the catalogue's (inside the package for the shipped corpus).
+    """
     if folder:
         return project / Path(folder).expanduser()
     if not dataset.folder:
@@ -201,7 +222,9 @@ def dataset_folder(dataset: Dataset, *, project: Path, folder: str = "") -> Path
 
 
 def dataset_files(dataset: Dataset, *, project: Path, folder: str = "") -> list[Path]:
-    """The files to tokenize, in order; files that the catalogue names are compared with it, all at once.
+    """The files to tokenize, in order.
+
+    Files that the catalogue names are compared with it, all at once.
 
     Raises:
         DataError: a file is missing, or has another size than the catalogue says; each is named.
@@ -221,9 +244,12 @@ def dataset_files(dataset: Dataset, *, project: Path, folder: str = "") -> list[
 
 
 def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "") -> list[Path]:
-    """The prefixes of a dataset that is tokens already, in natural order; each has its .bin and its .idx.
+    """The prefixes of a dataset that is tokens already, in natural order.
 
-    `verification.verify` takes such a prefix as well; without a manifest it checks what the two files say themselves.
+    Each has its .bin and its .idx.
+
+    `verification.verify` takes such a prefix as well; without a manifest it checks what the two
+    files say themselves.
 
     Raises:
         DataError: no token files, one of a pair is missing, or a listed file is not the one that the catalogue names.
@@ -231,10 +257,10 @@ def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "") -> list
     home = dataset_folder(dataset, project=project, folder=folder)
     listed = expected_files(dataset)
     _refuse_faults(dataset, home, listed)
-    found = [path_inside(home, file.path) for file in listed] or sorted(
+    paths = [path_inside(home, file.path) for file in listed] or sorted(
         home.rglob("*.bin"), key=natural_key
     )
-    bins = [path for path in found if path.suffix == ".bin"]
+    bins = [path for path in paths if path.suffix == ".bin"]
     if not bins:
         raise DataError(f"{home} holds no .bin files; set data.folder to where the token files lie")
     prefixes = [path.with_suffix("") for path in bins]
@@ -242,7 +268,8 @@ def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "") -> list
         prefix.name for prefix in prefixes if not TokenFiles.existing(prefix).idx.is_file()
     ]:
         raise DataError(
-            f"{len(single)} of {len(bins)} .bin files in {home} have no .idx beside them: {', '.join(single[:5])}"
+            f"{len(single)} of {len(bins)} .bin files in {home} have no .idx beside them: "
+            f"{', '.join(single[:5])}"
         )
     return prefixes
 
@@ -250,9 +277,11 @@ def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "") -> list
 def _refuse_faults(dataset: Dataset, home: Path, listed: list[SourceFile]) -> None:
     if wrong := [fault for file in listed if (fault := file_fault(home, file, checksums=False))]:
         raise DataError(
-            f"{len(wrong)} of {len(listed)} files of the dataset {dataset.title!r} are missing or not the ones "
-            f"that the catalogue names, in {home}:\n  {join_first(wrong, 20)}\n"
-            f"Fetch these again (runbook data download NAME --folder {home}), or correct the catalogue."
+            f"{len(wrong)} of {len(listed)} files of the dataset {dataset.title!r} are missing or "
+            f"not the ones that the catalogue names, in {home}:\n"
+            f"  {join_first(wrong, 20)}\n"
+            f"Fetch these again (runbook data download NAME --folder {home}), or correct the "
+            "catalogue."
         )
 
 
@@ -266,13 +295,19 @@ def join_first(
 
 
 def file_fault(folder: Path, file: SourceFile, *, checksums: bool = True) -> str:
-    """What is wrong with one file of a list, with its name; empty where nothing is, as far as the list says."""
+    """What is wrong with one file of a list, with its name.
+
+    Empty where nothing is, as far as the list says.
+    """
     fault = content_fault(place_of(folder, file), file, checksums=checksums)
     return fault and f"{file.path}: {fault}"
 
 
 def content_fault(path: Path, file: SourceFile | RemoteFile, *, checksums: bool = True) -> str:
-    """What is wrong with a file: its size, and with `checksums` its first bytes and its sum; empty where nothing is."""
+    """What is wrong with a file: its size, and with `checksums` its first bytes and its sum.
+
+    Empty where nothing is.
+    """
     if not path.is_file():
         return "missing"
     size = path.stat().st_size

@@ -1,4 +1,7 @@
-"""Documents from blocks of lines: parsed in one call, or line by line with reasons for bad records."""
+"""Documents from blocks of lines.
+
+Parsed in one call, or line by line with reasons for bad records.
+"""
 
 import contextlib
 import io
@@ -31,12 +34,15 @@ PIECE = 1 << 20
 """Bytes of a huge document that are decoded at once."""
 PARQUET_ROWS = 1024
 PARQUET_BYTES = 32 << 20
-"""Text of a Parquet file that becomes Python strings at once. pyarrow holds the column of a row group besides."""
+"""Text of a Parquet file that becomes Python strings at once. pyarrow holds the column of a row
+group besides.
+"""
 KNOWN_SOURCE_KEYS = ("meta.redpajama_set_name", "meta.pile_set_name", "meta.source", "source")
 UNKNOWN_SOURCE = "unknown"
 _WHITE = b" \t\r\n\x0b\x0c"
 _LINE_END = re.compile(rb"[\r\n]|\Z")
-# The space before the word makes sure that its letters are not part of a JSON escape such as \n or \u00e9.
+# The space before the word makes sure that its letters are not part of a JSON escape such as \n or
+# \u00e9.
 _BORDER = re.compile(rb" [A-Za-z]+(?= [A-Za-z])")
 
 
@@ -48,9 +54,10 @@ class BadTextError(Exception):
 class HugeText:
     """The text of one document, still as bytes.
 
-    Python's str takes up to four bytes a character, and encoders copy what they are given; a document of 100 MB would
-    need half a gigabyte. A piece ends after a word of ASCII letters that a space and another letter follow: such a
-    place is inside no character and no escape of JSON. `tokens.huge_text` says where the tokens may be cut.
+    Python's str takes up to four bytes a character, and encoders copy what they are given; a
+    document of 100 MB would need half a gigabyte. A piece ends after a word of ASCII letters that a
+    space and another letter follow: such a place is inside no character and no escape of JSON.
+    `tokens.huge_text` says where the tokens may be cut.
     """
 
     content: memoryview
@@ -131,7 +138,10 @@ class Parser:
         self._source_of = operator.attrgetter(".".join(["inner"] * len(path)) or "text")
 
     def parse(self, data: bytes | bytearray, offset: int) -> DocumentBatch:
-        """Texts of a block of lines; every line that gives none is a bad record, a blank line is only counted."""
+        """Texts of a block of lines.
+
+        Every line that gives none is a bad record, a blank line is only counted.
+        """
         started = time.perf_counter()
         batch = None
         if len(data) <= self.max_record_bytes:  # else one of its lines may be too long
@@ -187,7 +197,8 @@ class Parser:
             if len(lines) == 1:
                 batch.bad.append(BadRecord(offset, str(error), line))
                 return
-            # A carriage return alone ends a line too, as where Megatron's tool opens the file in Python's text mode.
+            # A carriage return alone ends a line too, as where Megatron's tool opens the file in
+            # Python's text mode.
             for part in lines:
                 self._add(batch, part, offset)
                 offset += len(part) + 1
@@ -244,7 +255,10 @@ def _decoder(fields: list[Any]) -> Any:
 
 
 def _loads(line: bytes) -> Any:
-    """What json makes of a line, however deep in calls we are: a thread of its own begins at the top of its stack."""
+    """What json makes of a line, however deep in calls we are.
+
+    A thread of its own begins at the top of its stack.
+    """
     try:
         return json.loads(line)
     except RecursionError:
@@ -288,7 +302,8 @@ def _too_long(offset: int, record: LongRecord, max_record_bytes: int) -> Documen
 
 def _length_problem(length: int, max_record_bytes: int) -> str:
     return (
-        f"a record of {length:,} bytes, and at most {max_record_bytes:,} are read (data.max_record_bytes, "
+        f"a record of {length:,} bytes, and at most {max_record_bytes:,} are read "
+        "(data.max_record_bytes, "
         "--max-record-bytes)"
     )
 
@@ -332,7 +347,8 @@ def _parquet(segment: Segment, text_key: str, max_record_bytes: int) -> Iterator
             if text_key not in file.schema_arrow.names:
                 columns = ", ".join(file.schema_arrow.names)
                 raise DataError(
-                    f"{segment.path} has no column {text_key!r}; its columns: {columns}. Set data.text_key."
+                    f"{segment.path} has no column {text_key!r}; its columns: {columns}. Set "
+                    "data.text_key."
                 )
             rows = _rows_at_once(file, text_key)
             # With threads, pyarrow reads ahead of what is taken.
@@ -357,12 +373,19 @@ def _parquet(segment: Segment, text_key: str, max_record_bytes: int) -> Iterator
 
 
 def _rows_at_once(file: Any, text_key: str) -> int:
-    """Return how many rows of a Parquet file are read at once, by the average text of its largest row group."""
+    """Return how many rows of a Parquet file are read at once.
+
+    The average text of its largest row group decides.
+    """
     bytes_per_row = 1
     for number in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(number)
         columns = [group.column(index) for index in range(group.num_columns)]
-        size = sum(one.total_uncompressed_size for one in columns if one.path_in_schema == text_key)
+        size = sum(
+            column.total_uncompressed_size
+            for column in columns
+            if column.path_in_schema == text_key
+        )
         bytes_per_row = max(bytes_per_row, size // max(1, group.num_rows))
     return max(1, min(PARQUET_ROWS, PARQUET_BYTES // bytes_per_row))
 

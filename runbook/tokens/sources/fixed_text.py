@@ -1,4 +1,4 @@
-"""Text with wrongly decoded characters repaired by ftfy, as NeMo's `--apply-ftfy` does before it tokenizes."""
+"""Repair of wrongly decoded characters by ftfy, as NeMo's `--apply-ftfy` does."""
 
 from collections.abc import Iterable, Iterator
 from types import ModuleType
@@ -13,7 +13,8 @@ def load_ftfy() -> ModuleType:
         import ftfy  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError:
         raise DataError(
-            "data.fix_text is ftfy, and that package is not installed: pip install 'gpt3-runbook[ftfy]'. "
+            "data.fix_text is ftfy, and that package is not installed: pip install "
+            "'gpt3-runbook[ftfy]'. "
             "Leave data.fix_text out to tokenize the text as it is."
         ) from None
     module: ModuleType = ftfy
@@ -23,27 +24,30 @@ def load_ftfy() -> ModuleType:
 def fixed_pieces(pieces: Iterable[str]) -> Iterator[str]:
     """Repair one document that comes in pieces; joined, the result is `ftfy.fix_text` of the whole.
 
-    ftfy repairs each line by itself, and cuts a line of more than a million characters there. One thing passes from
-    line to line: after the first `<` no HTML entity is decoded any more.
+    ftfy repairs each line by itself, and cuts a line of more than a million characters there. One
+    thing passes from line to line: after the first `<` no HTML entity is decoded any more.
     """
     ftfy: Any = load_ftfy()
     config = ftfy.TextFixerConfig(explain=False)
-    rest = ""
+    pending = ""
     for piece in pieces:
-        rest += piece
+        pending += piece
         start = 0
-        while (end := _line_end(rest, start, config.max_decode_length)) > 0:
-            line = rest[start:end]
+        while (end := _line_end(pending, start, config.max_decode_length)) > 0:
+            line = pending[start:end]
             config = _without_html(config, line)
             yield ftfy.fix_text(line, config)
             start = end
-        rest = rest[start:]
-    if rest:
-        yield ftfy.fix_text(rest, _without_html(config, rest))
+        pending = pending[start:]
+    if pending:
+        yield ftfy.fix_text(pending, _without_html(config, pending))
 
 
 def _line_end(text: str, start: int, longest: int) -> int:
-    """Return where the next segment that ftfy repairs by itself ends; 0 where the text so far does not say."""
+    """Return where the next segment that ftfy repairs by itself ends.
+
+    0 where the text so far does not say.
+    """
     end = text.find("\n", start, start + longest) + 1
     if not end and len(text) - start > longest:
         end = start + longest

@@ -1,4 +1,7 @@
-"""Input files: which are read, how they are cut into shards, and their text as blocks of whole lines.
+"""Input files.
+
+This module says which files are read and how they are cut into shards, and reads their text as
+blocks of whole lines.
 
 Plain, zstd, gzip or xz; every kind of damage is noticed.
 """
@@ -26,12 +29,16 @@ COMPRESSIONS = (".zst", ".gz", ".xz")
 KINDS = (*LINES, ".txt", ".parquet")
 MAX_SHARDS = 20_000
 MANY_SHARDS = 48
-"""A smaller input is cut into about so many, so that workers end at about the same time; but not below SMALL_SHARD."""
+"""A smaller input is cut into about so many, so that workers end at about the same time; but not
+below SMALL_SHARD.
+"""
 SMALL_SHARD = 4_000_000
 SAMPLE = 4096
 """Bytes of each of three places of a file."""
 MOST_SAMPLED = 1000
-"""Of more files only size and date are looked at: to open each of them takes a network's file system minutes."""
+"""Of more files only size and date are looked at: to open each of them takes a network's file
+system minutes.
+"""
 _EXPANSION = {".zst": 3.0, ".gz": 3.0, ".xz": 3.5, ".parquet": 2.5}
 """Text in a byte of file, for estimates; measured on English at the compressors' usual levels."""
 
@@ -76,8 +83,10 @@ class Shard:
         """Its files in words, for errors."""
         first = self.segments[0]
         cut = "" if first.whole else f" (bytes {first.start} to {first.end})"
-        more = f" and {len(self.segments) - 1} more files" if len(self.segments) > 1 else ""
-        return f"shard {self.number}: {first.path}{cut}{more}"
+        further_files = (
+            f" and {len(self.segments) - 1} more files" if len(self.segments) > 1 else ""
+        )
+        return f"shard {self.number}: {first.path}{cut}{further_files}"
 
 
 def kind_of(path: Path) -> tuple[str, str]:
@@ -98,10 +107,13 @@ def kind_of(path: Path) -> tuple[str, str]:
 
 
 def find_inputs(inputs: Sequence[Path], pattern: str = "*") -> list[Path]:
-    """The files of the given files and folders, in the given order, a folder's own in natural order.
+    """Return the files that files and folders stand for, in their order.
 
-    A folder gives the .jsonl, .ndjson, .txt and .parquet files under it (compressed ones too) that match `pattern`;
-    .json files must be named, because manifests are such. What is missing is an error: nothing is left out silently.
+    The files of a folder come in natural order.
+
+    A folder gives the .jsonl, .ndjson, .txt and .parquet files under it (compressed ones too) that
+    match `pattern`; .json files must be named, because manifests are such. What is missing is an
+    error: nothing is left out silently.
     """
     files: list[Path] = []
     for path in inputs:
@@ -119,30 +131,33 @@ def find_inputs(inputs: Sequence[Path], pattern: str = "*") -> list[Path]:
     times = Counter(str(file.resolve()) for file in files)
     if doubled := [path for path, count in times.items() if count > 1]:
         raise DataError(
-            f"named more than once: {', '.join(doubled[:5])}. Its documents would be trained on twice; name it once."
+            f"named more than once: {', '.join(doubled[:5])}. Its documents would be trained on "
+            "twice; name it once."
         )
     return files
 
 
 def _in_folder(folder: Path, pattern: str) -> list[Path]:
-    found = []
+    files = []
     root = folder.resolve()
     for path in sorted(folder.rglob(pattern), key=natural_key):
         if not (path.is_file() or path.is_symlink()) or not says_its_kind(path):
             continue
         if not path.resolve().is_relative_to(root):
             raise DataError(
-                f"{path} leads out of {folder}, to {path.resolve()}. Name that file itself as an input, "
+                f"{path} leads out of {folder}, to {path.resolve()}. Name that file itself as an "
+                "input, "
                 "or take the link away."
             )
         if not path.exists():
             raise DataError(f"{path} is a link to nothing; restore the file, or take the link away")
-        found.append(path)
-    if not found:
+        files.append(path)
+    if not files:
         raise DataError(
-            f"{folder} holds no {', '.join(KINDS)} file (or one with {', '.join(COMPRESSIONS)}) matching {pattern!r}"
+            f"{folder} holds no {', '.join(KINDS)} file (or one with {', '.join(COMPRESSIONS)}) "
+            f"matching {pattern!r}"
         )
-    return found
+    return files
 
 
 def says_its_kind(path: Path) -> bool:
@@ -164,7 +179,8 @@ def path_inside(folder: Path, name: str) -> Path:
     path = folder / name
     if not parts or Path(name).is_absolute() or ".." in parts or "\\" in name or "\x00" in name:
         raise DataError(
-            f"{name!r} leaves the folder {folder}; a listed file must lie below it: correct the list"
+            f"{name!r} leaves the folder {folder}; a listed file must lie below it: correct the "
+            "list"
         )
     if not path.parent.resolve().is_relative_to(folder.resolve()):
         raise DataError(
@@ -174,7 +190,10 @@ def path_inside(folder: Path, name: str) -> Path:
 
 
 def whole_files(files: Iterable[Path], *, empty: bool = False) -> list[Segment]:
-    """Each file as one segment; an empty file is an error, unless `empty` leaves that to whoever reads it."""
+    """Each file as one segment.
+
+    An empty file is an error, unless `empty` leaves that to whoever reads it.
+    """
     files = list(files)
     segments = []
     for path in files:
@@ -185,7 +204,8 @@ def whole_files(files: Iterable[Path], *, empty: bool = False) -> list[Segment]:
             raise DataError(f"input {path} cannot be read: {error.strerror}") from None
         if status.st_size == 0 and not empty:
             raise DataError(
-                f"input {path} is empty (0 bytes): a download that failed? Fetch it again, or do not name it."
+                f"input {path} is empty (0 bytes): a download that failed? Fetch it again, or do "
+                "not name it."
             )
         segments.append(
             Segment(
@@ -196,9 +216,12 @@ def whole_files(files: Iterable[Path], *, empty: bool = False) -> list[Segment]:
 
 
 def cut_shards(files: Iterable[Path], most_bytes: int, *, empty: bool = False) -> list[Shard]:
-    """Shards of about `most_bytes` of text or less, in file order: small files together, big ones cut at newlines.
+    """Shards of about `most_bytes` of text or less, in file order.
 
-    A compressed file is never cut. The same files give the same shards, whatever the number of workers.
+    Small files together, big ones cut at newlines.
+
+    A compressed file is never cut. The same files give the same shards, whatever the number of
+    workers.
     """
     segments = whole_files(files, empty=empty)
     total = int(sum(map(text_estimate, segments)))
@@ -223,12 +246,15 @@ def text_estimate(segment: Segment) -> float:
 
 
 def content_sample(path: Path) -> int:
-    """A checksum of the beginning, the middle and the end of a file: other text of the same size has another one."""
+    """A checksum of the beginning, the middle and the end of a file.
+
+    Other text of the same size has another one.
+    """
     checksum = 0
     size = path.stat().st_size
     with path.open("rb", buffering=0) as file:
-        for place in (0, (size - SAMPLE) // 2, size - SAMPLE):
-            file.seek(max(0, place))
+        for offset in (0, (size - SAMPLE) // 2, size - SAMPLE):
+            file.seek(max(0, offset))
             checksum = zlib.crc32(file.read(SAMPLE), checksum)
     return checksum
 
@@ -242,7 +268,9 @@ def _pieces(segment: Segment, shard_bytes: int) -> list[Segment]:
 
 
 BLOCK = 256 << 10
-"""Text parsed and encoded at once: it and its ids stay in the core's cache (a fifth faster than 4 MiB)."""
+"""Text parsed and encoded at once: it and its ids stay in the core's cache (a fifth faster than 4
+MiB).
+"""
 HUGE = 16 << 20
 """Bytes of a line, or of a text file, from which on it is read in pieces."""
 MAX_RECORD_BYTES = 256 << 20
@@ -253,14 +281,17 @@ RAW_BLOCK = 4 << 20
 """Read from the file at once: network filesystems like large reads."""
 XZ_BLOCK = 128 << 10
 EMPTY = "it is empty: a download, or a compression, that failed?"
-AGAIN = "Fetch the file again and compare its checksum; or leave such files out with --bad-records skip."
+AGAIN = (
+    "Fetch the file again and compare its checksum; or leave such files out with --bad-records "
+    "skip."
+)
 
 
 class _XzStream(io.RawIOBase):
     """Decompresses one xz stream after the other; zero bytes between them are padding.
 
-    Python's own LZMAFile takes a damaged beginning of a second stream for the end of the file and says nothing, so that
-    the rest of the text would be lost.
+    Python's own LZMAFile takes a damaged beginning of a second stream for the end of the file and
+    says nothing, so that the rest of the text would be lost.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -311,7 +342,9 @@ class BrokenFileError(DataError):
 
 @contextmanager
 def open_segment(segment: Segment) -> Iterator[IO[bytes]]:
-    """The decompressed bytes of a segment's file; it must be the file that was planned, now and at the end.
+    """The decompressed bytes of a segment's file.
+
+    It must be the file that was planned, now and at the end.
 
     Raises:
         BrokenFileError: the file is empty, missing, damaged, or another one.
@@ -336,14 +369,15 @@ def open_segment(segment: Segment) -> Iterator[IO[bytes]]:
 
 def _refuse_change(path: Path, segment: Segment) -> None:
     try:
-        now = path.stat()
+        current = path.stat()
     except FileNotFoundError:
         raise BrokenFileError(
             segment.path, 0, "it was there when the work was planned, and vanished", AGAIN
         ) from None
-    if (now.st_size, now.st_mtime_ns) != (segment.size, segment.mtime_ns):
+    if (current.st_size, current.st_mtime_ns) != (segment.size, segment.mtime_ns):
         reason = (
-            f"it changed since the work was planned ({segment.size} bytes then, {now.st_size} now)"
+            f"it changed since the work was planned ({segment.size} bytes then, {current.st_size} "
+            "now)"
         )
         raise BrokenFileError(
             segment.path, 0, reason, "Let no other program write to it, and run again."
@@ -362,7 +396,10 @@ def _decompressed(file: Any, compression: str) -> Any:
 
 
 def expansion(segment: Segment) -> float:
-    """Bytes of text in a byte of a file, by its first megabytes; what `input_files` estimates for Parquet."""
+    """Bytes of text in a byte of a file, by its first megabytes.
+
+    What `input_files` estimates for Parquet.
+    """
     kind, compression = kind_of(Path(segment.path))
     if not compression:
         return text_estimate(segment) / (segment.end - segment.start) if kind == ".parquet" else 1.0
@@ -377,7 +414,10 @@ def expansion(segment: Segment) -> float:
 
 
 def _zstd() -> Any:
-    """The module of Python 3.14, or its backport: both raise on a truncated frame, as python-zstandard does not."""
+    """The module of Python 3.14, or its backport.
+
+    Both raise on a truncated frame, as python-zstandard does not.
+    """
     try:
         if sys.version_info >= (3, 14):
             from compression import zstd
@@ -400,7 +440,10 @@ def decompression_errors() -> tuple[type[BaseException], ...]:
 
 
 def _explained(segment: Segment, error: BaseException, offset: int) -> BrokenFileError:
-    """A decompressor's error as ours, with a guess at what the file is instead, from its first bytes."""
+    """Return a decompressor's error as one of ours.
+
+    It guesses from the first bytes what the file is instead.
+    """
     reason = str(error) or type(error).__name__
     if isinstance(error, EOFError):
         reason = "it is cut off: " + reason
@@ -425,10 +468,12 @@ class LongRecord(bytearray):
 def read_blocks(
     segment: Segment, max_record_bytes: int = MAX_RECORD_BYTES
 ) -> Iterator[tuple[int, bytearray]]:
-    """Blocks of whole lines, each with the offset of its first byte in the file's text; a huge line is one by itself.
+    """Blocks of whole lines, each with the offset of its first byte in the file's text.
 
-    Memory is one block, or the longest line up to the limit: of a longer one its beginning comes, as a `LongRecord`.
-    The last line may lack its newline.
+    A huge line is one by itself.
+
+    Memory is one block, or the longest line up to the limit: of a longer one its beginning comes,
+    as a `LongRecord`. The last line may lack its newline.
     """
     with open_segment(segment) as stream:
         if segment.start > 0:  # to the first line that begins there or later
@@ -479,7 +524,10 @@ def _whole_lines(
 
 
 def _skip_record(stream: IO[bytes], carried: bytearray) -> LongRecord:
-    """A record that is too long, read to its end and not kept; the stream is then at the line behind it."""
+    """A record that is too long, read to its end and not kept.
+
+    The stream is then at the line behind it.
+    """
     head = carried[:HEAD_BYTES]
     length = len(carried)
     while piece := stream.readline(BLOCK):
@@ -490,7 +538,10 @@ def _skip_record(stream: IO[bytes], carried: bytearray) -> LongRecord:
 
 
 def line_number(segment: Segment, offset: int) -> int:
-    """Number, from 1, of the line at an offset of a file's text; reads the file up to there, so for errors only."""
+    """Number, from 1, of the line at an offset of a file's text.
+
+    Reads the file up to there, so for errors only.
+    """
     lines = 1
     with open_segment(segment) as stream:
         while offset > 0 and (chunk := stream.read(min(BLOCK, offset))):

@@ -124,18 +124,18 @@ class Bench:
 
     def left(self) -> list[psutil.Process]:
         """Every process of these drills that still runs, less the warm one and ourselves."""
-        found = {}
+        processes = {}
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
                 if process.environ().get(MARK) == self.mark:
-                    found[process.pid] = process
+                    processes[process.pid] = process
         with contextlib.suppress(psutil.Error):
-            found |= {
-                one.pid: one for one in psutil.Process(self.warm.pid).children(recursive=True)
+            processes |= {
+                rank.pid: rank for rank in psutil.Process(self.warm.pid).children(recursive=True)
             }
         for pid in (os.getpid(), self.warm.pid):
-            found.pop(pid, None)
-        return [process for process in found.values() if still_runs(process)]
+            processes.pop(pid, None)
+        return [process for process in processes.values() if still_runs(process)]
 
     def end_left(self) -> list[str]:
         """What did not end by itself within some seconds, in words; it is killed."""
@@ -212,10 +212,10 @@ WAIT_SECONDS = 120.0
 class DrillRun:
     """A run folder of its own inside the bench."""
 
-    def __init__(self, bench: Bench, name: str, *words: str) -> None:
+    def __init__(self, bench: Bench, name: str, *set_words: str) -> None:
         self.bench = bench
         self.name = name
-        self.words = words
+        self.words = set_words
         self.open_phase = self.open()
         self.folder = self.open_phase.folder
         prefix = self.folder / self.open_phase.phase_plan.data.train[0].prefix
@@ -226,8 +226,8 @@ class DrillRun:
 
     def open(self) -> OpenPhase:
         """The run as a new kernel finds it."""
-        words = [*self.words, f"as={self.name}"]
-        settings = params.load("drill", set_words=words, project=self.bench.root)
+        set_words = [*self.words, f"as={self.name}"]
+        settings = params.load("drill", set_words=set_words, project=self.bench.root)
         return open_run_phase(settings, PHASE)
 
     def launch(self, faults: str = "") -> JobFolder:
@@ -283,8 +283,8 @@ class DrillRun:
 
     def events(self, *names: str) -> list[dict[str, Any]]:
         """The run's events, those of these names."""
-        found = read_lines(self.folder / self.open_phase.phase_plan.log.events)
-        return [one for one in found if not names or one.get("event") in names]
+        events = read_lines(self.folder / self.open_phase.phase_plan.log.events)
+        return [event for event in events if not names or event.get("event") in names]
 
     def losses(self) -> dict[int, float]:
         """Loss by iteration; of one done twice the last counts."""
@@ -438,7 +438,7 @@ class DrillVerdict:
         }
         return (
             common
-            | {"figures": [vars(one) | {"usual": one.usual} for one in self.figures]}
+            | {"figures": [vars(figure) | {"usual": figure.usual} for figure in self.figures]}
             | self.extra
         )
 

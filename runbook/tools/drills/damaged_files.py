@@ -29,8 +29,8 @@ BOUNDARIES = ("begin", "shards", "metadata", "rename", "tracker", "pruning")
 
 def kill_in_save(bench: Bench) -> DrillEnding:
     """SIGKILL at every boundary of a save, each in a job of its own."""
-    words = ("training.save_interval=2",)
-    case = DrillRun(bench, "kill-in-save", *words)
+    set_words = ("training.save_interval=2",)
+    case = DrillRun(bench, "kill-in-save", *set_words)
     ending = DrillEnding(f"SIGKILL in a save: {', '.join(BOUNDARIES)}")
     resumed = []
     for number, boundary in enumerate(BOUNDARIES, start=1):
@@ -50,8 +50,11 @@ def kill_in_save(bench: Bench) -> DrillEnding:
         )
         resumed.append(case.checkpoints()[-1])
     failure = case.train()
-    found = [one["iteration"] for one in case.events("resumed")]
-    ending.rule(found == resumed, f"each job resumed from the newest complete checkpoint: {found}")
+    resumed_from = [event["iteration"] for event in case.events("resumed")]
+    ending.rule(
+        resumed_from == resumed,
+        f"each job resumed from the newest complete checkpoint: {resumed_from}",
+    )
     ending.rule(not case.events("checkpoint_broken"), "no partial checkpoint was ever loaded")
     ending.action = "resumed from the newest complete checkpoint and removed the unfinished one"
     return end_well(bench, case, ending, failure)
@@ -62,9 +65,9 @@ def damaged_checkpoints(bench: Bench) -> DrillEnding:
     case = DrillRun(bench, "damaged")
     ending = DrillEnding("one bit flipped, one shard truncated, one deleted")
     case.one_job("kill:rank=1,step=13")
-    kept = shutil.copytree(case.tracker().parent, bench.root / "kept-checkpoints")
+    backup = shutil.copytree(case.tracker().parent, bench.root / "kept-checkpoints")
     logs = {}
-    for iteration, damage, words in (
+    for iteration, damage, finding in (
         (12, _flip_bit, "has sha256"),
         (8, _cut_shard, "has sha256"),
         (4, Path.unlink, "miss"),
@@ -74,26 +77,26 @@ def damaged_checkpoints(bench: Bench) -> DrillEnding:
         status = case.one_job("kill:rank=1,step=10; kill:rank=1,step=6")
         logs[iteration] = case.said()
         ending.rule(
-            f"{shard} {words}" in logs[iteration] or f"{shard} is miss" in logs[iteration],
+            f"{shard} {finding}" in logs[iteration] or f"{shard} is miss" in logs[iteration],
             f"{shard.name} named",
         )
     ending.rule(
         "expected" in logs[12] and "4 iterations are lost" in logs[12],
         "the log has both checksums and the steps lost",
     )
-    found = [one["iteration"] for one in case.events("resumed")]
-    ending.rule(found == [8, 4], f"fell back to {found}")
+    resumed_from = [event["iteration"] for event in case.events("resumed")]
+    ending.rule(resumed_from == [8, 4], f"fell back to {resumed_from}")
     ending.rule(
         status.exit_code == 2 and "does not silently start again" in logs[4],
         "no complete checkpoint left: refused with exit code 2",
     )
     shutil.rmtree(case.tracker().parent)
-    shutil.copytree(kept, case.tracker().parent)
+    shutil.copytree(backup, case.tracker().parent)
     ending.action = (
         "fell back to the newest complete checkpoint; refused to start when none was left"
     )
     ending.extra["lost_when_falling_back"] = [
-        one["lost_iterations"] for one in case.events("resumed")
+        event["lost_iterations"] for event in case.events("resumed")
     ]
     text = case.train()
     end_well(bench, case, ending, text, most_lost=8)  # two checkpoints back
@@ -113,8 +116,8 @@ def lost_tracker(bench: Bench) -> DrillEnding:
         status = case.one_job("kill:rank=1,step=10")
         ending.rule(status.exit_code not in (0, None), "the exit code is not 0")
         ending.rule(case.tracker().read_text() == "8\n", "the tracker was rewritten")
-    found = [one["iteration"] for one in case.events("resumed")]
-    ending.rule(found == [8, 8, 8], f"it resumed from {found}")
+    resumed_from = [event["iteration"] for event in case.events("resumed")]
+    ending.rule(resumed_from == [8, 8, 8], f"it resumed from {resumed_from}")
     ending.rule(len(case.events("tracker_rebuilt")) == 3, "each rebuild is an event")
     ending.action = "rebuilt from the checkpoints' own metadata, with a warning"
     return end_well(bench, case, ending, case.train())
@@ -141,7 +144,7 @@ def disk_full(bench: Bench) -> DrillEnding:
     ):
         checks = space_checks(case.open_phase.settings, plan, case.folder)
     ending.rule(
-        "fail" in [one.verdict for one in checks],
+        "fail" in [check.verdict for check in checks],
         "the plan predicts it when the free space is known",
     )
     ending.action = "stopped and said how to free space; resumed once there was room"
@@ -153,7 +156,8 @@ def other_layout(bench: Bench) -> DrillEnding:
     first = DrillRun(bench, "reshape-from")
     first.one_job("kill:rank=1,step=9")
     ending = DrillEnding(
-        "pipeline x data 1 x 2 becomes 2 x 1 between save and load, then tensor 2; then a wider model"
+        "pipeline x data 1 x 2 becomes 2 x 1 between save and load, then tensor 2; then a wider "
+        "model"
     )
     calm = DrillRun(bench, "reshape-calm")
     calm.train()
@@ -166,7 +170,7 @@ def other_layout(bench: Bench) -> DrillEnding:
         failure = case.train()
         ending.rule(not failure and case.done(), f"{word}: the other layout resumed", failure[:300])
         ending.rule(
-            [one["iteration"] for one in case.events("resumed")] == [8],
+            [event["iteration"] for event in case.events("resumed")] == [8],
             "from the other layout's checkpoint",
         )
         samples = case.samples()
@@ -176,15 +180,15 @@ def other_layout(bench: Bench) -> DrillEnding:
         )
         far = max(abs(case.losses()[n] - loss) for n, loss in calm.losses().items() if n > 8)
         ending.rule(far < 1e-3, f"losses within {far:.1e} of those with one layout")
-    other = DrillRun(bench, "reshape-wrong", "model=wide")
-    _take_over(first, other)
-    status = other.one_job()
+    wider = DrillRun(bench, "reshape-wrong", "model=wide")
+    _take_over(first, wider)
+    status = wider.one_job()
     refused = (
         status.exit_code == 2
-        and "is of another model: ffn_hidden 64 (plan: 128), hidden 16" in other.said()
+        and "is of another model: ffn_hidden 64 (plan: 128), hidden 16" in wider.said()
     )
     ending.rule(refused, "model=wide: refused, with the reason")
-    ending.rule(first.checkpoints() == other.checkpoints(), "its checkpoints are untouched")
+    ending.rule(first.checkpoints() == wider.checkpoints(), "its checkpoints are untouched")
     ending.action = "resharded the checkpoint; refused another model's, naming both shapes"
     return ending
 
@@ -216,7 +220,8 @@ def _cut_shard(path: Path) -> None:
 def bad_numbers(bench: Bench) -> DrillEnding:
     """A loss that is NaN under each policy, a spike that heals, and fp16 gradients that overflow."""
     ending = DrillEnding(
-        "the loss of step 9 is NaN (policies stop, skip, rollback); 3 times too high; fp16 overflows"
+        "the loss of step 9 is NaN (policies stop, skip, rollback); 3 times too high; fp16 "
+        "overflows"
     )
     case = DrillRun(bench, "nan-stop")
     failure = case.train(f"nan:step=9,job={PHASE}")
@@ -229,17 +234,19 @@ def bad_numbers(bench: Bench) -> DrillEnding:
     )
     ending.rule(case.checkpoints() == [4, 8], "stop: nothing of that step was saved")
     for policy in ("skip", "rollback"):
-        other = DrillRun(bench, f"nan-{policy}", f"training.nan_policy={policy}")
-        failure = other.train("nan:step=9")
-        bad = other.events("bad_step")
+        tolerant = DrillRun(bench, f"nan-{policy}", f"training.nan_policy={policy}")
+        failure = tolerant.train("nan:step=9")
+        bad = tolerant.events("bad_step")
         named = bool(bad) and (
             bad[0]["iteration"],
             bad[0]["first_sample"],
             bad[0]["last_sample"],
         ) == (9, 32, 35)
         ending.rule(named, f"{policy}: the samples are in events.jsonl")
-        ending.rule(not failure and other.done(), f"{policy}: the training finished", failure[:300])
-        finite = all(loss is not None for step, loss in other.losses().items() if step != 9)
+        ending.rule(
+            not failure and tolerant.done(), f"{policy}: the training finished", failure[:300]
+        )
+        finite = all(loss is not None for step, loss in tolerant.losses().items() if step != 9)
         ending.rule(finite, f"{policy}: every other loss is finite")
     spike = DrillRun(bench, "spike")
     failure = spike.train("spike:step=9,factor=3")
@@ -267,11 +274,13 @@ def bad_data(bench: Bench) -> DrillEnding:
         prefix = case.folder / case.open_phase.phase_plan.data.train[0].prefix
         damage(prefix)
         status = case.one_job()
-        words = case.said()
+        log_text = case.said()
         ending.rule(
             status.exit_code in (1, 2) and not case.rows(), f"{name}: refused before the first step"
         )
-        ending.rule(prefix.name in words and "Traceback" not in words, f"{name}: the file is named")
+        ending.rule(
+            prefix.name in log_text and "Traceback" not in log_text, f"{name}: the file is named"
+        )
         write_tokens(prefix)
         ending.rule(case.one_job().exit_code == 0, f"{name}: it trains on intact files")
     ending.action = "refused before the first step; the error names the file and what is wrong"

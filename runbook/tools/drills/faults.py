@@ -66,10 +66,12 @@ class Faults:
         """A step begins."""
         for fault in self._faults:
             if fault.kind == "slow" and self._step_began:
-                own = (
+                step_seconds = (
                     time.monotonic() - self._step_began
                 )  # with what the faults before this one took
-                time.sleep(fault.number("seconds", 0) or (fault.number("factor", 2) - 1) * own)
+                time.sleep(
+                    fault.number("seconds", 0) or (fault.number("factor", 2) - 1) * step_seconds
+                )
         for fault in self._faults:
             if fault.kind in _AT_STEP and "step" in fault.where and fault.holds("step", iteration):
                 _AT_STEP[fault.kind](fault)
@@ -107,13 +109,13 @@ def _parse(text: str) -> Fault:
     >>> _parse("kill:rank=1,step=9")
     Fault(kind='kill', where={'rank': '1', 'step': '9'})
     """
-    kind, _, rest = text.strip().partition(":")
-    pairs = dict(pair.strip().partition("=")[::2] for pair in rest.split(",") if pair.strip())
+    kind, _, conditions = text.strip().partition(":")
+    pairs = dict(pair.strip().partition("=")[::2] for pair in conditions.split(",") if pair.strip())
     kinds = [*_AT_STEP, "slow", "leak", "nan", "spike", "save", "fp16"]
     if kind not in kinds or not pairs.keys() <= set(_KEYS):
         raise RefusedError(
-            f"{VARIABLE}: {text.strip()!r} is no fault; the kinds are {', '.join(kinds)}, their words "
-            f"{', '.join(_KEYS)}. Unset {VARIABLE} to train without faults"
+            f"{VARIABLE}: {text.strip()!r} is no fault; the kinds are {', '.join(kinds)}, their "
+            f"words {', '.join(_KEYS)}. Unset {VARIABLE} to train without faults"
         )
     return Fault(kind, pairs)
 

@@ -103,9 +103,9 @@ class ForkServer:
         if pid == 0:
             self.listener.close()
             for (
-                other
+                rank_connection
             ) in self.ranks.values():  # or the others' ends would not be seen while this rank lives
-                other.close()
+                rank_connection.close()
             connection.close()
             self.selector.close()
             _become_rank(request, files)
@@ -152,12 +152,12 @@ def _receive(connection: socket.socket) -> tuple[RankRequest, list[int]]:
     """What a client asks for, and its standard output and error."""
     text, files, _, _ = socket.recv_fds(connection, 2**20, 2)
     while not text.endswith(b"\n"):
-        more = connection.recv(2**20)
-        if not more:
+        piece = connection.recv(2**20)
+        if not piece:
             for file in files:
                 os.close(file)
             raise ValueError("the client is gone")
-        text += more
+        text += piece
     if len(files) != 2:
         raise ValueError("the client sent no output")
     return RankRequest(**json.loads(text)), files
@@ -220,10 +220,10 @@ class RankStandIn:
         request = RankRequest(f"{module}.__main__:main", arguments, dict(os.environ), os.getcwd())  # noqa: PTH109
         with request.send(server, (1, 2)) as connection, connection.makefile("r") as answers:
             for line in answers:
-                answer = json.loads(line)
-                if "code" in answer:
-                    return int(answer["code"])
-                self.rank = int(answer["pid"])
+                message = json.loads(line)
+                if "code" in message:
+                    return int(message["code"])
+                self.rank = int(message["pid"])
                 for pending in self.pending:
                     self.forward(pending, None)
         return 1

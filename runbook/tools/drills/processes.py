@@ -26,13 +26,13 @@ from runbook.tools.drills.warm_trainer import still_runs
 SAVE_INTERVAL = 4
 
 
-def same_as_undisturbed(bench: Bench, case: DrillRun, *words: str) -> bool:
+def same_as_undisturbed(bench: Bench, case: DrillRun, *set_words: str) -> bool:
     """Whether every loss is that of a training with the same values that nothing happened to."""
-    if words not in bench.references:
-        calm = DrillRun(bench, f"calm-{len(bench.references)}", *words)
+    if set_words not in bench.references:
+        calm = DrillRun(bench, f"calm-{len(bench.references)}", *set_words)
         assert calm.train() == "", "the undisturbed training failed"
-        bench.references[words] = calm.losses()
-    return case.losses() == bench.references[words]
+        bench.references[set_words] = calm.losses()
+    return case.losses() == bench.references[set_words]
 
 
 def end_well(
@@ -40,12 +40,12 @@ def end_well(
     case: DrillRun,
     ending: DrillEnding,
     failure: str,
-    *words: str,
+    *set_words: str,
     most_lost: int = SAVE_INTERVAL,
 ) -> DrillEnding:
     """The rules that hold wherever a training goes on to its end."""
     ending.steps_lost = case.steps_lost()
-    ending.final_loss_equal = same_as_undisturbed(bench, case, *words)
+    ending.final_loss_equal = same_as_undisturbed(bench, case, *set_words)
     ending.rule(not failure and case.done(), "the training finished", failure[:300])
     ending.rule(
         ending.steps_lost <= most_lost, f"{ending.steps_lost} steps lost, at most {most_lost}"
@@ -100,15 +100,18 @@ def preemption(bench: Bench) -> DrillEnding:
     """SIGTERM to the script, SIGUSR1 and SIGTERM to single ranks, one job after the other."""
     case = DrillRun(bench, "preempt")
     ending = DrillEnding("SIGTERM to the script, SIGUSR1 to rank 0, SIGTERM to rank 1")
-    faults = "slow:seconds=0.3,job=04-training; usr1:rank=0,step=11,job=04-training-2; term:rank=1,step=13,job=04-training-3"
+    faults = (
+        "slow:seconds=0.3,job=04-training; usr1:rank=0,step=11,job=04-training-2; "
+        "term:rank=1,step=13,job=04-training-3"
+    )
     with case.meanwhile(case.is_at(3), lambda: case.script().terminate()):
         failure = case.train(faults)
     stopped = case.events("stopped")
     ended = case.events("ended")
-    signals = [one["signal"] for one in stopped]
+    signals = [event["signal"] for event in stopped]
     ending.rule(signals == ["SIGTERM", "SIGUSR1", "SIGTERM"], f"stopped by {', '.join(signals)}")
     ending.rule(
-        [one["exit_code"] for one in ended] == [75, 75, 75, 0], "exit code 75 each time, then 0"
+        [event["exit_code"] for event in ended] == [75, 75, 75, 0], "exit code 75 each time, then 0"
     )
     ending.rule(len(case.job_names()) == 4, "each was resubmitted once")
     samples = case.samples()
@@ -121,8 +124,8 @@ def preemption(bench: Bench) -> DrillEnding:
 def hang(bench: Bench) -> DrillEnding:
     """One rank is stopped by SIGSTOP, in the next job another one sleeps for ever."""
     limit = 20
-    words = (f"training.process_group_timeout={limit}",)
-    case = DrillRun(bench, "hang", *words)
+    set_words = (f"training.process_group_timeout={limit}",)
+    case = DrillRun(bench, "hang", *set_words)
     ending = DrillEnding(
         "SIGSTOP to rank 1 at step 9; rank 0 sleeps for ever at step 15 of the next job"
     )
@@ -130,8 +133,8 @@ def hang(bench: Bench) -> DrillEnding:
         "stop:rank=1,step=9,job=04-training; hang:rank=0,step=15,job=04-training-2"
     )
     hangs = case.events("hang")
-    found = [(one["rank"], one["step"]) for one in hangs]
-    ending.rule(found == [(1, 9), (0, 15)], f"the hanging rank and step are named: {found}")
+    hanging = [(event["rank"], event["step"]) for event in hangs]
+    ending.rule(hanging == [(1, 9), (0, 15)], f"the hanging rank and step are named: {hanging}")
     if len(hangs) == 2:
         last = next(row["time"] for row in case.rows() if row["iteration"] == 8)
         ending.detected_after_s = hangs[0]["time"] - last
@@ -140,16 +143,16 @@ def hang(bench: Bench) -> DrillEnding:
             f"{ending.detected_after_s:.1f} s, before the limit of {limit} s",
         )
         stacks = [
-            Path(one["stacks"]).read_text(errors="replace")
-            for one in hangs
-            if Path(one["stacks"]).exists()
+            Path(event["stacks"]).read_text(errors="replace")
+            for event in hangs
+            if Path(event["stacks"]).exists()
         ]
         ending.rule(
             len(stacks) == 2 and all("faults.py" in text for text in stacks),
             "their stack traces were saved",
         )
     ending.action = "saved the stack traces, killed the rank, resumed the job"
-    return end_well(bench, case, ending, failure, *words)
+    return end_well(bench, case, ending, failure, *set_words)
 
 
 def slow_ranks(run: DrillRun) -> list[dict[str, Any]]:
@@ -159,9 +162,9 @@ def slow_ranks(run: DrillRun) -> list[dict[str, Any]]:
 
 def straggler(bench: Bench) -> DrillEnding:
     """A rank that takes twice as long, one that takes 1.2 times as long, and a training in which all ranks are slow."""
-    words = ("training.iterations=56", "training.save_interval=0")
+    set_words = ("training.iterations=56", "training.save_interval=0")
     everybody = "slow:seconds=0.12"
-    even, near, case = (DrillRun(bench, name, *words) for name in ("even", "near", "slow"))
+    even, near, case = (DrillRun(bench, name, *set_words) for name in ("even", "near", "slow"))
     ending = DrillEnding(
         "rank 1 takes 1.2 times as long per step, then 2 times; the threshold is 1.5"
     )
@@ -170,14 +173,14 @@ def straggler(bench: Bench) -> DrillEnding:
     failure = near.train(f"{everybody}; slow:rank=1,factor=1.2")
     ending.rule(not failure and not slow_ranks(near), "no alarm at 1.2 times the step time")
     failure = case.train(f"{everybody}; slow:rank=1,factor=2")
-    found = slow_ranks(case)
+    alarms = slow_ranks(case)
     ending.rule(
-        bool(found) and {one["rank"] for one in found} == {1},
+        bool(alarms) and {alarm["rank"] for alarm in alarms} == {1},
         "at 2 times the step time only the slow rank is named",
     )
-    if found:
-        ending.detected_after_s = found[0]["time"] - case.rows()[0]["time"]
-        ratio = found[0]["value"] / max(found[0]["usual"], 1e-9)
+    if alarms:
+        ending.detected_after_s = alarms[0]["time"] - case.rows()[0]["time"]
+        ratio = alarms[0]["value"] / max(alarms[0]["usual"], 1e-9)
         ending.figures.append(
             MeasuredValue("step of the slow rank", ratio, 1.8, 2.3, "times the other's")
         )
@@ -192,8 +195,8 @@ def straggler(bench: Bench) -> DrillEnding:
 
 def node_loss(bench: Bench) -> DrillEnding:
     """Two of four ranks are gone at once, as with a node; then a job that is killed again and again."""
-    words = ("site=four",)
-    case = DrillRun(bench, "node", *words)
+    set_words = ("site=four",)
+    case = DrillRun(bench, "node", *set_words)
     ending = DrillEnding("SIGKILL to ranks 2 and 3 of 4 at once (a node of two)")
     failure = case.train("kill:rank=2,step=9,job=04-training; kill:rank=3,step=9,job=04-training")
     ending.rule(len(case.job_names()) == 2, "resubmitted once")
@@ -202,7 +205,7 @@ def node_loss(bench: Bench) -> DrillEnding:
         row["time"] for row in case.rows() if row["iteration"] == 8
     )
     ending.rule(ending.detected_after_s < 5, f"detected in {ending.detected_after_s:.1f} s")
-    end_well(bench, case, ending, failure, *words)
+    end_well(bench, case, ending, failure, *set_words)
     loop = DrillRun(bench, "crash-loop", "jobs.training.restarts=1")
     failure = loop.train("kill:rank=1,step=6")
     ending.rule(
@@ -225,15 +228,15 @@ def same_failure(bench: Bench) -> DrillEnding:
     )
     ending.rule("a fault on purpose (RUNBOOK_FAULTS)" in failure, "the evidence is shown")
     ending.rule(len(case.job_names()) == 2, "no third job")
-    other = DrillRun(bench, "other-step")
-    failure = other.train(
+    two_steps = DrillRun(bench, "other-step")
+    failure = two_steps.train(
         "raise:rank=0,step=6,job=04-training; raise:rank=0,step=11,job=04-training-2"
     )
-    ending.rule(len(other.job_names()) == 3, "after a failure at another step it restarts")
+    ending.rule(len(two_steps.job_names()) == 3, "after a failure at another step it restarts")
     ending.action = (
         "stopped at the second failure at the same step; restarted after one at another step"
     )
-    return end_well(bench, other, ending, failure)
+    return end_well(bench, two_steps, ending, failure)
 
 
 TIMEOUT_SECONDS = 4
@@ -275,14 +278,14 @@ def _start_ranks(
     case: DrillRun, ranks: Sequence[int], changes: Mapping[str, str]
 ) -> tuple[float, list[Finished]]:
     """Start these of two ranks by hand; how long they took and what they said."""
-    words = [
+    command = [
         str(case.bench.root / "python"),
         "-m",
         "runbook.training",
         str(case.folder / "plan.json"),
     ]
 
-    def one(rank: int) -> Finished:
+    def run_rank(rank: int) -> Finished:
         environment = {
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
@@ -291,24 +294,24 @@ def _start_ranks(
         }
         environment |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", **changes}
         return shell.run(
-            [*words, "--phase", PHASE], cwd=case.folder, env=environment, check=False, timeout=120
+            [*command, "--phase", PHASE], cwd=case.folder, env=environment, check=False, timeout=120
         )
 
     began = time.monotonic()
     with ThreadPoolExecutor(len(ranks)) as pool:
-        finished = list(pool.map(one, ranks))
+        finished = list(pool.map(run_rank, ranks))
     return time.monotonic() - began, finished
 
 
 def _judge_rendezvous(
-    ending: DrillEnding, what: str, ended: tuple[float, list[Finished]], cause: str
+    ending: DrillEnding, situation: str, ended: tuple[float, list[Finished]], cause: str
 ) -> None:
     seconds, ranks = ended
-    text = "\n".join(one.out + one.err for one in ranks)
-    ending.rule(all(one.exit_code for one in ranks), f"{what}: every rank failed")
-    ending.rule(seconds < TIMEOUT_SECONDS + MARGIN_SECONDS, f"{what}: after {seconds:.1f} s")
+    text = "\n".join(rank.out + rank.err for rank in ranks)
+    ending.rule(all(rank.exit_code for rank in ranks), f"{situation}: every rank failed")
+    ending.rule(seconds < TIMEOUT_SECONDS + MARGIN_SECONDS, f"{situation}: after {seconds:.1f} s")
     ending.rule(
-        cause in text and "Traceback" not in text, f"{what}: the cause is named", text[-600:]
+        cause in text and "Traceback" not in text, f"{situation}: the cause is named", text[-600:]
     )
     ending.detected_after_s = max(ending.detected_after_s or 0.0, seconds)
 
@@ -342,11 +345,11 @@ def stale_lock(bench: Bench) -> DrillEnding:
         dead.exit_code == -9 and (case.folder / "lock.json").exists(),
         "the dead process left its lock",
     )
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
         failure = case.train()
     ending.rule(
-        "The lock of a dead process was taken over: process" in said.getvalue(),
+        "The lock of a dead process was taken over: process" in printed.getvalue(),
         "it was taken over with a notice",
     )
     with hold(case.folder, "another worker"):
@@ -359,7 +362,10 @@ def stale_lock(bench: Bench) -> DrillEnding:
                 "a live process's lock is respected and its holder named",
             )
     ending.rule(not (case.folder / "lock.json").exists(), "no lock is left")
-    ending.action = "identified the stale lock by process, start time, host and boot id; removed it with a notice"
+    ending.action = (
+        "identified the stale lock by process, start time, host and boot id; removed it with a "
+        "notice"
+    )
     return end_well(bench, case, ending, failure)
 
 
@@ -372,19 +378,19 @@ def kernel_restart(bench: Bench) -> DrillEnding:
         dead.exit_code == -9 and case.job_names() == [PHASE],
         "the job was submitted, then the kernel died",
     )
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
         _launch_again(case)
         jobs.launch(case.open_phase)
         failure = case.train()
         case.train()
-    found = (
-        "it is watched, not started again" in said.getvalue()
-        or "nothing is started again" in said.getvalue()
+    finds_job = (
+        "it is watched, not started again" in printed.getvalue()
+        or "nothing is started again" in printed.getvalue()
     )
-    ending.rule(found, "a new kernel finds the job")
+    ending.rule(finds_job, "a new kernel finds the job")
     ending.rule(
-        "done, verified. Nothing to launch" in said.getvalue(),
+        "done, verified. Nothing to launch" in printed.getvalue(),
         "rerunning a cell after the end does nothing",
     )
     ending.rule(case.job_names() == [PHASE], "no job was started twice")
@@ -438,18 +444,20 @@ def clocks(bench: Bench) -> DrillEnding:
     ended = limited.events("ended")
     ending.rule(not text and limited.done(), "with a time limit it finished", text[:300])
     ending.rule(
-        [one["signal"] for one in stopped] == ["time_limit"] * len(stopped) != [],
+        [event["signal"] for event in stopped] == ["time_limit"] * len(stopped) != [],
         "stopped before the limit",
     )
-    ending.rule(all(one["exit_code"] in (75, 0) for one in ended), "exit code 75 each time")
+    ending.rule(all(event["exit_code"] in (75, 0) for event in ended), "exit code 75 each time")
     # Ending the processes after that may take longer than the reserve on a busy machine, and costs nothing.
-    begun = [one["time"] for one in limited.events("submitted")]
-    late = [stop for begin, stop in zip(begun, stopped, strict=False) if stop["time"] - begin > 40]
+    submitted = [event["time"] for event in limited.events("submitted")]
+    late = [
+        stop for begin, stop in zip(submitted, stopped, strict=False) if stop["time"] - begin > 40
+    ]
     ending.rule(not late, "the last save was complete before the limit")
     ending.rule(limited.steps_lost() == 0, "no step was repeated")
     for_a_while = DrillRun(bench, "duration", "training.exit_duration=3", "training.iterations=32")
     text = for_a_while.train("slow:seconds=0.2")
-    reasons = {one["signal"] for one in for_a_while.events("stopped")}
+    reasons = {event["signal"] for event in for_a_while.events("stopped")}
     ending.rule(
         not text and reasons == {"exit_duration"}, "at the exit duration it saves and resumes"
     )
@@ -464,8 +472,11 @@ def _launch_again(case: DrillRun) -> None:
     jobs.launch(case.open_phase)
 
 
-def _run_python(code: str, *words: str) -> shell.Finished:
+def _run_python(code: str, *arguments: str) -> shell.Finished:
     package = str(Path(__file__).parents[1])
     return shell.run(
-        [sys.executable, "-c", code, *words], env={"PYTHONPATH": package}, check=False, timeout=120
+        [sys.executable, "-c", code, *arguments],
+        env={"PYTHONPATH": package},
+        check=False,
+        timeout=120,
     )

@@ -103,18 +103,18 @@ class Killer:
 
     def _victims(self) -> list[tuple[str, psutil.Process]]:
         """The job's script and its ranks, as far as they run now."""
-        found = []
+        victims = []
         try:
             script = self.case.script()
             if not still_runs(script):
                 return []
-            found.append(("script", script))
+            victims.append(("script", script))
             ranks = psutil.Process(self.case.bench.warm.pid).children()
-            own = [one for one in ranks if one.create_time() > script.create_time()]
-            found += [("rank", one) for one in own if still_runs(one)]
+            job_ranks = [rank for rank in ranks if rank.create_time() > script.create_time()]
+            victims += [("rank", rank) for rank in job_ranks if still_runs(rank)]
         except (psutil.Error, AssertionError):
             pass
-        return found
+        return victims
 
     def _newest(self) -> str:
         try:
@@ -133,7 +133,7 @@ def random_kills(bench: Bench) -> DrillEnding:
 
 def kill_often(bench: Bench, kills: int, steps: int) -> DrillEnding:
     """Kill a training `kills` times over `steps` steps: nothing may be lost. Goodput is only measured."""
-    words = (
+    set_words = (
         f"training.iterations={steps}",
         f"training.save_interval={SAVE_INTERVAL}",
         "training.log_interval=50",
@@ -141,10 +141,10 @@ def kill_often(bench: Bench, kills: int, steps: int) -> DrillEnding:
     ending = DrillEnding(
         f"{kills} SIGKILLs at random moments of {steps} steps, to ranks and scripts"
     )
-    calm = DrillRun(bench, f"calm-{steps}", *words)
+    calm = DrillRun(bench, f"calm-{steps}", *set_words)
     failure = calm.train(PLANNED_RESTARTS)  # to know what a restart costs
     ending.rule(not failure, "the undisturbed training finished", failure[:300])
-    case = DrillRun(bench, f"killed-{kills}", *words, f"jobs.training.restarts={kills}")
+    case = DrillRun(bench, f"killed-{kills}", *set_words, f"jobs.training.restarts={kills}")
     killer = Killer(case, kills, steps, int.from_bytes(os.urandom(4), "big"))
     thread = threading.Thread(target=killer.run, daemon=True)
     thread.start()
@@ -169,7 +169,7 @@ def kill_often(bench: Bench, kills: int, steps: int) -> DrillEnding:
     ending.rule(not case.parts(), "no unfinished files left")
     ending.action = "resumed from the newest complete checkpoint each time"
     after = DrillRun(
-        bench, f"calm-after-{steps}", *words, f"training.iterations={SAVE_INTERVAL * 5}"
+        bench, f"calm-after-{steps}", *set_words, f"training.iterations={SAVE_INTERVAL * 5}"
     )
     ending.rule(
         not after.train(PLANNED_RESTARTS), "planned restarts were measured before and after"
@@ -181,13 +181,15 @@ def kill_often(bench: Bench, kills: int, steps: int) -> DrillEnding:
 def measure(ending: DrillEnding, killer: Killer, steps: int, calm: Sequence[WallTime]) -> None:
     """Add detection times, and goodput compared with the ideal for the same number of kills."""
     case = killer.case
-    seen = sorted(detections(killer.done, case.events("ended")))
-    if seen:
-        ending.detected_after_s = seen[-1]
+    delays = sorted(detections(killer.done, case.events("ended")))
+    if delays:
+        ending.detected_after_s = delays[-1]
         ending.figures.append(
-            MeasuredValue("median detection of a dead process", seen[len(seen) // 2], 0, 0.5, "s")
+            MeasuredValue(
+                "median detection of a dead process", delays[len(delays) // 2], 0, 0.5, "s"
+            )
         )
-        ending.figures.append(MeasuredValue("slowest detection", seen[-1], 0, 5, "s"))
+        ending.figures.append(MeasuredValue("slowest detection", delays[-1], 0, 5, "s"))
     account = account_of(case)
     costs = costs_of(calm, killer.done, case)
     ideal = costs.goodput(account, steps)
@@ -211,8 +213,11 @@ def measure(ending: DrillEnding, killer: Killer, steps: int, calm: Sequence[Wall
         "wall_seconds": round(account.wall_seconds, 1),
         "parts_seconds": {name: round(seconds, 2) for name, seconds in account.parts.items()},
         "ideal_parts": {name: round(value, 3) for name, value in vars(costs).items()},
-        "detection_seconds": {"median": round(seen[len(seen) // 2], 2), "worst": round(seen[-1], 2)}
-        if seen
+        "detection_seconds": {
+            "median": round(delays[len(delays) // 2], 2),
+            "worst": round(delays[-1], 2),
+        }
+        if delays
         else {},
     }
 
@@ -327,22 +332,24 @@ class Costs:
 
 def costs_of(calm: Sequence[WallTime], kills: Sequence[Kill], case: DrillRun) -> Costs:
     """Measured in calm trainings, and counted in the one that was killed."""
-    submitted = {one["job"]: float(one["time"]) for one in case.events("submitted")}
+    submitted = {event["job"]: float(event["time"]) for event in case.events("submitted")}
     times = sorted(float(row["time"]) for row in case.rows())
-    began = {one: submitted.get(one.job, one.at) for one in kills}
-    in_start = [one for one in kills if bisect(times, one.at) == bisect(times, began[one])]
-    restarts = [one.restart_seconds for training in calm for one in training.interruptions]
+    began = {kill: submitted.get(kill.job, kill.at) for kill in kills}
+    in_start = [kill for kill in kills if bisect(times, kill.at) == bisect(times, began[kill])]
+    restarts = [
+        interruption.restart_seconds for training in calm for interruption in training.interruptions
+    ]
     saves = sum(training.steps / SAVE_INTERVAL + len(training.interruptions) for training in calm)
     return Costs(
         restart_seconds=mean(restarts),
         save_seconds=sum(training.parts["save stall"] for training in calm) / saves,
         kills_in_training=len(kills) - len(in_start),
         kills_in_start=len(in_start),
-        start_seconds_lost=sum(one.at - began[one] for one in in_start),
+        start_seconds_lost=sum(kill.at - began[kill] for kill in in_start),
     )
 
 
 def detections(kills: Sequence[Kill], ended: Sequence[Mapping[str, Any]]) -> list[float]:
     """Seconds from each kill to the moment at which the job's end was known."""
-    known = {one["job"]: float(one.get("at") or one["time"]) for one in ended}
-    return [max(0.0, known[one.job] - one.at) for one in kills if one.job in known]
+    known_at = {event["job"]: float(event.get("at") or event["time"]) for event in ended}
+    return [max(0.0, known_at[kill.job] - kill.at) for kill in kills if kill.job in known_at]

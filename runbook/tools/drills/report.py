@@ -45,7 +45,8 @@ def page_text(verdicts: Sequence[DrillVerdict], date: str, commit: str) -> str:
     machine = f"{platform.machine()}, Python {platform.python_version()}"
     lines = [f"{when}, {machine}: **{score(verdicts)}**.\n"]
     lines.append(
-        "| drill | fault | verdict | measured | detected after s | steps lost | losses equal | took s |"
+        "| drill | fault | verdict | measured | detected after s | steps lost | losses equal | "
+        "took s |"
     )
     lines.append("| --- | --- | --- | --- | ---: | ---: | --- | ---: |")
     lines += [_table_row(verdict) for verdict in verdicts]

@@ -1,1 +1,4 @@
-"""Tasks of lm-evaluation-harness over a run's weights: `runbook evaluate RUN --tasks A,B`, the extra `evaluation`."""
+"""Tasks of lm-evaluation-harness over a run's weights.
+
+`runbook evaluate RUN --tasks A,B`, the extra `evaluation`.
+"""

@@ -38,22 +38,24 @@ def evaluate(
     task_folder: Path | None,
     lists: bool,
     as_json: bool,
-    **wish: Any,
+    **options: Any,
 ) -> None:
     """Score the newest checkpoint of RUN, and its first weights: minimal pairs, bits per byte of held-out text.
 
-    That needs no download. Notebook 06 does the same; docs/evaluation.md says what the scores mean, and how --tasks
-    is used on nodes without internet.
+    That needs no download. Notebook 06 does the same; docs/evaluation.md says what the scores mean,
+    and how --tasks is used on nodes without internet.
     """
     names = tuple(name.strip() for name in (tasks or "").split(",") if name.strip())
-    stray = [f"--{name}" for name, value in {"task-folder": task_folder, **wish}.items() if value]
+    stray = [
+        f"--{name}" for name, value in {"task-folder": task_folder, **options}.items() if value
+    ]
     if names or lists:
         from runbook.tools.evaluate import scores  # needs lm_eval
 
         if lists:
             table = scores.list_tasks(names, task_folder)
         else:
-            table = scores.score(folder, scores.Wish(names, task_folder, **wish))
+            table = scores.score(folder, scores.Wish(names, task_folder, **options))
     elif stray:
         raise click.UsageError(f"{', '.join(stray)} needs --tasks.")
     else:

@@ -1,4 +1,7 @@
-"""Scores of a run's newest checkpoint, or of its exported folder, in tasks of lm-evaluation-harness."""
+"""Scores of a run in tasks of lm-evaluation-harness.
+
+They are of its newest checkpoint or of its exported folder.
+"""
 
 import difflib
 import json
@@ -83,7 +86,9 @@ GPT3 = (
     *_ARITHMETIC,
     *_WORD_PUZZLES,
 )
-"""The tasks of GPT-3's paper (arXiv:2005.14165) that the harness has; it lacks QuAC and the SAT analogies."""
+"""The tasks of GPT-3's paper (arXiv:2005.14165) that the harness has; it lacks QuAC and the SAT
+analogies.
+"""
 OURS = "evaluation/harness.jsonl"
 EXPORTED = "evaluation/harness-exported.jsonl"
 SAME = ("training", "harness", "limit", "shots")
@@ -104,7 +109,7 @@ class Wish:
     again: bool = False
 
 
-def score(run_folder: Path, wish: Wish) -> Table:
+def score(run_folder: Path, request: Wish) -> Table:
     """Score the tasks that have no scores yet, and return all scores of these weights.
 
     Nothing is written if a task fails.
@@ -112,21 +117,21 @@ def score(run_folder: Path, wish: Wish) -> Table:
     settings = params.load(str(run_folder / "run.yaml"))
     plan = run_files.read_plan_file(run_folder)
     spec = plan.phases[FULL]
-    manager = _task_manager(wish.folder)
-    names = _known_names(manager, wish.tasks)
+    manager = _task_manager(request.folder)
+    names = _known_names(manager, request.tasks)
     newest = newest_checkpoint(run_folder / spec.checkpoint.folder)
     checkpoint = newest.name if newest else ""
     # The checkpoint's name tells apart the checkpoints of a training that still goes on.
     training = f"{phase_fingerprint(settings, plan, run_folder, PHASE)} {checkpoint}"
     about: Row = {
         "harness": version("lm_eval"),
-        "limit": wish.limit,
-        "shots": wish.shots,
+        "limit": request.limit,
+        "shots": request.shots,
         "training": training,
     }
-    path = run_folder / (EXPORTED if wish.exported else OURS)
+    path = run_folder / (EXPORTED if request.exported else OURS)
     rows = _rows_of_training(path, about)
-    missing = _unscored(names, rows, about, wish)
+    missing = _unscored(names, rows, about, request)
     notes = [f"lm-evaluation-harness {about['harness']}"]
     if len(missing) < len(names):
         scored = [name for name in names if name not in missing]
@@ -135,20 +140,20 @@ def score(run_folder: Path, wish: Wish) -> Table:
         with hold_run(run_folder, "evaluating"):
             _require_data(manager, missing)
             model: Any = "hf"
-            if wish.exported is None:
+            if request.exported is None:
                 model = TrainerModel(run_folder, spec, settings.tokenizer)
             device = "cpu" if spec.device == "cpu" else "cuda"
-            answers = run_tasks(manager, missing, model, wish, device)
+            answers = run_tasks(manager, missing, model, request, device)
             # The model knows its iteration only after it has answered.
-            iteration = None if wish.exported else model.iteration
-            suffix = "exported folder" if wish.exported else ""
+            iteration = None if request.exported else model.iteration
+            suffix = "exported folder" if request.exported else ""
             new_rows = list(_rows(answers, {**about, "iteration": iteration}, suffix))
             replaced = {row["what"] for row in new_rows}
             rows = [row for row in rows if row["what"] not in replaced] + new_rows
             write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
             note_files(run_folder, [path])
-    shown = [_without_identity(row) for row in rows]
-    return Table(shown, "Scores in tasks", tuple(notes))
+    plain_rows = [_without_identity(row) for row in rows]
+    return Table(plain_rows, "Scores in tasks", tuple(notes))
 
 
 def _rows_of_training(path: Path, about: Row) -> list[Row]:
@@ -157,9 +162,9 @@ def _rows_of_training(path: Path, about: Row) -> list[Row]:
     return [row for row in rows if row.get("training") == about["training"]]
 
 
-def _unscored(names: Sequence[str], rows: Sequence[Row], about: Row, wish: Wish) -> list[str]:
+def _unscored(names: Sequence[str], rows: Sequence[Row], about: Row, request: Wish) -> list[str]:
     """Return the tasks without a score. With --again or an exported folder these are all tasks."""
-    if wish.again or wish.exported:
+    if request.again or request.exported:
         return list(names)
     scored = {row["task"] for row in rows if all(row.get(key) == about[key] for key in SAME)}
     return [name for name in names if name not in scored]
@@ -171,19 +176,22 @@ def _without_identity(row: Row) -> Row:
 
 
 def run_tasks(
-    manager: TaskManager, names: Sequence[str], model: Any, wish: Wish, device: str = "cpu"
+    manager: TaskManager, names: Sequence[str], model: Any, request: Wish, device: str = "cpu"
 ) -> Mapping[str, Any]:
-    """Return the harness's answers: `results`, `n-shot`, `n-samples`, `versions`, `samples`, by task."""
+    """Return the harness's answers.
+
+    `results`, `n-shot`, `n-samples`, `versions`, `samples`, by task.
+    """
     model_args = None
     if model == "hf":
-        model_args = {"pretrained": str(wish.exported), "dtype": "float32", "device": device}
+        model_args = {"pretrained": str(request.exported), "dtype": "float32", "device": device}
     answers: Mapping[str, Any] | None = simple_evaluate(
         model=model,
         model_args=model_args,
         tasks=list(names),
         task_manager=manager,
-        limit=wish.limit,
-        num_fewshot=wish.shots,
+        limit=request.limit,
+        num_fewshot=request.shots,
         batch_size=BATCH,
     )
     if answers is None:
@@ -215,13 +223,13 @@ def _task_manager(folder: Path | None) -> TaskManager:
     return TaskManager(include_path=str(folder) if folder else None)
 
 
-def _known_names(manager: TaskManager, wanted: Sequence[str]) -> list[str]:
+def _known_names(manager: TaskManager, task_words: Sequence[str]) -> list[str]:
     """Return the tasks, each once. `gpt3` stands for those of GPT-3's paper.
 
     Raise `ParamsError` for a task that the harness lacks, with the nearest names.
     """
     expanded: list[str] = []
-    for word in wanted:
+    for word in task_words:
         expanded += GPT3 if word == "gpt3" else (word,)
     names = list(dict.fromkeys(expanded))
     for name in names:
@@ -258,7 +266,10 @@ def _is_cached(data: str) -> bool:
 
 
 def _require_data(manager: TaskManager, names: Sequence[str]) -> None:
-    """Raise `DataError` if a task's data is not here and cannot be fetched, with all that is missing."""
+    """Raise `DataError` if a task's data is not here and cannot be fetched.
+
+    The error names everything that is missing.
+    """
     missing = []
     for name in names:
         try:
@@ -270,11 +281,13 @@ def _require_data(manager: TaskManager, names: Sequence[str]) -> None:
         arguments = set()
         for _, data, part, _ in missing:
             arguments.add(", ".join(repr(word) for word in (data, part) if word))
-        loads = "; ".join(f"load_dataset({words})" for words in sorted(arguments))
+        loads = "; ".join(f"load_dataset({call_arguments})" for call_arguments in sorted(arguments))
         raise DataError(
-            "The data of these tasks is not in the cache and could not be fetched; nothing was scored:\n"
+            "The data of these tasks is not in the cache and could not be fetched; nothing was "
+            "scored:\n"
             + "\n".join(lines)
-            + f'\nWhere there is a network: python -c "from datasets import load_dataset; {loads}"\n'
+            + '\nWhere there is a network: python -c "from datasets import load_dataset; '
+            f'{loads}"\n'
             "Then carry the folder $HF_HOME (~/.cache/huggingface) here, and set HF_HUB_OFFLINE=1."
         )
 

@@ -22,7 +22,8 @@ from runbook.planning import FULL
 from runbook.tokens.tokenizer import load_tokenizer
 
 PORTION = 4096
-"""Texts scored by one start of the trainer; between them there is something to say of the progress."""
+"""Texts scored by one start of the trainer; between them there is something to say of the progress.
+"""
 PROMPTS = 64
 """The same for texts that are written."""
 MAX_NEW_TOKENS = 256
@@ -59,14 +60,16 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
     def _loglikelihood_tokens(
         self, requests: Sequence[Any], **others: Any
     ) -> list[tuple[float, bool]]:
-        return self._log_likelihoods([(context, more) for _, context, more in requests])
+        return self._log_likelihoods(
+            [(context, continuation) for _, context, continuation in requests]
+        )
 
     def loglikelihood_rolling(
         self, requests: Sequence[Any], disable_tqdm: bool = False
     ) -> list[float]:
         """Of whole texts, cut into windows that do not overlap."""
         length = self._spec.model.positions
-        texts = [self.tok_encode(one.args[0]) for one in requests]
+        texts = [self.tok_encode(request.args[0]) for request in requests]
         windows = [
             list(
                 map(
@@ -78,28 +81,29 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
         ]
         answers = iter(self._log_likelihoods(list(itertools.chain(*windows))))
         return [
-            sum(likelihood for likelihood, _ in itertools.islice(answers, len(own)))
-            for own in windows
+            sum(likelihood for likelihood, _ in itertools.islice(answers, len(text_windows)))
+            for text_windows in windows
         ]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Continue each context until one of its words to stop at."""
         written: dict[int, str] = {}
         end = self._tokenizer.judge.piece(self.eot_token_id)
-        for wish, numbers in _alike([one.args[1] for one in requests]):
-            known = normalize_gen_kwargs(wish, MAX_NEW_TOKENS)
-            stops = handle_stop_sequences(known.get("until"), eos=end)
-            tokens = known["max_gen_toks"]
+        for generation, numbers in _alike([request.args[1] for request in requests]):
+            options = normalize_gen_kwargs(generation, MAX_NEW_TOKENS)
+            stops = handle_stop_sequences(options.get("until"), eos=end)
+            tokens = options["max_gen_toks"]
             if (room := self._spec.model.positions - tokens) <= 0:
                 raise ParamsError(
-                    f"A task asks for {tokens} new tokens; the model has {self._spec.model.positions}."
+                    f"A task asks for {tokens} new tokens; the model has "
+                    f"{self._spec.model.positions}."
                 )
             ending = [
                 number for number in range(self._spec.model.vocabulary) if self._ends(number, stops)
             ]
             choice = {
-                "temperature": float(known.get("temperature") or 0.0)
-                if known.get("do_sample")
+                "temperature": float(options.get("temperature") or 0.0)
+                if options.get("do_sample")
                 else 0.0
             }
             for portion in _portions(numbers, PROMPTS, "texts written"):
@@ -107,18 +111,18 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
                     self.tok_encode(requests[number].args[0])[-room:] or [self.eot_token_id]
                     for number in portion
                 ]
-                wanted = {
+                order = {
                     "prompts": prompts,
                     "tokens": tokens,
                     "stops": ending,
                     "exact": True,
                     **choice,
                 }
-                answer = ask_trainer("sample", self._folder, FULL, wanted)
-                self.iteration = answer["iteration"]
-                texts = map(self._tokenizer.decode, answer["ids"])
-                made = (postprocess_generated_text(text, stops, None) for text in texts)
-                written |= dict(zip(portion, made, strict=True))
+                reply = ask_trainer("sample", self._folder, FULL, order)
+                self.iteration = reply["iteration"]
+                texts = map(self._tokenizer.decode, reply["ids"])
+                cut_texts = (postprocess_generated_text(text, stops, None) for text in texts)
+                written |= dict(zip(portion, cut_texts, strict=True))
         return [written[number] for number in range(len(requests))]
 
     def _ends(self, number: int, stops: Sequence[str]) -> bool:
@@ -129,30 +133,30 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
     def _log_likelihoods(
         self, pairs: Sequence[tuple[list[int], list[int]]]
     ) -> list[tuple[float, bool]]:
-        found: list[tuple[float, bool]] = []
+        likelihoods: list[tuple[float, bool]] = []
         for portion in _portions(pairs, PORTION, "texts scored"):
-            answer = ask_trainer(
+            reply = ask_trainer(
                 "score", self._folder, FULL, {"pairs": portion}, num_processes(self._spec)
             )
-            self.iteration = answer["iteration"]
-            found += [
-                (likelihood, is_likeliest) for likelihood, is_likeliest in answer["answers"][0]
+            self.iteration = reply["iteration"]
+            likelihoods += [
+                (likelihood, is_likeliest) for likelihood, is_likeliest in reply["answers"][0]
             ]
-        return found
+        return likelihoods
 
 
-def _portions(work: Sequence[Any], size: int, what: str) -> Iterator[Sequence[Any]]:
+def _portions(work: Sequence[Any], size: int, title: str) -> Iterator[Sequence[Any]]:
     """The work in parts, with a bar that says how far it is."""
-    with tqdm(total=len(work), desc=what, disable=len(work) <= size) as bar:
+    with tqdm(total=len(work), desc=title, disable=len(work) <= size) as bar:
         for start in range(0, len(work), size):
             part = work[start : start + size]
             yield part
             bar.update(len(part))
 
 
-def _alike(wishes: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], list[int]]]:
+def _alike(generations: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], list[int]]]:
     """Each different wish once, with the numbers of those who have it."""
     groups: dict[str, tuple[dict[str, Any], list[int]]] = {}
-    for number, wish in enumerate(wishes):
-        groups.setdefault(repr(wish), (wish, []))[1].append(number)
+    for number, generation in enumerate(generations):
+        groups.setdefault(repr(generation), (generation, []))[1].append(number)
     return list(groups.values())

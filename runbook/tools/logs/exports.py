@@ -1,4 +1,7 @@
-"""Exports of a log: CSV, JSON, Parquet, TensorBoard, MLflow, trackio; of a run's training: MLPerf log lines."""
+"""Exports of a log: CSV, JSON, Parquet, TensorBoard, MLflow, trackio.
+
+Of a run's training: MLPerf log lines.
+"""
 
 import csv
 import io
@@ -33,7 +36,9 @@ _EVALUATION_KEYS = ("iteration", "loss", "perplexity", "name")
 
 
 def write_json(log: ParsedLog, stream: IO[str]) -> None:
-    """Write a log as one JSON object: format, records, validation, notes, failures, alarms and more.
+    """Write a log as one JSON object.
+
+    Format, records, validation, notes, failures, alarms and more.
 
     A value is null where the log does not say.
     """
@@ -190,14 +195,14 @@ def _end_time(log: ParsedLog) -> float:
     return max(ends, default=time.time())
 
 
-def _to_tensorboard(log: ParsedLog, place: str, name: str) -> None:
+def _to_tensorboard(log: ParsedLog, folder: str, name: str) -> None:
     """Write into a folder that `tensorboard --logdir` reads.
 
     This needs the train extra (tensorboard), not torch.
     """
     from tensorboard.summary import Writer
 
-    writer = Writer(place)
+    writer = Writer(folder)
     for step, moment, values in points(log):
         for key, value in values.items():
             if key in NUMBERS:
@@ -208,7 +213,7 @@ def _to_tensorboard(log: ParsedLog, place: str, name: str) -> None:
     writer.close()
 
 
-def _to_mlflow(log: ParsedLog, place: str, name: str) -> None:
+def _to_mlflow(log: ParsedLog, uri: str, name: str) -> None:
     """Write a run into the experiment `gpt3-runbook` at a tracking URI.
 
     The URI is a server's address or a database, such as sqlite:///runs.db.
@@ -216,7 +221,7 @@ def _to_mlflow(log: ParsedLog, place: str, name: str) -> None:
     import mlflow
     from mlflow.entities import Metric, Param
 
-    mlflow.set_tracking_uri(place)
+    mlflow.set_tracking_uri(uri)
     mlflow.set_experiment("gpt3-runbook")
     texts = {"log_format": log.format, "log_files": ", ".join(log.files), **log.arguments}
     parameters = [Param(key, text[:500]) for key, text in texts.items()]
@@ -228,12 +233,12 @@ def _to_mlflow(log: ParsedLog, place: str, name: str) -> None:
         mlflow.MlflowClient().log_batch(run.info.run_id, metrics=metrics, params=parameters)
 
 
-def _to_trackio(log: ParsedLog, place: str, name: str) -> None:
+def _to_trackio(log: ParsedLog, project: str, name: str) -> None:
     """Write a run into a project of trackio's local database."""
     import trackio
 
     trackio.init(
-        project=place,
+        project=project,
         name=name,
         config={"log_format": log.format, "log_files": ", ".join(log.files)},
     )
@@ -252,11 +257,12 @@ def export(log: ParsedLog, target: str, *, name: str) -> str:
     A file is written next to its place and renamed.
     """
     path = Path(target)
-    tracker, _, place = target.partition(":")
-    is_tracker = tracker in _TRACKERS and bool(place)
+    tracker, _, destination = target.partition(":")
+    is_tracker = tracker in _TRACKERS and bool(destination)
     if not is_tracker and path.suffix not in _FILES:
         forms = (
-            "FILE.csv, FILE.parquet, tensorboard:DIR, mlflow:URI (such as mlflow:sqlite:///runs.db), "
+            "FILE.csv, FILE.parquet, tensorboard:DIR, mlflow:URI (such as "
+            "mlflow:sqlite:///runs.db), "
             "trackio:PROJECT"
         )
         raise DataError(
@@ -266,18 +272,18 @@ def export(log: ParsedLog, target: str, *, name: str) -> str:
         reason = "; ".join(log.notes) or "the log holds none"
         raise DataError(f"There is no record to export: {reason}.")
     if is_tracker:
-        _TRACKERS[tracker](log, place, name)
+        _TRACKERS[tracker](log, destination, name)
     else:
         with replacing(path, error=DataError) as stream:
             _FILES[path.suffix](log, stream)
     return f"{len(log.records)} records and {len(log.validation)} evaluations -> {target}"
 
 
-def write_mllog(spec: PhasePlan, place: Path) -> str:
+def write_mllog(spec: PhasePlan, target: Path) -> str:
     """Write a run's training as `:::MLLOG` lines for the checker of mlperf-logging.
 
-    Return in words what was written. The file is a record, not a submission: its division is `open`,
-    and it names no organization.
+    Return in words what was written. The file is a record, not a submission: its division is
+    `open`, and it names no organization.
     """
     history = read_metrics(spec.path(spec.log.metrics))
     validation = read_validation(spec.path(spec.log.validation))
@@ -286,9 +292,9 @@ def write_mllog(spec: PhasePlan, place: Path) -> str:
     start_times = [event.time for event in starts]
     entries = list(_entries(spec, history.steps, evaluations, start_times))
     text = "".join(f":::MLLOG {json.dumps(entry)}\n" for entry in entries)
-    write_text(place, text, error=DataError)
+    write_text(target, text, error=DataError)
     count = sum(entry["key"] == "eval_accuracy" for entry in entries)
-    return f"{len(history.steps)} steps and {count} evaluations -> mllog: {place}"
+    return f"{len(history.steps)} steps and {count} evaluations -> mllog: {target}"
 
 
 def _values(spec: PhasePlan) -> dict[str, object]:

@@ -11,7 +11,10 @@ from runbook.results.metrics import find_alarms
 
 
 def summary(log: ParsedLog) -> str:
-    """Describe a log in a few lines: format, range, losses, step time, alarms, notes and failures."""
+    """Describe a log in a few lines.
+
+    Format, range, losses, step time, alarms, notes and failures.
+    """
     segments = f"{log.segments} segment{'s' * (log.segments != 1)}"
     lines = [
         f"{log.format}: {len(log.records)} records in {segments}, {log.unread_lines} lines not read"
@@ -75,8 +78,8 @@ def failure_lines(failure: Failure, *, is_cause: bool) -> Iterator[str]:
         label = "OVERCOME"
     rank = "" if failure.rank is None else f", rank {failure.rank}"
     host = f" on {failure.host}" if failure.host else ""
-    place = f"{failure.count} x, first at line {failure.line}{rank}{host}"
-    yield f"  {label} {failure.name} ({place}): {failure.evidence}"
+    occurrence = f"{failure.count} x, first at line {failure.line}{rank}{host}"
+    yield f"  {label} {failure.name} ({occurrence}): {failure.evidence}"
     if is_cause or not failure.overcome:
         yield f"    {failure.remedy}"
     if is_cause:

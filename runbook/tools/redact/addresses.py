@@ -1,4 +1,7 @@
-"""Addresses and hosts in a text, known by their shape: which are public, and which name somebody's machine."""
+"""Addresses and hosts in a text, known by their shape.
+
+Which are public, and which name somebody's machine.
+"""
 
 import ipaddress
 import re
@@ -171,7 +174,8 @@ _WITH_THREE_PARTS = (
 _DOMAIN = re.compile(
     r"(?<![\w.@/%$\\-])(?P<host>(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)"
     rf"(?:(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)*(?:{_GENERIC_ENDINGS})"
-    # Others end the names of keys, modules and files too (container.home, x.in): they need three parts.
+    # Others end the names of keys, modules and files too (container.home, x.in): they need three
+    # parts.
     rf"|(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)+(?:{_WITH_THREE_PARTS})))"
     r"(?![\w-]|\.\w|\()(?P<rest>:\d+)?(?P<path>/[\w.@+%=~:/-]*)?",
     re.IGNORECASE,

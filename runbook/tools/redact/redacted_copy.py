@@ -1,6 +1,7 @@
 """The redacted copy of a run, for people outside.
 
-Redacted pages are rendered from the redacted records, so that no page can say what its record does not.
+Redacted pages are rendered from the redacted records, so that no page can say what its record does
+not.
 """
 
 import contextlib
@@ -94,7 +95,8 @@ def write_redacted(folder: Path, out: Path | None = None) -> Path:
         shutil.rmtree(out, ignore_errors=True)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RecordError(
-            f"{out} is not an empty folder, and nothing in it is overwritten. Name another: --out DIR."
+            f"{out} is not an empty folder, and nothing in it is overwritten. Name another: --out "
+            "DIR."
         )
     redactor = Redactor(private_words(folder))
     smoke_files = [f"smoke/{name}" for name in JSON_LINES_FILES]
@@ -141,7 +143,7 @@ def private_words(folder: Path) -> dict[str, str]:
 
     Each comes with its kind: user, host, account, bucket or path.
     """
-    words = dict(_of_this_process(folder))
+    kinds = dict(_of_this_process(folder))
     for path in sorted(folder.rglob("*")):
         top = path.relative_to(folder).parts[0]
         if top in _FOLDERS_WITHOUT_WORDS or not path.is_file():
@@ -150,11 +152,11 @@ def private_words(folder: Path) -> dict[str, str]:
             continue
         if path.name == "hostfile":
             for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-                _note_private(words, "host", line.partition(" ")[0])
+                _note_private(kinds, "host", line.partition(" ")[0])
         elif path.suffix in (".json", ".jsonl", ".yaml", ".ipynb") or path.name == "started":
             for key, value in _keys_and_values(_read_content(path)):
-                _note_private(words, key, value)
-    return words
+                _note_private(kinds, key, value)
+    return kinds
 
 
 _FOLDERS_WITHOUT_WORDS = ("data", "checkpoints", "tensorboard")
@@ -188,33 +190,33 @@ def _of_this_process(folder: Path) -> Iterator[tuple[str, str]]:
         yield os.environ.get(variable, ""), kind
 
 
-def _note_private(words: dict[str, str], key: str, value: Any) -> None:
-    """Add to `words` what a key's value tells of a person or place."""
+def _note_private(kinds: dict[str, str], key: str, value: Any) -> None:
+    """Add to `kinds` the words in a key's value that tell a person or place."""
     if not isinstance(value, str) or not value or value in _PUBLIC_WORDS:
         return
     if " " in value and WHOLE_PATH.fullmatch(value):
-        _note_spaced_path(words, Path(value))
+        _note_spaced_path(kinds, Path(value))
     kind = PRIVATE_KEYS.get(key.rpartition(".")[2].lower(), "")
     is_no_path = kind == "path" and "/" not in value
     if not kind or is_no_path:
         return
-    words[value] = kind
+    kinds[value] = kind
     if kind == "host":
         for host in hosts_in(value):
             if not host.isdecimal():
-                words[host] = kind
-                words[host.partition(".")[0]] = kind
+                kinds[host] = kind
+                kinds[host.partition(".")[0]] = kind
     if kind == "bucket":
         name = re.sub(r"^\w+://", "", value)
-        words[name] = kind
-        words[name.partition("/")[0]] = kind
+        kinds[name] = kind
+        kinds[name.partition("/")[0]] = kind
 
 
-def _note_spaced_path(words: dict[str, str], path: Path) -> None:
+def _note_spaced_path(kinds: dict[str, str], path: Path) -> None:
     """Add a path with spaces and its folders, which are named elsewhere too, in running text."""
     for folder in (path, *path.parents):
         if " " in str(folder):
-            words[str(folder)] = "path"
+            kinds[str(folder)] = "path"
 
 
 def hosts_in(text: str) -> Iterator[str]:

@@ -1,11 +1,12 @@
 """Redaction: records for people outside, with names, hosts, paths, buckets and secrets taken out.
 
-    redactor = Redactor({"mmuster": "user", "nid001": "host"})      known words, each with what it is
-    redactor.text(text), .value(json value), .markup(html)          the same with [user], [host], [path] ... in place
+    redactor = Redactor({"mmuster": "user", "nid001": "host"})      known words, each with what it
+    is redactor.text(text), .value(json value), .markup(html)          the same with [user], [host],
+    [path] ... in place
 
-Known words are found anywhere, in upper and lower case, also inside data: addresses; paths, buckets and
-addresses are known by their shape. Of a path that no file names, that stands without quotes and whose last name holds a
-space, what follows that space is kept.
+Known words are found anywhere, in upper and lower case, also inside data: addresses; paths, buckets
+and addresses are known by their shape. Of a path that no file names, that stands without quotes and
+whose last name holds a space, what follows that space is kept.
 """
 
 import base64
@@ -132,7 +133,8 @@ _HOST_KEY = (
 NAMED_HOST = re.compile(
     # MASTER_ADDR=head, --rdzv_endpoint head:29400, "master_addr": "head"
     rf"(?i:\b(?:\w+_)?{_HOST_KEY}[\"']?\s*(?:[:=]|\s)\s*[\"']?)(?P<key>[A-Za-z][\w.-]*(?::\d+)?)(?<!\.)(?![\w:])"
-    r"|(?i:\b(?:connect(?:ed|ing|ion)?(?: refused)?(?: to| from| by)|reach|resolve)\s+)(?P<call>[A-Za-z][\w.-]*:\d{2,5})\b"
+    r"|(?i:\b(?:connect(?:ed|ing|ion)?(?: refused)?(?: to| from| "
+    r"by)|reach|resolve)\s+)(?P<call>[A-Za-z][\w.-]*:\d{2,5})\b"
     r"|(?P<bracket>\[[A-Za-z][\w.-]*\]:\d{2,5})\b"  # as c10d writes it: [head]:29400
     r"|(?<![\w./:-])(?P<port>(?:localhost|[A-Za-z][\w-]*\d):\d{4,5})(?![\w:.])"
 )
@@ -325,12 +327,14 @@ _DRAWN = ("d", "points", "transform", "viewbox", "gradienttransform")
 """Attributes that are numbers and single letters."""
 
 
-def _any_of(words: Iterable[str], before: str, after: str, flags: int = 0) -> re.Pattern[str]:
+def _any_of(
+    alternatives: Iterable[str], before: str, after: str, flags: int = 0
+) -> re.Pattern[str]:
     """Compile a pattern of any of the words, the longest first.
 
     Of no words one that nothing matches.
     """
-    longest_first = sorted(words, key=len, reverse=True)
+    longest_first = sorted(alternatives, key=len, reverse=True)
     words_pattern = "|".join(map(re.escape, longest_first))
     if not words_pattern:
         return re.compile(r"(?!)", flags)

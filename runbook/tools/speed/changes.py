@@ -195,25 +195,25 @@ def _bubble_change(setup: StepSetup) -> Speedup:
     count = setup.num_microbatches
     stages = setup.pipeline
     better = setup
-    words = []
+    set_words = []
     enough = 4 * stages if stages > 1 else 2
     if count < enough:
         global_batch = max(4 * stages, 8) * setup.data * setup.micro_batch
         better = replace(better, global_batch=global_batch)
-        words.append(f"training.global_batch={global_batch}")
+        set_words.append(f"training.global_batch={global_batch}")
     layers_per_stage = setup.shape.layers // stages
     chunks = max((size for size in (1, 2, 3, 4, 5) if layers_per_stage % size == 0), default=1)
     # Interleaved chunks need a multiple of the stages as micro-batches.
     if stages > 1 and setup.virtual_pipeline < chunks and better.num_microbatches % stages == 0:
         better = replace(better, virtual_pipeline=chunks)
-        words.append(f"parallel.virtual_pipeline={chunks}")
+        set_words.append(f"parallel.virtual_pipeline={chunks}")
     micro_batches = f"{count} micro-batch(es) a step"
     return Speedup(
         "pipeline bubble",
         better,
         f"{micro_batches} for {stages} stage(s) of {setup.virtual_pipeline} chunk(s)",
         "more micro-batches a step, interleaved chunks",
-        " ".join(words),
+        " ".join(set_words),
     )
 
 
@@ -221,7 +221,7 @@ def _layout_change(setup: StepSetup) -> Speedup:
     """Return the change to the fastest layout over the same devices that fits."""
     fitting = [layout for layout in _possible_layouts(setup) if fits(layout)]
     new = min([setup, *fitting], key=price)
-    words = (
+    set_words = (
         f"parallel.tensor={new.tensor} parallel.pipeline={new.pipeline} "
         f"parallel.zero_stage={new.zero_stage}"
     )
@@ -230,7 +230,7 @@ def _layout_change(setup: StepSetup) -> Speedup:
         new,
         f"{_layout_text(setup)}: {_layout_text(new)} fits as well",
         "cut no finer than memory asks for",
-        words,
+        set_words,
     )
 
 

@@ -14,7 +14,8 @@ from runbook.tools.speed.predict import setup_of, shape_for
 from runbook.tools.speed.published_rows import PublishedRow, billions_in, read_row
 
 _SAME_SIZE = (0.75, 1.33)
-"""Parameters of the table's model for each one of the run's, between which they count as one model."""
+"""Parameters of the table's model for each one of the run's, between which they count as one model.
+"""
 
 
 class DescribedTraining(NamedTuple):

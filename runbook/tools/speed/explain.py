@@ -1,4 +1,6 @@
-"""Why a training is slower than expected: the gap between the expected and the reached step time, in parts.
+"""Why a training is slower than expected.
+
+The gap between the expected and the reached step time, in parts.
 
 Times are those of one step with the run's own operations. So a figure of another batch or another
 model can be compared with it.
@@ -67,7 +69,10 @@ class Explanation:
         return values
 
     def as_table(self) -> Table:
-        """Return the parts, with notes on what was expected, planned, reached, assumed and not said."""
+        """Return the parts of the gap as a table.
+
+        Its notes say what was expected, planned, reached, assumed and not stated.
+        """
         rows = [vars(part) | {"seconds": four_digits(part.seconds)} for part in self.parts]
         planned = _seconds_text(self.planned)
         notes = [
@@ -89,7 +94,10 @@ def _seconds_text(seconds: float | None) -> str:
 
 
 def explain(text: str, log: ParsedLog, facts: Facts, models: Mapping[str, Model]) -> Explanation:
-    """Explain the gap between what the facts let expect and what the log, or the facts, say was reached."""
+    """Explain the gap between the expected and the reached step time.
+
+    The facts give the expected time; the log, or else the facts, give the reached one.
+    """
     steady, measured = measured_parts(text, log, facts)
     reached = steady + sum(part.seconds for part in measured)
     missing = [word for word in NEEDED if word.partition("=")[0] not in facts]
@@ -172,7 +180,10 @@ class _UnpricedCause:
 def _unpriced_parts(
     training: DescribedTraining, facts: Facts, log: ParsedLog, reached: float
 ) -> list[GapPart]:
-    """Return the causes whose sign is there and that nothing prices, each with the most it may have."""
+    """Return the causes that have a sign in the log and no price.
+
+    Each comes with the largest share of a step that it may have.
+    """
     parts = []
     last_iteration = log.records[-1].iteration if log.records else 0
     for cause in _unpriced_causes(training.setup, training.table_shape, facts, last_iteration):

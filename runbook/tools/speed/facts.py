@@ -1,4 +1,7 @@
-"""Facts about a training that a text states: a log, a command line, a YAML file, a question, or --set."""
+"""Facts about a training that a text states.
+
+A log, a command line, a YAML file, a question, or --set.
+"""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,7 @@
-"""Why a training is slower than expected: the gap of a log or of a run, as a table and a picture."""
+"""Why a training is slower than expected.
+
+The gap of a log or of a run, as a table and a picture.
+"""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -23,21 +26,27 @@ READ_FOR_FACTS = 4 * 2**20
 
 
 def show_gap(open_phase: OpenPhase) -> View:
-    """Show why a step of the run's training takes longer than expected: a picture and a table whose parts add up."""
+    """Show why a step of the run's training takes longer than expected.
+
+    A picture and a table whose parts add up.
+    """
     training = read_results(open_phase.folder, open_phase.plan, FULL)
     metrics = open_phase.folder / training.phase_plan.log.metrics
-    words = []
+    set_words = []
     # On a CPU the plan's step time was measured, since no model of a step exists for one.
     planned_seconds = training.planned.seconds_per_iteration
     if full_choice(open_phase.settings).on_cpu and planned_seconds:
-        words.append(f"expected.seconds={planned_seconds:f}")
-    explanation = explain_log(metrics, open_phase.settings, words)
+        set_words.append(f"expected.seconds={planned_seconds:f}")
+    explanation = explain_log(metrics, open_phase.settings, set_words)
     caption = "From the expected time of a step to the one reached."
     return View([(gap_figure(explanation), caption), explanation.as_table()])
 
 
 def explain_log(path: Path, settings: Settings | None, set_words: Sequence[str]) -> Explanation:
-    """Explain the gap of a training by its log. What the log does not say comes from the run's settings."""
+    """Explain the gap of a training by its log.
+
+    What the log does not say comes from the run's settings.
+    """
     facts = facts_of_run(full_choice(settings)) if settings else {}
     log = parse_files([path])
     with open_log(path) as stream:

@@ -1,4 +1,7 @@
-"""Time that the steps of a log lose: warm-up, saves, slow steps, restarts, waiting for data, stragglers."""
+"""Time that the steps of a log lose.
+
+Warm-up, saves, slow steps, restarts, waiting for data, stragglers.
+"""
 
 import re
 import statistics

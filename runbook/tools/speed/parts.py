@@ -21,8 +21,8 @@ class GapPart:
 def fill(gap: float, *groups: Sequence[GapPart]) -> list[GapPart]:
     """Return parts that add up to the gap, largest first, with the unexplained part last.
 
-    Each group takes what the groups before it left. If a group is larger than that, all of its parts
-    shrink by the same factor. Without a gap the list is empty.
+    Each group takes what the groups before it left. If a group is larger than that, all of its
+    parts shrink by the same factor. Without a gap the list is empty.
     """
     remaining = max(0.0, gap)
     parts = list[GapPart]()

@@ -1,4 +1,7 @@
-"""Speed of a training that somebody describes in a table: shape, layout and the rest filled in by stated rules."""
+"""Speed of a training that somebody describes in a table.
+
+Shape, layout and the rest filled in by stated rules.
+"""
 
 import math
 import re
@@ -257,9 +260,9 @@ def _device_notes(row: PublishedRow, device: Accelerator) -> list[str]:
 def shape_for(row: PublishedRow, models: Mapping[str, Model]) -> tuple[Model, str]:
     """Return the shape of a row's model and where it is from.
 
-    It is the catalogue's model of that name, else the nearest in size with heads of 64 to 160. If its
-    count of parameters is off, hidden is scaled by the 0.4th power of the ratio of parameters (a
-    multiple of 128), and the layers to the count.
+    It is the catalogue's model of that name, else the nearest in size with heads of 64 to 160. If
+    its count of parameters is off, hidden is scaled by the 0.4th power of the ratio of parameters
+    (a multiple of 128), and the layers to the count.
     """
     parameters = row.billions * 1e9
     length = row.sequence_length
@@ -285,7 +288,10 @@ def shape_for(row: PublishedRow, models: Mapping[str, Model]) -> tuple[Model, st
 
 
 def _family(row: PublishedRow, models: Mapping[str, Model]) -> Mapping[str, Model]:
-    """Return the models of the row's kind, Llama or GPT; all models if there is none of that kind."""
+    """Return the models of the row's kind, Llama or GPT.
+
+    All models if there is none of that kind.
+    """
     is_llama = "llama" in row.model.lower()
     family = {name: model for name, model in models.items() if ("llama" in name) == is_llama}
     if not family:
@@ -305,12 +311,12 @@ def _size_error(model: Model, sequence_length: int, parameters: float) -> float:
 def _name_words(text: str) -> set[str]:
     """Return the words of a model's name. Llama's versions become names of the catalogue."""
     plain = text.lower()
-    words = set(re.findall(r"[a-z0-9.]+", plain))
+    name_words = set(re.findall(r"[a-z0-9.]+", plain))
     llama = re.search(r"llama[- ]?(\d)?(?:\.\d)?.*?(\d+(?:\.\d+)?b)", plain)
     if llama:
         version = llama[1] or "3"
-        words.add(f"llama-{version}-{llama[2]}")
-    return words
+        name_words.add(f"llama-{version}-{llama[2]}")
+    return name_words
 
 
 def _parameter_count(model: Model, sequence_length: int = 0) -> int:
@@ -414,13 +420,13 @@ def _micro_batch(setup: StepSetup) -> int:
     sequences_per_replica = max(1, setup.global_batch // setup.data)
     sequence_length = setup.shape.sequence_length
     if setup.pipeline > 1:
-        most = max(1, PIPELINE_MICRO_TOKENS // sequence_length)
+        largest = max(1, PIPELINE_MICRO_TOKENS // sequence_length)
     else:
         fitting = int(free_bytes(setup) / sequence_bytes(setup))
         within_tokens = MICRO_TOKENS * setup.context // sequence_length
-        most = max(1, min(fitting, within_tokens))
-        most = min(most, sequences_per_replica)
-    return max(size for size in range(1, most + 1) if sequences_per_replica % size == 0)
+        largest = max(1, min(fitting, within_tokens))
+        largest = min(largest, sequences_per_replica)
+    return max(size for size in range(1, largest + 1) if sequences_per_replica % size == 0)
 
 
 def free_bytes(setup: StepSetup) -> float:

@@ -57,9 +57,9 @@ _YES_OR_NO = {
 _FP8_RECIPES = ("delayed", "tensorwise", "current", "blockwise", "mxfp8", "hybrid")
 
 
-def _as_they_are(*words: str) -> dict[str, str]:
+def _as_they_are(*values: str) -> dict[str, str]:
     """Return words that mean themselves."""
-    return {word: word for word in words}
+    return {value: value for value in values}
 
 
 _WORDS = {
@@ -120,7 +120,9 @@ class PublishedRow(Cut):
     network: float
     """Gbit/s of one device between nodes."""
     sizes: Mapping[str, int]
-    """Sizes of the model, by the catalogue's names: layers, hidden, heads, kv_heads, ffn_hidden, vocabulary."""
+    """Sizes of the model, by the catalogue's names: layers, hidden, heads, kv_heads, ffn_hidden,
+    vocabulary.
+    """
     unknown: tuple[str, ...]
     """Cells of the optional columns that were not understood and are not used."""
 
@@ -246,12 +248,12 @@ def convention(text: str, software: str = "", date: str = "") -> str:
     >>> convention("", "Megatron-LM core 0.12", "2025-06"), convention("", "", "")
     ('megatron-causal', 'megatron-full')
     """
-    words = text.lower()
+    source_text = text.lower()
     program = software.lower()
-    named = _first_match(_CONVENTIONS, words)
+    named = _first_match(_CONVENTIONS, source_text)
     if named:
         return named
-    counts_causal = "num_floating" in words and date >= "2025-03"
+    counts_causal = "num_floating" in source_text and date >= "2025-03"
     if re.search(r"deepspeed|metaseq|bigscience", program):
         return "megatron-causal" if counts_causal else "megatron-deepspeed-f4"
     if re.search(r"llm-foundry|composer", program):
@@ -330,7 +332,10 @@ def _devices(text: str, accelerator: str) -> int:
 
 
 def _precision(text: str, context: str) -> str:
-    """Return our name of a precision, from its cell or else from the context. The default is bf16."""
+    """Return our name of a precision, from its cell or else from the context.
+
+    The default is bf16.
+    """
     if text:
         cell = text.lower()
         return next((name for word, name in _PRECISIONS.items() if word in cell), cell)

@@ -1,4 +1,7 @@
-"""A site's own versions of Python and packages, installed once on this machine in a virtual environment."""
+"""A site's own versions of Python and packages.
+
+They are installed once on this machine, in a virtual environment.
+"""
 
 import hashlib
 import os
@@ -59,8 +62,10 @@ def interpreter(versions: Versions) -> str:
     if builds:
         return str(builds[-1])
     raise RunbookError(
-        f"The site's program runs with Python {versions.python}, and {name} is neither on PATH nor in {pyenv}. "
-        "Install that version, or give --installed to start the program with what is installed here."
+        f"The site's program runs with Python {versions.python}, and {name} is neither on PATH nor "
+        f"in {pyenv}. "
+        "Install that version, or give --installed to start the program with what is installed "
+        "here."
     )
 
 
@@ -84,7 +89,8 @@ def install(versions: Versions, say: Callable[[str], None]) -> Path:
         if (folder / _COMPLETE).exists():
             return python
         say(
-            f"Installing Python {versions.python} with {', '.join(versions.packages)} into {folder}: once, "
+            f"Installing Python {versions.python} with {', '.join(versions.packages)} into "
+            f"{folder}: once, "
             "0.5 to 3 GB to download."
         )
         shutil.rmtree(folder, ignore_errors=True)  # of an installation that stopped halfway

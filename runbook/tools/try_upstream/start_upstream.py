@@ -1,4 +1,7 @@
-"""The documents' own training programs, started on this machine: rank.sh as rendered, made small, without a GPU."""
+"""The documents' own training programs, started on this machine.
+
+It starts rank.sh as rendered, made small, without a GPU.
+"""
 
 import json
 import math
@@ -193,13 +196,14 @@ def _pinned_checkout(run: str, settings: Settings, checkout: Path) -> Checkout:
     framework = settings.run.training.framework
     if framework not in ("megatron-lm", "megatron-deepspeed"):
         raise RunbookError(
-            f"{run} trains with {framework}: --upstream starts Megatron-LM and Megatron-DeepSpeed. Leave it out, or "
-            "set training.framework to one of them."
+            f"{run} trains with {framework}: --upstream starts Megatron-LM and "
+            "Megatron-DeepSpeed. Leave it out, or set training.framework to one of them."
         )
     pinned = settings.site.frameworks[framework]
     if not (checkout / pinned.script).is_file():
         raise RunbookError(
-            f"{checkout} has no {pinned.script}, which the job starts. Give a checkout of {framework}."
+            f"{checkout} has no {pinned.script}, which the job starts. Give a checkout of "
+            f"{framework}."
         )
     return pinned
 
@@ -239,7 +243,10 @@ def in_words(versions: Versions | None) -> str:
 
 
 def check_checkout(checkout: Path, pinned: Checkout) -> Check:
-    """Compare a checkout with the commit that the site pins: the same commit, and no changed file."""
+    """Compare a checkout with the commit that the site pins.
+
+    The same commit, and no changed file.
+    """
     head = _git(checkout, "rev-parse", "HEAD")
     changed = _git(checkout, "status", "--porcelain", "--untracked-files=no")
     names = [line[3:] for line in changed.splitlines()]  # after two letters of status and a space
@@ -261,11 +268,13 @@ def check_checkout(checkout: Path, pinned: Checkout) -> Check:
     return judge("checkout", is_pinned, state, rule, remedy)
 
 
-def _git(checkout: Path, *words: str) -> str:
+def _git(checkout: Path, *git_arguments: str) -> str:
     """Return what git says of a folder; empty where it is no repository's top folder."""
     if not (checkout / ".git").exists():
         return ""
-    finished = shell.run(["git", "--no-optional-locks", "-C", str(checkout), *words], check=False)
+    finished = shell.run(
+        ["git", "--no-optional-locks", "-C", str(checkout), *git_arguments], check=False
+    )
     return finished.out.rstrip() if finished.exit_code == 0 else ""
 
 
@@ -308,14 +317,14 @@ class SmallValue:
     reason: str
 
 
-def _change(argument: str, rendered: str, here: str, because: str) -> dict[str, str]:
+def _change(argument: str, rendered: str, small: str, because: str) -> dict[str, str]:
     """Return a row of the table of changes."""
-    return {"argument": argument, "rendered": rendered, "here": here, "because": because}
+    return {"argument": argument, "rendered": rendered, "here": small, "because": because}
 
 
-def _below(root: Path, words: Sequence[str]) -> list[str]:
+def _below(root: Path, arguments: Sequence[str]) -> list[str]:
     """Put absolute paths among these words below a folder."""
-    return [f"{root}{word}" if word.startswith("/") else word for word in words]
+    return [f"{root}{argument}" if argument.startswith("/") else argument for argument in arguments]
 
 
 @dataclass(frozen=True)
@@ -466,11 +475,11 @@ _TOKENIZER_OPTIONS = ("vocab-file", "merge-file")
 
 def _token_files(job: SmallJob) -> list[str]:
     """Return the prefixes of the token files; their weights in a blend are left out."""
-    words = []
+    blend = []
     for name, values in job.values.items():
         if name.endswith("data-path"):
-            words += values
-    return [word for word in words if not re.fullmatch(r"[\d.e+-]+", word)]
+            blend += values
+    return [word for word in blend if not re.fullmatch(r"[\d.e+-]+", word)]
 
 
 def _quoted(paths: Sequence[str]) -> str:
@@ -497,7 +506,7 @@ def small_script(text: str, arguments: list[list[str]], program: Path) -> str:
     """
     head, _, arguments_and_tail = text.partition("arguments=(\n")
     _, _, tail = arguments_and_tail.partition("\n)\n")
-    rows = "\n".join(f"  {' '.join(map(quote, words))}" for words in arguments)
+    rows = "\n".join(f"  {' '.join(map(quote, row))}" for row in arguments)
     start = f'python3 -u {quote(program)} "${{arguments[@]}}" &'
     # As a function, because a replacement text would read its backslashes.
     tail = re.sub(r'^.* "\$\{arguments\[@\]\}" &$', lambda _: start, tail, flags=re.M)
@@ -552,8 +561,8 @@ def _check_training(log: ParsedLog) -> Check:
         f"losses {shown_losses}"
     )
     rule = (
-        "`runbook logs` reads each step; random tokens keep the loss at "
-        f"ln {GPT2_VOCABULARY:,} = {random_loss:.2f} +- 0.1"
+        f"`runbook logs` reads each step; random tokens keep the loss at ln {GPT2_VOCABULARY:,} = "
+        f"{random_loss:.2f} +- 0.1"
     )
     return judge("training", is_complete and is_random, value, rule, _SEE)
 

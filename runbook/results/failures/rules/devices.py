@@ -121,7 +121,8 @@ DEVICE_RULES = (
     Rule(
         kind=CONTAINER,
         patterns=(r"libcuda\.so(?:\.1)?: cannot open shared object file",),
-        example="ImportError: libcuda.so.1: cannot open shared object file: No such file or directory",
+        example="ImportError: libcuda.so.1: cannot open shared object file: No such file or "
+        "directory",
         source="pytorch/pytorch#3221",
         also=GPU_STACK,
         check=(
@@ -240,7 +241,8 @@ DEVICE_RULES = (
     Rule(
         kind=KERNEL,
         patterns=("unhandled cuda error", r"ncclUnhandledCudaError"),
-        example="NCCL error in: ProcessGroupNCCL.cpp:1269, unhandled cuda error, NCCL version 2.14.3",
+        example="NCCL error in: ProcessGroupNCCL.cpp:1269, unhandled cuda error, NCCL version "
+        "2.14.3",
         source="NCCL, ncclGetErrorString",
         level=Level.SYMPTOM,
     ),

@@ -1,4 +1,7 @@
-"""How processes end: what a launcher says when a rank is gone. Everything here follows from something else."""
+"""How processes end: what a launcher says when a rank is gone.
+
+Everything here follows from something else.
+"""
 
 from runbook.results.failures.kinds import KILLED, PEER_DIED, PROGRAM_ENDED
 from runbook.results.failures.rule import Level, Rule

@@ -418,7 +418,8 @@ JOB_RULES = (
             r"job killed: (?!mem|vmem|walltime)",
         ),
         unless=r"DUE TO",
-        example="slurmstepd: error: *** JOB 9411285 ON gpu20-15 CANCELLED AT 2022-05-17T17:58:10 ***",
+        example="slurmstepd: error: *** JOB 9411285 ON gpu20-15 CANCELLED AT 2022-05-17T17:58:10 "
+        "***",
         source="Slurm, a message of slurmstepd",
     ),
 )

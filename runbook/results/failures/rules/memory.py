@@ -39,7 +39,8 @@ MEMORY_RULES = (
             r"exitcode\s*: -7\b",
             r"<Signals\.SIGBUS",
         ),
-        example="ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared "
+        example="ERROR: Unexpected bus error encountered in worker. This might be caused by "
+        "insufficient shared "
         "memory (shm).",
         source="msr-fiddle/pipedream#28",
     ),
@@ -50,7 +51,8 @@ MEMORY_RULES = (
             r"shmutils\.cc.{0,20}NCCL WARN",
             r"shm\.cc.{0,30}NCCL WARN",
         ),
-        example="host:9:9 [3] misc/shmutils.cc:112 NCCL WARN Error while creating shared memory segment "
+        example="host:9:9 [3] misc/shmutils.cc:112 NCCL WARN Error while creating shared memory "
+        "segment "
         "/dev/shm/nccl-KWfVyt (size 5967872)",
         source="NVIDIA/nccl-tests#166",
     ),
@@ -154,7 +156,8 @@ MEMORY_RULES = (
             r"tasks? [\d,-]+: Out Of Memory",
             r": Out Of Memory$",
         ),
-        example="slurmstepd: error: Detected 1 oom_kill event in StepId=440575.0. Some of the step tasks have been "
+        example="slurmstepd: error: Detected 1 oom_kill event in StepId=440575.0. Some of the step "
+        "tasks have been "
         "OOM Killed.",
         source="chrisknewman/tusas#149",
     ),
@@ -172,7 +175,8 @@ MEMORY_RULES = (
             r"Not enough (?:host )?memory",
         ),
         unless=r"ibv_|hugepage",
-        example="DefaultCPUAllocator: can't allocate memory: you tried to allocate 4009910272 bytes. Error code 12 "
+        example="DefaultCPUAllocator: can't allocate memory: you tried to allocate 4009910272 "
+        "bytes. Error code 12 "
         "(Cannot allocate memory)",
         source="OptimalScale/LMFlow#90",
     ),

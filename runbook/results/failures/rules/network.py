@@ -38,14 +38,16 @@ NETWORK_RULES = (
         ),
         source="runbook.training, its watchdog",
     ),
-    # torchrun prints these while it waits for a slower node; they matter only where nothing follows.
+    # torchrun prints these while it waits for a slower node; they matter only where nothing
+    # follows.
     Rule(
         kind=RENDEZVOUS,
         patterns=(
             r"\[W.{0,60}The client socket has failed to connect",
             r"^Waiting in store based barrier",
         ),
-        example="[W socket.cpp:601] [c10d] The client socket has failed to connect to [n1]:29500 (errno: 111 - "
+        example="[W socket.cpp:601] [c10d] The client socket has failed to connect to [n1]:29500 "
+        "(errno: 111 - "
         "Connection refused).",
         source="PyTorch, a message of torch/csrc/distributed/c10d/socket.cpp",
         level=Level.SYMPTOM,

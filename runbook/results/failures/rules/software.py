@@ -1,4 +1,7 @@
-"""Software: extensions that do not build, libraries that do not fit, modules that are missing, compile caches."""
+"""Failures of software.
+
+Extensions do not build, libraries do not fit, modules are missing, compile caches are broken.
+"""
 
 from runbook.results.failures.kinds import ABI, BUILD, COMPILE_CACHE, MODULE, STALE_LOCK, STORAGE
 from runbook.results.failures.rule import NextStep, Rule
@@ -21,7 +24,8 @@ SOFTWARE_RULES = (
             rf"{_CACHE_PATH}.{{0,200}}(?:Device or resource busy|File exists)",
         ),
         unless=r"No space left|quota|Read-only",
-        example="FileNotFoundError: [Errno 2] No such file or directory: '/mnt/fs/user/.triton/cache/cff6/"
+        example="FileNotFoundError: [Errno 2] No such file or directory: "
+        "'/mnt/fs/user/.triton/cache/cff6/"
         "_rms_norm_bwd_dx_fused.ttir.tmp.pid_15735_304289'",
         source="triton-lang/triton#2688",
     ),
