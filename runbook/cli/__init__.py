@@ -238,11 +238,10 @@ class LazyGroup(click.Group):
         """Write the sections of --help from `COMMANDS`, without importing a command."""
         name_width = max(len(name) for name in COMMANDS)
         for group in Group:
-            rows = [
-                (name.ljust(name_width), row.help_text)
-                for name, row in COMMANDS.items()
-                if row.group is group
-            ]
+            rows = []
+            for name, row in COMMANDS.items():
+                if row.group is group:
+                    rows.append((name.ljust(name_width), row.help_text))
             with formatter.section(group.value):
                 formatter.write_dl(rows)
 

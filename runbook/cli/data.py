@@ -273,7 +273,9 @@ def show(prefix: Path, count: int, numbers: tuple[int, ...], max_tokens: int) ->
     for document in sample_documents(
         prefix, count, max_tokens=max_tokens, numbers=list(numbers) or None
     ):
-        cut_note = f", the first {len(document.ids)}" if len(document.ids) < document.tokens else ""
+        cut_note = ""
+        if len(document.ids) < document.tokens:
+            cut_note = f", the first {len(document.ids)}"
         click.secho(f"document {document.number}: {document.tokens} tokens{cut_note}", bold=True)
         click.echo("|".join(document.pieces))
         click.echo()

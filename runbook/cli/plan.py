@@ -89,7 +89,9 @@ def init(folder: Path, site: str, model: str, **site_options: Any) -> None:
             "by --site."
         )
     written, existing = make_project(folder, clone=bool(site))
-    existing_note = f"; {len(existing)} were there and are kept as they are" if existing else ""
+    existing_note = ""
+    if existing:
+        existing_note = f"; {len(existing)} were there and are kept as they are"
     click.echo(f"{folder}: {len(written)} files written{existing_note}.")
     if recipe:
         _write_recipe(folder, recipe, site)
@@ -120,7 +122,10 @@ def _write_site(folder: Path, cluster_wish: "ClusterWish") -> None:
     site = cluster_wish.name
     draft = write_site(folder, cluster_wish)
     for path in (draft.site, draft.run):
-        state = "written" if path in draft.written else "was there and is kept as it is"
+        if path in draft.written:
+            state = "written"
+        else:
+            state = "was there and is kept as it is"
         click.echo(f"{path}: {state}")
     click.echo(f"The scheduler here answered: {draft.source or 'none'}.")
     fill = ""

@@ -90,7 +90,9 @@ def _summary(defect: Check | None, not_asked: Sequence[str]) -> str:
     """Return what a person reads last: the first defect with its remedy, or that none was found."""
     if defect is None:
         return "No defect was found."
-    not_asked_note = f" Not asked after it: {', '.join(not_asked)}." if not_asked else ""
+    not_asked_note = ""
+    if not_asked:
+        not_asked_note = f" Not asked after it: {', '.join(not_asked)}."
     return f"First defect: {defect.as_text()}{not_asked_note}"
 
 

@@ -215,7 +215,10 @@ def report(
         )
     for notebook in notebooks:
         click.echo(file_notebook(notebook, folder))
-    page = write_redacted(folder, out) if redact else write_checked_report(folder)
+    if redact:
+        page = write_redacted(folder, out)
+    else:
+        page = write_checked_report(folder)
     click.echo(page)
     for line in changed_files(folder):
         click.echo(f"{line} after it was recorded; the report says so.", err=True)

@@ -90,7 +90,10 @@ def status(run_name: str, job_id: str, as_json: bool, runs: Path | None) -> None
     if job_id:
         click.echo(find_job(job_id, runs))
     elif as_json:
-        facts = facts_of_one(run_name, runs) if run_name else {"runs": facts_of_all(runs)}
+        if run_name:
+            facts = facts_of_one(run_name, runs)
+        else:
+            facts = {"runs": facts_of_all(runs)}
         click.echo(json.dumps(facts, indent=1))
     else:
         click.echo(status_of_one(run_name, runs) if run_name else status_of_all(runs))

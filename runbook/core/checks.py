@@ -41,7 +41,9 @@ class Check:
 
     def as_text(self) -> str:
         """Return the check as one line for people."""
-        remedy = f" {self.remedy}" if self.remedy and self.verdict != "pass" else ""
+        remedy = ""
+        if self.remedy and self.verdict != "pass":
+            remedy = f" {self.remedy}"
         return f"{self.name}: {self.value}. Rule: {self.rule}.{remedy}"
 
 

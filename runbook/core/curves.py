@@ -159,7 +159,10 @@ def loss_curve(
 
 def _frame_around(curves: Sequence[Points], untrained: float, height: int) -> Frame:
     """Return a frame that holds all curves and the untrained loss, with 5 % above and below."""
-    xs = [x for points in curves for x, _ in points]
+    xs = []
+    for points in curves:
+        for x, _ in points:
+            xs.append(x)
     ys = [y for points in curves for _, y in points]
     if untrained:
         ys.append(untrained)

@@ -77,7 +77,10 @@ def raise_if_failed(checks: Iterable[Check]) -> None:
     """
     failed = tuple(check for check in checks if check.verdict == "fail")
     if failed:
-        head = "One thing does" if len(failed) == 1 else f"{len(failed)} things do"
+        if len(failed) == 1:
+            head = "One thing does"
+        else:
+            head = f"{len(failed)} things do"
         lines = [f"  {number}. {check.as_text()}" for number, check in enumerate(failed, 1)]
         raise PlanError(
             "\n".join([f"{head} not fit together; nothing was written or started:", *lines]), failed

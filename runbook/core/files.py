@@ -141,11 +141,11 @@ def free_name(folder: Path, stem: str, suffixes: Sequence[str] = ("",)) -> str:
 
 def natural_key(name: Path | str) -> list[tuple[int, int | str]]:
     """Sorting key that puts chunk_2 before chunk_10."""
-    return [
-        (0, int(part)) if part.isdecimal() else (1, part)
-        for part in re.split(r"(\d+)", str(name))
-        if part
-    ]
+    parts = []
+    for part in re.split(r"(\d+)", str(name)):
+        if part:
+            parts.append((0, int(part)) if part.isdecimal() else (1, part))
+    return parts
 
 
 def name_time(moment: str) -> str:

@@ -53,7 +53,9 @@ class Identity:
 def boot_id() -> str:
     """A text that changes whenever the machine is started anew."""
     path = Path("/proc/sys/kernel/random/boot_id")
-    return path.read_text().strip() if path.exists() else f"started-{psutil.boot_time():.0f}"
+    if path.exists():
+        return path.read_text().strip()
+    return f"started-{psutil.boot_time():.0f}"
 
 
 def host_name() -> str:
@@ -72,13 +74,17 @@ def user_name() -> str:
 def uptime_seconds() -> float:
     """Seconds since the machine was started; no change of the clock moves it."""
     path = Path("/proc/uptime")
-    return float(path.read_text().split()[0]) if path.exists() else time.time() - psutil.boot_time()
+    if path.exists():
+        return float(path.read_text().split()[0])
+    return time.time() - psutil.boot_time()
 
 
 def identify(pid: int) -> Identity | None:
     """The identity of a process that runs now, or None if there is none of that number."""
     start = _start_of(pid)
-    return None if start is None else Identity(pid, start, boot_id(), host_name(), _namespace())
+    if start is None:
+        return None
+    return Identity(pid, start, boot_id(), host_name(), _namespace())
 
 
 def identity_of_ended(pid: int) -> Identity:
@@ -92,7 +98,9 @@ def identity_of_ended(pid: int) -> Identity:
 def standing(identity: Identity) -> Standing:
     """Whether a process noted earlier, perhaps by another machine, still runs."""
     if identity.boot_id != boot_id():
-        return Standing.REBOOTED if identity.host == host_name() else Standing.ELSEWHERE
+        if identity.host == host_name():
+            return Standing.REBOOTED
+        return Standing.ELSEWHERE
     if identity.namespace != _namespace():
         return Standing.ELSEWHERE
     current = identify(identity.pid)
@@ -187,6 +195,8 @@ def _start_of(pid: int) -> int | None:
             # A zombie has ended; pid 1 of a container does not always reap.
             return None if state in (b"Z", b"X") else int(fields[18])
         process = psutil.Process(pid)
-        return None if process.status() == psutil.STATUS_ZOMBIE else int(process.create_time())
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        return int(process.create_time())
     except (OSError, psutil.NoSuchProcess):  # also when it vanishes while being read
         return None

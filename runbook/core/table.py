@@ -69,7 +69,10 @@ class Table:
         ]
         head, *body = [_text_lines(row, widths, self._numeric()) for row in rows]
         rule = "  ".join("-" * columns for columns in widths)
-        lines = [*head, rule, *itertools.chain(*body)] if self.columns else ["(no rows)"]
+        if self.columns:
+            lines = [*head, rule, *itertools.chain(*body)]
+        else:
+            lines = ["(no rows)"]
         return "\n".join([*([self.title] if self.title else []), *lines, *self.notes])
 
     def as_html(self) -> str:

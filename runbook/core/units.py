@@ -41,7 +41,10 @@ def parse_duration(text: str | int | float) -> int:
     """
     if isinstance(text, float) and math.isfinite(text):
         return int(text)
-    clock = _CLOCK.fullmatch(text.strip()) if isinstance(text, str) else None
+    if isinstance(text, str):
+        clock = _CLOCK.fullmatch(text.strip())
+    else:
+        clock = None
     if clock:
         days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
         if minutes > 59 or seconds > 59:
@@ -178,7 +181,9 @@ def show_quantity(name: str, value: float) -> str:
         return show_duration(value)
     if isinstance(value, int):
         return f"{value:,}" if abs(value) >= 10_000 else str(value)
-    return f"{four_digits(value):,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    if abs(value) >= 1000:
+        return f"{four_digits(value):,.0f}"
+    return f"{value:.4g}"
 
 
 def show_device_hours(hours: float) -> str:
@@ -229,11 +234,10 @@ def _in_unit(count: float, units: dict[str, int]) -> str:
     >>> _in_unit(999_700_000_000, units), _in_unit(999_400_000_000, units)
     ('1.00 T', '999 B')
     """
-    reached = [
-        f"{_three_digits(count / size)} {name}"
-        for name, size in units.items()
-        if abs(count) >= size * _REACHED
-    ]
+    reached = []
+    for name, size in units.items():
+        if abs(count) >= size * _REACHED:
+            reached.append(f"{_three_digits(count / size)} {name}")
     return reached[-1] if reached else ""
 
 

@@ -40,7 +40,9 @@ def where_we_are(stream: TextIO | None = None) -> Place:
     shell = current_shell()
     is_in_kernel = shell is not None and getattr(shell, "kernel", None) is not None
     if not is_in_kernel:
-        return Place.TERMINAL if (stream or sys.stdout).isatty() else Place.PIPE
+        if (stream or sys.stdout).isatty():
+            return Place.TERMINAL
+        return Place.PIPE
     if os.environ.get(ENGINE_VARIABLE):
         return Place.ENGINE
     if os.environ.get(SERVER_VARIABLE):
@@ -59,7 +61,9 @@ def display_bundle(bundle: Mapping[str, object], updatable: bool = False) -> Any
     import IPython.display
 
     display: Any = IPython.display.display
-    return display(bundle, raw=True, display_id=True) if updatable else display(bundle, raw=True)
+    if updatable:
+        return display(bundle, raw=True, display_id=True)
+    return display(bundle, raw=True)
 
 
 def show_table(rows: Table | Sequence[Row], title: str = "", notes: Sequence[str] = ()) -> None:

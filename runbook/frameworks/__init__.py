@@ -19,7 +19,10 @@ def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
     training = settings.run.training
     if training.framework != "runbook":
         _refuse_unknown(settings)
-        write = nemo.arguments if training.framework == "nemo" else megatron.arguments
+        if training.framework == "nemo":
+            write = nemo.arguments
+        else:
+            write = megatron.arguments
         return write(PhaseRun(settings, phase))
     if training.offload:
         raise ParamsError(
@@ -46,7 +49,10 @@ _TUNED = (
 
 def _keys_of(framework: str) -> set[str]:
     """Return the run file's keys that a framework follows."""
-    keys = {key for option in _TABLES[framework] for key in option.keys}
+    keys = set()
+    for option in _TABLES[framework]:
+        for key in option.keys:
+            keys.add(key)
     if framework == "megatron-deepspeed":
         # overlap_comm of DeepSpeed's configuration file
         keys.add("training.overlap_gradients")

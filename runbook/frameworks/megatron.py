@@ -559,8 +559,10 @@ def arguments(run: PhaseRun) -> list[str]:
     Those of the site's document replace ours, and `false` takes one out.
     """
     framework = run.training.framework
-    table = MEGATRON_DEEPSPEED if framework == "megatron-deepspeed" else MEGATRON_LM
-    values = written(table, run)
+    if framework == "megatron-deepspeed":
+        values = written(MEGATRON_DEEPSPEED, run)
+    else:
+        values = written(MEGATRON_LM, run)
     for name, value in run.settings.site.frameworks[framework].options.items():
         if name == "no-pipeline-parallel" and run.phase.parallel.zero_stage > 1:
             # The document runs a single stage in the pipeline engine, which takes ZeRO 0 and 1.

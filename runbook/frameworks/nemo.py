@@ -94,15 +94,21 @@ def _has_own_epsilon(phase: PhasePlan) -> bool:
 
 
 def _recompute(run: PhaseRun) -> object:
-    return NULL if run.phase.recompute == "none" else run.phase.recompute
+    if run.phase.recompute == "none":
+        return NULL
+    return run.phase.recompute
 
 
 def _recompute_method(run: PhaseRun) -> str:
-    return run.phase.tuning.recompute_method if run.phase.recompute == "full" else "block"
+    if run.phase.recompute == "full":
+        return run.phase.tuning.recompute_method
+    return "block"
 
 
 def _recompute_num_layers(run: PhaseRun) -> int:
-    return run.phase.tuning.recompute_num_layers if run.phase.recompute == "full" else 0
+    if run.phase.recompute != "full":
+        return 0
+    return run.phase.tuning.recompute_num_layers
 
 
 def _read_recompute_num_layers(text: str) -> int:
@@ -122,7 +128,9 @@ def _half_precision(run: PhaseRun) -> bool:
 
 
 def _optimizer(run: PhaseRun) -> str:
-    return "distributed_fused_adam" if run.phase.parallel.zero_stage else "fused_adam"
+    if run.phase.parallel.zero_stage:
+        return "distributed_fused_adam"
+    return "fused_adam"
 
 
 def _betas(run: PhaseRun) -> tuple[float, float]:

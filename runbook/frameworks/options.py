@@ -43,7 +43,9 @@ class PhaseRun:
     @property
     def evaluation_batches(self) -> int:
         """Batches of an evaluation; 0 where there is none."""
-        return self.phase.evaluation.iterations if self.phase.evaluation.interval else 0
+        if not self.phase.evaluation.interval:
+            return 0
+        return self.phase.evaluation.iterations
 
     @property
     def ramp(self) -> tuple[int, ...]:
@@ -125,8 +127,9 @@ class Option:
     def _applies(self, phase: PhasePlan) -> bool:
         if self.when is None:
             return True
-        condition = attrgetter(self.when) if isinstance(self.when, str) else self.when
-        return bool(condition(phase))
+        if isinstance(self.when, str):
+            return bool(attrgetter(self.when)(phase))
+        return bool(self.when(phase))
 
 
 def fixed(value: object) -> Writer:

@@ -534,7 +534,9 @@ class Megatron(LineReader):
         match = _EVALUATION.search(line)
         if match is None:
             return False
-        iteration = int(match["iteration"]) if match["iteration"] else out.last_iteration()
+        iteration = out.last_iteration()
+        if match["iteration"]:
+            iteration = int(match["iteration"])
         name = match["name"]
         if match["set"]:
             name = f"{name}-{match['set']}"

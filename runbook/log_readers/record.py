@@ -143,7 +143,9 @@ class ParsedLog:
 
     def source(self, entry: Record | Validation) -> str:
         """Return file and line that a record or evaluation was read from."""
-        return f"{self.files[entry.file]}:{entry.line}" if self.files else str(entry.line)
+        if self.files:
+            return f"{self.files[entry.file]}:{entry.line}"
+        return str(entry.line)
 
 
 _LEADING = re.compile(

@@ -76,23 +76,27 @@ def smaller_model(run_model_name: str, run_model: Model, smoke: Model) -> tuple[
         12 * model.layers * model.hidden**2 + model.vocabulary * model.hidden
         for model in (run_model, smoke)
     )
-    return (run_model_name, run_model) if weight < limit else (SMOKE_MODEL, smoke)
+    if weight < limit:
+        return run_model_name, run_model
+    return SMOKE_MODEL, smoke
 
 
 def no_such(name: str, names: list[str], where: str) -> str:
     """Message for an unknown name, with the closest ones."""
     near = nearest(name, names, likeness=0.5)
     some = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
-    suggestion = (
-        f"Did you mean {' or '.join(near)}?" if near else f"It has {some or 'nothing yet'}."
-    )
+    if near:
+        suggestion = f"Did you mean {' or '.join(near)}?"
+    else:
+        suggestion = f"It has {some or 'nothing yet'}."
     return f"{where} has no {name}. {suggestion}"
 
 
 def _read(path: Path, project: Path) -> YamlDocument:
     where = shown_path(path, project)
     text = read_text(path, where)
-    if problems := [*tokens_in(text, where), *hidden_in(text, where), *marks_in(text, where)]:
+    problems = [*tokens_in(text, where), *hidden_in(text, where), *marks_in(text, where)]
+    if problems:
         raise InvalidParams(where, problems)
     return read_mapping(text, where)
 
@@ -105,7 +109,10 @@ def _entry(kind: type[Entry], document: YamlDocument, values: Any, path: tuple[s
         for error in errors.errors(include_url=False):
             key_path = (*path, *map(str, error["loc"]))
             unknown = error["type"] == "extra_forbidden"
-            near = nearest(key_path[-1], list(kind.model_fields), 1) if unknown else []
+            if unknown:
+                near = nearest(key_path[-1], list(kind.model_fields), 1)
+            else:
+                near = []
             rule = " ".join([rule_of(error, ""), *(f"Did you mean {name}?" for name in near)])
             value = ... if unknown or error["type"] == "missing" else error["input"]
             problems.append(Problem(".".join(key_path), document.origin(key_path), rule, value))

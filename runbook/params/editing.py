@@ -121,7 +121,10 @@ def _added(text: str, section: yaml.MappingNode, tree: Mapping[str, object]) -> 
     while isinstance(last, yaml.MappingNode) and not last.flow_style and last.value:
         last = last.value[-1][1]
     mark = last.end_mark
-    end = mark.index if mark.column == 0 else text.index("\n", mark.index) + 1
+    if mark.column == 0:
+        end = mark.index
+    else:
+        end = text.index("\n", mark.index) + 1
     return text[:end] + write_tree(tree, " " * section.start_mark.column) + text[end:]
 
 

@@ -139,7 +139,8 @@ class Layer:
         """Note a key that is none, with the one that was meant."""
         ours, near = right_name(path)
         parent = ".".join(path[:-1])
-        if explained := document_name(path[-1]):
+        explained = document_name(path[-1])
+        if explained:
             rule = f"{path[-1]} is a name of the documents. {explained.meaning}"
         elif ours:
             rule = f"{path[-1]} is a name of the documents; here it is {ours}."
@@ -152,7 +153,9 @@ class Layer:
 
 def _unknown_job_key(path: tuple[str, ...], value: Any, error: ValueError) -> str:
     """What an unknown key of `jobs` means: a key of each phase, a key of `jobs`, or a phase."""
-    right_key = "" if isinstance(value, Mapping) else "".join(right_name(path))
+    right_key = ""
+    if not isinstance(value, Mapping):
+        right_key = "".join(right_name(path))
     right_key = right_key.replace("jobs.<phase>.", "jobs.training.").replace(
         "jobs.environment.", "jobs.training."
     )
@@ -203,7 +206,8 @@ class LayerStack:
     def _search_text(self, layer: Layer, key: str, origin: Origin) -> None:
         if layer.name in GIVEN and find_token(origin.value):
             self.problems.append(token_problem(key, origin.where))
-        if character := find_hidden(origin.value):
+        character = find_hidden(origin.value)
+        if character:
             self.problems.append(hidden_problem(key, origin.where, character))
 
     def origin(self, key: str) -> Origin | None:

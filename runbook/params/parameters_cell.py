@@ -70,7 +70,10 @@ def bind(
     ]
     for name, _ in ill_typed:
         chosen.pop(name, None)
-    set_words = _set_words(overrides, problems) if isinstance(overrides, str) else []
+    if isinstance(overrides, str):
+        set_words = _set_words(overrides, problems)
+    else:
+        set_words = []
     return RunLoading(file, problems=problems, before=before).load(chosen, set_words)
 
 
@@ -80,9 +83,10 @@ def _chosen_values(file: RunFile, namespace: Mapping[str, object]) -> dict[str, 
     Raise `ParamsError` where they are those of another run file.
     """
     values = {name: _value(name, namespace[name]) for name in _FROM_FILE if name in namespace}
-    not_default = {
-        name: value for name, value in values.items() if not _same(value, PARAMETERS[name])
-    }
+    not_default = {}
+    for name, value in values.items():
+        if not _same(value, PARAMETERS[name]):
+            not_default[name] = value
     in_file = _as_papermill(file)
     chosen = {
         name: value for name, value in not_default.items() if not _same(value, in_file.get(name))
@@ -195,7 +199,10 @@ def _unknown_names(namespace: Mapping[str, object]) -> list[Problem]:
         for name, value in assignments(source).items():
             if name not in expected:
                 close = nearest(name, list(PARAMETERS), 1)
-                hint = f"Did you mean {close[0]}?" if close else f"It has {', '.join(PARAMETERS)}."
+                if close:
+                    hint = f"Did you mean {close[0]}?"
+                else:
+                    hint = f"It has {', '.join(PARAMETERS)}."
                 rule = f"a notebook has no such parameter. {hint}"
                 problems.append(Problem(name, "papermill", rule, _literal(value)))
     return problems
@@ -259,9 +266,10 @@ def _refuse_two_runs(
         other_file = RunFile(file.project / "params" / f"{name}.yaml", "", file.project)
         if other_file.path == file.path:
             continue
-        stated = {
-            key: value for key, value in _as_papermill(other_file).items() if key in _FROM_FILE
-        }
+        stated = {}
+        for key, value in _as_papermill(other_file).items():
+            if key in _FROM_FILE:
+                stated[key] = value
         equal = [key for key, value in stated.items() if key in given and _same(given[key], value)]
         foreign = [key for key in equal if not _same(given[key], in_file.get(key))]
         is_most = 2 * len(equal) > len(stated)

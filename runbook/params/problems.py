@@ -59,7 +59,10 @@ def show(value: Any) -> str:
         else:
             text = f'"{value}"'
     else:
-        text = write_scalar(value) if isinstance(value, int | float) else str(value)
+        if isinstance(value, int | float):
+            text = write_scalar(value)
+        else:
+            text = str(value)
     text = mask(text)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -70,7 +73,10 @@ class InvalidParams(ParamsError):
     def __init__(self, title: str, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
         texts = list(dict.fromkeys(problem.text() for problem in problems))
-        head = texts[0] if len(texts) == 1 else f"{len(texts)} things cannot be used."
+        if len(texts) == 1:
+            head = texts[0]
+        else:
+            head = f"{len(texts)} things cannot be used."
         if len(texts) > 1:
             rows = [f"\n  {number}. {text}" for number, text in enumerate(texts, 1)]
         else:
@@ -109,14 +115,16 @@ def marks_in(text: str, where: str) -> list[Problem]:
 
 def tokens_in(text: str, where: str) -> list[Problem]:
     """Every line of a file that holds what looks like a real secret, comments included."""
-    return [
-        token_problem(
-            mask(line).partition(":")[0].strip(" #-") if ":" in line else "this line",
-            f"{where}:{number}",
-        )
-        for number, line in enumerate(text.splitlines(), 1)
-        if find_token(line)
-    ]
+    problems = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if find_token(line):
+            problems.append(
+                token_problem(
+                    mask(line).partition(":")[0].strip(" #-") if ":" in line else "this line",
+                    f"{where}:{number}",
+                )
+            )
+    return problems
 
 
 def hidden_problem(key: str, where: str, character: str) -> Problem:
@@ -203,4 +211,6 @@ def _remedy(text: str, old: Any, new: Any) -> str:
 def _text_keys(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): _text_keys(item) for key, item in value.items()}
-    return [_text_keys(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_text_keys(item) for item in value]
+    return value

@@ -99,7 +99,9 @@ def variant_names(run: str, project: Path | None = None) -> list[str]:
     """The variants a run has, in their file's order; none where it has no such file."""
     file = find_run_file(run, project)
     path = file.variants_path
-    return list(read_file(path, shown_path(path, file.project)).values) if path.is_file() else []
+    if not path.is_file():
+        return []
+    return list(read_file(path, shown_path(path, file.project)).values)
 
 
 def find_run_file(name: str, project: Path | None = None) -> RunFile:

@@ -72,7 +72,9 @@ class _Changes:
 
     def now(self, key: str) -> Any:
         """The value so far."""
-        return self.layer.leaves[key].value if key in self.layer.leaves else self.stack.value(key)
+        if key in self.layer.leaves:
+            return self.layer.leaves[key].value
+        return self.stack.value(key)
 
     def own(self, key: str) -> Any:
         """What this site itself says, or else the default."""
@@ -152,7 +154,8 @@ def _cut(changes: _Changes, model: Model, job: str, keys: tuple[str, ...]) -> No
     if changes.now(pipeline) == 1 or model.layers % chunks:
         changes.put("parallel.virtual_pipeline", 1, "its layers are not cut that often")
     step = changes.now(micro) * max(1, ranks_per_tensor_group // changes.now(pipeline))
-    if planned_batch := changes.now(batch):
+    planned_batch = changes.now(batch)
+    if planned_batch:
         changes.put(batch, max(step, round(planned_batch / step) * step), f"it divides by {step}")
 
 

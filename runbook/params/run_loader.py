@@ -138,7 +138,8 @@ class RunLoading:
         return layer
 
     def _keeps_name(self, layer: Layer) -> Layer:
-        if origin := layer.leaves.pop("run", None):
+        origin = layer.leaves.pop("run", None)
+        if origin:
             rule = (
                 "only the run file says its name. Leave this out; --as NAME names a set of "
                 "overrides."
@@ -214,7 +215,9 @@ class RunLoading:
     def _recorded_variant(self, run_name: str) -> str:
         """Return the variant in the name of a recorded run's folder; empty where it has none."""
         name, dashes, variant = self.file.path.parent.name.partition("--")
-        return variant if self.file.is_record and dashes and name == run_name else ""
+        if self.file.is_record and dashes and name == run_name:
+            return variant
+        return ""
 
     def _blend(self, datasets: Catalogue[Dataset] | None) -> tuple[TextShare, ...]:
         """Return the texts of data.blend.

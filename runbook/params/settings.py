@@ -40,7 +40,9 @@ class Settings:
     @property
     def name(self) -> str:
         """Name of the run's folder: `lumi-13b`, or `lumi-13b--2n-zero2` for a variant."""
-        return f"{self.run.run}--{self.variant}" if self.variant else self.run.run
+        if self.variant:
+            return f"{self.run.run}--{self.variant}"
+        return self.run.run
 
     @property
     def texts(self) -> tuple[TextShare, ...]:
@@ -55,7 +57,9 @@ class Settings:
         A relative path begins at the project's folder, as data.folder does.
         """
         name = self.run.data.tokenizer
-        return name if name == "gpt2" else str(self.project / Path(name).expanduser())
+        if name == "gpt2":
+            return name
+        return str(self.project / Path(name).expanduser())
 
     def value(self, key: str) -> Any:
         """The value of a dotted key, as plain text or number."""
@@ -80,11 +84,11 @@ class Settings:
 
         Empty where the run is at home.
         """
-        return {
-            key: chain[-1].where
-            for key, chain in self.origins.items()
-            if chain and chain[-1].layer == REHEARSAL
-        }
+        wheres = {}
+        for key, chain in self.origins.items():
+            if chain and chain[-1].layer == REHEARSAL:
+                wheres[key] = chain[-1].where
+        return wheres
 
     def subset(self, prefixes: Iterable[str]) -> dict[str, object]:
         """The values at or below dotted prefixes, for a step's fingerprint.
@@ -137,7 +141,8 @@ def why(settings: Settings, name: str) -> str:
         for origin in reversed(settings.origins[name])
     ]
     lines[2] += "  <- this one"
-    if fact := settings.site.facts.get(f"defaults.{name}"):
+    fact = settings.site.facts.get(f"defaults.{name}")
+    if fact:
         lines.append(f"  source: {fact.source}{f', {fact.date}' if fact.date else ''}")
     if key.documents:
         lines.append(f"  in the documents: {', '.join(key.documents)}")
@@ -200,7 +205,9 @@ def with_shared_folder(site: Site, run: Run) -> Site:
             return {key: put(item) for key, item in value.items()}
         if isinstance(value, list):
             return [put(item) for item in value]
-        return value.replace(STAGE, stage) if isinstance(value, str) else value
+        if isinstance(value, str):
+            return value.replace(STAGE, stage)
+        return value
 
     update = {
         "paths": put(site.paths),
@@ -217,9 +224,11 @@ def with_shared_folder(site: Site, run: Run) -> Site:
 
 def missing_values(settings: Settings) -> Mapping[str, str]:
     """The keys this site requires that have no value yet, each with what it is."""
-    return {
-        key: meaning for key, meaning in settings.site.required.items() if not settings.value(key)
-    }
+    missing = {}
+    for key, meaning in settings.site.required.items():
+        if not settings.value(key):
+            missing[key] = meaning
+    return missing
 
 
 def require_values(settings: Settings) -> None:
@@ -264,4 +273,6 @@ def _remark(key: str, value: Any) -> str:
     name = key.rpartition(".")[2]
     if name in _DURATIONS and value:
         return f"  # {show_duration(value)}"
-    return f"  # {show_count(value)}" if name in _COUNTS and value >= 10_000 else ""
+    if name in _COUNTS and value >= 10_000:
+        return f"  # {show_count(value)}"
+    return ""

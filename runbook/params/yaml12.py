@@ -68,7 +68,8 @@ def read_text(path: Path, where: str) -> str:
             f"{where}: {'is not a file' if path.exists() else 'there is no such file'}."
         )
     try:
-        if (size := path.stat().st_size) > _MAX_BYTES:
+        size = path.stat().st_size
+        if size > _MAX_BYTES:
             hint = f"a parameter file has at most {_MAX_BYTES}. Is it the right file?"
             raise ParamsError(f"{where}: {size} bytes; {hint}")
         raw = path.read_bytes()
@@ -99,7 +100,10 @@ def read_mapping(text: str, where: str) -> YamlDocument:
             f"{where}: is empty. Write `key: value` lines, beginning with `run:` in a run file."
         )
     if not isinstance(node, yaml.MappingNode):
-        kind = "a list" if isinstance(node, yaml.SequenceNode) else "one single value"
+        if isinstance(node, yaml.SequenceNode):
+            kind = "a list"
+        else:
+            kind = "one single value"
         raise ParamsError(f"{_at(where, node)}: is {kind}, not a mapping of `key: value` lines.")
     lines: dict[KeyPath, int] = {}
     return YamlDocument(where, _convert(node, (), where, lines), lines)
@@ -112,9 +116,14 @@ def compose(text: str, where: str, loader: type[Any] = CoreLoader) -> yaml.Node 
         node: yaml.Node | None = yaml.compose(text, Loader=loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        position = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
+        if mark:
+            position = f"{where}:{mark.line + 1}:{mark.column + 1}"
+        else:
+            position = where
         reason = ", ".join(part for part in (error.context, error.problem) if part)
-        row = text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else ""
+        row = ""
+        if mark and mark.line < len(text.splitlines()):
+            row = text.splitlines()[mark.line]
         tab = "\\t" in reason or "\t" in row[: len(row) - len(row.lstrip())]
         hint = " Indent with spaces, not with tabs." if tab else ""
         raise ParamsError(f"{position}: is not YAML: {reason}.{hint}") from error
@@ -267,11 +276,11 @@ def dotted(tree: Any, prefix: str = "") -> dict[str, Any]:
     """
     if not isinstance(tree, dict):
         return {prefix: tree}
-    return {
-        key: leaf
-        for name, value in tree.items()
-        for key, leaf in dotted(value, f"{prefix}.{name}".strip(".")).items()
-    }
+    leaves = {}
+    for name, value in tree.items():
+        for key, leaf in dotted(value, f"{prefix}.{name}".strip(".")).items():
+            leaves[key] = leaf
+    return leaves
 
 
 def write_tree(

@@ -85,7 +85,9 @@ def problems(phase: PhasePlan) -> Iterator[str]:
 
 def _within(content: dict[str, Any], section: str, key: str, default: Any) -> Any:
     inner = content.get(section)
-    return inner.get(key, default) if isinstance(inner, dict) else default
+    if isinstance(inner, dict):
+        return inner.get(key, default)
+    return default
 
 
 def _precision(precision: PlannedPrecision) -> dict[str, Any]:

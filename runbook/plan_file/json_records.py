@@ -93,11 +93,11 @@ def from_json(kind: type[Record], content: Any, *, name: str, failure: str) -> R
 def _members(kind: type) -> dict[str, dataclasses.Field[Any]]:
     """Fields by their key in JSON: `global_` is `global`."""
     members = dataclasses.fields(kind)
-    return {
-        member.name.rstrip("_"): member
-        for member in members
-        if not member.metadata.get("not_in_json")
-    }
+    by_name = {}
+    for member in members:
+        if not member.metadata.get("not_in_json"):
+            by_name[member.name.rstrip("_")] = member
+    return by_name
 
 
 def _record(kind: type, content: Any, where: str, name: str, problems: list[str]) -> Any:

@@ -23,7 +23,10 @@ def heartbeat_stem(ranks_folder: Path) -> Path:
     In memory where it can be.
     """
     shared = Path("/dev/shm")
-    folder = shared if os.access(shared, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
+    if os.access(shared, os.W_OK | os.X_OK):
+        folder = shared
+    else:
+        folder = Path(tempfile.gettempdir())
     digest = hashlib.sha256(os.fsencode(ranks_folder.resolve())).hexdigest()
     return folder / f"runbook-{os.getuid()}-{digest[:16]}-"
 

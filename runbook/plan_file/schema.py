@@ -277,7 +277,10 @@ class LearningRate:
         if samples >= self.decay_samples:
             return self.minimum
         done = (samples - self.warmup_samples) / (self.decay_samples - self.warmup_samples)
-        share = 1 - done if self.schedule == "linear" else 0.5 * (math.cos(math.pi * done) + 1)
+        if self.schedule == "linear":
+            share = 1 - done
+        else:
+            share = 0.5 * (math.cos(math.pi * done) + 1)
         return self.minimum + share * (self.peak - self.minimum)
 
 
@@ -469,7 +472,10 @@ def read_plan(plan: Path, phase: str) -> PhasePlan:
         raise RefusedError(f"{plan} is not readable as JSON: {error}") from None
     phases = content.get("phases") if isinstance(content, dict) else None
     if not isinstance(phases, dict) or phase not in phases:
-        phase_names = ", ".join(sorted(phases)) if isinstance(phases, dict) and phases else "none"
+        if isinstance(phases, dict) and phases:
+            phase_names = ", ".join(sorted(phases))
+        else:
+            phase_names = "none"
         raise RefusedError(f"{plan} has no phase {phase!r} under 'phases' (it has: {phase_names})")
     return parse(phases[phase], plan.resolve().parent)
 

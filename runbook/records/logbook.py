@@ -56,16 +56,18 @@ def make_entry(event: Mapping[str, Any]) -> LogbookEntry:
         text = module.words(event)
     # Of another version, or edited: a text where a number was.
     except (UndefinedError, TypeError, ValueError, ArithmeticError):
-        facts = {
-            in_words(key): value
-            for key, value in event.items()
-            if key not in ("time", "event", "phase")
-        }
+        facts = {}
+        for key, value in event.items():
+            if key not in ("time", "event", "phase"):
+                facts[in_words(key)] = value
         facts = {key: value if _is_plain(value) else str(value) for key, value in facts.items()}
         text = module.facts(in_words(str(event["event"])), facts)
     moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(_time_of(event)))
     since = event.get("since", 0)
-    around = since if event.get("metric") == "loss" and type(since) is int else 0
+    if event.get("metric") == "loss" and type(since) is int:
+        around = since
+    else:
+        around = 0
     return LogbookEntry(
         f"{moment} {event.get('phase', '')}".strip(), Markup(visible(str(text).strip())), around
     )
@@ -84,11 +86,10 @@ def _time_of(event: Mapping[str, Any]) -> float:
 
 def write_logbook(run_folder: Path) -> list[LogbookEntry]:
     """Write logbook.md again if anything has happened; the entries are by time over all jobs."""
-    events = [
-        event
-        for event in read_lines(run_folder / EVENTS)
-        if isinstance(event.get("event"), str) and event["event"] not in ROUTINE
-    ]
+    events = []
+    for event in read_lines(run_folder / EVENTS):
+        if isinstance(event.get("event"), str) and event["event"] not in ROUTINE:
+            events.append(event)
     entries = [make_entry(event) for event in sorted(events, key=_time_of)]
     if entries:
         lines = [f"\n- **{entry.moment}**: {unescape(entry.text)}\n" for entry in entries]
@@ -118,5 +119,7 @@ def add_note(run_folder: Path, text: str) -> str:
         if is_whole:  # else an edit would be recorded as what it should be
             note_files(run_folder, [path])
         write_logbook(run_folder)
-    masked = " (what looks like a secret was cut out)" if text != written else ""
+    masked = ""
+    if text != written:
+        masked = " (what looks like a secret was cut out)"
     return f"Noted: {text}{masked}"

@@ -335,7 +335,10 @@ def verify_run(run_folder: Path) -> list[Finding]:
             size = (run_folder / name).lstat().st_size
             findings.append(Finding("added", name, "no such file", f"{size:,} bytes"))
     for name, entry in entries.items():
-        finding = None if _is_copy(name) else _compare(run_folder, name, entry, done)
+        if _is_copy(name):
+            finding = None
+        else:
+            finding = _compare(run_folder, name, entry, done)
         if finding:
             findings.append(finding)
     findings += records_agree(run_folder)
@@ -360,11 +363,10 @@ def changed_records(run_folder: Path) -> list[Finding]:
     if not (run_folder / MANIFEST_NAME).exists():
         return []
     done = phases_done(run_folder)
-    drawn = {
-        name: entry
-        for name, entry in read_manifest(run_folder).items()
-        if _matches(name, DRAWN) and not name.startswith("records/history/")
-    }
+    drawn = {}
+    for name, entry in read_manifest(run_folder).items():
+        if _matches(name, DRAWN) and not name.startswith("records/history/"):
+            drawn[name] = entry
     findings = [_compare(run_folder, name, entry, done) for name, entry in drawn.items()]
     return [finding for finding in findings if finding is not None]
 

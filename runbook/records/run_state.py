@@ -170,7 +170,10 @@ def _phase(run_folder: Path, phase: str) -> PhaseState:
         return PhaseState(phase, "unreadable", None, str(error), files, earlier)
     if twin is None:
         return PhaseState(phase, "not run", None, "", files, earlier)
-    state = "running" if _is_running(run_folder, phase, twin) else str(twin.state)
+    if _is_running(run_folder, phase, twin):
+        state = "running"
+    else:
+        state = str(twin.state)
     return PhaseState(phase, state, twin, "", files, earlier)
 
 

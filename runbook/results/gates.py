@@ -138,7 +138,10 @@ def steps_check(metrics: History, iterations: int) -> Check:
 
     Metrics without steps are checked up to `iterations`.
     """
-    last_iteration = metrics.steps[-1].iteration if metrics.steps else iterations
+    if metrics.steps:
+        last_iteration = metrics.steps[-1].iteration
+    else:
+        last_iteration = iterations
     missing = metrics.absent_up_to(last_iteration)
     if missing:
         value = f"missing: steps {_ranges(missing)}"

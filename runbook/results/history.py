@@ -156,11 +156,11 @@ class History:
     @property
     def grad_norms(self) -> dict[int, float]:
         """Return the finite gradient norms by iteration."""
-        return {
-            step.iteration: step.grad_norm
-            for step in self.steps
-            if step.grad_norm is not None and math.isfinite(step.grad_norm)
-        }
+        norms = {}
+        for step in self.steps:
+            if step.grad_norm is not None and math.isfinite(step.grad_norm):
+                norms[step.iteration] = step.grad_norm
+        return norms
 
 
 def by_segment(steps: Iterable[Step]) -> list[list[Step]]:
@@ -333,9 +333,10 @@ def parse_events(lines: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
     ('saved', 5, 0.1)
     """
     for values in lines:
-        fields = {
-            key: value for key, value in values.items() if key in _EVENT_TYPES and value is not None
-        }
+        fields = {}
+        for key, value in values.items():
+            if key in _EVENT_TYPES and value is not None:
+                fields[key] = value
         if "event" in values and _fits(fields, _EVENT_TYPES):
             yield Event(name=str(values["event"]), **fields)
 

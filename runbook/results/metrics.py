@@ -150,7 +150,10 @@ def _summarize_timing(
     # quantiles needs two values, and one value twice has itself as every quantile
     values = seconds * 2 if len(seconds) == 1 else seconds
     deciles = statistics.quantiles(values, n=10, method="inclusive")
-    samples_per_second = global_batch / median if median and global_batch else None
+    if median and global_batch:
+        samples_per_second = global_batch / median
+    else:
+        samples_per_second = None
     tokens_per_second = None
     if samples_per_second:
         tokens_per_second = samples_per_second * sequence_length
@@ -340,12 +343,13 @@ def straggler_table(history: History, *, count: int = 8) -> Table:
 def _comparable_rank_times(history: History) -> list[RankTimes]:
     """Return the rank times of measured steps that have the last world size."""
     measured_keys = {(step.segment, step.iteration) for step in measured(history)}
-    times = [
-        rank_times
-        for rank_times in history.rank_times
-        if len(rank_times.seconds) > 1
-        and (rank_times.segment, rank_times.iteration) in measured_keys
-    ]
+    times = []
+    for rank_times in history.rank_times:
+        if (
+            len(rank_times.seconds) > 1
+            and (rank_times.segment, rank_times.iteration) in measured_keys
+        ):
+            times.append(rank_times)
     if not times:
         return []
     world_size = len(times[-1].seconds)
@@ -559,9 +563,10 @@ def _stalls_before(
         seconds = sum(event.stalled_seconds for event in saves)
         evidence = f"{seconds:.3g} s to save iteration {saves[-1].iteration}"
         stalls.append(_Stall("save", seconds, evidence))
-    evaluations = [
-        evaluation for evaluation in validation if before.time <= evaluation.time <= step.time
-    ]
+    evaluations = []
+    for evaluation in validation:
+        if before.time <= evaluation.time <= step.time:
+            evaluations.append(evaluation)
     if evaluations:
         seconds = sum(evaluation.seconds for evaluation in evaluations)
         evidence = f"{seconds:.3g} s to evaluate iteration {evaluations[-1].iteration}"
@@ -572,7 +577,9 @@ def _stalls_before(
 def _restart_stall(step: Step, before: Step, events_between: Sequence[Event]) -> _Stall:
     """Return the gap between two jobs, with the checkpoint folder where it was recorded."""
     loads = [event for event in events_between if event.name in ("resumed", "rolled_back")]
-    where = f" from {loads[-1].folder}" if loads and loads[-1].folder else ""
+    where = ""
+    if loads and loads[-1].folder:
+        where = f" from {loads[-1].folder}"
     gap_seconds = step.time - step.seconds - before.time
     duration = show_duration(max(gap_seconds, 0.0))
     evidence = f"went on{where} {duration} after iteration {before.iteration}"

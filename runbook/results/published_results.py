@@ -115,7 +115,10 @@ def nearest(
         if result.parameters and parameters > 0:
             size = abs(math.log(result.parameters / parameters))
         other_device = 0.0 if same_device(device, result.accelerator) else 3.0
-        other_precision = 0.0 if precision and precision in result.precision else 0.5
+        if precision and precision in result.precision:
+            other_precision = 0.0
+        else:
+            other_precision = 0.5
         length = 0.0
         if sequence_length:
             length_ratio = (result.sequence_length or sequence_length) / sequence_length

@@ -85,7 +85,10 @@ def _speed_numbers(summary: Summary) -> list[_Number]:
 
 
 def _loss_numbers(summary: Summary) -> list[_Number]:
-    lowest = "not known" if summary.lowest_loss is None else f"{summary.lowest_loss:.4g}"
+    if summary.lowest_loss is None:
+        lowest = "not known"
+    else:
+        lowest = f"{summary.lowest_loss:.4g}"
     return [
         _Number("first loss", summary.first_loss, "nat/token"),
         _Number("last loss", summary.last_loss, "nat/token", f"lowest {lowest}"),
@@ -232,7 +235,10 @@ def speed_table(
         all_devices = None if tflops is None else tflops * summary.world_size
         share = _percent_of_peak(tflops, peak)
         is_hardware = convention.kind == "hardware"
-        printed = summary.tflops_per_device if name == summary.tflops_convention else None
+        if name == summary.tflops_convention:
+            printed = summary.tflops_per_device
+        else:
+            printed = None
         rows.append(
             {
                 "convention": name,
@@ -463,7 +469,9 @@ class ThroughputRow:
     @property
     def convention(self) -> str:
         """Formula of T (TFLOP/s per device)."""
-        return KEPT_CONVENTION if self.recompute == "none" else LUMI_CONVENTION
+        if self.recompute == "none":
+            return KEPT_CONVENTION
+        return LUMI_CONVENTION
 
     def tflops(self, convention: str) -> float | None:
         """TFLOP/s per device; None where it was not measured."""
@@ -482,7 +490,9 @@ def results_table(
     table_rows = [_results_row(row, peak, source) for row in rows]
     conventions = sorted({row.convention for row in rows} or {LUMI_CONVENTION})
     is_hardware = any(CONVENTIONS[name].kind == "hardware" for name in conventions)
-    recomputed = " (recomputed work counted: % of peak is HFU)" if is_hardware else ""
+    recomputed = ""
+    if is_hardware:
+        recomputed = " (recomputed work counted: % of peak is HFU)"
     peak_text = f"{peak:g} TFLOP/s" if peak else "not known"
     notes = (
         f"TFLOP/s in the convention {' or '.join(conventions)}{recomputed}; "

@@ -48,7 +48,9 @@ class Score:
             return Change.SAME
         is_lower = self.after < self.before
         lower_is_better = _LOWER_IS_BETTER.search(self.measure) is not None
-        return Change.BETTER if is_lower == lower_is_better else Change.WORSE
+        if is_lower == lower_is_better:
+            return Change.BETTER
+        return Change.WORSE
 
     @property
     def chance(self) -> float | None:

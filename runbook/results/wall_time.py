@@ -112,17 +112,18 @@ def wall_time_table(account: WallTime, title: str = "Where the time went") -> Ta
 
 def interruptions_table(account: WallTime, title: str = "Interruptions") -> Table:
     """Return one row per interruption: where, why, what it cost."""
-    rows = [
-        {
-            "job": interruption.job,
-            "after step": interruption.step,
-            "cause": interruption.cause,
-            "detected after s": round(interruption.detection_seconds, 2),
-            "restarted after s": round(interruption.restart_seconds, 2),
-            "steps lost": interruption.lost_steps,
-        }
-        for interruption in account.interruptions
-    ]
+    rows = []
+    for interruption in account.interruptions:
+        rows.append(
+            {
+                "job": interruption.job,
+                "after step": interruption.step,
+                "cause": interruption.cause,
+                "detected after s": round(interruption.detection_seconds, 2),
+                "restarted after s": round(interruption.restart_seconds, 2),
+                "steps lost": interruption.lost_steps,
+            }
+        )
     return Table(rows, title, source="events.jsonl, metrics.jsonl")
 
 
@@ -163,9 +164,10 @@ def _interruptions(steps: Sequence[Step], events: Sequence[Event]) -> tuple[Inte
 def _interruption(last: Step, following: Step, events: Sequence[Event]) -> Interruption:
     """Describe what happened between the last step of a job and the first step of the next."""
     resumed_at = following.time - following.seconds
-    trainer_events = [
-        event for event in events if event.name in ENDINGS and last.time <= event.time <= resumed_at
-    ]
+    trainer_events = []
+    for event in events:
+        if event.name in ENDINGS and last.time <= event.time <= resumed_at:
+            trainer_events.append(event)
     last_sign = max([last.time, *(event.time for event in trainer_events)])
     end = _find_end(events, last.time, resumed_at)
     if end is None:

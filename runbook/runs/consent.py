@@ -34,12 +34,15 @@ def command_checks(settings: Settings) -> list[Check]:
 
 def commands_table(settings: Settings) -> list[Table]:
     """The same for a plan; empty where the run has no command."""
-    rows = [
-        {
-            "command": settings.run.training.alarm_command,
-            "started": "at each alarm, on the training's node",
-            "allowed": "yes" if check.verdict == "pass" else f"no. {check.remedy}",
-        }
-        for check in command_checks(settings)
-    ]
-    return [Table(rows, "Commands that the run file wants to have started")] if rows else []
+    rows = []
+    for check in command_checks(settings):
+        rows.append(
+            {
+                "command": settings.run.training.alarm_command,
+                "started": "at each alarm, on the training's node",
+                "allowed": "yes" if check.verdict == "pass" else f"no. {check.remedy}",
+            }
+        )
+    if not rows:
+        return []
+    return [Table(rows, "Commands that the run file wants to have started")]

@@ -43,7 +43,10 @@ def with_prompt_ids(settings: Settings, plan: Plan) -> Plan:
     phases = {}
     for name, phase in plan.phases.items():
         prompt = phase.sampling.prompt
-        ids = tuple(load_tokenizer(settings.tokenizer).encode(prompt)) if prompt else ()
+        if prompt:
+            ids = tuple(load_tokenizer(settings.tokenizer).encode(prompt))
+        else:
+            ids = ()
         phases[name] = replace(phase, sampling=replace(phase.sampling, prompt_ids=ids))
     return replace(plan, phases=phases)
 

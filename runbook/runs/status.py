@@ -41,14 +41,19 @@ def run_folder(name: str, runs: Path | None = None) -> Path:
         return (root / stem).absolute()
     names = [path.parent.name for path in sorted(root.glob("*/run.yaml"))]
     near = difflib.get_close_matches(stem, names) or names
-    there = f"; there are {', '.join(near)}" if near else "; there are no runs yet"
+    if near:
+        there = f"; there are {', '.join(near)}"
+    else:
+        there = "; there are no runs yet"
     raise ParamsError(f"{root / stem} is not a run's folder{there}. runbook run {stem} makes it.")
 
 
 def _project_of(name: str) -> Path:
     """The project that a run file given by its path belongs to; else the one found from here."""
     is_run_file = name.endswith((".yaml", ".yml")) and Path(name).is_file()
-    return find_run_file(name).project if is_run_file else params.project_root()
+    if is_run_file:
+        return find_run_file(name).project
+    return params.project_root()
 
 
 def job_folders(folder: Path) -> list[JobFolder]:
@@ -101,7 +106,10 @@ def status_of_all(runs: Path | None) -> str:
     rows = []
     for run in states:
         age_seconds = max(0.0, time.time() - run.changed.timestamp())
-        numbers = run.problem.splitlines()[0] if run.problem else _numbers(run.numbers)
+        if run.problem:
+            numbers = run.problem.splitlines()[0]
+        else:
+            numbers = _numbers(run.numbers)
         rows.append(
             {
                 "run": run.name,
@@ -124,16 +132,17 @@ def facts_of_all(runs: Path | None) -> list[dict[str, object]]:
 def facts_of_one(name: str, runs: Path | None) -> dict[str, object]:
     """Return what `status` says of one run as plain data, with its phases and jobs."""
     run = read_run(run_folder(name, runs))
-    phases = [
-        {
-            "phase": phase.phase,
-            "state": str(phase.state),
-            "verdict": phase.twin.verdict if phase.twin else "",
-            "started": phase.twin.started if phase.twin else "",
-            "ended": phase.twin.ended if phase.twin else "",
-        }
-        for phase in run.phases
-    ]
+    phases = []
+    for phase in run.phases:
+        phases.append(
+            {
+                "phase": phase.phase,
+                "state": str(phase.state),
+                "verdict": phase.twin.verdict if phase.twin else "",
+                "started": phase.twin.started if phase.twin else "",
+                "ended": phase.twin.ended if phase.twin else "",
+            }
+        )
     jobs: list[Row] = []
     if not run.problem:
         scheduler = scheduler_of(run.folder)
@@ -263,7 +272,9 @@ def _number(value: Any, form: str) -> str:
 
     A loss that became `nan`, or what somebody wrote into a record, as it is there.
     """
-    return f"{value:{form}}" if isinstance(value, int | float) else str(value)
+    if isinstance(value, int | float):
+        return f"{value:{form}}"
+    return str(value)
 
 
 def _queue_rows(scheduler: Scheduler, jobs: Iterable[JobFolder]) -> Sequence[Row]:
@@ -285,7 +296,11 @@ def _queue_rows(scheduler: Scheduler, jobs: Iterable[JobFolder]) -> Sequence[Row
 
 def _logs(job: JobFolder) -> list[Path]:
     """Every log a job writes, those of an array's elements too."""
-    return [log for part in (*element_folders(job), job) for log in (part.out, part.err)]
+    logs = []
+    for part in (*element_folders(job), job):
+        for log in (part.out, part.err):
+            logs.append(log)
+    return logs
 
 
 def find_job(job_id: str, runs: Path | None) -> str:

@@ -57,7 +57,10 @@ def cut_of(tokenizer: Tokenizer) -> TextCut:
 
 def is_exact(encoder: Encoder, cut: TextCut, before: str, after: str) -> bool:
     """Return whether two texts, cut apart, have the ids that they have together."""
-    after_cut = after.removeprefix(" ") if cut is TextCut.INSTEAD_OF_SPACE else after
+    if cut is TextCut.INSTEAD_OF_SPACE:
+        after_cut = after.removeprefix(" ")
+    else:
+        after_cut = after
     together, _ = encoder.encode_batch([before + after])
     apart, _ = encoder.encode_batch([before, after_cut])
     return bool(together.tolist() == apart.tolist())
@@ -78,7 +81,10 @@ def cut_text(parts: Iterable[str], encoder: Encoder, cut: TextCut) -> Iterator[s
         text += part
         while end := _border(text, max(size, searched), encoder, cut):
             yield text[:end]
-            text = text[end + 1 :] if cut is TextCut.INSTEAD_OF_SPACE else text[end:]
+            if cut is TextCut.INSTEAD_OF_SPACE:
+                text = text[end + 1 :]
+            else:
+                text = text[end:]
             searched = 0
         searched = max(0, len(text) - WINDOW)
     if text:

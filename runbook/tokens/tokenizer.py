@@ -259,9 +259,13 @@ class Tokenizer:
         The named token, or the first known name that the vocabulary has.
         """
         for candidate in (name,) if name else EOD_NAMES:
-            if (token_id := self.judge.token_id(candidate)) is not None:
+            token_id = self.judge.token_id(candidate)
+            if token_id is not None:
                 return token_id
-        complaint = f"has no token {name!r}" if name else f"has none of {', '.join(EOD_NAMES)}"
+        if name:
+            complaint = f"has no token {name!r}"
+        else:
+            complaint = f"has none of {', '.join(EOD_NAMES)}"
         special = ", ".join(self.judge.special) or "none"
         raise DataError(
             f"the tokenizer {self.name} {complaint}, which would end each document; its special "
@@ -340,7 +344,8 @@ def _gpt2_json() -> str:
     content = {}
     for name, expected in GPT2_SHA256.items():
         content[name] = _content(GPT2_FOLDER / name, name)
-        if (sha256 := hashlib.sha256(content[name]).hexdigest()) != expected:
+        sha256 = hashlib.sha256(content[name]).hexdigest()
+        if sha256 != expected:
             raise DataError(
                 f"{GPT2_FOLDER / name} has sha256 {sha256}, and GPT-2's has {expected}: "
                 "the file was changed. Install the package again."
@@ -372,7 +377,10 @@ def tokenizer_files(name: str) -> dict[str, bytes]:
     if name == "gpt2":
         return {"tokenizer.json": _gpt2_json().encode()}
     path = tokenizer_path(name)
-    file_name = "tokenizer.model" if path.suffix == ".model" else "tokenizer.json"
+    if path.suffix == ".model":
+        file_name = "tokenizer.model"
+    else:
+        file_name = "tokenizer.json"
     settings_files = [
         path.with_name(settings_file)
         for settings_file in ("tokenizer_config.json", "special_tokens_map.json")

@@ -77,7 +77,10 @@ def _index_checks(reader: IndexedReader) -> Iterator[Check]:
             )
         total += int(lengths.sum())
     rule = "each sequence has at least one token"
-    value = f"shortest {smallest}" if reader.num_sequences else "no sequence"
+    if reader.num_sequences:
+        value = f"shortest {smallest}"
+    else:
+        value = "no sequence"
     yield judge("lengths", reader.num_sequences > 0 and smallest > 0, value, rule, AGAIN)
     yield judge(
         "offsets",
@@ -173,7 +176,8 @@ def _content_checks(
     is_inside = lowest >= 0 and highest < vocabulary
     rule = f"tokens lie between 0 and {vocabulary - 1:,}"
     yield judge("token range", is_inside, f"{lowest} to {highest:,}", rule, AGAIN)
-    if (eod := manifest.tokenizer["end_of_document"]) is not None:
+    eod = manifest.tokenizer["end_of_document"]
+    if eod is not None:
         yield _eod_check(reader, int(eod))
     yield _duplicates(reader)
     for name, sha256 in (("bin", bin_sum.hexdigest()), ("idx", sha256_of(files.idx))):
@@ -204,7 +208,10 @@ def _duplicates(reader: IndexedReader) -> Check:
             )
             signature ^= signature >> np.uint64(29)
         signatures.append(signature[signature % np.uint64(interval) == 0])
-    sample = np.concatenate(signatures) if signatures else np.empty(0, dtype=np.uint64)
+    if signatures:
+        sample = np.concatenate(signatures)
+    else:
+        sample = np.empty(0, dtype=np.uint64)
     copies = len(sample) - len(np.unique(sample))
     share = copies / len(sample) if len(sample) else 0.0
     value = f"{copies:,} of {len(sample):,} sampled documents repeat another ({share:.2%})"

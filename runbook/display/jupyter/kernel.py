@@ -68,11 +68,16 @@ class PageKernel:
         """
         stream = self._kernel.shell_stream
         usual = self._kernel.shell_channel_thread_main
-        receiver = usual if receive is None else lambda message: receive(message, usual)
         changed = Event()
 
+        def pass_on(message: Sequence[Any]) -> Any:
+            if receive is None:
+                return usual(message)
+            return receive(message, usual)
+
         def change() -> None:
-            stream.on_recv(receiver, copy=False)
+            # Without `receive` the stream gets back the very function that it had.
+            stream.on_recv(usual if receive is None else pass_on, copy=False)
             changed.set()
 
         stream.io_loop.add_callback(change)
@@ -128,7 +133,9 @@ def lose_no_output() -> None:
 def page_kernel() -> PageKernel | None:
     """The kernel around us, if it receives messages in a thread of its own; else None."""
     kernel = getattr(current_shell(), "kernel", None)
-    return PageKernel(kernel) if getattr(kernel, "shell_channel_thread", None) is not None else None
+    if getattr(kernel, "shell_channel_thread", None) is None:
+        return None
+    return PageKernel(kernel)
 
 
 def listen(listener: Listener) -> Callable[[], None]:

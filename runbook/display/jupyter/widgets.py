@@ -360,7 +360,10 @@ def _input(entry: Field) -> Any:
 
     if not entry.choices:
         return widgets.Text(entry.value, description=entry.key, **SHAPE)
-    choices = entry.choices if entry.value in entry.choices else (entry.value, *entry.choices)
+    if entry.value in entry.choices:
+        choices = entry.choices
+    else:
+        choices = (entry.value, *entry.choices)
     return widgets.Dropdown(options=choices, value=entry.value, description=entry.key, **SHAPE)
 
 

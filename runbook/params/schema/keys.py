@@ -169,7 +169,10 @@ def right_name(path: tuple[str, ...]) -> tuple[str, str]:
     """
     word = path[-1].rpartition(".")[2]
     ours = {name.rpartition(".")[2] for name in all_keys()}
-    documents = _by_document_name().get(_plain(word), []) if word not in ours else []
+    if word not in ours:
+        documents = _by_document_name().get(_plain(word), [])
+    else:
+        documents = []
     parent = ".".join(path[:-1])
     if documents:
         same_section = [name for name in documents if name.rpartition(".")[0] == parent]
@@ -186,9 +189,10 @@ def _nearest_key(parent: str, word: str) -> str:
     }  # the first name of each
     if word.lower() in last_words:
         return _joined([name for name in names if name.rpartition(".")[2] == word.lower()])
-    siblings = {
-        name.rpartition(".")[2]: name for name in names if name.rpartition(".")[0] == parent
-    }
+    siblings = {}
+    for name in names:
+        if name.rpartition(".")[0] == parent:
+            siblings[name.rpartition(".")[2]] = name
     return next(
         (
             names_by_word[close[0]]

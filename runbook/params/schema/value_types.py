@@ -60,7 +60,9 @@ def _number(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError(f"{str(value).lower()} is not a number")
     if isinstance(value, str):
-        hint = "; write it without quotes" if value.strip()[:1].isdigit() else ""
+        hint = ""
+        if value.strip()[:1].isdigit():
+            hint = "; write it without quotes"
         raise ValueError(f"{value!r} is text, not a number{hint}")
     return value
 

@@ -15,7 +15,10 @@ def ramp_rules(batch: Batch, parallel: PlannedParallel) -> Iterator[RuleResult]:
     if ramp == Ramp():
         return
     # Interleaved stages take whole groups of micro-batches.
-    microbatch_group = parallel.pipeline if parallel.virtual_pipeline > 1 else 1
+    if parallel.virtual_pipeline > 1:
+        microbatch_group = parallel.pipeline
+    else:
+        microbatch_group = 1
     group = batch.micro * parallel.data * microbatch_group
     values = {
         "start": ramp.start,

@@ -87,7 +87,9 @@ def as_terminal(text: str) -> str:
     """
     while "\x08" in text and (shorter := _DELETED.sub("", text)) != text:
         text = shorter
-    return _OVERWRITTEN.sub("", _BEFORE_NEWLINE.sub("\n", text)) if "\r" in text else text
+    if "\r" in text:
+        return _OVERWRITTEN.sub("", _BEFORE_NEWLINE.sub("\n", text))
+    return text
 
 
 class Streams:
@@ -437,7 +439,9 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
                 code = await self.km.provisioner.poll()
             else:
                 code = None
-            hint = "; a machine that runs out of memory kills so" if code in (-9, 137) else ""
+            hint = ""
+            if code in (-9, 137):
+                hint = "; a machine that runs out of memory kills so"
             how = "" if code is None else f": {how_it_ended(code)}{hint}"
             return ExecutionState.KERNEL_DIED, f"the kernel died{how}"
         description = f"{type(error).__name__}: {error}".rstrip(": ")

@@ -46,9 +46,10 @@ class Announcement(NamedTuple):
 
 def announced_by(notebook: Any) -> Announcement | None:
     """The run, phase and execution in a notebook's outputs (the last one counts), or None."""
-    outputs = [
-        output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", [])
-    ]
+    outputs = []
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            outputs.append(output.get("data", {}))
     announced = [data[MIME] for data in outputs if MIME in data]
     if announced:
         return Announcement(**announced[-1] | {"run_folder": Path(announced[-1]["run_folder"])})
@@ -159,13 +160,14 @@ def _status(cell: Any) -> str:
 def _twin_of(notebook: Any, run_folder: Path, phase: str) -> Twin:
     """A twin of a notebook that stopped before it could write one."""
     left_out = {ERROR_TAG, "injected-parameters"}
-    cells = [
-        cell
-        for cell in notebook.cells
-        if cell.cell_type == "code"
-        and cell.source.strip()
-        and not left_out & set(cell.metadata.get("tags", []))
-    ]
+    cells = []
+    for cell in notebook.cells:
+        if (
+            cell.cell_type == "code"
+            and cell.source.strip()
+            and not left_out & set(cell.metadata.get("tags", []))
+        ):
+            cells.append(cell)
     started = (notebook.metadata.get("papermill", {}).get("start_time") or utc_now()).replace(
         "+00:00", "Z"
     )

@@ -55,7 +55,10 @@ class RunbookEngine(Engine):  # type: ignore[misc,no-redef]  # noqa: F811
         from runbook.records.engine.client import Execution, NotebookRunner
         from runbook.records.engine.execution_end import SignalTrap
 
-        sources = {tag: cell.source for cell in nb.cells for tag in cell.metadata.get("tags", [])}
+        sources = {}
+        for cell in nb.cells:
+            for tag in cell.metadata.get("tags", []):
+                sources[tag] = cell.source
         # What papermill was given wins over the parameters cell, so it is not looked at there.
         injected = assignments(sources.get("injected-parameters", ""))
         refuse_hand_edits(

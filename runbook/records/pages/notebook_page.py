@@ -98,7 +98,10 @@ def _export(notebook: Any, twin: Twin, further_links: Sequence[tuple[str, str]])
 def _card(notebook: Any, twin: Twin, further_links: Sequence[tuple[str, str]]) -> str:
     results = result_rows(twin)
     has_many_results = len(results) > MOST_OPEN_RESULTS
-    tiles = [row for row in results if row.key in KEY_NUMBERS] if has_many_results else []
+    if has_many_results:
+        tiles = [row for row in results if row.key in KEY_NUMBERS]
+    else:
+        tiles = []
     links = [
         ("Campaign", "../index.html"),
         ("Notebook", f"{twin.phase}.ipynb"),

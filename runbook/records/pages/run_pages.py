@@ -228,7 +228,10 @@ def loss_charts(run_folder: Path, *, with_others: bool = True) -> list[Chart]:
         curve = read_curve(run_folder, phase, "this run")
         if curve is None:
             continue
-        others = _other_curves(run_folder, phase) if with_others and phase == FULL else []
+        if with_others and phase == FULL:
+            others = _other_curves(run_folder, phase)
+        else:
+            others = []
         chart = _chart(phase, curve, others)
         if chart.picture:
             charts.append(chart)
@@ -383,7 +386,10 @@ def _facts(run: RunState) -> list[tuple[str, str]]:
     took = f"{show_duration(total_seconds)}, the newest execution of each"
     earlier = _earlier_twins(run)
     if earlier:
-        number = "one earlier" if len(earlier) == 1 else f"{len(earlier)} earlier ones"
+        if len(earlier) == 1:
+            number = "one earlier"
+        else:
+            number = f"{len(earlier)} earlier ones"
         with_earlier_seconds = total_seconds + sum(map(seconds_taken, earlier))
         took += f"; {show_duration(with_earlier_seconds)} with {number}"
     return [*facts, ("All phases took", took)]

@@ -97,7 +97,9 @@ def _parameters_of(run: RunState) -> Row:
 def _shown_parameter(value: object) -> str:
     if value is None:
         return ""
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, default=str)
 
 
 def _scores(runs: Sequence[RunState]) -> SideBySide:

@@ -73,7 +73,9 @@ def _devices_text(spec: PhasePlan) -> str:
     num_devices = spec.parallel.world_size
     if spec.device != "cpu":
         return counted(num_devices, "GPU")
-    return "one CPU process" if num_devices == 1 else f"{num_devices:,} CPU processes"
+    if num_devices == 1:
+        return "one CPU process"
+    return f"{num_devices:,} CPU processes"
 
 
 def read_training_plan(run_folder: Path) -> PhasePlan | None:

@@ -100,4 +100,6 @@ def _link_of_part(phase: str, value: str) -> str:
     if value.removesuffix(".html") in PHASES:
         return f"#{value.removesuffix('.html')}-report"
     is_record_of_phase = value in [f"{phase}.{suffix}" for suffix in ("html", "ipynb", "json")]
-    return f"records/{value}" if is_record_of_phase else value.removeprefix("../")
+    if is_record_of_phase:
+        return f"records/{value}"
+    return value.removeprefix("../")

@@ -59,7 +59,8 @@ def split_prefix(line: str) -> LogLine:
             rank = int(named["rank"])
         host = named.get("host") or host
         text = text[match.end() :]
-    if nccl := _NCCL.search(text):
+    nccl = _NCCL.search(text)
+    if nccl:
         host = host or nccl["host"]
     if rank is None and (named_rank := _PYTORCH_RANK.search(text)):
         rank = int(named_rank["rank"])

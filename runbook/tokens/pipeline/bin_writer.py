@@ -254,7 +254,10 @@ class Committer:
         assert mark.waits or mark.offset == self.length, (
             "the same inputs and choices give the same sizes"
         )
-        source = self._parts.path(mark.shard, "tokens") if mark.waits else self._files.bin_part
+        if mark.waits:
+            source = self._parts.path(mark.shard, "tokens")
+        else:
+            source = self._files.bin_part
         size = min(_BLOCK, mark.bytes - self._copied)
         with source.open("rb") as file:
             file.seek(self._copied + max(mark.offset, 0))
@@ -299,7 +302,9 @@ class Committer:
 
     def _known(self, shard: int) -> ShardMark | None:
         mark = self._parts.read(shard)
-        return mark if mark is not None and mark.fingerprint == self.fingerprints[shard] else None
+        if mark is not None and mark.fingerprint == self.fingerprints[shard]:
+            return mark
+        return None
 
     def _agrees(self, file: BinaryIO, mark: ShardMark) -> bool:
         """Return whether the .bin up to the end of a committed shard has the checksum of its mark."""
@@ -313,7 +318,10 @@ class Committer:
 
     def _is_whole(self, mark: ShardMark) -> bool:
         """Return whether the tokens of a finished shard are there, in a part or at their place."""
-        path = self._parts.path(mark.shard, "tokens") if mark.waits else self._files.bin_part
+        if mark.waits:
+            path = self._parts.path(mark.shard, "tokens")
+        else:
+            path = self._files.bin_part
         with suppress(FileNotFoundError), path.open("rb") as file:
             file.seek(max(mark.offset, 0))
             return _crc32(file, mark.bytes) == mark.crc32

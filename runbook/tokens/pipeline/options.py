@@ -59,7 +59,8 @@ class TokenizeOptions:
 
     def __post_init__(self) -> None:
         """Raise `DataError` where a source is both kept and dropped."""
-        if both := sorted(set(self.keep_sources) & set(self.drop_sources)):
+        both = sorted(set(self.keep_sources) & set(self.drop_sources))
+        if both:
             raise DataError(
                 f"{', '.join(both)} is both kept and dropped: name it in keep_sources or in "
                 "drop_sources"
@@ -86,11 +87,10 @@ class TokenizeOptions:
             "fix_text": "none",
             "max_record_bytes": MAX_RECORD_BYTES,
         }
-        choices = {
-            name: value
-            for name, value in vars(self).items()
-            if name not in others and younger.get(name, ...) != value
-        }
+        choices = {}
+        for name, value in vars(self).items():
+            if name not in others and younger.get(name, ...) != value:
+                choices[name] = value
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in choices.items()
@@ -196,13 +196,12 @@ def unknown_sources(manifests: Sequence[Manifest]) -> list[str]:
     recorded = {
         name for manifest in manifests for name in (*manifest.sources, *manifest.dropped_sources)
     }
-    chosen = [
-        name
-        for key in ("keep_sources", "drop_sources")
+    chosen = []
+    for key in ("keep_sources", "drop_sources"):
         for name in dict.fromkeys(
             name for manifest in manifests for name in manifest.options.get(key, ())
-        )
-    ]
+        ):
+            chosen.append(name)
     return [name for name in chosen if name not in recorded]
 
 
@@ -232,7 +231,8 @@ def read_manifest(prefix: Path) -> Manifest:
                 f"{path} has schema {content.get('schema')!r}; this version reads "
                 f"{MANIFEST_SCHEMA}. Tokenize again."
             )
-        if missing := [count.name for count in fields(Counts) if count.name not in content]:
+        missing = [count.name for count in fields(Counts) if count.name not in content]
+        if missing:
             raise ValueError(f"no {missing[0]}")
         return Manifest(**content)
     except FileNotFoundError:

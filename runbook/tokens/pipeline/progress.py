@@ -163,4 +163,6 @@ class ProgressReporter:
             self._first = (now, share)
         passed = now - self._first[0]
         gained = share - self._first[1]
-        return (1 - share) / gained * passed if passed > 1 and gained > 0 else None
+        if passed > 1 and gained > 0:
+            return (1 - share) / gained * passed
+        return None

@@ -58,7 +58,10 @@ class ShardMaker:
         self._parser = Parser(options.text_key, options.source_key, options.max_record_bytes)
         self._report = report
         self._dtype = np.dtype(DTYPES[dtype_code(tokenizer.vocabulary)])
-        eod = tokenizer.end_of_document(options.eod_token) if options.append_eod else None
+        if options.append_eod:
+            eod = tokenizer.end_of_document(options.eod_token)
+        else:
+            eod = None
         self._eod = None if eod is None else np.array([eod], dtype=self._dtype)
 
     def make(self, shard: Shard, fingerprint: str, sink: ShardSink) -> ShardMark:

@@ -84,7 +84,8 @@ def prepare(
         if manifest is None:
             with hold_prefix(job.files):
                 # Another start may have finished the work between our look and the lock.
-                if (manifest := finished_manifest(prefix, job.fingerprint)) is None:
+                manifest = finished_manifest(prefix, job.fingerprint)
+                if manifest is None:
                     return job.run()
     except OSError as error:
         raise disk_error(error, job.files) from error
@@ -159,7 +160,10 @@ class _Job:
             find_inputs(inputs), options.shard_bytes, empty=options.bad_records != "stop"
         )
         first = self._shards[0].segments[0]
-        source_key = find_source_key(first) if options.source_key == "auto" else options.source_key
+        if options.source_key == "auto":
+            source_key = find_source_key(first)
+        else:
+            source_key = options.source_key
         self._options = replace(options, source_key=source_key)
         if options.chooses_sources and not source_key:
             raise DataError(
@@ -168,7 +172,10 @@ class _Job:
             )
         if options.fix_text == "ftfy":
             load_ftfy()  # refuse a missing package before the work, not in a worker
-        segments = {segment.path: segment for shard in self._shards for segment in shard.segments}
+        segments = {}
+        for shard in self._shards:
+            for segment in shard.segments:
+                segments[segment.path] = segment
         self._inputs = [
             (segment.path, segment.size, segment.mtime_ns, segment.sample)
             for segment in segments.values()
@@ -342,7 +349,10 @@ class _Job:
         files = self.files
         committer = self._committer
         totals = self._committer.totals
-        eod = tokenizer.end_of_document(options.eod_token) if options.append_eod else None
+        if options.append_eod:
+            eod = tokenizer.end_of_document(options.eod_token)
+        else:
+            eod = None
         wall = time.monotonic() - self._began
         rates = {"wall": self._reporter.text_done() / wall / 1e6}
         rates |= {
@@ -395,7 +405,9 @@ class _Job:
 
 def num_cores() -> int:
     """Cores this process may use (a job often gets fewer than the node has)."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _versions() -> dict[str, str]:
@@ -432,11 +444,10 @@ def bytes_needed(shards: Sequence[Shard], tokenizer: Tokenizer, options: Tokeniz
             continue
         estimated += text_estimate(segment) / (segment.end - segment.start)
         starts = itertools.accumulate(map(len, batch.texts), initial=0)
-        pieces = [
-            piece[: SAMPLE - start]
-            for start, piece in zip(starts, batch.texts, strict=False)
-            if start < SAMPLE
-        ]
+        pieces = []
+        for start, piece in zip(starts, batch.texts, strict=False):
+            if start < SAMPLE:
+                pieces.append(piece[: SAMPLE - start])
         tokens += len(tokenizer.encoder.encode_batch(pieces)[0]) + len(pieces) * options.append_eod
         documents += len(pieces)
         text += batch.read_bytes * sum(map(len, pieces)) / max(1, sum(map(len, batch.texts)))

@@ -216,7 +216,10 @@ class Pool:
                 how = f"killed by signal {-code}"
             else:
                 how = f"ended with exit code {code}"
-            when = f"working on {worker.shard.describe()}" if worker.shard else "starting"
+            if worker.shard:
+                when = f"working on {worker.shard.describe()}"
+            else:
+                when = "starting"
             raise DataError(
                 f"{self._attempts[number]} workers died while {when}; the last was {how}. Signal "
                 "9 often means that memory ran out: use fewer workers. Finished shards are kept; "

@@ -107,7 +107,8 @@ def remote_files(dataset: Dataset, get: GetPage) -> list[RemoteFile]:
             f"the dataset {dataset.title!r} has no url to fetch from. Put its files where "
             "data.folder says, or give the catalogue an url."
         )
-    if match := _HF.fullmatch(dataset.url):
+    match = _HF.fullmatch(dataset.url)
+    if match:
         return _hub_files(match[1] + match[2], match[3] or "main", dataset, get)
     if not dataset.url.startswith(("https://", "http://")):
         raise DataError(
@@ -120,16 +121,18 @@ def remote_files(dataset: Dataset, get: GetPage) -> list[RemoteFile]:
             f"the dataset {dataset.title!r} names no files; list them under files or groups"
         )
     base = dataset.url.rstrip("/") + "/"
-    return [
-        RemoteFile(
-            file.path,
-            base + urllib.parse.quote(file.path),
-            file.bytes,
-            file.sha256.lower(),
-            also=file.also,
+    remote = []
+    for file in files:
+        remote.append(
+            RemoteFile(
+                file.path,
+                base + urllib.parse.quote(file.path),
+                file.bytes,
+                file.sha256.lower(),
+                also=file.also,
+            )
         )
-        for file in files
-    ]
+    return remote
 
 
 def choose_files(
@@ -152,7 +155,8 @@ def choose_files(
         if not matching:
             raise DataError(f"{source} has no file matching {dataset.pattern!r}. {remedy}")
         return matching
-    if missing := [file.path for file in promised if file.path not in listed]:
+    missing = [file.path for file in promised if file.path not in listed]
+    if missing:
         first_missing = join_first(missing, 10, ", ", " and {} more")
         raise DataError(
             f"{len(missing)} of {len(promised)} files are not at {source}: {first_missing}. "
@@ -217,7 +221,10 @@ def dataset_folder(dataset: Dataset, *, project: Path, folder: str = "") -> Path
         raise DataError(
             f"the dataset {dataset.title!r} names no folder; set data.folder to where its files lie"
         )
-    base = Path(__file__).parents[2] if dataset.kind == "corpus" else project
+    if dataset.kind == "corpus":
+        base = Path(__file__).parents[2]
+    else:
+        base = project
     return base / Path(dataset.folder).expanduser()
 
 
@@ -229,7 +236,8 @@ def dataset_files(dataset: Dataset, *, project: Path, folder: str = "") -> list[
     Raises:
         DataError: a file is missing, or has another size than the catalogue says; each is named.
     """
-    if reason := {"mock": "has no text", TOKENIZED: "is tokens already"}.get(dataset.kind):
+    reason = {"mock": "has no text", TOKENIZED: "is tokens already"}.get(dataset.kind)
+    if reason:
         raise DataError(f"the dataset {dataset.title!r} {reason}: nothing is to be tokenized")
     home = dataset_folder(dataset, project=project, folder=folder)
     listed = expected_files(dataset)
@@ -264,9 +272,8 @@ def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "") -> list
     if not bins:
         raise DataError(f"{home} holds no .bin files; set data.folder to where the token files lie")
     prefixes = [path.with_suffix("") for path in bins]
-    if single := [
-        prefix.name for prefix in prefixes if not TokenFiles.existing(prefix).idx.is_file()
-    ]:
+    single = [prefix.name for prefix in prefixes if not TokenFiles.existing(prefix).idx.is_file()]
+    if single:
         raise DataError(
             f"{len(single)} of {len(bins)} .bin files in {home} have no .idx beside them: "
             f"{', '.join(single[:5])}"
@@ -275,7 +282,8 @@ def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "") -> list
 
 
 def _refuse_faults(dataset: Dataset, home: Path, listed: list[SourceFile]) -> None:
-    if wrong := [fault for file in listed if (fault := file_fault(home, file, checksums=False))]:
+    wrong = [fault for file in listed if (fault := file_fault(home, file, checksums=False))]
+    if wrong:
         raise DataError(
             f"{len(wrong)} of {len(listed)} files of the dataset {dataset.title!r} are missing or "
             f"not the ones that the catalogue names, in {home}:\n"

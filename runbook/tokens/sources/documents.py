@@ -129,7 +129,10 @@ class Parser:
             holder = msgspec.defstruct(
                 "Holder", [("inner", holder, msgspec.field(name=key))], gc=False
             )
-        source = [("inner", holder, msgspec.field(name=path[0]))] if path else []
+        if path:
+            source = [("inner", holder, msgspec.field(name=path[0]))]
+        else:
+            source = []
         self._texts = _decoder([text])
         self._raw = _decoder([raw])
         self._sources: Any = _decoder(source) if path else None

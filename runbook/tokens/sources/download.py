@@ -88,7 +88,10 @@ def download(
     token = resolve_secret(dataset.token) if dataset.token else ""
     fetcher = Fetcher(home, token=token)
     from_s3 = dataset.url.startswith("s3://")
-    files = s3_files(dataset) if from_s3 else remote_files(dataset, fetcher.get)
+    if from_s3:
+        files = s3_files(dataset)
+    else:
+        files = remote_files(dataset, fetcher.get)
     home.mkdir(parents=True, exist_ok=True)
     with flocked(home / ".download.lock", fcntl.LOCK_EX, f"is downloading to {home}"):
         missing = [file for file in files if _size_fault(home, file)]
@@ -546,7 +549,9 @@ class Fetcher:
 
 
 def _size(part: Path | None) -> int:
-    return part.stat().st_size if part is not None and part.exists() else 0
+    if part is not None and part.exists():
+        return part.stat().st_size
+    return 0
 
 
 def _range_headers(file: RemoteFile, part: Path, size: int) -> dict[str, str]:

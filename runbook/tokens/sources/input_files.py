@@ -83,9 +83,9 @@ class Shard:
         """Its files in words, for errors."""
         first = self.segments[0]
         cut = "" if first.whole else f" (bytes {first.start} to {first.end})"
-        further_files = (
-            f" and {len(self.segments) - 1} more files" if len(self.segments) > 1 else ""
-        )
+        further_files = ""
+        if len(self.segments) > 1:
+            further_files = f" and {len(self.segments) - 1} more files"
         return f"shard {self.number}: {first.path}{cut}{further_files}"
 
 
@@ -129,7 +129,8 @@ def find_inputs(inputs: Sequence[Path], pattern: str = "*") -> list[Path]:
     if not files:
         raise DataError("no input: name at least one file or folder")
     times = Counter(str(file.resolve()) for file in files)
-    if doubled := [path for path, count in times.items() if count > 1]:
+    doubled = [path for path, count in times.items() if count > 1]
+    if doubled:
         raise DataError(
             f"named more than once: {', '.join(doubled[:5])}. Its documents would be trained on "
             "twice; name it once."
@@ -318,7 +319,8 @@ class _XzStream(io.RawIOBase):
                 self._decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ)
             elif self._decoder.needs_input and not (data := self._file.read(XZ_BLOCK)):
                 raise EOFError("the file ends inside a compressed stream")
-            if text := self._decoder.decompress(data, len(buffer)):
+            text = self._decoder.decompress(data, len(buffer))
+            if text:
                 buffer[: len(text)] = text
                 self._position += len(text)
                 return len(text)
@@ -402,7 +404,9 @@ def expansion(segment: Segment) -> float:
     """
     kind, compression = kind_of(Path(segment.path))
     if not compression:
-        return text_estimate(segment) / (segment.end - segment.start) if kind == ".parquet" else 1.0
+        if kind == ".parquet":
+            return text_estimate(segment) / (segment.end - segment.start)
+        return 1.0
     with (
         Path(segment.path).open("rb", buffering=0) as raw,
         _decompressed(raw, compression) as stream,
@@ -480,7 +484,8 @@ def read_blocks(
             stream.seek(segment.start - 1)
             while (piece := stream.readline(BLOCK)) and not piece.endswith(b"\n"):
                 pass
-        if (position := stream.tell()) < segment.end or segment.end == segment.size:
+        position = stream.tell()
+        if position < segment.end or segment.end == segment.size:
             end = segment.end if segment.end < segment.size else sys.maxsize
             yield from _whole_lines(stream, position, end, max_record_bytes)
         if segment.whole and not stream.tell():

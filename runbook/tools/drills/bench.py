@@ -315,9 +315,10 @@ class DrillRun:
     def said(self, job: JobFolder | None = None) -> str:
         """All that a job wrote."""
         folder = job or self.job()
-        parts = [
-            path.read_text(errors="replace") for path in (folder.out, folder.err) if path.exists()
-        ]
+        parts = []
+        for path in (folder.out, folder.err):
+            if path.exists():
+                parts.append(path.read_text(errors="replace"))
         return "\n".join(parts)
 
     def rank(self, rank: int) -> psutil.Process:
@@ -433,9 +434,10 @@ class DrillVerdict:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; what a drill tells beyond the common keys stands beside them."""
-        common = {
-            key: value for key, value in vars(self).items() if key not in ("extra", "figures")
-        }
+        common = {}
+        for key, value in vars(self).items():
+            if key not in ("extra", "figures"):
+                common[key] = value
         return (
             common
             | {"figures": [vars(figure) | {"usual": figure.usual} for figure in self.figures]}
@@ -483,4 +485,8 @@ def read_heartbeats(ranks_folder: Path) -> dict[int, dict[str, Any]]:
     """The newest heartbeat of each rank of a job on this machine."""
     stem = heartbeat_stem(ranks_folder)
     contents = [path.read_bytes() for path in stem.parent.glob(f"{stem.name}*")]
-    return {beat["rank"]: beat for content in contents for beat in read_slots(content)}
+    newest = {}
+    for content in contents:
+        for beat in read_slots(content):
+            newest[beat["rank"]] = beat
+    return newest

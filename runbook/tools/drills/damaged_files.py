@@ -39,7 +39,9 @@ def kill_in_save(bench: Bench) -> DrillEnding:
         ending.rule(status.state is JobState.FAILED, f"{boundary}: the job ended with its rank")
         folders = checkpoint_folders(case.tracker().parent)
         whole = [folder for folder in folders if (folder / METADATA).exists()]
-        named = case.tracker().read_text().strip() if case.tracker().exists() else ""
+        named = ""
+        if case.tracker().exists():
+            named = case.tracker().read_text().strip()
         ending.rule(
             len(whole) == len(case.checkpoints()),
             f"{boundary}: every checkpoint folder has its metadata",

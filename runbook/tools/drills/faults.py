@@ -83,7 +83,9 @@ class Faults:
         """What the loss of a step is taken for."""
         for fault in self._faults:
             if fault.kind in ("nan", "spike") and fault.holds("step", iteration):
-                return math.nan if fault.kind == "nan" else loss * fault.number("factor", 3)
+                if fault.kind == "nan":
+                    return math.nan
+                return loss * fault.number("factor", 3)
         return loss
 
     def save(self, boundary: str) -> None:

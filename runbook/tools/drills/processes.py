@@ -142,11 +142,10 @@ def hang(bench: Bench) -> DrillEnding:
             ending.detected_after_s < limit,
             f"{ending.detected_after_s:.1f} s, before the limit of {limit} s",
         )
-        stacks = [
-            Path(event["stacks"]).read_text(errors="replace")
-            for event in hangs
-            if Path(event["stacks"]).exists()
-        ]
+        stacks = []
+        for event in hangs:
+            if Path(event["stacks"]).exists():
+                stacks.append(Path(event["stacks"]).read_text(errors="replace"))
         ending.rule(
             len(stacks) == 2 and all("faults.py" in text for text in stacks),
             "their stack traces were saved",
@@ -450,9 +449,10 @@ def clocks(bench: Bench) -> DrillEnding:
     ending.rule(all(event["exit_code"] in (75, 0) for event in ended), "exit code 75 each time")
     # Ending the processes after that may take longer than the reserve on a busy machine, and costs nothing.
     submitted = [event["time"] for event in limited.events("submitted")]
-    late = [
-        stop for begin, stop in zip(submitted, stopped, strict=False) if stop["time"] - begin > 40
-    ]
+    late = []
+    for begin, stop in zip(submitted, stopped, strict=False):
+        if stop["time"] - begin > 40:
+            late.append(stop)
     ending.rule(not late, "the last save was complete before the limit")
     ending.rule(limited.steps_lost() == 0, "no step was repeated")
     for_a_while = DrillRun(bench, "duration", "training.exit_duration=3", "training.iterations=32")

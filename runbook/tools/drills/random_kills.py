@@ -299,7 +299,9 @@ def broken_order(rows: Sequence[dict[str, Any]], steps: int) -> str:
         if samples != BATCH * step:
             return f"step {step} ended at sample {samples}"
         chain.append((step, samples))
-    return "" if len(chain) == steps else f"{len(chain)} steps of {steps}"
+    if len(chain) == steps:
+        return ""
+    return f"{len(chain)} steps of {steps}"
 
 
 @dataclass(frozen=True)
@@ -336,9 +338,10 @@ def costs_of(calm: Sequence[WallTime], kills: Sequence[Kill], case: DrillRun) ->
     times = sorted(float(row["time"]) for row in case.rows())
     began = {kill: submitted.get(kill.job, kill.at) for kill in kills}
     in_start = [kill for kill in kills if bisect(times, kill.at) == bisect(times, began[kill])]
-    restarts = [
-        interruption.restart_seconds for training in calm for interruption in training.interruptions
-    ]
+    restarts = []
+    for training in calm:
+        for interruption in training.interruptions:
+            restarts.append(interruption.restart_seconds)
     saves = sum(training.steps / SAVE_INTERVAL + len(training.interruptions) for training in calm)
     return Costs(
         restart_seconds=mean(restarts),

@@ -46,9 +46,10 @@ def evaluate(
     and how --tasks is used on nodes without internet.
     """
     names = tuple(name.strip() for name in (tasks or "").split(",") if name.strip())
-    stray = [
-        f"--{name}" for name, value in {"task-folder": task_folder, **options}.items() if value
-    ]
+    stray = []
+    for name, value in {"task-folder": task_folder, **options}.items():
+        if value:
+            stray.append(f"--{name}")
     if names or lists:
         from runbook.tools.evaluate import scores  # needs lm_eval
 

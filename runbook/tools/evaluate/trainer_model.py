@@ -70,15 +70,16 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
         """Of whole texts, cut into windows that do not overlap."""
         length = self._spec.model.positions
         texts = [self.tok_encode(request.args[0]) for request in requests]
-        windows = [
-            list(
-                map(
-                    make_disjoint_window,
-                    get_rolling_token_windows(ids, self.prefix_token_id, length, 1),
+        windows = []
+        for ids in texts:
+            windows.append(
+                list(
+                    map(
+                        make_disjoint_window,
+                        get_rolling_token_windows(ids, self.prefix_token_id, length, 1),
+                    )
                 )
             )
-            for ids in texts
-        ]
         answers = iter(self._log_likelihoods(list(itertools.chain(*windows))))
         return [
             sum(likelihood for likelihood, _ in itertools.islice(answers, len(text_windows)))
@@ -93,14 +94,16 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
             options = normalize_gen_kwargs(generation, MAX_NEW_TOKENS)
             stops = handle_stop_sequences(options.get("until"), eos=end)
             tokens = options["max_gen_toks"]
-            if (room := self._spec.model.positions - tokens) <= 0:
+            room = self._spec.model.positions - tokens
+            if room <= 0:
                 raise ParamsError(
                     f"A task asks for {tokens} new tokens; the model has "
                     f"{self._spec.model.positions}."
                 )
-            ending = [
-                number for number in range(self._spec.model.vocabulary) if self._ends(number, stops)
-            ]
+            ending = []
+            for number in range(self._spec.model.vocabulary):
+                if self._ends(number, stops):
+                    ending.append(number)
             choice = {
                 "temperature": float(options.get("temperature") or 0.0)
                 if options.get("do_sample")

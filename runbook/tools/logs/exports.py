@@ -97,7 +97,9 @@ def _finite_values(row: dict[str, object]) -> dict[str, object]:
 
 
 def _finite(value: object) -> object:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def write_csv(log: ParsedLog, stream: IO[str]) -> None:
@@ -388,5 +390,8 @@ def _entries(
             yield _entry("block_start", evaluation.time, **where)
     if steps[-1].iteration not in evaluations:
         yield _entry("block_stop", end, **where)
-    status = "success" if steps[-1].iteration >= spec.duration.iterations else "aborted"
+    if steps[-1].iteration >= spec.duration.iterations:
+        status = "success"
+    else:
+        status = "aborted"
     yield _entry("run_stop", end, None, status=status)

@@ -218,7 +218,10 @@ def _assumed_setup(
     if not global_batch:
         global_batch = _usual_batch(row, replicas, pipeline, sequence_length)
         assumed.append(f"global batch of {global_batch}")
-    chunks = row.virtual_pipeline if row.virtual_pipeline > 1 else _chunks(row, shape, pipeline)
+    if row.virtual_pipeline > 1:
+        chunks = row.virtual_pipeline
+    else:
+        chunks = _chunks(row, shape, pipeline)
     if row.network:
         bytes_per_second = row.network * 1e9 / 8
         device = replace(device, network_bandwidth=bytes_per_second)

@@ -255,7 +255,9 @@ def convention(text: str, software: str = "", date: str = "") -> str:
         return named
     counts_causal = "num_floating" in source_text and date >= "2025-03"
     if re.search(r"deepspeed|metaseq|bigscience", program):
-        return "megatron-causal" if counts_causal else "megatron-deepspeed-f4"
+        if counts_causal:
+            return "megatron-causal"
+        return "megatron-deepspeed-f4"
     if re.search(r"llm-foundry|composer", program):
         return "llm-foundry"
     if "torchtitan" in program:

@@ -96,16 +96,17 @@ class UpstreamTrial:
 
     def as_text(self) -> str:
         """Return what the log reader read, and the verdict."""
-        rows = [
-            {
-                "iteration": record.iteration,
-                "loss": record.loss,
-                "gradient norm": record.grad_norm,
-                "rate": record.learning_rate,
-                "step (s)": record.seconds,
-            }
-            for record in self.log.records
-        ]
+        rows = []
+        for record in self.log.records:
+            rows.append(
+                {
+                    "iteration": record.iteration,
+                    "loss": record.loss,
+                    "gradient norm": record.grad_norm,
+                    "rate": record.learning_rate,
+                    "step (s)": record.seconds,
+                }
+            )
         notes = [f"Not tried: {part}" for part in _NOT_TRIED]
         steps = Table(rows, f"Read from its log ({self.log.format})", notes)
         verdict = "works" if self.works else "DOES NOT WORK"
@@ -138,7 +139,10 @@ def start_upstream(
     remedy = "" if is_pinned.verdict == "pass" else f". {is_pinned.remedy}"
     say(f"{checkout}: {is_pinned.value}{remedy}")
     versions = None if installed else pinned.versions
-    python = site_versions.install(versions, say) if versions else Path(sys.executable)
+    if versions:
+        python = site_versions.install(versions, say)
+    else:
+        python = Path(sys.executable)
     plan = make_plan(settings)
     spec = plan.phases[phase]
     num_ranks = _small_layout(spec).world_size
@@ -352,7 +356,10 @@ def _small_layout(spec: PhasePlan) -> SmallLayout:
 def _small_values(spec: PhasePlan) -> dict[str, SmallValue]:
     """Return the options that have other values here, by their names without dashes."""
     layout = _small_layout(spec)
-    chunks = min(2, spec.parallel.virtual_pipeline) if layout.pipeline > 1 else 1
+    if layout.pipeline > 1:
+        chunks = min(2, spec.parallel.virtual_pipeline)
+    else:
+        chunks = 1
     micro_batch = min(2, spec.batch.micro)
     global_batch = 2 * micro_batch * layout.data
     samples = STEPS * global_batch
@@ -449,7 +456,10 @@ def _small_deepspeed_config(job: SmallJob, name: str) -> str:
 
 def _start_script(job: SmallJob) -> str:
     """Return upstream.sh, which makes the folders and files of the job and starts its ranks."""
-    folders = [path for name in _FOLDER_OPTIONS for path in job.values.get(name, [])]
+    folders = []
+    for name in _FOLDER_OPTIONS:
+        for path in job.values.get(name, []):
+            folders.append(path)
     tokenizer_files = [path for name in _TOKENIZER_OPTIONS for path in job.values.get(name, [])]
     upstream_package = PACKAGE / "runbook" / "training" / "upstream"
     return fill(
