@@ -1,6 +1,6 @@
 """`runbook init`, `adopt`, `lab`, `check`, `plan`, `rehearse`, `why`, `render`, `doctor`, `drill`.
 
-Before a job.
+These commands come before a job.
 """
 
 import json

@@ -1,6 +1,6 @@
 """`runbook logs`, `explain`, `report`, `note`, `verify`, `compare`.
 
-What runs left behind, and logs of any program.
+These commands show what runs left behind, and logs of any program.
 """
 
 import json

@@ -1,6 +1,6 @@
 """`runbook run`, `status`, `cancel`, `sample`, `export`, `import`.
 
-Work on a run's folder, and its weights.
+These commands work on a run's folder and its weights.
 """
 
 import json

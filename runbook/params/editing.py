@@ -1,6 +1,4 @@
-"""A run file with other values.
-
-Its comments, its order and the values that stay are kept as they are written.
+"""Edits of a run file that keep its comments, its order and the values that stay.
 
 edited_text(text, where, values) -> str
 """

@@ -1,7 +1,4 @@
-"""Problems of a parameter file.
-
-Values that cannot be used, blanks, secrets, and what YAML 1.1 reads differently.
-"""
+"""Problems of a parameter file: unusable values, blanks, secrets, and differences in YAML 1.1."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,6 @@
-"""Settings of a run.
+"""Settings of a run: its values with their origins, its site, its model and its datasets.
 
-They are its values with their origins, its site, its model and its datasets, and what the site
-still requires.
+They also say what the site still requires.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,5 +1,4 @@
-"""The file plan.json.
+"""The file plan.json: its types, its reader, and the identity of a training.
 
-This package has its types, its reader, the identity of a training, and the formulas that the
-planner and the trainer share.
+The formulas that the planner and the trainer share are here too.
 """

@@ -1,6 +1,6 @@
 """Commands of run files that the person at this machine allowed.
 
-One a line, in a file that no run file can name.
+They stand in a file, one a line, that no run file can name.
 
 A run file may come from anybody, and `training.alarm_command` in it is started on the training's
 node with the rights of whoever trains. It is started only if the very same text stands in this

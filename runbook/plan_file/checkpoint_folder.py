@@ -1,6 +1,6 @@
-"""Names of checkpoints on disk.
+"""Names of checkpoints on disk, for the trainer and for whoever watches it.
 
-The only place that makes or reads them, for the trainer and for whoever watches it.
+No other module makes or reads these names.
 
     checkpoints/
       iter_0000050/                            whole: renamed after its metadata.json was written

@@ -1,6 +1,6 @@
 """Checksums of the cached order of the text.
 
-`checksums.json` next to the files, read by the trainer and by `verify`.
+The file `checksums.json` lies next to the files. The trainer and `verify` read it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""JSON of frozen dataclasses.
+"""JSON of frozen dataclasses, written with computed values and read strictly.
 
-Written with their computed values, read strictly, every problem found in one go.
+A reader reports every problem of a file at once.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
-"""How many checkpoints are on the disk at once.
+"""Number of checkpoints that are on the disk at once.
 
-The newest, those that are kept for ever, the one being written.
+They are the newest ones, those that are kept for ever, and the one being written.
 """
 
 import math

@@ -1,6 +1,6 @@
 """What a rehearsal counted of one rank.
 
-The trainer writes it, the planner prices the work, people read the rest.
+The trainer writes it, the planner prices the work, and people read the rest.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
-"""Nodes that were found bad, by site.
+"""Nodes that were found bad, by site, with the evidence.
 
-With the evidence, until they are forgiven or the entry expires.
+An entry holds until the node is forgiven or the entry expires.
 """
 
 import time

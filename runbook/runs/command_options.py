@@ -1,7 +1,4 @@
-"""Options that several commands share, with what their values stand for.
-
-A run's folder, a phase.
-"""
+"""Options that several commands share: a run's folder, a phase."""
 
 import math
 from collections.abc import Callable

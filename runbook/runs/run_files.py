@@ -1,7 +1,4 @@
-"""The files of a run's folder.
-
-They are run.yaml, overrides.yaml, plan.json, and the fingerprints and done-marks of steps.
-"""
+"""Files of a run's folder: run.yaml, overrides.yaml, plan.json, and the steps' done-marks."""
 
 import hashlib
 import json

@@ -1,6 +1,6 @@
-"""The name of a run's folder, where a command takes the name of a run.
+"""Names of runs' folders, which commands take like names of runs.
 
-`local--quick` for `local --as quick`.
+`local--quick` is the folder of `local --as quick`.
 """
 
 import re

@@ -1,7 +1,4 @@
-"""Cuts of a huge document for a tokenizer.
-
-A cut is exact if the ids of the pieces are those of the whole document.
-"""
+"""Cuts of a huge document that leave the ids of the whole document."""
 
 import json
 import re

@@ -1,6 +1,6 @@
 """Tokenizers: GPT-2 from the shipped files, any tokenizer.json, SentencePiece.
 
-A fast encoder and its judge.
+Each is a fast encoder and its judge.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Losses of several runs in one picture.
-
-The page follows a run that still trains by a file of its own.
-"""
+"""Losses of several runs in one picture, also of a run that still trains."""
 
 import json
 import math

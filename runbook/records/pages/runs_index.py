@@ -1,7 +1,4 @@
-"""The page of all runs.
-
-A table, their losses over each other, and the values in which they differ.
-"""
+"""The page of all runs: a table, their losses in one picture, and the values that differ."""
 
 import json
 from collections.abc import Sequence

@@ -1,7 +1,4 @@
-"""A line of a job's log.
-
-The text without the prefixes that launchers add, and the rank and host they name.
-"""
+"""Lines of a job's log, without launchers' prefixes, with the rank and host they name."""
 
 import re
 from dataclasses import dataclass

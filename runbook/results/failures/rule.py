@@ -1,7 +1,4 @@
-"""The types of the failure table.
-
-A kind of failure, and a rule that recognizes it by a line of a log.
-"""
+"""Types of the failure table: a kind of failure, and a rule that finds it in a line."""
 
 import re
 from dataclasses import dataclass, field

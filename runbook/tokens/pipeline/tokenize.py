@@ -1,7 +1,4 @@
-"""Text to .bin/.idx in one go.
-
-Plan the shards, make what is missing, index, verify, write the manifest.
-"""
+"""Text to .bin/.idx: plan shards, make what is missing, index, verify, write the manifest."""
 
 import contextlib
 import hashlib

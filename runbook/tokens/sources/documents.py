@@ -1,6 +1,6 @@
-"""Documents from blocks of lines.
+"""Documents from blocks of lines, parsed in one call or line by line.
 
-Parsed in one call, or line by line with reasons for bad records.
+Line by line, each bad record comes with its reason.
 """
 
 import contextlib

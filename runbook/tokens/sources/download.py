@@ -1,6 +1,6 @@
 """Download of a dataset: parallel, resumed by Range, retried with back-off, checked.
 
-Over HTTP, or from S3 by s5cmd.
+It goes over HTTP, or from S3 by s5cmd.
 
 requests moves the bytes: redirects, proxies, TLS, tokens kept from other hosts. Retries are ours,
 because urllib3's do not resume a file that was cut, and do not stop all threads when a server

@@ -1,7 +1,4 @@
-"""Input files.
-
-This module says which files are read and how they are cut into shards, and reads their text as
-blocks of whole lines.
+"""Input files: which are read, how they are cut into shards, their text in blocks of lines.
 
 Plain, zstd, gzip or xz; every kind of damage is noticed.
 """

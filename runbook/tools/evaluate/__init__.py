@@ -1,4 +1,4 @@
 """Tasks of lm-evaluation-harness over a run's weights.
 
-`runbook evaluate RUN --tasks A,B`, the extra `evaluation`.
+The command is `runbook evaluate RUN --tasks A,B`; it needs the extra `evaluation`.
 """

@@ -1,6 +1,6 @@
 """Exports of a log: CSV, JSON, Parquet, TensorBoard, MLflow, trackio.
 
-Of a run's training: MLPerf log lines.
+Of a run's training also MLPerf log lines.
 """
 
 import csv

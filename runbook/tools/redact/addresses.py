@@ -1,7 +1,4 @@
-"""Addresses and hosts in a text, known by their shape.
-
-Which are public, and which name somebody's machine.
-"""
+"""Addresses and hosts in a text: which are public, and which name somebody's machine."""
 
 import ipaddress
 import re

@@ -1,6 +1,4 @@
-"""Why a training is slower than expected.
-
-The gap between the expected and the reached step time, in parts.
+"""Explanation of a slow training: the gap between expected and reached step time, in parts.
 
 Times are those of one step with the run's own operations. So a figure of another batch or another
 model can be compared with it.

@@ -1,7 +1,4 @@
-"""Facts about a training that a text states.
-
-A log, a command line, a YAML file, a question, or --set.
-"""
+"""Facts about a training that a log, a command line, a YAML file, a question or --set states."""
 
 import re
 from collections.abc import Mapping, Sequence

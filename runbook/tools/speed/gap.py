@@ -1,7 +1,4 @@
-"""Why a training is slower than expected.
-
-The gap of a log or of a run, as a table and a picture.
-"""
+"""The gap of a log or of a run, as a table and a picture."""
 
 from collections.abc import Sequence
 from itertools import accumulate

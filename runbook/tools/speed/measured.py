@@ -1,7 +1,4 @@
-"""Time that the steps of a log lose.
-
-Warm-up, saves, slow steps, restarts, waiting for data, stragglers.
-"""
+"""Time that the steps of a log lose: warm-up, saves, slow steps, restarts, data, stragglers."""
 
 import re
 import statistics

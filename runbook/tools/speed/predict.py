@@ -1,6 +1,6 @@
 """Speed of a training that somebody describes in a table.
 
-Shape, layout and the rest filled in by stated rules.
+Stated rules fill in the shape, the layout and the rest.
 """
 
 import math

@@ -1,7 +1,4 @@
-"""Failures of software.
-
-Extensions do not build, libraries do not fit, modules are missing, compile caches are broken.
-"""
+"""Failures of software: broken builds, libraries, modules and compile caches."""
 
 from runbook.results.failures.kinds import ABI, BUILD, COMPILE_CACHE, MODULE, STALE_LOCK, STORAGE
 from runbook.results.failures.rule import NextStep, Rule
