@@ -9,16 +9,16 @@ from readability import python_files, total
 
 REPOSITORY = Path(__file__).parents[1]
 LIMITS = {
-    "tokens per line": 5.95,
+    "tokens per line": 5.85,
     "statements per 100 code lines": 70.0,
     "tuple assignments per 1000 statements": 2.0,
-    "conditional expressions per 1000 statements": 32.0,
+    "conditional expressions per 1000 statements": 28.5,
     "nested conditional expressions": 0,
-    "comprehensions per 1000 statements": 50.5,
-    "walrus per 1000 statements": 4.2,
-    "lines over 100 columns, %": 2.8,
-    "functions of complexity over 12, %": 2.0,
-    "vague names, %": 3.9,
+    "comprehensions per 1000 statements": 48.5,
+    "walrus per 1000 statements": 3.2,
+    "lines over 100 columns, %": 2.0,
+    "functions of complexity over 12, %": 1.7,
+    "vague names, %": 2.6,
     "fmt: skip": 0,
 }
 """The goals, in this order: 5.2, 70, 3, 20, 0, 35, 2, 0.5, 1, 0.5, 5."""
