@@ -482,11 +482,13 @@ def drill(
 ) -> int:
     """Break a small training on this machine on purpose, and see that it ends as it should; no NAME: all twenty.
 
-    NAME is a drill's name, its number or its words. It works in a temporary folder on two to four processes without a
-    GPU, needs the train extra, and leaves no process behind. Exit code 1 if a drill fails.
+    NAME is a drill's name, its number or its words. It works in a temporary folder on two to four
+    processes without a GPU, needs the train extra, and leaves no process behind. Exit code 1 if a
+    drill fails.
 
-    With --campaign NAME is a run: a month of faults at a published rate, on a simulated clock, against the watchdog's
-    limits, the rules for restarts and the save interval of that run, and what spare nodes or other intervals would buy.
+    With --campaign NAME is a run: a month of faults at a published rate, on a simulated clock,
+    against the watchdog's limits, the rules for restarts and the save interval of that run, and
+    what spare nodes or other intervals would buy.
     """
     if campaign_time:
         settings = _campaign_settings(names, set_words)
