@@ -199,7 +199,7 @@ def measure(ending: DrillEnding, killer: Killer, steps: int, calm: Sequence[Wall
         MeasuredValue(f"goodput {goodput:.1%}:", 100 * goodput / ideal, *GOODPUT_BAND, of_ideal)
     )
     ending.figures.append(MeasuredValue("planned restart", costs.restart_seconds, 0.5, 1.2, "s"))
-    noticed = seen[len(seen) // 2] if seen else 0.0
+    noticed = delays[len(delays) // 2] if delays else 0.0
     simulated = simulated_goodput(killer, costs, calm[0], noticed)
     points = 100 * (simulated - goodput)
     ending.figures.append(
