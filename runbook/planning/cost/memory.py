@@ -46,13 +46,13 @@ class StageMemory:
     attention_scores: int
     logits: int
     buffers: int = 0
-    """What the engine keeps beside its states: DeepSpeed's buckets, Megatron-LM's gradients under fp16 once more."""
+    """What the engine keeps beside its states: DeepSpeed's buckets, weights that ZeRO 3 gathered."""
     host: int = 0
     """In the node's main memory, for each device: the optimizer's states where they are offloaded."""
     passing: int = 0
     """Gradients on their way through a layer, beyond the room of the logits, on a GPU."""
     optimizer_moment: int = 0
-    """What the optimizer's step takes for a moment, once activations are gone; known for a CPU and of DeepSpeed."""
+    """What the optimizer's step takes for a moment, once activations are gone: gradients in fp32; more on a CPU."""
 
     @property
     def states(self) -> int:
@@ -107,6 +107,11 @@ LOSS_BLOCK_BYTES = 2**28
 """Float32 numbers that our cross entropy has on a GPU at once (training/engines/kernels.py)."""
 
 
+CROSS_ENTROPY_BYTES = 4
+"""Of each logit in fp32, which Megatron's loss makes of those in 16 bits and keeps for backward, beside them
+(vocab_parallel_cross_entropy of megatron-core). Its fused loss keeps them twice, and is not asked for by our scripts."""
+
+
 LIVE_PARAMETERS = 10**9
 """Weights that DeepSpeed's ZeRO 3 keeps gathered at once, by its own default."""
 
@@ -147,13 +152,14 @@ def stage_memory(choice: Choice, stage: int) -> StageMemory:
     ).total
     states, host_bytes = _states_with_offload(choice)
     activations, attention_scores = _kept_activations(choice, stage)
+    passing_optimizer = _main_gradients(choice)
     # Transformer Engine keeps each weight twice more in 8 bits, the second time transposed.
     fp8_weights = 2 if choice.training.fp8 != "none" else 0
     stored = StageMemory(
         stage=stage,
         weights=round(parameters * (states.weights + fp8_weights)),
         gradients=round(parameters * states.gradients),
-        optimizer=round(parameters * states.optimizer),
+        optimizer=round(parameters * (states.optimizer - passing_optimizer)),
         activations=round(activations),
         attention_scores=round(attention_scores),
         logits=0,
@@ -266,7 +272,9 @@ def _logits(choice: Choice) -> float:
     if choice.own_trainer and not choice.deepspeed:
         logits = tokens * shape.padded_vocabulary / choice.tensor
         return width * logits + min(4 * logits, LOSS_BLOCK_BYTES)
-    return 2 * width * tokens * (shape.hidden + shape.padded_vocabulary) / choice.tensor
+    hidden_bytes = 2 * width * shape.hidden
+    logit_bytes = 2 * width if choice.own_trainer else width + CROSS_ENTROPY_BYTES
+    return tokens * (hidden_bytes + logit_bytes * shape.padded_vocabulary) / choice.tensor
 
 
 def _passing_gradients(choice: Choice) -> float:
@@ -296,13 +304,27 @@ def _engine_buffers(choice: Choice, parameters: int) -> int:
         return width * bucket_elements(model, choice.tensor)
     if choice.deepspeed and choice.training.precision != "fp32":
         return width * min(parameters, LIVE_PARAMETERS) if choice.zero_stage == 3 else 0
-    if choice.training.precision == "fp16" and choice.zero_stage == 0:
-        return width * parameters
     return 0
+
+
+def _main_gradients(choice: Choice) -> float:
+    """Return the bytes a parameter of Megatron's gradients in fp32 under fp16, which are gone before the next forward.
+
+    megatron-core makes them of the fp16 ones as a step ends (`_copy_model_grads_to_main_grads`), and `zero_grad` frees
+    them. Megatron-LM 2.x kept them.
+    """
+    if choice.own_trainer or choice.deepspeed or choice.on_cpu:
+        return 0.0
+    if choice.training.precision != "fp16":
+        return 0.0
+    replicas = choice.data * choice.context
+    return 4 / (replicas if choice.zero_stage else 1)
 
 
 def _optimizer_moment(choice: Choice, parameters: int) -> int:
     """Return the bytes that the optimizer's step takes for a moment, on a GPU."""
+    if main_gradients := _main_gradients(choice):
+        return round(main_gradients * parameters)
     if choice.own_trainer or not choice.deepspeed or choice.training.precision == "fp32":
         return 0
     replicas = choice.data * choice.context
