@@ -9,7 +9,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 
 from pydantic import ConfigDict, TypeAdapter
@@ -19,6 +18,7 @@ from runbook.core.files import read_json_record, write_text
 from runbook.core.locks import hold_file
 from runbook.core.processes import Identity, boot_id, uptime_seconds
 from runbook.plan_file.errors import STOPPED
+from runbook.plan_file.job_ends import JobState as JobState
 
 
 class _File:
@@ -49,6 +49,12 @@ class JobFolder:
     started = _File("started")  # once: which process on which machine it is
     heartbeat = _File("heartbeat")  # every few seconds: clock, seconds since the machine's start
     hostfile = _File("hostfile")  # in a queue: the hosts it was given, one a line
+    chain = _File(
+        "chain"
+    )  # written by whoever submits: the ids of the queue's jobs that share this folder, one a line
+    decision = _File(
+        "decision"
+    )  # by a job of a chain or with spare nodes: what follows its newest attempt; see next_job
     rank_0 = _File("rank-0")  # in a queue, by rank 0 when its program has ended: the exit code
     rank_signal = _File(
         "rank-signal"
@@ -76,20 +82,6 @@ class JobFolder:
     def was_submitted(self) -> bool:
         """Whether a job was ever submitted from here, by us or by hand."""
         return self.record.exists() or self.started.exists()
-
-
-class JobState(StrEnum):
-    """Where a job stands; what cannot be known is UNKNOWN and never guessed."""
-
-    PENDING = "pending"
-    RUNNING = "running"
-    DONE = "done"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    TIMEOUT = "timeout"
-    STOPPED = "stopped"  # saved and ended with exit code 75: a new job goes on from there
-    LOST = "lost"  # the machine was rebooted, or the job vanished without an exit code
-    UNKNOWN = "unknown"
 
 
 ACTIVE = frozenset({JobState.PENDING, JobState.RUNNING})
@@ -390,6 +382,15 @@ class Scheduler(ABC):
                     "write to the same files. Wait for it, or end it with `runbook cancel`."
                 )
         return statuses
+
+    def queue_followers(self, folder: JobFolder, count: int) -> list[str]:
+        """Queue more jobs from a folder, each to begin when the one before has ended; return their ids.
+
+        Raise `JobError` where the scheduler cannot, or where the queue refuses one.
+        """
+        raise JobError(
+            f"jobs.training.chain: this machine has no queue in which {count + 1} jobs could wait. Set it to 1."
+        )
 
     def request_stop(self, folder: JobFolder) -> None:
         """Ask the training processes, not the script around them, to save and stop."""

@@ -199,12 +199,14 @@ class Pbs(Queue):
         return [_limits(name, values) for name, values in parse_entries(text, "Queue")]
 
     def submission(
-        self, token: str, after: Sequence[str]
+        self, token: str, after: Sequence[str], follows: str = ""
     ) -> tuple[list[str], dict[str, str | None]]:
         """Return the `qsub` command, with the mark in the job's environment."""
         argv = ["qsub", "-v", f"{TOKEN_VARIABLE}={token}"]
         if after:
             argv += ["-W", f"depend=afterok:{':'.join(after)}"]
+        if follows:
+            argv += ["-W", f"depend=afterany:{follows}"]
         return argv, {HOLDER_VARIABLE: None}
 
     def find(self, folder: JobFolder, token: str) -> str | None:

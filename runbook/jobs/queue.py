@@ -17,6 +17,9 @@ from runbook.jobs.job_folder import ACTIVE, JobFolder, JobRecord, JobState, JobS
 from runbook.jobs.job_request import QueueLimits
 from runbook.plan_file.errors import STOPPED
 
+GO_ON = "go on"
+"""First line of a job's decision after which the next job of its chain trains."""
+
 SUBMIT_SECONDS = 60.0
 """A submission takes no longer."""
 
@@ -99,13 +102,14 @@ class Queue(ABC):
             text = "; ".join(problems)
             raise JobError(f"Nothing was submitted: {text}. Change jobs.<phase> in the run file.")
 
-    def submit(self, folder: JobFolder, token: str, after: Sequence[str]) -> str:
+    def submit(self, folder: JobFolder, token: str, after: Sequence[str], follows: str = "") -> str:
         """Submit job.sh, marked with the token, and return the queue's id.
 
-        The job starts when the jobs `after` are done. Raise `LostAnswerError` where it is not known
-        whether the queue took the job, `JobError` where it refused it.
+        The job starts when the jobs `after` are done, or when the job `follows` has ended
+        somehow. Raise `LostAnswerError` where it is not known whether the queue took the job,
+        `JobError` where it refused it.
         """
-        argv, env = self.submission(token, after)
+        argv, env = self.submission(token, after, follows)
         try:
             argv = [*argv, folder.script.name]
             answer = shell.run(argv, cwd=folder.path, env=env, timeout=SUBMIT_SECONDS, check=False)
@@ -178,7 +182,7 @@ class Queue(ABC):
 
     @abstractmethod
     def submission(
-        self, token: str, after: Sequence[str]
+        self, token: str, after: Sequence[str], follows: str = ""
     ) -> tuple[list[str], dict[str, str | None]]:
         """The command to which job.sh is given, and changes to our environment for it."""
 
@@ -282,6 +286,11 @@ class QueueScheduler(Scheduler):
             return self._status(folder, "", JobState.UNKNOWN, str(silent))
         if not number:
             return self._status_without_id(folder)
+        status = self._status_of_newest(folder, number)
+        return self._waiting_follower(folder, status) or status if status.final else status
+
+    def _status_of_newest(self, folder: JobFolder, number: str) -> JobStatus:
+        """Return the status of the job that began last in a folder, or of the first where none began."""
         end = job_request.array_end(folder, self._id(number))
         if end:
             return self._unless_requeued(folder, number, end)
@@ -290,6 +299,38 @@ class QueueScheduler(Scheduler):
             return status
         # It may have ended while we asked: its own exit code counts more.
         return job_request.array_end(folder, self._id(number)) or status
+
+    def queue_followers(self, folder: JobFolder, count: int) -> list[str]:
+        """Queue more jobs of a chain; each writes its id into the folder's `chain` at once."""
+        record = job_folder.read_record(folder)
+        if record is None or not record.queue_id:
+            raise JobError(f"{folder.path} has no job that others could follow: submit it first.")
+        numbers = [record.queue_id]
+        self._write_chain(folder, numbers)
+        for place in range(2, count + 2):
+            number = self.queue.submit(folder, f"{record.token}-{place}", [], numbers[-1])
+            numbers.append(number)
+            self._write_chain(folder, numbers)
+        return [self._id(number) for number in numbers[1:]]
+
+    def _write_chain(self, folder: JobFolder, numbers: Sequence[str]) -> None:
+        ids = "".join(f"{self._id(number)}\n" for number in numbers)
+        write_text(folder.chain, ids, error=JobError)
+
+    def _waiting_follower(self, folder: JobFolder, status: JobStatus) -> JobStatus | None:
+        """Return the status of the chain's next job where it will go on after one that has ended; None otherwise."""
+        followers = _followers(folder)
+        if not followers or not _chain_goes_on(folder, status):
+            return None
+        number = followers[0].partition("-")[2]
+        try:
+            job = self._ask(number)
+        except JobError:
+            return None
+        if job is None or job.state not in ACTIVE:
+            return None
+        reason = f"{followers[0]}, the next of the chain, is {job.word} after: {status.reason}"
+        return self._status(folder, number, JobState.PENDING, reason)
 
     def _status_without_id(self, folder: JobFolder) -> JobStatus:
         record = job_folder.read_record(folder)
@@ -314,6 +355,8 @@ class QueueScheduler(Scheduler):
                 f"{folder.path}: {status.reason}. There is no job id that could be cancelled."
             )
         folder.cancelled.touch()
+        for follower in _followers(folder):
+            self.queue.end(follower.partition("-")[2])
 
         def ended() -> bool:
             return job_request.array_end(folder, "") is not None
@@ -409,9 +452,11 @@ class QueueScheduler(Scheduler):
     def _number(self, folder: JobFolder) -> str:
         """Return the queue's id of the folder's job; empty where the queue does not have it."""
         record = job_folder.read_record(folder)
+        start = job_folder.read_started(folder)
+        if start and start.job_id in _chain(folder)[1:]:
+            return start.job_id.partition("-")[2]
         if record and record.queue_id:
             return record.queue_id
-        start = job_folder.read_started(folder)
         if start:
             return start.job_id.partition("-")[2]
         if record is None:
@@ -502,6 +547,30 @@ class QueueScheduler(Scheduler):
 
     def _status(self, folder: JobFolder, number: str, state: JobState, reason: str) -> JobStatus:
         return job_folder.status_by_files(folder, self._id(number) if number else "", state, reason)
+
+
+def _chain(folder: JobFolder) -> list[str]:
+    """Return the ids of the jobs that share a folder, in their order. Empty where there is no chain."""
+    return job_folder.read_text(folder.chain).split()
+
+
+def _followers(folder: JobFolder) -> list[str]:
+    """Return the ids of the jobs of a chain that come after the one that began last."""
+    chain = _chain(folder)
+    start = job_folder.read_started(folder)
+    if start is None or start.job_id not in chain:
+        return chain[1:]
+    return chain[chain.index(start.job_id) + 1 :]
+
+
+def _chain_goes_on(folder: JobFolder, status: JobStatus) -> bool:
+    """Return whether the next job of a chain trains. The job's script has the same rule in chain.sh.j2."""
+    if folder.cancelled.exists() or folder.stop_requested.exists():
+        return False
+    decision = job_folder.read_text(folder.decision)
+    if decision:
+        return decision.startswith(f"{GO_ON}\n")
+    return status.exit_code in (None, STOPPED)
 
 
 def _unfinished_elements(folder: JobFolder) -> list[str]:

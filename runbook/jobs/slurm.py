@@ -194,7 +194,7 @@ class Slurm(Queue):
         return [_partition(line) for line in lines if line.startswith("PartitionName=")]
 
     def submission(
-        self, token: str, after: Sequence[str]
+        self, token: str, after: Sequence[str], follows: str = ""
     ) -> tuple[list[str], dict[str, str | None]]:
         """Return the `sbatch` command, and the variables it must not inherit.
 
@@ -204,11 +204,13 @@ class Slurm(Queue):
         argv = ["sbatch", "--parsable", f"--comment={token}"]
         if after:
             argv += [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"]
+        if follows:
+            argv.append(f"--dependency=afterany:{follows}")
         slurm_variables = (name for name in os.environ if name.startswith("SLURM_"))
         removed = [HOLDER_VARIABLE, *slurm_variables]
         return argv, {name: None for name in removed if name != "SLURM_CONF"}
 
-    def submit(self, folder: JobFolder, token: str, after: Sequence[str]) -> str:
+    def submit(self, folder: JobFolder, token: str, after: Sequence[str], follows: str = "") -> str:
         """Submit job.sh from the job's folder by sbatch.
 
         A job that could never start is cancelled at once.
@@ -216,7 +218,7 @@ class Slurm(Queue):
         A partition's limits on time, nodes and accounts do not stop sbatch: the job would wait for
         ever.
         """
-        number = super().submit(folder, token, after)
+        number = super().submit(folder, token, after, follows)
         try:
             job = self.ask(number)
         except QueueSilentError:

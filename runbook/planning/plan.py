@@ -46,6 +46,7 @@ from runbook.planning.token_files import (
     plan_data,
     text_on_site,
 )
+from runbook.planning.unattended import check_unattended
 
 SCHEMA = 1
 
@@ -189,6 +190,7 @@ def make_plan(
     checkpoints = sum(store.disk_bytes for store in plan.checkpoint.values())
     costs = PlannedCosts(plan.checkpoint[FULL], plan.time[FULL], plan.endurance)
     checks += advise(full, costs)
+    checks += check_unattended(settings, plan.endurance)
     wants = {"checkpoints": checkpoints, "data": data.estimated_bytes}
     checks += check_volumes(settings, wants, text_on_site(settings))
     raise_if_failed(checks)

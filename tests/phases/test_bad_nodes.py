@@ -11,7 +11,7 @@ from toy_run import PROJECT
 
 from runbook import params
 from runbook.jobs.render.launch_commands import slurm_directives
-from runbook.phases.job_control.job_rules import _blamed_nodes, slow_nodes
+from runbook.phases.job_control.job_rules import blamed_nodes, slow_nodes
 from runbook.phases.p01_environment.preflight.job_answers import JobAnswers
 from runbook.phases.p01_environment.preflight.ladder import (
     PreflightResult,
@@ -83,8 +83,8 @@ def test_a_failure_that_another_node_would_not_have_names_the_node_of_its_line()
     lines = ["n7: NVRM: Xid (PCI:0000:4e:00): 79, GPU has fallen off the bus."]
     cause = find_cause(find_failures(lines))
     assert cause is not None and cause.host == "n7"
-    assert _blamed_nodes(cause, ["n6", "n7"]) == ("n7",)
-    assert _blamed_nodes(cause, ["n1", "n2"]) == (), "a host that is no node of the job"
+    assert blamed_nodes(cause, ["n6", "n7"]) == ("n7",)
+    assert blamed_nodes(cause, ["n1", "n2"]) == (), "a host that is no node of the job"
 
 
 def test_a_slow_rank_names_its_node():

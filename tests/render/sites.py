@@ -36,6 +36,14 @@ OF_EACH_FRAMEWORK = {
 """By framework, one run that trains with it."""
 
 
+UNATTENDED = {
+    "own-trainer-slurm": ("azure-175b", "training.framework=runbook"),
+    "megatron-lm-slurm": ("azure-175b",),
+    "megatron-deepspeed-pbs": ("polaris-25b",),
+}
+"""By the name of a golden file, the run and the words of --set of a job in a chain and with spare nodes."""
+
+
 def settings_of(name, *words):
     """A run's settings, with required values marked."""
     return with_placeholders(params.load(name, set_words=words, project=PROJECT))
@@ -89,3 +97,15 @@ def facts(repository, commit):
     return next(
         entry for entry in found if (entry["repository"], entry["commit"]) == (repository, commit)
     )
+
+
+def unattended_job(name):
+    """The job of a training in a chain and with spare nodes."""
+    run, *words = UNATTENDED[name]
+    unattended = ("jobs.training.chain=3", "jobs.training.spares=2")
+    return rendered(run, "04-training", *words, *unattended)[2]
+
+
+def unattended_file(name):
+    """The golden file of its script."""
+    return GOLDEN / "unattended" / f"{name}.sh"

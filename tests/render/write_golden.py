@@ -11,11 +11,14 @@ from tests.render.sites import (
     PACKAGE,
     PHASES,
     RUNS,
+    UNATTENDED,
     data_jobs,
     length_arguments,
     length_file,
     rendered,
     texts,
+    unattended_file,
+    unattended_job,
 )
 
 
@@ -27,6 +30,10 @@ def main():
             path = length_file(framework, unit)
             path.parent.mkdir(exist_ok=True)
             path.write_text(json.dumps(arguments, indent=2) + "\n", encoding="utf-8")
+    for name in UNATTENDED:
+        path = unattended_file(name)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(unattended_job(name).script, encoding="utf-8")
     for run in RUNS:
         for phase in PHASES:
             settings, _, job = rendered(run, phase)

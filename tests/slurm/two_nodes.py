@@ -78,8 +78,9 @@ def what_is_missing() -> str:
 class Cluster:
     """The tests' Slurm; see cluster.sh."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, nodes: int = 2) -> None:
         self.folder = folder
+        self.nodes = nodes
         folder.mkdir(parents=True, exist_ok=True)
         stub = folder / "stub.so"
         subprocess.run(
@@ -97,6 +98,7 @@ class Cluster:
             "SLURM_CONF": str(folder / "slurm.conf"),
             "CLUSTER_DIR": str(folder),
             "CLUSTER_OWNER": str(os.getpid()),
+            "CLUSTER_NODES": str(nodes),
             "CLUSTER_CONF": PARTITIONS,
             "CLUSTER_PLUGSTACK": f"required {stub} {IMAGE} cleanup=1",
         }
@@ -121,10 +123,11 @@ class Cluster:
         return done.stdout
 
     def wait_idle(self) -> None:
-        """Until both nodes can take a job again."""
+        """Until all nodes can take a job again."""
+        all_idle = ["idle"] * self.nodes
         wait_until(
-            lambda: self.ask("sinfo", "-h", "-N", "-p", "main", "-o", "%t").split() == ["idle"] * 2,
-            "two idle nodes",
+            lambda: self.ask("sinfo", "-h", "-N", "-p", "main", "-o", "%t").split() == all_idle,
+            "idle nodes",
             120,
         )
 

@@ -24,7 +24,8 @@ def training_command(
 ) -> str:
     """Return everything between the job's script and rank.sh, on all its nodes.
 
-    Each option has a line of its own, with its value.
+    Each option has a line of its own, with its value. A job with spare nodes chooses its nodes when
+    it runs.
     """
     site = settings.site
     inner = [*_inside(settings, mounts), *_starter(settings, job), RANK_SCRIPT]
@@ -36,6 +37,8 @@ def training_command(
             "not have. Set the site's launcher to mpiexec."
         )
     step = _srun(settings, job, job.tasks_per_node)
+    if job.spares:
+        step.append('--nodelist="$step_nodes"')
     container = _pyxis(settings, variables, mounts)
     return _LINE_END.join([*step, *container, *inner])
 
@@ -46,6 +49,28 @@ def single_command(settings: Settings, argv: Sequence[str], mounts: Sequence[str
     pyxis = _pyxis(settings, ["PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERED"], mounts)
     program = " ".join(map(quote, argv))
     return _LINE_END.join([*step, *pyxis, *_inside(settings, mounts), program])
+
+
+def one_process_command(settings: Settings, argv: Sequence[str], mounts: Sequence[str]) -> str:
+    """Return the command of one process on the first node of a job, in the container of the training."""
+    program = " ".join(map(quote, argv))
+    if settings.site.container.kind != "pyxis":
+        return _LINE_END.join([*_inside(settings, mounts), program])
+    pyxis = _pyxis(settings, ["PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERED"], mounts)
+    starter = 'srun --overlap --nodes=1 --ntasks=1 --nodelist="${SLURMD_NODENAME:-$host}"'
+    return _LINE_END.join([starter, *pyxis, program])
+
+
+PROBE_SECONDS = 30
+"""Time in which a node must start one process. Slurm's own time-outs for a node without power: 10 s."""
+
+
+def probe_command(settings: Settings) -> str:
+    """Return the command that succeeds where the node `$node` of a job starts a process."""
+    if settings.site.scheduler == "pbs":
+        return f'timeout {PROBE_SECONDS} mpiexec -n 1 --ppn 1 --hosts "$node" true'
+    where = '--nodes=1 --ntasks=1 --nodelist="$node"'
+    return f"timeout {PROBE_SECONDS} srun --overlap {where} true"
 
 
 RUNG_SCRIPT = 'bash "$job/rung.sh"'
@@ -264,6 +289,7 @@ def slurm_directives(
         "error": "err",
         "open-mode": "append",
         "requeue": True,
+        "no-kill": job.spares > 0,
         "array": _array_range(job),
         "signal": f"B:USR1@{WARNING_SECONDS}" if warn_after(job) else "",
     }

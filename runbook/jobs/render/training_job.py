@@ -13,6 +13,8 @@ from runbook.jobs.job_folder import JobFolder
 from runbook.jobs.render.launch_commands import (
     image_on_nodes,
     node_command,
+    one_process_command,
+    probe_command,
     queue_values,
     training_command,
     warn_after,
@@ -109,9 +111,17 @@ class QueuedTraining:
             deepspeed = PurePosixPath(self.deepspeed)
             folders.append(str(deepspeed.parent))
             copies.append((self.deepspeed, deepspeed.name))
+        with_spares = job.model_copy(update={"nodes": job.nodes + job.spares})
         return fill(
             "queue.sh.j2",
-            **queue_values(settings, spec.phase, job),
+            **queue_values(settings, spec.phase, with_spares),
+            nodes=job.nodes,
+            chain=job.chain,
+            spares=job.spares,
+            attempts=self.goes_on_by_itself,
+            events=quote(spec.log.events),
+            decide_command=self._decide_command(mounts) if self.goes_on_by_itself else "",
+            probe_command=probe_command(settings),
             phase=spec.phase,
             framework=self.framework,
             warn_after=0 if site.scheduler == "slurm" else warn_after(job),
@@ -123,10 +133,39 @@ class QueuedTraining:
             checkpoints=_words([spec.checkpoint.folder]),
             tracker=TRACKERS.get(self.framework, ""),
             copies=copies,
-            node_command=node_command(settings, job) if has_node_script else "",
+            node_command=node_command(settings, with_spares) if has_node_script else "",
             command=training_command(settings, job, self.variables(), mounts),
             grace_seconds=QUEUE_GRACE_SECONDS,
         )
+
+    @property
+    def goes_on_by_itself(self) -> bool:
+        """Whether the job decides what follows an attempt: in a chain, or with spare nodes."""
+        return self.job.chain > 1 or self.job.spares > 0
+
+    def _decide_command(self, mounts: Sequence[str]) -> str:
+        """Return the command that decides what follows an attempt, without what only the attempt knows."""
+        options = [
+            f"--run={self.settings.name}",
+            f"--phase={self.spec.phase}",
+            f"--restarts={self.job.restarts}",
+            f"--events={self.spec.log.events}",
+            f"--metrics={self.spec.log.metrics}",
+        ]
+        program = ["-m", "runbook.next_job", *options]
+        if self.framework == "runbook":
+            argv = [self.site.python or "python3", *program]
+            return one_process_command(self.settings, argv, mounts)
+        if self.framework not in TRACKERS:
+            raise JobError(
+                f"jobs.training.chain={self.job.chain}, spares={self.job.spares}: the progress of {self.framework} is not "
+                "known from its checkpoints, so that nothing could end a chain that makes none. Leave both out."
+            )
+        # The documents' programs have an image without our package: this machine's own Python reads their logs.
+        tracker = f"{self.spec.checkpoint.folder}/{TRACKERS[self.framework]}"
+        package = quote(f"PYTHONPATH={self.package}")
+        words = ["python3", *program, f"--tracker={tracker}"]
+        return " ".join(["env", package, *map(quote, words)])
 
     def variables(self) -> list[str]:
         """Return the names of the environment variables that the job sets for its ranks, sorted."""

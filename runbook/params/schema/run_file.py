@@ -450,6 +450,14 @@ class Job(Strict):
     """Jobs in a row that may end without a new step before a person is asked; one with a step
     resets the count.
     """
+    chain: Whole = 1
+    """Jobs queued at once, each to begin when the one before ends, so that nobody has to
+    resubmit; 1: no chain.
+    """
+    spares: WholeOrZero = 0
+    """Nodes asked for beyond `nodes`: after a failure one replaces a bad node, and training goes
+    on in the same job.
+    """
 
 
 class Jobs(Strict):

@@ -1,55 +1,42 @@
-"""Rules for a phase's job: when it may start, whether another follows, and which training that continues.
+"""Rules for a phase's job: when it may start, how it ended, and which training the next one continues.
 
-What follows a job, in this order: a finished one is done; one that a person ended stays ended; one that saved and
-stopped, or vanished, goes on; a failure that would repeat stops at once; the same failure twice at one step stops;
-everything else is started again while the budget of restarts without a new step lasts.
+What follows a job: `runbook.next_job`.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from runbook.core import processes
 from runbook.core.checks import judge
 from runbook.core.errors import JobError
-from runbook.core.files import iterate_lines, read_lines, write_text
+from runbook.core.files import read_lines, write_text
 from runbook.jobs import job_folder
-from runbook.jobs.job_end import FROM_OUTSIDE, MAY_PASS, WILL_REPEAT, EndCause, JobEnd, job_end
-from runbook.jobs.job_folder import JobFolder, JobState, JobStatus, log_tail
+from runbook.jobs.job_end import job_end
+from runbook.jobs.job_folder import JobFolder, JobStatus, log_tail
+from runbook.next_job import attempts
+from runbook.next_job.attempts import LOG_LINES, EndedJob, JobEvent
+from runbook.next_job.attempts import blamed_nodes as blamed_nodes
+from runbook.next_job.decisions import RECOVERY_SECONDS as RECOVERY_SECONDS
+from runbook.next_job.decisions import Action as Action
+from runbook.next_job.decisions import Attempt as Attempt
+from runbook.next_job.decisions import Decision as Decision
+from runbook.next_job.decisions import decide_restart as decide_restart
 from runbook.phases.open_phase import VERSIONS, OpenPhase, checksums_of_step, phase_fingerprint
 from runbook.plan_file.checkpoint_folder import METADATA, folder_name, saved_iterations
-from runbook.plan_file.errors import REFUSED, STOPPED
 from runbook.plan_file.identity import same_training
 from runbook.plan_file.json_records import as_json
 from runbook.plan_file.schema import PhasePlan, parse
 from runbook.planning import FULL, SMOKE, Check
-from runbook.results.failures import kinds
-from runbook.results.failures.finder import Failure, find_cause, find_failures
-from runbook.results.failures.rule import Level, NextStep
 from runbook.runs import run_files
 
-JobEvent = Mapping[str, Any]
-"""A line of the run's events.jsonl."""
 GATE = "smoke/gate.json"
 TOKENIZE = "02-data--tokenize"
 TOKENS = "token files"
-RECOVERY_SECONDS = 120.0
-"""Wait after a node was out of reach. A job submitted at once would get the same node, which Slurm takes out of service
-after SlurmdTimeout: 300 s by default, less than the waits of the default three restarts."""
-_CAUSE_OF = {cause.value: cause for cause in WILL_REPEAT} | {
-    kinds.DATA.name: EndCause.FILE_MISSING,
-    kinds.ABI.name: EndCause.MODULE_MISSING,
-    kinds.BUILD.name: EndCause.MODULE_MISSING,
-    kinds.UNREACHED.name: EndCause.NODE_UNREACHED,
-}
-"""The cause of each known failure about which a restart depends, by the failure's name."""
-ERROR_LINE = re.compile(r"(?:rank \d+: )?[A-Za-z_.]*(?:Error|Exception|Interrupt)\b")
 
 
 def apply_waiver(
@@ -130,233 +117,27 @@ def data_check(open_phase: OpenPhase, *, by_content: bool = True) -> Check:
     return judge(TOKENS, not fault, fault or f"{len(mark.outputs)} files", rule)
 
 
-class Action(StrEnum):
-    """What follows a job."""
-
-    DONE = "done"
-    GO_ON = "go on"
-    STOP = "stop"
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One job of a phase, ended."""
-
-    job: str
-    end: JobEnd
-    began_at: int | None
-    """The step after which it began; None: it did not come so far."""
-    reached: int
-    """The newest step of the training when it had ended."""
-    reason: str = ""
-    """The job's own sentence about its end. For people: nothing is decided by it."""
-    failure: str = ""
-    """Signature of the failure, equal when the same failure happens again. Empty: nothing failed."""
-    evidence: str = ""
-    remedy: str = ""
-    bad_nodes: tuple[str, ...] = ()
-    """Nodes that the failure is to be blamed on, where another node would not have it."""
-
-    @property
-    def failing_step(self) -> int | None:
-        """The step it was in when it ended."""
-        return None if self.began_at is None else max(self.began_at, self.reached) + 1
-
-    @property
-    def made_a_step(self) -> bool:
-        """Whether it came further than where it began."""
-        return self.began_at is not None and self.reached > self.began_at
-
-    def failed_like(self, other: Attempt) -> bool:
-        """Whether both failed alike at one step. What comes from outside is no sign of that: the budget bounds it."""
-        if self.end.cause is None or self.end.cause in FROM_OUTSIDE or self.failing_step is None:
-            return False
-        alike = self.end.cause is other.end.cause and self.failure == other.failure
-        return alike and self.failing_step == other.failing_step
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What follows, and why."""
-
-    action: Action
-    why: str
-    wait_seconds: float = 0.0
-    """Before the next job: how long the cluster is given to recover."""
-
-
-def decide_restart(attempts: Sequence[Attempt], budget: int) -> Decision:
-    """Decide what follows the last of these jobs.
-
-    `budget` is how many jobs in a row may end without a new step.
-
-    >>> stopped = Attempt("04-training", JobEnd(JobState.STOPPED, 75), began_at=0, reached=8)
-    >>> decide_restart([stopped], 3).action
-    <Action.GO_ON: 'go on'>
-    """
-    last = attempts[-1]
-    if last.end.state is JobState.DONE:
-        return Decision(Action.DONE, "finished")
-    reason = _reason_to_stop(attempts) or _reason_of_budget(attempts, budget)
-    if reason:
-        return Decision(Action.STOP, reason)
-    is_unreached = last.end.cause is EndCause.NODE_UNREACHED
-    wait_seconds = RECOVERY_SECONDS if is_unreached else 0.0
-    return Decision(Action.GO_ON, last.failure or last.reason, wait_seconds)
-
-
-def _reason_to_stop(attempts: Sequence[Attempt]) -> str:
-    """Return why no job may follow the last one, whatever the budget. Empty where one may."""
-    last = attempts[-1]
-    end = last.end
-    if end.state in (JobState.CANCELLED, JobState.UNKNOWN):
-        return f"it is {end.state}: a person decides"
-    if end.state is JobState.TIMEOUT and end.exit_code != STOPPED:
-        return "it ran into its time limit without having saved; save more often"
-    if end.exit_code == REFUSED:
-        return "what was asked for was refused, and would be again"
-    if end.cause in WILL_REPEAT:
-        return f"{end.cause}: it would happen again"
-    for earlier in attempts[:-1]:
-        if earlier.failed_like(last):
-            both = f"{earlier.job} and {last.job}: {last.failure}"
-            return (
-                f"the same failure twice at step {last.failing_step} ({both}): this is no accident"
-            )
-    may_pass = end.cause in MAY_PASS
-    if end.state is JobState.FAILED and not may_pass and not last.made_a_step:
-        return "it failed before its first step, and would again"
-    return ""
-
-
-def _reason_of_budget(attempts: Sequence[Attempt], budget: int) -> str:
-    """Return why the budget of jobs without a new step is used up. Empty where it is not."""
-    furthest_step = 0
-    jobs_without_progress = 0
-    for attempt in attempts:
-        if attempt.reached > furthest_step:
-            jobs_without_progress = 0
-        else:
-            jobs_without_progress += 1
-        furthest_step = max(furthest_step, attempt.reached)
-    if jobs_without_progress <= budget:
-        return ""
-    return (
-        f"{jobs_without_progress} jobs in a row made no new step "
-        f"(jobs.training.restarts is {budget})"
-    )
-
-
 def read_attempt(folder: JobFolder, status: JobStatus, metrics: Path, events: Path) -> Attempt:
     """Read how a job ended from its status, its logs and the run's files."""
-    job_events = _events_of_job(read_lines(events), folder.path.name)
-    started = _newest_event(job_events, "started")
-    began_at = int(started.get("from_iteration", 0)) if started else None
-    reached = began_at or 0
-    for row in iterate_lines(metrics):
-        is_step = isinstance(row.get("iteration"), int)
-        # A job that never started has no segment; then the newest step of the training counts.
-        if is_step and (not started or row.get("segment") == started.get("segment")):
-            reached = int(row["iteration"])
-    attempt = Attempt(
-        job=folder.path.name,
-        end=job_end(status, None),
-        began_at=began_at,
-        reached=reached,
+    job = EndedJob(
+        name=folder.path.name,
+        end=job_end(status),
         reason=status.reason,
+        log_lines=[*log_tail(folder.err, LOG_LINES), *log_tail(folder.out, LOG_LINES)],
+        nodes=nodes_of_job(folder),
     )
-    failure = _find_failure(folder, status, job_events)
-    if failure is None:
-        return attempt
-    return replace(
-        attempt,
-        end=job_end(status, failure.cause),
-        failure=failure.signature,
-        evidence=failure.evidence,
-        remedy=failure.remedy,
-        bad_nodes=failure.bad_nodes,
-    )
+    lines = read_lines(events)
+    slices = attempts.split_by_attempt(lines, folder.path.name)
+    job_events = slices[-1] if slices else attempts.events_of_job(lines, folder.path.name)
+    return attempts.read_attempt(job, job_events, metrics)
 
 
-def _events_of_job(events: Sequence[JobEvent], job: str) -> Sequence[JobEvent]:
-    """Return the events since the job was submitted for the last time. Empty where it never was."""
-    for index in reversed(range(len(events))):
-        event = events[index]
-        if event.get("event") == "submitted" and event.get("job") == job:
-            return events[index:]
-    return []
-
-
-def _newest_event(events: Sequence[JobEvent], name: str) -> JobEvent | None:
-    """Return the newest event of this name, or None where there is none."""
-    return next((event for event in reversed(events) if event.get("event") == name), None)
-
-
-@dataclass(frozen=True)
-class _JobFailure:
-    """Why a job failed: what decides, and what a person reads."""
-
-    cause: EndCause
-    signature: str
-    """Equal when the same failure happens again."""
-    evidence: str
-    remedy: str = ""
-    bad_nodes: tuple[str, ...] = ()
-
-
-def _find_failure(
-    folder: JobFolder, status: JobStatus, events: Sequence[JobEvent]
-) -> _JobFailure | None:
-    """Return why a job failed, or None where nothing failed."""
-    if status.state in (JobState.DONE, JobState.STOPPED, JobState.CANCELLED):
+def decision_of_job(folder: JobFolder) -> Decision | None:
+    """Return what a job of a chain or with spare nodes decided at its end. None where it decided nothing."""
+    lines = job_folder.read_text(folder.decision).splitlines()
+    if not folder.exit_code.exists() or len(lines) < 4 or lines[0] not in set(Action):
         return None
-    hang = next((event for event in events if event.get("event") == "hang"), None)
-    if hang:
-        where = f"rank {hang.get('rank')} on {hang.get('host')} in {hang.get('where', '')}"
-        remedy = f"See {hang.get('stacks')}."
-        return _JobFailure(EndCause.HUNG, EndCause.HUNG, where, remedy)
-    if job_end(status).was_killed:
-        remedy = "If nobody did it, look for memory in the node's log (dmesg)."
-        return _JobFailure(EndCause.KILLED, EndCause.KILLED, status.reason, remedy)
-    lines = [*log_tail(folder.err, 400), *log_tail(folder.out, 400)]
-    cause = find_cause(find_failures(lines))
-    if cause is not None and _is_decisive(cause):
-        return _known_failure(cause, folder)
-    error = _last_error(lines)
-    if not error and cause is not None:
-        return _known_failure(cause, folder)
-    error = error or status.reason
-    signature = re.sub(r"\d+", "N", error)[:200]
-    return _JobFailure(EndCause.OTHER, signature, error[:300])
-
-
-def _last_error(lines: Sequence[str]) -> str:
-    """Return the last line that names an exception. Empty where no line does."""
-    for line in reversed(lines):
-        if ERROR_LINE.match(line.strip()):
-            return line.strip()
-    return ""
-
-
-def _is_decisive(failure: Failure) -> bool:
-    """Tell whether a failure says more than the last error of the program does."""
-    if failure.level is Level.SYMPTOM:
-        return failure.decision is NextStep.FIX_FIRST
-    return failure.level is Level.CAUSE
-
-
-def _known_failure(failure: Failure, folder: JobFolder) -> _JobFailure:
-    cause = _CAUSE_OF.get(failure.name, EndCause.OTHER)
-    bad_nodes = _blamed_nodes(failure, nodes_of_job(folder))
-    return _JobFailure(cause, failure.name, failure.evidence, failure.remedy, bad_nodes)
-
-
-def _blamed_nodes(failure: Failure, nodes: Sequence[str]) -> tuple[str, ...]:
-    """Return the node of the job that a failure is about, where another node would not have it."""
-    if failure.decision is not NextStep.RETRY_OTHER_NODE:
-        return ()
-    short_name = failure.host.partition(".")[0]
-    return tuple(node for node in nodes if node.partition(".")[0] == short_name)
+    return Decision(Action(lines[0]), lines[3])
 
 
 def nodes_of_job(folder: JobFolder) -> list[str]:
@@ -369,7 +150,7 @@ def slow_nodes(
 ) -> dict[str, str]:
     """Return the nodes of ranks that a job reported as slow, each with the alarm's evidence."""
     slow = {}
-    for event in _events_of_job(events, job):
+    for event in attempts.events_of_job(events, job):
         rank = event.get("rank")
         is_slow = event.get("event") == "alarm" and event.get("kind") == "slow rank"
         if is_slow and isinstance(rank, int) and rank // ranks_per_node < len(nodes):

@@ -287,16 +287,35 @@ def note_job_end(
 
 def _submit(open_phase: OpenPhase) -> JobFolder:
     phase = open_phase.phase
-    nodes_wanted = open_phase.settings.job(phase).nodes
+    job = open_phase.settings.job(phase)
+    nodes_wanted = job.nodes + job.spares
     settings, exclusion = without_bad_nodes(open_phase.settings, nodes_wanted)
     if exclusion.as_text():
         show_text(exclusion.as_text())
     folder = job_folder.next_job_folder(open_phase.folder, phase)
     python = settings.site.python or sys.executable
     write_job(folder, render_job(settings, open_phase.plan, phase, python=python))
-    job_id = get_scheduler(settings.site).submit(folder)
+    scheduler = get_scheduler(settings.site)
+    job_id = scheduler.submit(folder)
     open_phase.append_event("submitted", job=folder.path.name, id=job_id)
+    _queue_followers(open_phase, scheduler, folder)
     return folder
+
+
+def _queue_followers(open_phase: OpenPhase, scheduler: Scheduler, folder: JobFolder) -> None:
+    """Queue the other jobs of a chain. The job that was submitted trains without them where the queue refuses one."""
+    count = open_phase.settings.job(open_phase.phase).chain - 1
+    if count < 1:
+        return
+    try:
+        followers = scheduler.queue_followers(folder, count)
+    except JobError as error:
+        show_text(f"The chain is shorter than jobs.training.chain={count + 1}: {error}")
+        return
+    show_text(
+        f"A chain: {', '.join(followers)} begin one after another in jobs/{folder.path.name}, each where the one before "
+        "left off. Nobody has to stay logged in."
+    )
 
 
 def _judge(open_phase: OpenPhase, status: JobStatus, attempts: list[Attempt]) -> Decision:
@@ -308,6 +327,9 @@ def _judge(open_phase: OpenPhase, status: JobStatus, attempts: list[Attempt]) ->
     )
     attempts.append(last)
     _report_bad_nodes(open_phase, last)
+    decided = job_rules.decision_of_job(_require_latest(open_phase))
+    if decided is not None:  # the job has noted it among the events itself
+        return decided
     decision = job_rules.decide_restart(
         attempts, open_phase.settings.job(open_phase.phase).restarts
     )

@@ -33,6 +33,11 @@ def rehearse_stop(open_phase: OpenPhase) -> None:
     if not (at := open_phase.settings.run.training.rehearse_stop):
         show_text("training.rehearse_stop is 0: no stop is rehearsed.")
         return
+    if open_phase.settings.job(PHASE).chain > 1:
+        show_text(
+            "jobs.training.chain queues the next jobs: nobody has to stop one to see it go on."
+        )
+        return
     if not training_jobs.what_is_missing(open_phase) or stops(open_phase):
         show_text("This run was already stopped and resumed; it is not done twice.")
         return

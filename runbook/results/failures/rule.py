@@ -2,7 +2,8 @@
 
 import re
 from dataclasses import dataclass, field
-from enum import StrEnum
+
+from runbook.plan_file.text_enum import StrEnum
 
 
 class Level(StrEnum):

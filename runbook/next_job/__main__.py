@@ -1,0 +1,277 @@
+"""Program that a job runs at the end of each attempt: it writes what follows into the job's folder.
+
+    python -m runbook.next_job --job jobs/04-training --code 1 ...
+
+It reads the job's logs and the run's files, and writes `decision` (see `write_decision`), one event `ended`, and the nodes
+that the failure is to be blamed on. Standard library only, in Python 3.10's language.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from runbook.next_job.attempts import (
+    LOG_LINES,
+    EndedJob,
+    JobEvent,
+    json_lines,
+    nodes_called,
+    read_attempt,
+    read_steps,
+    split_by_attempt,
+)
+from runbook.next_job.decisions import Action, Attempt, Decision, decide_restart
+from runbook.plan_file.errors import FINISHED, STOPPED
+from runbook.plan_file.job_ends import EndCause, JobEnd, JobState
+from runbook.plan_file.json_records import append_line
+
+ATTEMPT_LINE = re.compile(r"runbook: attempt \d+ ")
+"""Line in both logs of a job at which an attempt begins."""
+TAIL_BYTES = 200_000
+BAD_NODE_SECONDS = 7 * 86_400.0
+"""Time after which a node is given another chance. The same as of a failure that a watcher reports."""
+MOST_STARTS_WITHOUT_A_STEP = 2
+"""So many attempts in one allocation may end without a step. Then another allocation may do better."""
+
+
+@dataclass(frozen=True)
+class JobFiles:
+    """Where an attempt and its run keep what decides."""
+
+    folder: Path
+    events: Path
+    metrics: Path
+    tracker: Path | None
+    """File by which an upstream program finds its newest checkpoint. None for our own trainer."""
+
+    @property
+    def name(self) -> str:
+        """Name of the job, as events have it."""
+        return self.folder.name
+
+    def nodes(self) -> list[str]:
+        """Return the nodes of the attempt, in the order of its ranks."""
+        return _read(self.folder / "hostfile").split()
+
+    def log_lines(self) -> list[str]:
+        """Return the last lines of both logs since the attempt began."""
+        return [*_log_of_attempt(self.folder / "err"), *_log_of_attempt(self.folder / "out")]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Decide what follows the newest attempt of a job, and write it down."""
+    asked = _parser().parse_args(argv)
+    files = JobFiles(asked.job, asked.events, asked.metrics, asked.tracker)
+    end = JobEnd(_state(files.folder, asked.code), asked.code, asked.signal)
+    attempts = read_attempts(files, end, asked.reason)
+    decision = decide_restart([attempt for _, attempt in attempts], asked.restarts)
+    allocation, last = attempts[-1]
+    here = decision.action is Action.GO_ON and may_start_again_here(
+        [attempt for place, attempt in attempts if place == allocation]
+    )
+    write_decision(files.folder, decision, here, suspect_nodes(files, last))
+    append_line(files.events, _ended_event(files, last, decision, asked.phase))
+    for node in last.bad_nodes:
+        append_line(files.folder / "bad_nodes.jsonl", _bad_node(node, last, asked.run))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m runbook.next_job", description=__doc__)
+    parser.add_argument("--run", required=True)
+    parser.add_argument("--phase", required=True)
+    parser.add_argument("--job", type=Path, required=True)
+    parser.add_argument("--events", type=Path, required=True)
+    parser.add_argument("--metrics", type=Path, required=True)
+    parser.add_argument("--tracker", type=Path)
+    parser.add_argument("--restarts", type=int, required=True)
+    parser.add_argument("--code", type=int, required=True)
+    parser.add_argument("--signal", type=_number)
+    parser.add_argument("--reason", required=True)
+    return parser
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text else None
+
+
+def _state(folder: Path, code: int) -> JobState:
+    """Return how the attempt ended. The same rules as `job_folder.read_end` has for a whole job."""
+    if code == FINISHED:
+        return JobState.DONE
+    if (folder / "cancelled").exists():
+        return JobState.CANCELLED
+    if (folder / "timed_out").exists():
+        return JobState.TIMEOUT
+    if code == STOPPED:
+        return JobState.STOPPED
+    return JobState.FAILED
+
+
+def read_attempts(files: JobFiles, end: JobEnd, reason: str) -> list[tuple[str, Attempt]]:
+    """Return the job's attempts, oldest first, each with the queue's id of its allocation.
+
+    The newest one has just ended as `end`. An earlier one that left no event `ended` was killed
+    with its script.
+    """
+    slices = split_by_attempt(list(json_lines(files.events)), files.name)
+    attempts = []
+    for events in slices[:-1]:
+        attempts.append((str(events[0].get("id", "")), _earlier_attempt(files, events)))
+    newest = slices[-1] if slices else []
+    job = EndedJob(files.name, end, reason, files.log_lines(), files.nodes())
+    attempt = read_attempt(job, newest, files.metrics)
+    if files.tracker is not None:
+        attempt = _with_saved_steps(attempt, newest, saved_iteration(files.tracker))
+    allocation = str(newest[0].get("id", "")) if newest else ""
+    return [*attempts, (allocation, attempt)]
+
+
+def _earlier_attempt(files: JobFiles, events: Sequence[JobEvent]) -> Attempt:
+    """Return an attempt as its event `ended` has it, or as killed where it left none."""
+    ended = next((event for event in events if event.get("event") == "ended"), None)
+    if ended is None:
+        began_at, reached = read_steps(events, files.metrics)
+        end = JobEnd(JobState.LOST, cause=EndCause.KILLED)
+        return Attempt(files.name, end, began_at, reached, failure=str(EndCause.KILLED))
+    cause = ended.get("cause")
+    end = JobEnd(
+        JobState(str(ended.get("state"))),
+        ended.get("exit_code"),
+        ended.get("ended_by_signal"),
+        EndCause(str(cause)) if cause else None,
+    )
+    return Attempt(
+        files.name,
+        end,
+        ended.get("began_at"),
+        int(ended.get("reached") or 0),
+        failure=str(ended.get("failure") or ""),
+    )
+
+
+def _with_saved_steps(attempt: Attempt, events: Sequence[JobEvent], saved: int) -> Attempt:
+    """Return an attempt of an upstream program, whose steps that count are those it saved."""
+    began_at = int(events[0].get("saved") or 0) if events else 0
+    return Attempt(
+        attempt.job,
+        attempt.end,
+        began_at,
+        max(saved, began_at),
+        attempt.reason,
+        attempt.failure,
+        attempt.evidence,
+        attempt.remedy,
+        attempt.bad_nodes,
+    )
+
+
+def saved_iteration(tracker: Path) -> int:
+    """Return the iteration that a tracker names (120, or global_step120). 0 where nothing was saved."""
+    match = re.search(r"\d+", _read(tracker))
+    return int(match[0]) if match else 0
+
+
+def may_start_again_here(attempts: Sequence[Attempt]) -> bool:
+    """Return whether the newest attempt of an allocation may be followed by another one in it."""
+    if attempts[-1].end.state is not JobState.FAILED:
+        return False
+    newest = attempts[-MOST_STARTS_WITHOUT_A_STEP:]
+    if len(newest) < MOST_STARTS_WITHOUT_A_STEP:
+        return True
+    return any(attempt.made_a_step for attempt in newest)
+
+
+def suspect_nodes(files: JobFiles, attempt: Attempt) -> list[str]:
+    """Return the attempt's nodes that the classifier, the watchdog, the starter or a killed rank names."""
+    nodes = files.nodes()
+    named = list(attempt.bad_nodes)
+    words = re.split(r"[^\w.-]+", attempt.evidence)
+    for word in words:
+        named += nodes_called(word.rstrip("."), nodes)
+    killed = _read(files.folder / "rank-signal").split()
+    if killed and killed[0].isdigit() and nodes:
+        num_ranks = int(_read(files.folder / "ranks_per_node").strip() or 1)
+        place = int(killed[0]) // num_ranks
+        named += nodes[place : place + 1]
+    return list(dict.fromkeys(named))
+
+
+def write_decision(folder: Path, decision: Decision, here: bool, suspects: Sequence[str]) -> None:
+    """Write the file `decision`, a line each: the action, whether here, the nodes to replace, and why."""
+    why = " ".join(decision.why.split())
+    lines = [str(decision.action), "here" if here else "elsewhere", " ".join(suspects), why]
+    part = folder / "decision.part"
+    part.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    part.replace(folder / "decision")
+
+
+def _ended_event(
+    files: JobFiles, attempt: Attempt, decision: Decision, phase: str
+) -> dict[str, object]:
+    now = time.time()
+    facts = {
+        "time": now,
+        "event": "ended",
+        "phase": phase,
+        "job": files.name,
+        "state": str(attempt.end.state),
+        "exit_code": attempt.end.exit_code,
+        "at": now,
+        "decision": str(decision.action),
+        "why": decision.why,
+        "by": "the job itself",
+        "began_at": attempt.began_at,
+        "reached": attempt.reached,
+        "ended_by_signal": attempt.end.signal,
+        "cause": str(attempt.end.cause) if attempt.end.cause else None,
+    }
+    for name in ("failure", "evidence", "remedy"):
+        value = getattr(attempt, name)
+        if value:
+            facts[name] = str(value)
+    return facts
+
+
+def _bad_node(node: str, attempt: Attempt, run: str) -> dict[str, object]:
+    """Return the line that `runbook nodes` reads."""
+    now = time.time()
+    return {
+        "node": node,
+        "found_by": "failure",
+        "evidence": attempt.evidence[:300],
+        "run": run,
+        "job": attempt.job,
+        "found": now,
+        "expires": now + BAD_NODE_SECONDS,
+    }
+
+
+def _log_of_attempt(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            lines = stream.read().decode("utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    for index in reversed(range(len(lines))):
+        if ATTEMPT_LINE.match(lines[index]):
+            return lines[index + 1 :][-LOG_LINES:]
+    return lines[-LOG_LINES:]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+"""How a job ended, read from its own logs and the run's files."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from runbook.next_job.decisions import Attempt
+from runbook.plan_file.job_ends import WILL_REPEAT, EndCause, JobEnd, JobState
+from runbook.results.failures import kinds
+from runbook.results.failures.finder import Failure, find_cause, find_failures
+from runbook.results.failures.rule import Level, NextStep
+
+JobEvent = Mapping[str, Any]
+"""A line of the run's events.jsonl."""
+BEGAN = "attempt_began"
+"""Event that a job writes before it starts the training's processes."""
+LOG_LINES = 400
+"""So many of the last lines of each log are read for a cause."""
+_CAUSE_OF = {cause.value: cause for cause in WILL_REPEAT} | {
+    kinds.DATA.name: EndCause.FILE_MISSING,
+    kinds.ABI.name: EndCause.MODULE_MISSING,
+    kinds.BUILD.name: EndCause.MODULE_MISSING,
+    kinds.UNREACHED.name: EndCause.NODE_UNREACHED,
+}
+"""The cause of each known failure about which a restart depends, by the failure's name."""
+ERROR_LINE = re.compile(r"(?:rank \d+: )?[A-Za-z_.]*(?:Error|Exception|Interrupt)\b")
+
+
+@dataclass(frozen=True)
+class EndedJob:
+    """What a job, or one attempt inside it, left behind."""
+
+    name: str
+    end: JobEnd
+    """Without its cause, which is looked for."""
+    reason: str
+    log_lines: Sequence[str]
+    """The last lines of err, then those of out."""
+    nodes: Sequence[str]
+
+
+def read_attempt(job: EndedJob, events: Sequence[JobEvent], metrics: Path) -> Attempt:
+    """Read how a job ended from its logs, its own events, and the steps of the run."""
+    began_at, reached = read_steps(events, metrics)
+    attempt = Attempt(
+        job=job.name, end=job.end, began_at=began_at, reached=reached, reason=job.reason
+    )
+    failure = _find_failure(job, events)
+    if failure is None:
+        return attempt
+    return replace(
+        attempt,
+        end=replace(job.end, cause=failure.cause),
+        failure=failure.signature,
+        evidence=failure.evidence,
+        remedy=failure.remedy,
+        bad_nodes=failure.bad_nodes,
+    )
+
+
+def read_steps(events: Sequence[JobEvent], metrics: Path) -> tuple[int | None, int]:
+    """Return the step after which a job began, None where it did not come so far, and its newest step."""
+    started = _newest_event(events, "started")
+    began_at = int(started.get("from_iteration", 0)) if started else None
+    reached = began_at or 0
+    for row in json_lines(metrics):
+        is_step = isinstance(row.get("iteration"), int)
+        # A job that never started has no segment; then the newest step of the training counts.
+        if is_step and (not started or row.get("segment") == started.get("segment")):
+            reached = int(row["iteration"])
+    return began_at, reached
+
+
+def json_lines(path: Path) -> Iterator[JobEvent]:
+    """Yield the objects of a file of JSON lines; lines that a kill cut off are left out."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
+        for line in stream:
+            with contextlib.suppress(ValueError, RecursionError):
+                row = json.loads(line) if line.endswith(b"\n") else None
+                if isinstance(row, dict):
+                    yield row
+
+
+def events_of_job(events: Sequence[JobEvent], job: str) -> Sequence[JobEvent]:
+    """Return the events since the job was submitted for the last time. Empty where it never was."""
+    for index in reversed(range(len(events))):
+        event = events[index]
+        if event.get("event") == "submitted" and event.get("job") == job:
+            return events[index:]
+    return []
+
+
+def split_by_attempt(events: Sequence[JobEvent], job: str) -> list[list[JobEvent]]:
+    """Return the events of each attempt of a job, from its beginning to the next one's.
+
+    >>> began = {"event": "attempt_began", "job": "04-training"}
+    >>> [len(part) for part in split_by_attempt([{}, began, {}, began, {}, {}], "04-training")]
+    [2, 3]
+    """
+    slices: list[list[JobEvent]] = []
+    for event in events:
+        if event.get("event") == BEGAN and event.get("job") == job:
+            slices.append([event])
+        elif slices:
+            slices[-1].append(event)
+    return slices
+
+
+def _newest_event(events: Sequence[JobEvent], name: str) -> JobEvent | None:
+    """Return the newest event of this name, or None where there is none."""
+    return next((event for event in reversed(events) if event.get("event") == name), None)
+
+
+@dataclass(frozen=True)
+class _JobFailure:
+    """Why a job failed: what decides, and what a person reads."""
+
+    cause: EndCause
+    signature: str
+    """Equal when the same failure happens again."""
+    evidence: str
+    remedy: str = ""
+    bad_nodes: tuple[str, ...] = ()
+
+
+def _find_failure(job: EndedJob, events: Sequence[JobEvent]) -> _JobFailure | None:
+    """Return why a job failed, or None where nothing failed."""
+    if job.end.state in (JobState.DONE, JobState.STOPPED, JobState.CANCELLED):
+        return None
+    hang = next((event for event in events if event.get("event") == "hang"), None)
+    if hang:
+        where = f"rank {hang.get('rank')} on {hang.get('host')} in {hang.get('where', '')}"
+        remedy = f"See {hang.get('stacks')}."
+        return _JobFailure(EndCause.HUNG, EndCause.HUNG, where, remedy)
+    if job.end.was_killed:
+        remedy = "If nobody did it, look for memory in the node's log (dmesg)."
+        return _JobFailure(EndCause.KILLED, EndCause.KILLED, job.reason, remedy)
+    cause = find_cause(find_failures(job.log_lines))
+    if cause is not None and _is_decisive(cause):
+        return _known_failure(cause, job.nodes)
+    error = _last_error(job.log_lines)
+    if not error and cause is not None:
+        return _known_failure(cause, job.nodes)
+    error = error or job.reason
+    signature = re.sub(r"\d+", "N", error)[:200]
+    return _JobFailure(EndCause.OTHER, signature, error[:300])
+
+
+def _last_error(lines: Sequence[str]) -> str:
+    """Return the last line that names an exception. Empty where no line does."""
+    for line in reversed(lines):
+        if ERROR_LINE.match(line.strip()):
+            return line.strip()
+    return ""
+
+
+def _is_decisive(failure: Failure) -> bool:
+    """Tell whether a failure says more than the last error of the program does."""
+    if failure.level is Level.SYMPTOM:
+        return failure.decision is NextStep.FIX_FIRST
+    return failure.level is Level.CAUSE
+
+
+def _known_failure(failure: Failure, nodes: Sequence[str]) -> _JobFailure:
+    cause = _CAUSE_OF.get(failure.name, EndCause.OTHER)
+    bad_nodes = blamed_nodes(failure, nodes)
+    return _JobFailure(cause, failure.name, failure.evidence, failure.remedy, bad_nodes)
+
+
+def blamed_nodes(failure: Failure, nodes: Sequence[str]) -> tuple[str, ...]:
+    """Return the node of the job that a failure is about, where another node would not have it."""
+    if failure.decision is not NextStep.RETRY_OTHER_NODE:
+        return ()
+    return nodes_called(failure.host, nodes)
+
+
+def nodes_called(host: str, nodes: Sequence[str]) -> tuple[str, ...]:
+    """Return the nodes of a job that a host name means, with or without its domain.
+
+    >>> nodes_called("n3.cluster", ["n2", "n3"])
+    ('n3',)
+    """
+    short_name = host.partition(".")[0]
+    return tuple(node for node in nodes if short_name and node.partition(".")[0] == short_name)

@@ -1,0 +1,144 @@
+"""Rules for what follows a job.
+
+In this order: a finished one is done; one that a person ended stays ended; one that saved and stopped, or vanished, goes
+on; a failure that would repeat stops at once; the same failure twice at one step stops; everything else is started again
+while the budget of restarts without a new step lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runbook.plan_file.errors import REFUSED, STOPPED
+from runbook.plan_file.job_ends import (
+    FROM_OUTSIDE,
+    MAY_PASS,
+    WILL_REPEAT,
+    EndCause,
+    JobEnd,
+    JobState,
+)
+from runbook.plan_file.text_enum import StrEnum
+
+RECOVERY_SECONDS = 120.0
+"""Wait after a node was out of reach. A job submitted at once would get the same node, which Slurm takes out of service
+after SlurmdTimeout: 300 s by default, less than the waits of the default three restarts."""
+
+
+class Action(StrEnum):
+    """What follows a job."""
+
+    DONE = "done"
+    GO_ON = "go on"
+    STOP = "stop"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One job of a phase, ended."""
+
+    job: str
+    end: JobEnd
+    began_at: int | None
+    """The step after which it began; None: it did not come so far."""
+    reached: int
+    """The newest step of the training when it had ended."""
+    reason: str = ""
+    """The job's own sentence about its end. For people: nothing is decided by it."""
+    failure: str = ""
+    """Signature of the failure, equal when the same failure happens again. Empty: nothing failed."""
+    evidence: str = ""
+    remedy: str = ""
+    bad_nodes: tuple[str, ...] = ()
+    """Nodes that the failure is to be blamed on, where another node would not have it."""
+
+    @property
+    def failing_step(self) -> int | None:
+        """The step it was in when it ended."""
+        return None if self.began_at is None else max(self.began_at, self.reached) + 1
+
+    @property
+    def made_a_step(self) -> bool:
+        """Whether it came further than where it began."""
+        return self.began_at is not None and self.reached > self.began_at
+
+    def failed_like(self, other: Attempt) -> bool:
+        """Whether both failed alike at one step. What comes from outside is no sign of that: the budget bounds it."""
+        if self.end.cause is None or self.end.cause in FROM_OUTSIDE or self.failing_step is None:
+            return False
+        alike = self.end.cause is other.end.cause and self.failure == other.failure
+        return alike and self.failing_step == other.failing_step
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What follows, and why."""
+
+    action: Action
+    why: str
+    wait_seconds: float = 0.0
+    """Before the next job: how long the cluster is given to recover."""
+
+
+def decide_restart(attempts: Sequence[Attempt], budget: int) -> Decision:
+    """Decide what follows the last of these jobs.
+
+    `budget` is how many jobs in a row may end without a new step.
+
+    >>> stopped = Attempt("04-training", JobEnd(JobState.STOPPED, 75), began_at=0, reached=8)
+    >>> decide_restart([stopped], 3).action
+    <Action.GO_ON: 'go on'>
+    """
+    last = attempts[-1]
+    if last.end.state is JobState.DONE:
+        return Decision(Action.DONE, "finished")
+    reason = _reason_to_stop(attempts) or _reason_of_budget(attempts, budget)
+    if reason:
+        return Decision(Action.STOP, reason)
+    is_unreached = last.end.cause is EndCause.NODE_UNREACHED
+    wait_seconds = RECOVERY_SECONDS if is_unreached else 0.0
+    return Decision(Action.GO_ON, last.failure or last.reason, wait_seconds)
+
+
+def _reason_to_stop(attempts: Sequence[Attempt]) -> str:
+    """Return why no job may follow the last one, whatever the budget. Empty where one may."""
+    last = attempts[-1]
+    end = last.end
+    if end.state in (JobState.CANCELLED, JobState.UNKNOWN):
+        return f"it is {end.state}: a person decides"
+    if end.state is JobState.TIMEOUT and end.exit_code != STOPPED:
+        return "it ran into its time limit without having saved; save more often"
+    if end.exit_code == REFUSED:
+        return "what was asked for was refused, and would be again"
+    if end.cause in WILL_REPEAT:
+        return f"{end.cause}: it would happen again"
+    for earlier in attempts[:-1]:
+        if earlier.failed_like(last):
+            both = f"{earlier.job} and {last.job}: {last.failure}"
+            return (
+                f"the same failure twice at step {last.failing_step} ({both}): this is no accident"
+            )
+    # A failure that names a node need not meet the next job, which leaves that node out.
+    may_pass = end.cause in MAY_PASS or bool(last.bad_nodes)
+    if end.state is JobState.FAILED and not may_pass and not last.made_a_step:
+        return "it failed before its first step, and would again"
+    return ""
+
+
+def _reason_of_budget(attempts: Sequence[Attempt], budget: int) -> str:
+    """Return why the budget of jobs without a new step is used up. Empty where it is not."""
+    furthest_step = 0
+    jobs_without_progress = 0
+    for attempt in attempts:
+        if attempt.reached > furthest_step:
+            jobs_without_progress = 0
+        else:
+            jobs_without_progress += 1
+        furthest_step = max(furthest_step, attempt.reached)
+    if jobs_without_progress <= budget:
+        return ""
+    return (
+        f"{jobs_without_progress} jobs in a row made no new step "
+        f"(jobs.training.restarts is {budget})"
+    )

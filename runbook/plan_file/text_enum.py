@@ -1,0 +1,16 @@
+"""`StrEnum` for programs of a job that may meet Python 3.10 inside a vendor's container."""
+
+from __future__ import annotations
+
+import sys
+
+if sys.version_info >= (3, 11):  # noqa: UP036 # a job's own Python is older than ours on some sites
+    from enum import StrEnum as StrEnum
+else:
+    from enum import Enum
+
+    class StrEnum(str, Enum):  # noqa: UP042
+        """An enumeration whose members are their texts, as in Python 3.11."""
+
+        __str__ = str.__str__
+        __format__ = str.__format__

@@ -1,0 +1,65 @@
+"""What a chain of jobs and spare nodes mean for this plan, and where they cannot be had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from runbook.core.checks import Check, counted
+from runbook.core.units import show_duration
+from runbook.params import Settings
+from runbook.planning.cost.endurance import Endurance
+from runbook.planning.layout import FULL
+
+CHAIN = "jobs.training.chain"
+SPARES = "jobs.training.spares"
+
+
+def check_unattended(settings: Settings, endurance: Endurance) -> Iterator[Check]:
+    """Yield a check for each of both that the run asks for."""
+    job = settings.job(FULL)
+    if job.chain > 1:
+        yield _chain_check(settings, endurance, job.chain)
+    if job.spares:
+        yield _spares_check(settings, job.nodes, job.spares)
+
+
+def _chain_check(settings: Settings, endurance: Endurance, chain: int) -> Check:
+    name = f"{FULL}: chain"
+    obstacle = _obstacle(settings)
+    if obstacle:
+        return Check(name, "fail", f"{CHAIN}={chain}", f"{obstacle}. Set {CHAIN} to 1")
+    value = f"{counted(chain, 'job')} queued at once"
+    if endurance.walltime_seconds:
+        value += f", of at most {show_duration(endurance.walltime_seconds)} each"
+    rule = "as many jobs as the training's time takes, and one more for each failure that a restart cannot mend"
+    needed = endurance.jobs
+    if needed is None:
+        return Check(name, "pass", value, rule)
+    value += f"; the training takes {counted(needed, 'job')} without a failure"
+    return Check(name, "warn" if chain < needed else "pass", value, rule)
+
+
+def _spares_check(settings: Settings, nodes: int, spares: int) -> Check:
+    name = f"{FULL}: spare nodes"
+    obstacle = _obstacle(settings)
+    if obstacle:
+        return Check(name, "fail", f"{SPARES}={spares}", f"{obstacle}. Set {SPARES} to 0")
+    total = nodes + spares
+    value = (
+        f"{counted(nodes, 'node')} of {total} train; each hour costs {spares / nodes:.1%} more device-hours "
+        "than the plan counts"
+    )
+    available = settings.site.hardware.nodes
+    rule = "nodes + spares are at most the nodes of the site"
+    if available and total > available:
+        return Check(name, "fail", f"{total} of {available} nodes", f"{rule}. Lower {SPARES}")
+    return Check(name, "pass", value, rule)
+
+
+def _obstacle(settings: Settings) -> str:
+    """Return why a job cannot go on by itself here. Empty where it can."""
+    if settings.site.scheduler == "local":
+        return f"site {settings.site.site} has no queue in which a job could wait or ask for nodes"
+    if settings.run.training.framework == "nemo":
+        return "the progress of nemo is not known from its checkpoints, so that nothing could end a loop of restarts"
+    return ""

@@ -1,0 +1,140 @@
+"""Jobs that share a folder and follow each other: queued at once, seen as one job, cancelled together."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from runbook.core.errors import JobError
+from runbook.jobs.job_folder import JobFolder, JobRecord, JobState
+from runbook.jobs.pbs import Pbs
+from runbook.jobs.queue import Queue, QueueJob, QueueScheduler
+from runbook.jobs.slurm import Slurm
+
+
+class FakeQueue:
+    """A queue that numbers what is submitted, and says of each job what a test sets."""
+
+    kind = "slurm"
+
+    def __init__(self) -> None:
+        self.submitted: list[tuple[str, str]] = []
+        self.states: dict[str, JobState] = {}
+        self.ended: list[str] = []
+        self.most_jobs = 10
+
+    def submit(self, folder, token, after, follows=""):
+        if len(self.submitted) == self.most_jobs:
+            raise JobError("Slurm refused the job: QOSMaxSubmitJobPerUserLimit")
+        self.submitted.append((token, follows))
+        return str(12 + len(self.submitted))
+
+    def ask(self, job):
+        state = self.states.get(job)
+        return QueueJob(job, state, str(state).upper()) if state else None
+
+    def end(self, job):
+        self.ended.append(job)
+        self.states[job] = JobState.CANCELLED
+
+
+@pytest.fixture
+def queue() -> FakeQueue:
+    return FakeQueue()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> JobFolder:
+    job = JobFolder(tmp_path / "jobs" / "04-training")
+    job.path.mkdir(parents=True)
+    JobRecord(job_id="slurm-12", queue_id="12", token="mark", submitted=time.time()).write(job)
+    return job
+
+
+@pytest.fixture
+def scheduler(queue: FakeQueue, folder: JobFolder) -> QueueScheduler:
+    made = QueueScheduler(queue)
+    assert made.queue_followers(folder, 2) == ["slurm-13", "slurm-14"]
+    return made
+
+
+def began(folder: JobFolder, number: int) -> None:
+    folder.started.write_text(
+        f"job slurm-{number}\npid 1\nstart 1\nboot_id b\nhost h\nnamespace n\ntime 1\n"
+    )
+
+
+def ended(folder: JobFolder, code: int, action: str) -> None:
+    folder.exit_code.write_text(f"{code}\n")
+    folder.reason.write_text("rank 0 ended\n")
+    folder.decision.write_text(f"{action}\nelsewhere\n\nwhy\n")
+
+
+def test_each_job_of_a_chain_waits_for_the_one_before_and_is_written_down(queue, scheduler, folder):
+    assert queue.submitted == [("mark-2", "12"), ("mark-3", "13")]
+    assert folder.chain.read_text() == "slurm-12\nslurm-13\nslurm-14\n"
+
+
+def test_what_the_queue_took_is_written_down_where_it_refuses_the_next(queue, folder):
+    queue.most_jobs = 1
+    with pytest.raises(JobError, match="QOSMaxSubmitJobPerUserLimit"):
+        QueueScheduler(queue).queue_followers(folder, 2)
+    assert folder.chain.read_text() == "slurm-12\nslurm-13\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "action", "state"),
+    [
+        (75, "go on", JobState.PENDING),
+        (1, "go on", JobState.PENDING),
+        (1, "stop", JobState.FAILED),
+        (0, "done", JobState.DONE),
+    ],
+)
+def test_a_folder_is_pending_while_the_next_job_of_its_chain_will_train(
+    queue, scheduler, folder, code, action, state
+):
+    began(folder, 12)
+    ended(folder, code, action)
+    queue.states = {"13": JobState.PENDING, "14": JobState.PENDING}
+    status = scheduler.state(folder)
+    assert status.state is state
+    assert status.job_id == ("slurm-13" if state is JobState.PENDING else "slurm-12")
+
+
+def test_a_job_that_was_killed_with_its_script_is_followed(queue, scheduler, folder):
+    began(folder, 12)
+    queue.states = {"12": JobState.FAILED, "13": JobState.PENDING}
+    assert scheduler.state(folder).state is JobState.PENDING
+
+
+def test_a_chain_that_is_used_up_has_ended_as_its_last_job(queue, scheduler, folder):
+    began(folder, 14)
+    ended(folder, 75, "go on")
+    status = scheduler.state(folder)
+    assert (status.state, status.job_id) == (JobState.STOPPED, "slurm-14")
+
+
+def test_a_person_who_stops_a_job_stops_its_chain(queue, scheduler, folder):
+    began(folder, 12)
+    ended(folder, 75, "go on")
+    queue.states = {"13": JobState.PENDING}
+    folder.stop_requested.touch()
+    assert scheduler.state(folder).state is JobState.STOPPED
+
+
+def test_cancelling_takes_all_jobs_of_the_chain_out_of_the_queue(queue, scheduler, folder):
+    queue.states = dict.fromkeys(("12", "13", "14"), JobState.PENDING)
+    assert scheduler.cancel(folder).state is JobState.CANCELLED
+    assert sorted(queue.ended) == ["12", "13", "14"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "option"),
+    [(Slurm, "--dependency=afterany:12"), (Pbs, "depend=afterany:12")],
+)
+def test_both_queues_start_the_next_job_however_the_one_before_ended(kind: type[Queue], option):
+    argv, _ = kind().submission("mark", [], "12")
+    assert option in argv

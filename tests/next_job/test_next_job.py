@@ -1,0 +1,167 @@
+"""What a job decides about itself: from its own logs and the run's files, by the standard library alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runbook.next_job.__main__ import main, may_start_again_here
+from runbook.next_job.decisions import Attempt
+from runbook.plan_file.job_ends import EndCause, JobEnd, JobState
+from runbook.runs.bad_nodes import LIFETIMES, FoundBy, parse_bad_nodes
+
+FAILED = "1"
+STOPPED = "75"
+ERROR = "RuntimeError: block 17 is bad\n"
+XID = "node3: NVRM: Xid (PCI:0000:4e:00): 79, pid=1234, name=python3, GPU has fallen off the bus.\n"
+
+
+class Run:
+    """A run's folder with one job, whose attempts a test describes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.job = folder / "jobs" / "04-training"
+        self.job.mkdir(parents=True)
+        (self.job / "hostfile").write_text("node1\nnode2\nnode3\n")
+        (self.job / "ranks_per_node").write_text("2\n")
+        self.attempts = 0
+
+    def event(self, event: str, **facts: object) -> None:
+        """Add a line to the run's events."""
+        line = {"event": event, "phase": "04-training", **facts}
+        with (self.folder / "events.jsonl").open("a") as stream:
+            stream.write(json.dumps(line) + "\n")
+
+    def begin(self, place: str = "slurm-1", saved: int = 0) -> None:
+        """Begin an attempt in an allocation of the queue."""
+        self.attempts += 1
+        self.event("attempt_began", job="04-training", id=place, saved=saved)
+
+    def make_steps(self, first: int, last: int) -> None:
+        """Make the steps of the attempt, as the trainer reports them."""
+        self.event("started", from_iteration=first - 1, segment=self.attempts)
+        with (self.folder / "metrics.jsonl").open("a") as stream:
+            for iteration in range(first, last + 1):
+                row = {"iteration": iteration, "segment": self.attempts}
+                stream.write(json.dumps(row) + "\n")
+
+    def write_log(self, text: str) -> None:
+        """Write to the job's log, after the line with which the attempt began."""
+        with (self.job / "err").open("a") as stream:
+            stream.write(f"runbook: attempt {self.attempts} of slurm-1 begins\n{text}")
+
+    def end(self, code: str = FAILED, signal: str = "", *options: str) -> list[str]:
+        """End the attempt; return the lines of the decision."""
+        fixed = ("--run=r", "--phase=04-training", "--restarts=3", "--reason=rank 0 failed")
+        places = [
+            f"--job={self.job}",
+            f"--events={self.folder / 'events.jsonl'}",
+            f"--metrics={self.folder / 'metrics.jsonl'}",
+        ]
+        assert main([*fixed, *places, "--code", code, "--signal", signal, *options]) == 0
+        return (self.job / "decision").read_text().splitlines()
+
+
+@pytest.fixture
+def run(tmp_path) -> Run:
+    return Run(tmp_path)
+
+
+def test_a_finished_and_a_stopped_training_need_no_log(run):
+    run.begin()
+    assert run.end("0")[:2] == ["done", "elsewhere"]
+    run.begin()
+    run.make_steps(1, 4)
+    assert run.end(STOPPED)[:2] == ["go on", "elsewhere"]
+
+
+def test_a_failure_that_a_person_has_to_mend_is_never_started_again(run):
+    run.begin()
+    run.make_steps(1, 4)
+    run.write_log("OSError: [Errno 28] No space left on device\n")
+    action, here, _, why = run.end()
+    assert (action, here) == ("stop", "elsewhere")
+    assert why == "disk full: it would happen again"
+
+
+def test_the_log_of_an_earlier_attempt_does_not_decide(run):
+    run.begin()
+    run.write_log("OSError: [Errno 28] No space left on device\n")
+    run.begin()
+    run.make_steps(1, 4)
+    run.write_log(ERROR)
+    assert run.end()[0] == "go on"
+
+
+def test_the_same_failure_twice_at_one_step_ends_the_chain(run):
+    for _ in range(2):
+        run.begin()
+        run.make_steps(1, 4)
+        run.write_log(ERROR)
+        action, _, _, why = run.end()
+    assert action == "stop"
+    assert "the same failure twice at step 5" in why
+
+
+def test_an_attempt_that_died_with_its_script_counts_as_killed(run):
+    for place in ("slurm-1", "slurm-2", "slurm-3"):
+        run.begin(place)  # and leaves no event of its end
+    run.begin("slurm-4")
+    action, _, _, why = run.end(signal="9")
+    assert action == "stop"
+    assert why == "4 jobs in a row made no new step (jobs.training.restarts is 3)"
+
+
+def test_the_node_that_the_classifier_names_is_replaced_and_remembered(run):
+    run.begin()
+    run.write_log(XID)
+    assert run.end()[:3] == ["go on", "here", "node3"]
+    (line,) = (run.job / "bad_nodes.jsonl").read_text().splitlines()
+    entry = json.loads(line)
+    assert [bad.node for bad in parse_bad_nodes([entry], now=entry["found"])] == ["node3"]
+    assert entry["expires"] - entry["found"] == LIFETIMES[FoundBy.FAILURE]
+
+
+def test_the_node_of_a_hang_or_of_a_killed_rank_is_under_suspicion_and_not_remembered(run):
+    run.begin()
+    run.make_steps(1, 4)
+    run.event("hang", rank=1, host="node2.cluster", where="data.py:9 read", stacks="1.stack")
+    assert run.end()[2] == "node2"
+    run.begin()
+    run.make_steps(5, 6)
+    (run.job / "rank-signal").write_text("0 9\n")
+    assert run.end(signal="9")[2] == "node1"
+    assert not (run.job / "bad_nodes.jsonl").exists()
+
+
+def test_an_upstream_program_makes_progress_by_what_it_saved(run, tmp_path):
+    tracker = tmp_path / "latest_checkpointed_iteration.txt"
+    for saved in (0, 20, 20, 20):
+        run.begin(saved=saved)
+        tracker.write_text("20\n")
+        decision = run.end(FAILED, "9", "--tracker", str(tracker))
+        assert decision[0] == "go on"
+    run.begin(saved=20)
+    assert run.end(FAILED, "9", "--tracker", str(tracker))[0] == "stop"
+
+
+MADE_NONE = Attempt("j", JobEnd(JobState.FAILED, 1, cause=EndCause.KILLED), None, 0)
+MADE_ONE = replace(MADE_NONE, began_at=0, reached=1)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "expected"),
+    [
+        ([MADE_NONE], True),
+        ([MADE_NONE, MADE_NONE], False),
+        ([MADE_ONE, MADE_NONE], True),
+        ([MADE_NONE, MADE_ONE], True),
+        ([replace(MADE_ONE, end=JobEnd(JobState.STOPPED, 75))], False),
+    ],
+)
+def test_two_starts_without_a_step_end_the_allocation(attempts, expected):
+    assert may_start_again_here(attempts) is expected

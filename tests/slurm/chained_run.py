@@ -1,0 +1,124 @@
+"""A training small enough for a minute, submitted to the tests' Slurm as a chain or with spare nodes; nobody watches it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from two_nodes import BIN, Cluster, lines_of, wait_until
+
+from runbook import params
+from runbook.jobs import get_scheduler
+from runbook.jobs.job_folder import JobFolder, JobStatus, latest_job_folder
+from runbook.phases.job_control import job_rules, training_jobs
+from runbook.phases.open_phase import open_run_phase
+from runbook.runs import run_files
+from runbook.tools.drills.bench import write_project, write_tokens
+
+PHASE = "04-training"
+SITE = """\
+site: nodes
+title: Nodes of the tests' own Slurm
+scheduler: slurm
+launcher: srun
+python: {python}
+hardware: {{device: cpu, nodes: {nodes}, devices_per_node: 1, cores_per_node: 1}}
+environment:
+  network: {{GLOO_SOCKET_IFNAME: eth0}}
+  python: {{PYTHONDONTWRITEBYTECODE: "1"}}
+defaults:
+  jobs:
+    training: {{partition: main}}
+"""
+WORDS = (
+    "site=nodes",
+    "training.iterations=20",
+    "training.save_interval=4",
+    "training.rehearsal_waived_by=the tests",
+    "jobs.training.nodes=2",
+)
+
+
+def write_site(root: Path, nodes: int) -> None:
+    """Write the parameter files of a project whose runs go through the cluster."""
+    write_project(root, Path(sys.executable))
+    text = SITE.format(python=BIN / "python", nodes=nodes)
+    (root / "params" / "sites" / "nodes.yaml").write_text(text)
+
+
+class ChainedRun:
+    """One run, its files, and what its queue says."""
+
+    def __init__(self, root: Path, cluster: Cluster, name: str, *words: str) -> None:
+        self.cluster = cluster
+        settings = params.load("drill", set_words=[*WORDS, *words, f"as={name}"], project=root)
+        self.open_phase = open_run_phase(settings, PHASE)
+        self.folder = self.open_phase.folder
+        self.scheduler = get_scheduler(settings.site)
+        write_tokens(self.folder / self.open_phase.phase_plan.data.train[0].prefix)
+        run_files.write_mark(self.folder, job_rules.TOKENIZE, 1, "the tests", [])
+
+    def launch(self) -> None:
+        """Submit the training. After that, no process of ours has to live."""
+        training_jobs.launch(self.open_phase)
+
+    @property
+    def job(self) -> JobFolder:
+        """The folder that all jobs of the chain share."""
+        folder = latest_job_folder(self.folder, PHASE)
+        assert folder is not None
+        return folder
+
+    def status(self) -> JobStatus:
+        """How the job stands, as a person on a login node is told."""
+        return self.scheduler.state(self.job)
+
+    def queue_ids(self) -> list[str]:
+        """The queue's numbers of the jobs of the chain."""
+        ids = self.job.chain.read_text().split()
+        return [job_id.partition("-")[2] for job_id in ids]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every step of every attempt."""
+        return lines_of(self.folder / "metrics.jsonl")
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The run's events of this name."""
+        return [event for event in lines_of(self.folder / "events.jsonl") if event["event"] == name]
+
+    def losses(self) -> dict[int, float]:
+        """Loss by iteration; of one done twice the last counts."""
+        return {int(row["iteration"]): row["loss"] for row in self.rows()}
+
+    def wait_for_step(self, step: int, attempt: int) -> None:
+        """Wait until an attempt has made this step."""
+
+        def is_there() -> bool:
+            has_begun = len(self.events("attempt_began")) >= attempt
+            rows = self.rows()
+            return has_begun and bool(rows) and rows[-1]["iteration"] >= step
+
+        wait_until(is_there, f"step {step} in attempt {attempt}\n{self.said()}")
+
+    def wait_for_attempt(self, attempt: int) -> None:
+        """Wait until an attempt has begun."""
+        wait_until(
+            lambda: len(self.events("attempt_began")) >= attempt or self.has_ended(),
+            f"attempt {attempt}",
+        )
+        assert len(self.events("attempt_began")) >= attempt, self.said()
+
+    def has_ended(self) -> bool:
+        """Whether the queue has none of its jobs any more."""
+        return not self.cluster.ask("squeue", "-h", "--user=root", "-o", "%i").strip()
+
+    def wait_for_end(self) -> None:
+        """Wait until the queue is empty."""
+        wait_until(self.has_ended, f"the end of the chain\n{self.said()}")
+
+    def said(self) -> str:
+        """All that the jobs wrote, for a test that fails."""
+        files = [self.job.out, self.job.err, self.job.reason, self.job.decision]
+        texts = [f"--- {path}\n{path.read_text()[-4000:]}" for path in files if path.exists()]
+        return "\n".join(texts)

@@ -1,0 +1,109 @@
+"""A training that nobody watches: jobs of a chain follow each other, and a spare node takes the place of a lost one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from chained_run import ChainedRun, write_site
+from two_nodes import Cluster, what_is_missing
+
+from runbook.jobs.job_folder import JobState
+from runbook.phases.job_control import training_jobs
+from runbook.phases.job_control.job_rules import Action, decision_of_job
+from runbook.runs.run_folder import RUNS_VARIABLE
+from runbook.tools.drills.faults import VARIABLE as FAULTS
+
+pytestmark = [pytest.mark.slurm, pytest.mark.training]
+NODES = 3
+"""Two train, and one is spare."""
+SLOW_STEPS = "slow:seconds=0.25"
+"""So that a test can act within a step."""
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory) -> Iterator[Cluster]:
+    """A Slurm of its own: its nodes are killed."""
+    if missing := what_is_missing():
+        assert not os.environ.get("RUNBOOK_REQUIRE_SLURM"), missing
+        pytest.skip(missing)
+    cluster = Cluster(tmp_path_factory.mktemp("three-nodes"), nodes=NODES)
+    try:
+        cluster.do("start")
+        yield cluster
+    finally:
+        cluster.do("stop")
+
+
+@pytest.fixture(scope="module")
+def project(nodes: Cluster, tmp_path_factory) -> Iterator[Path]:
+    """Where the runs lie, with the cluster's programs on our PATH."""
+    root = tmp_path_factory.mktemp("unattended")
+    write_site(root, NODES)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("PATH", "SLURM_CONF", "CLUSTER_DIR"):
+            patch.setenv(name, nodes.environment[name])
+        patch.setenv(RUNS_VARIABLE, str(root / "runs"))
+        yield root
+
+
+@pytest.fixture(scope="module")
+def undisturbed(project: Path, nodes: Cluster) -> dict[int, float]:
+    """The losses of the same training without a fault."""
+    run = ChainedRun(project, nodes, "undisturbed")
+    run.launch()
+    run.wait_for_end()
+    assert run.status().state is JobState.DONE, run.said()
+    return run.losses()
+
+
+@pytest.fixture(scope="module")
+def killed(project: Path, nodes: Cluster) -> ChainedRun:
+    """A chain of three jobs with a spare node. A rank, a node and a job's script are killed, while nobody watches."""
+    run = ChainedRun(project, nodes, "killed", "jobs.training.chain=3", "jobs.training.spares=1")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FAULTS, SLOW_STEPS)
+        run.launch()
+    first, second, _ = run.queue_ids()
+    run.wait_for_step(5, attempt=1)
+    nodes.ask("scancel", "--signal=KILL", f"{first}.0")
+    run.wait_for_step(9, attempt=2)
+    nodes.do("crash", "node2")
+    run.wait_for_step(13, attempt=3)
+    nodes.do("boot", "node2")
+    nodes.ask("scancel", "--batch", "--signal=KILL", first)
+    run.wait_for_step(15, attempt=4)
+    assert run.status().job_id == f"slurm-{second}"
+    run.wait_for_end()
+    return run
+
+
+def test_the_losses_are_those_of_an_undisturbed_training(killed, undisturbed):
+    assert killed.losses() == undisturbed
+    assert killed.status().state is JobState.DONE
+    assert killed.status().reason == "finished"
+
+
+def test_restarts_stay_in_the_allocation_until_its_script_is_killed(killed):
+    first, second, third = killed.queue_ids()
+    places = [event["id"] for event in killed.events("attempt_began")]
+    assert places == [f"slurm-{first}"] * 3 + [f"slurm-{second}"]
+    log = killed.job.err.read_text()
+    assert "node node2 does not answer and is left out" in log
+    assert "attempt 3 trains on node1,node3" in log
+    assert f"slurm-{third}" not in log, "the last job of the chain was taken out of the queue"
+
+
+def test_each_end_is_an_event_with_the_decision_of_the_job_itself(killed):
+    ends = killed.events("ended")
+    assert [end["decision"] for end in ends] == ["go on", "go on", "done"]
+    assert {end["by"] for end in ends} == {"the job itself"}
+
+
+def test_a_watcher_that_comes_later_takes_over_what_the_job_decided(killed):
+    decision = decision_of_job(killed.job)
+    assert decision is not None and decision.action is Action.DONE
+    training_jobs.watch(killed.open_phase)
+    assert not training_jobs.what_is_missing(killed.open_phase)
