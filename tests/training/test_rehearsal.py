@@ -103,3 +103,5 @@ def test_a_plan_for_gpus_is_rehearsed_with_the_copy_that_a_save_makes(zygote, tm
     assert job.code == 0, job.err
     counted = json.loads((tmp_path / "rehearsed-0.json").read_text())
     assert counted["save_host_bytes"] == pytest.approx(counted["saved_bytes"], rel=0.02)
+    waits = counted["synchronizations"]
+    assert sum(waits.values()) == 3, f"the loss, its mean, and the gradient norm: {waits}"

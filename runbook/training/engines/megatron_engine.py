@@ -84,7 +84,8 @@ class MegatronEngine(engine.TrainingEngine):
             group["lr"] = learning_rate
             group["weight_decay"] = self.spec.optimizer.weight_decay * group["wd_mult"]
         overflowed = self.optimizer.prepare_grads()  # lowers the loss scale where it is too high
-        scale = float(self.optimizer.get_loss_scale())
+        # Without a scaler the scale is always one; asking for it would wait for the device.
+        scale = 1.0 if self._loss_scaler() is None else float(self.optimizer.get_loss_scale())
         if overflowed:
             return OptimizerUpdate(math.nan, True, scale)
         norm = float(self.optimizer.get_grad_norm())

@@ -29,8 +29,8 @@ PARTS_VARIABLE = "RUNBOOK_KERNEL_PARTS"
 def chosen_parts(spec: PhasePlan, *, has_transformer_engine: bool) -> frozenset[str]:
     """Return the parts to replace; `RefusedError` where `compiled` was asked for and cannot run.
 
-    `auto` takes what can run here: everything on a GPU, or only norm and loss where Transformer
-    Engine has layers of its own; nothing on a CPU.
+    `auto` takes what can run here: everything on a GPU, only norm and loss where Transformer Engine
+    has layers of its own, only the norm where no Triton kernel runs; nothing on a CPU.
     """
     wanted = spec.tuning.kernels
     if wanted == "plain" or (wanted == "auto" and not on_gpu()):
@@ -39,7 +39,7 @@ def chosen_parts(spec: PhasePlan, *, has_transformer_engine: bool) -> frozenset[
     if fault and wanted == "compiled":
         raise RefusedError(f"training.kernels compiled: {fault}. Set it to auto or plain")
     if fault:
-        return frozenset()
+        return frozenset({"norm"})  # the only one that is no Triton kernel
     listed = os.environ.get(PARTS_VARIABLE)
     parts = frozenset(PARTS) if listed is None else frozenset(filter(None, listed.split(",")))
     if unknown := parts - frozenset(PARTS):
