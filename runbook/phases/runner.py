@@ -207,7 +207,7 @@ def expand_variants(run: str, all_variants: bool) -> list[str]:
 
 _PART = re.compile(r"\..+\.(\d{1,9})\.part")
 """As `core.files` names them: the number is the writer's process."""
-_ELSEWHERE = frozenset({"checkpoints", "data", "tensorboard", "history"})
+_ELSEWHERE = frozenset({"checkpoints", "data", "tensorboard", "trackers", "history"})
 """Folders whose own readers clean up: the trainer and the tokenizer."""
 
 

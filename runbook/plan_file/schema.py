@@ -32,6 +32,8 @@ Switch = Literal["auto", "always", "never"]
 Kernels = Literal["auto", "compiled", "plain"]
 """Whether something is done, where each framework has a habit of its own."""
 NanPolicy = Literal["stop", "skip", "rollback"]
+TRACKERS = ("mlflow", "trackio", "wandb")
+"""Programs that the trainer can feed while it runs; TensorBoard's files are always written."""
 """What follows a step whose loss or gradient is NaN or infinite."""
 SpikePolicy = Literal["note", "skip", "rollback"]
 """What follows a finite loss that jumps out of its curve."""
@@ -383,6 +385,10 @@ class Log:
     alarm_webhook: str = field(default="", metadata=OMIT_DEFAULT)
     """Where the address is kept that alarms are posted to (env:NAME or file:PATH)."""
     alarm_command: str = field(default="", metadata=OMIT_DEFAULT)
+    trackers: tuple[str, ...] = field(default=(), metadata=OMIT_DEFAULT)
+    """Names of `TRACKERS` that are fed while this phase trains."""
+    tracker_project: str = field(default="", metadata=OMIT_DEFAULT)
+    """Project or experiment that the runs go to; empty: as the tracker's own variable says."""
 
     @property
     def rank_times(self) -> str:

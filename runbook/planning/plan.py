@@ -9,6 +9,7 @@ from typing import Any
 
 from runbook.core.checks import Check
 from runbook.core.errors import RecordError, raise_if_failed
+from runbook.params.schema.value_types import parse_names
 from runbook.params.settings import Settings
 from runbook.plan_file import schema
 from runbook.plan_file.deepspeed import own_config
@@ -388,6 +389,8 @@ def _log(settings: Settings, choice: Choice) -> schema.Log:
         peak_tflops=peak or 0.0,
         alarm_webhook=choice.training.alarm_webhook,
         alarm_command=choice.training.alarm_command,
+        trackers=() if choice.smoke else parse_names(choice.training.trackers),
+        tracker_project=choice.training.tracker_project,
     )
 
 

@@ -38,7 +38,7 @@ LEFT_OUT_FILES = (
     ".DS_Store",
 )
 """Files that change while nothing is wrong, or are no result."""
-LEFT_OUT_FOLDERS = ("cache", "__pycache__", ".ipynb_checkpoints", "*.part", "redacted")
+LEFT_OUT_FOLDERS = ("cache", "trackers", "__pycache__", ".ipynb_checkpoints", "*.part", "redacted")
 """Folders that hold nothing a run could not make again."""
 
 _LINES = ("metrics", "rank_times", "validation", "samples")

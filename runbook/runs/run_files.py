@@ -26,8 +26,11 @@ from runbook.tokens.tokenizer import load_tokenizer
 FREE_KEYS = ("training.smoke.waived_by", "training.rehearsal_waived_by")
 """Keys that say who decided something, not what is done: they may change in a folder that exists.
 """
-ALARM_KEYS = ("training.alarm_webhook", "training.alarm_command")
-"""Keys that say who is sent alarms: they may change in a folder that exists as well."""
+ALARM_KEYS = (
+    *("training.alarm_webhook", "training.alarm_command"),
+    *("training.trackers", "training.tracker_project"),
+)
+"""Keys that say who is sent alarms and numbers: they may change in a folder that exists as well."""
 OVERRIDES = "overrides.yaml"
 """What was given by hand, over the run file: in a parameters cell or by --set."""
 

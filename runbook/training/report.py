@@ -26,6 +26,7 @@ from runbook.plan_file.allowed_commands import allowed_commands_file, how_to_all
 from runbook.plan_file.json_records import append_line, as_line
 from runbook.plan_file.schema import FLOPS_CONVENTION, PhasePlan
 from runbook.training.ranks import Ranks
+from runbook.training.trackers.processes import TrackerProcesses
 
 
 def say(text: str) -> None:
@@ -70,11 +71,13 @@ class TrainingReport:
         self._interval: list[StepRecord] = []
         self._board: Any = None
         self.alerts = AlertSender(spec)
+        self._trackers = TrackerProcesses(say)
 
     def begin(self, segment: int) -> None:
         """Open what is kept open; called when training really begins, so that a refusal leaves nothing behind."""
         self.segment = segment
         if self.ranks.is_last:
+            self._trackers.start(self.spec)
             try:
                 from torch.utils.tensorboard import SummaryWriter
             except ImportError:
@@ -145,6 +148,7 @@ class TrainingReport:
         del record["parts"]
         self._append(spec.log.metrics, record)
         self._draw(step.iteration, {key: record[key] for key in _DRAWN})
+        self._trackers.check()
         self._interval.append(step)
         if step.iteration % spec.log.interval == 0:
             steps = self._interval
@@ -213,8 +217,9 @@ class TrainingReport:
             self._append(self.spec.log.samples, record)
 
     def close(self) -> None:
-        """Flush TensorBoard's file, and wait a moment for alarms that are being sent."""
+        """Flush TensorBoard's file, and wait a moment for alarms and trackers."""
         self.alerts.close()
+        self._trackers.close()
         if self._board is not None:
             with contextlib.suppress(OSError):
                 self._board.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-WORD_LIMIT = 38_000
+WORD_LIMIT = 28_000
 GENERATED = {
     "departures.md",
     "json.md",

@@ -24,6 +24,7 @@ from runbook.params.schema.value_types import (
     WholeOrZero,
     blend_text,
     names_text,
+    tracker_names_text,
 )
 from runbook.plan_file.schema import (
     Engine,
@@ -257,6 +258,12 @@ class Training(Strict):
     """A command that gets each alarm on its standard input (mail -s alarm ada@example.org), once
     you allowed it.
     """
+    trackers: Annotated[str, AfterValidator(tracker_names_text)] = ""
+    """Trackers to feed while 04-training runs: wandb, mlflow, trackio, with commas between them
+    (docs/trackers.md).
+    """
+    tracker_project: str = ""
+    """Project (MLflow: experiment) at the trackers; empty: their own variable, else gpt3-runbook."""
     log_interval: Whole = 1
     """Steps between log lines."""
     save_interval: Annotated[WholeOrZero, Aliases("SAVE_INTERVAL")] = 1000

@@ -18,6 +18,7 @@ from pydantic import (
 
 from runbook.core.units import parse_bytes, parse_count, parse_duration
 from runbook.params.secrets import is_reference
+from runbook.plan_file.schema import TRACKERS
 
 
 class Strict(BaseModel):
@@ -125,6 +126,17 @@ def parse_names(text: str) -> tuple[str, ...]:
 def names_text(text: str) -> str:
     """Return the text as it is; `ValueError` where it is not a list of names."""
     parse_names(text)
+    return text
+
+
+def tracker_names_text(text: str) -> str:
+    """Return the text as it is; `ValueError` where it is not a list of trackers."""
+    for name in parse_names(text):
+        if name not in TRACKERS:
+            raise ValueError(
+                f"{name} is no tracker that the trainer feeds. Name some of {', '.join(TRACKERS)}. Addresses and "
+                "keys belong into the tracker's own environment variables (docs/trackers.md)."
+            )
     return text
 
 

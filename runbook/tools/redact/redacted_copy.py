@@ -80,7 +80,7 @@ _ENVIRONMENT = {
     "HOME": "path",
 }
 _PUBLIC_WORDS = frozenset(
-    {"local", "checkpoints", "smoke", "data", "tensorboard", "records", "jobs"}
+    {"local", "checkpoints", "smoke", "data", "tensorboard", "trackers", "records", "jobs"}
 )
 
 
@@ -159,7 +159,7 @@ def private_words(folder: Path) -> dict[str, str]:
     return kinds
 
 
-_FOLDERS_WITHOUT_WORDS = ("data", "checkpoints", "tensorboard")
+_FOLDERS_WITHOUT_WORDS = ("data", "checkpoints", "tensorboard", "trackers")
 _MOST_BYTES = 8 * 2**20
 
 

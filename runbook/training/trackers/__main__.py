@@ -1,0 +1,47 @@
+"""`python -m runbook.training.trackers NAME plan.json PHASE`: one tracker of one training, until standard input ends."""
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from runbook.plan_file.schema import read_plan
+from runbook.training.trackers.follower import Follower
+from runbook.training.trackers.services import SERVICES
+
+LOG = logging.getLogger("runbook.training.trackers")
+
+NICENESS = 10
+"""The ranks of a training come first on every core."""
+
+
+def main() -> int:
+    """Follow one training; the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m runbook.training.trackers", description=__doc__
+    )
+    parser.add_argument("name", choices=sorted(SERVICES))
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("phase")
+    arguments = parser.parse_args()
+    # A stop is for the trainer, which ends this process by closing its standard input.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+    os.nice(NICENESS)
+    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
+    spec = read_plan(arguments.plan, arguments.phase)
+    try:
+        service = SERVICES[arguments.name](spec)
+    except ImportError as error:
+        package = f"gpt3-runbook[{arguments.name}]"
+        LOG.error("%s. Install it where the trainer runs: pip install '%s'", error, package)
+        return 1
+    follower = Follower(spec, arguments.name, service)
+    follower.end_with(sys.stdin.buffer)
+    return follower.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""Follows the files of a training and hands their numbers to a tracker, each line once over all restarts."""
+
+import fcntl
+import hashlib
+import json
+import logging
+import math
+import signal
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, BinaryIO
+
+from runbook.plan_file.schema import PhasePlan
+from runbook.training.trackers.services import FOLDER, Point, Service
+
+LOG = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+"""Between two looks at the files."""
+LONGEST_WAIT_SECONDS = 60.0
+"""Between two attempts, where a tracker fails."""
+END_SECONDS = 60
+"""For the last numbers, once the trainer has closed standard input or is gone."""
+NO_NUMBERS = frozenset({"iteration", "time"})
+READ_BYTES = 2**20
+"""Of a file at a time: some 2,000 steps, so that a long file is sent in pieces."""
+
+
+@dataclass
+class Progress:
+    """How far a tracker got: in `trackers/NAME.json`."""
+
+    run: str = ""
+    """The tracker's own id of the run; empty: none yet."""
+    first_line: str = ""
+    """Checksum of the first line of metrics.jsonl. With `--redo` another training begins another file."""
+    read: dict[str, int] = field(default_factory=dict)
+    """Bytes that were sent, by file."""
+
+
+class Follower:
+    """Sends one training to one tracker."""
+
+    def __init__(self, spec: PhasePlan, name: str, service: Service) -> None:
+        self._service = service
+        self._files = (spec.path(spec.log.metrics), spec.path(spec.log.validation))
+        self._place = spec.path(FOLDER) / f"{name}.json"
+        self._ended = Event()
+        self._open = False
+        self.progress = Progress()
+
+    def end_with(self, stream: BinaryIO) -> None:
+        """End when this stream ends, which the trainer holds open; soon after, even if the tracker hangs."""
+
+        def wait() -> None:
+            stream.read()
+            self._ended.set()
+            signal.alarm(END_SECONDS)  # ends this process even where a library holds Python's lock
+
+        Thread(target=wait, daemon=True).start()
+
+    def run(self) -> int:
+        """Follow until the end; the exit code."""
+        with self._place.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the job before may still be sending its last numbers
+            self.progress = read_progress(self._place, first_line_of(self._files[0]))
+            return self._follow()
+
+    def _follow(self) -> int:
+        wait = LOOK_SECONDS
+        while True:
+            last = self._ended.is_set()
+            try:
+                is_more = self._send()
+                if last and not is_more:
+                    if self._open:
+                        self._service.close()
+                    return 0
+                wait = LOOK_SECONDS
+            except Exception:  # a library may raise anything; its lines do not count as sent
+                LOG.exception("not sent; tried again in %.0f s", wait)
+                if last:
+                    return 1
+                is_more = False
+                wait = min(2 * wait, LONGEST_WAIT_SECONDS)
+            if not is_more:
+                self._ended.wait(wait)
+
+    def _send(self) -> bool:
+        """Send what is new. Return whether there may be more."""
+        is_more = False
+        for path in self._files:
+            start = self.progress.read.get(path.name, 0)
+            lines = read_lines(path, start)
+            if not lines:
+                continue
+            if not self._open:
+                self.progress.run = self._service.open(self.progress.run)
+                self.progress.first_line = first_line_of(self._files[0])
+                self._open = True
+            self._service.log([point for line in lines if (point := point_of(line, path.stem))])
+            self.progress.read[path.name] = start + sum(map(len, lines))
+            self._keep()
+            is_more = True
+        return is_more
+
+    def _keep(self) -> None:
+        part = self._place.with_name(self._place.name + ".part")
+        part.write_text(json.dumps(asdict(self.progress)), encoding="utf-8")
+        part.replace(self._place)
+
+
+def read_progress(place: Path, first_line: str) -> Progress:
+    """Return how far a tracker got with the training that this line begins; nothing, if it is another one."""
+    try:
+        progress = Progress(**json.loads(place.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return Progress()
+    if progress.first_line != first_line:
+        return Progress()
+    return progress
+
+
+def first_line_of(path: Path) -> str:
+    """Return the checksum of a file's first line; empty, if there is none yet."""
+    try:
+        with path.open("rb") as stream:
+            line = stream.readline()
+    except OSError:
+        return ""
+    return hashlib.sha256(line).hexdigest() if line.endswith(b"\n") else ""
+
+
+def read_lines(path: Path, start: int) -> list[bytes]:
+    """Return whole lines from a position on, about `READ_BYTES` of them at most."""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(start)
+            lines = stream.readlines(READ_BYTES)
+    except OSError:
+        return []
+    return [line for line in lines if line.endswith(b"\n")]
+
+
+def point_of(line: bytes, file: str) -> Point | None:
+    """Return the finite numbers of a line; None for a line that a kill tore."""
+    try:
+        record = json.loads(line)
+        prefix = "" if file == "metrics" else f"{file}_"
+        values = dict(_numbers(record, prefix))
+        return Point(int(record["iteration"]), float(record["time"]), values)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _numbers(record: dict[str, Any], prefix: str) -> Iterator[tuple[str, float]]:
+    for key, value in record.items():
+        if isinstance(value, int | float) and math.isfinite(value) and key not in NO_NUMBERS:
+            yield f"{prefix}{key}", float(value)

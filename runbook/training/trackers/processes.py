@@ -1,0 +1,78 @@
+"""Starts a process for each tracker, and ends it; called by the rank that writes metrics.jsonl."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import runbook
+from runbook.plan_file.schema import PhasePlan
+from runbook.training.trackers.services import FOLDER
+
+CLOSE_SECONDS = 10.0
+"""The trainer waits so long for the last numbers. A tracker that needs more sends them while the job ends."""
+
+
+class TrackerProcesses:
+    """The trackers of one training. None of them can delay a step or raise."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, spec: PhasePlan) -> None:
+        """Start what `training.trackers` names."""
+        for name in spec.log.trackers:
+            try:
+                self._running[name] = _start(name, spec)
+            except OSError as error:
+                self._say(f"training.trackers: {name} was not started, training goes on: {error}")
+            else:
+                self._say(
+                    f"training.trackers: {name} follows metrics.jsonl; its log is {FOLDER}/{name}.log"
+                )
+
+    def check(self) -> None:
+        """Report a tracker that ended before the training. Takes microseconds."""
+        for name, process in list(self._running.items()):
+            if process.poll() is not None:
+                self._report(name, f"ended with exit code {process.returncode}")
+
+    def close(self) -> None:
+        """Let each send its last numbers, and wait a moment for them."""
+        for process in self._running.values():
+            if process.stdin is not None:
+                process.stdin.close()  # empty: nothing is ever written to it
+        end = time.monotonic() + CLOSE_SECONDS
+        for name, process in list(self._running.items()):
+            try:
+                code = process.wait(max(0.0, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                # Left alone: it ends by itself after follower.END_SECONDS.
+                self._say(f"training.trackers: {name} is still sending its last numbers.")
+            else:
+                if code:
+                    self._report(name, f"ended with exit code {code}")
+
+    def _report(self, name: str, what: str) -> None:
+        del self._running[name]
+        self._say(f"training.trackers: {name} {what}. The training is not affected; see its log.")
+
+
+def _start(name: str, spec: PhasePlan) -> subprocess.Popen[bytes]:
+    """Start one tracker; `OSError` where that fails."""
+    folder = spec.path(FOLDER)
+    folder.mkdir(parents=True, exist_ok=True)
+    package = str(Path(runbook.__file__).parents[1])
+    paths = (package, os.environ.get("PYTHONPATH", ""))
+    plan = str(spec.path("plan.json").resolve())
+    with (folder / f"{name}.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "runbook.training.trackers", name, plan, spec.phase],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        )

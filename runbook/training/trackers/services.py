@@ -1,0 +1,203 @@
+"""What each tracker's own library is asked to do. Addresses, accounts and keys come from its own environment variables."""
+
+import dataclasses
+import netrc
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from runbook.plan_file.schema import PhasePlan
+
+PROJECT = "gpt3-runbook"
+"""Project (MLflow: experiment) where neither the run file nor the tracker's own variable names one."""
+FOLDER = "trackers"
+"""Below the run's folder: local stores, logs, and how far each tracker got."""
+METRICS_PER_CALL = 1000
+"""MLflow's server takes no more in one log_batch (mlflow 3.17, MAX_METRICS_PER_BATCH)."""
+WANDB_ADDRESS = "https://api.wandb.ai"
+
+
+@dataclass(frozen=True)
+class Point:
+    """The numbers of one step or of one evaluation."""
+
+    iteration: int
+    time: float
+    values: dict[str, float]
+
+
+class Service(Protocol):
+    """A tracker, whose methods may raise or hang: they are called in its own process only."""
+
+    def open(self, run: str) -> str:
+        """Begin a run, or continue the one with this id (empty: none yet). Return its id."""
+
+    def log(self, points: Sequence[Point]) -> None:
+        """Send numbers, in order."""
+
+    def close(self) -> None:
+        """Send what is buffered, and end the run."""
+
+
+def settings_of(spec: PhasePlan) -> dict[str, Any]:
+    """Return what was trained, flat: names and numbers of the plan, and no path."""
+    sections = ("model", "parallel", "batch", "duration", "learning_rate", "optimizer", "precision")
+    values: dict[str, Any] = {"phase": spec.phase, "engine": spec.engine, "seed": spec.seed}
+    for section in sections:
+        values |= dict(_flat(section, dataclasses.asdict(getattr(spec, section))))
+    return values
+
+
+def _flat(prefix: str, content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in content.items():
+        name = f"{prefix}.{key}"
+        if isinstance(value, Mapping):
+            yield from _flat(name, value)
+        elif isinstance(value, str | int | float):
+            yield name, value
+
+
+class WandbService:
+    """Weights & Biases. Without a key, or with WANDB_MODE=offline, it writes files for `wandb sync`."""
+
+    def __init__(self, spec: PhasePlan) -> None:
+        import wandb
+
+        self._wandb = wandb
+        self._spec = spec
+
+    def open(self, run: str) -> str:
+        """Begin or continue a run."""
+        spec = self._spec
+        run = run or secrets.token_hex(4)
+        self._run = self._wandb.init(
+            project=spec.log.tracker_project or os.environ.get("WANDB_PROJECT") or PROJECT,
+            name=spec.root.resolve().name,
+            id=run,
+            resume="allow",
+            dir=str(spec.path(FOLDER)),
+            mode=os.environ.get("WANDB_MODE") or ("online" if _has_wandb_key() else "offline"),
+            config=settings_of(spec),
+            settings=self._wandb.Settings(console="off"),
+        )
+        # Not W&B's own count of steps: a rollback repeats iterations, which it would drop.
+        self._run.define_metric("*", step_metric="iteration")
+        return run
+
+    def log(self, points: Sequence[Point]) -> None:
+        """Send numbers, in order."""
+        for point in points:
+            self._run.log({"iteration": point.iteration, **point.values})
+
+    def close(self) -> None:
+        """End the run."""
+        self._run.finish()
+
+
+def _has_wandb_key() -> bool:
+    """Whether `wandb login` was done here, or WANDB_API_KEY is set: `wandb.init` would ask for one otherwise."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    host = urlsplit(os.environ.get("WANDB_BASE_URL", WANDB_ADDRESS)).hostname or ""
+    try:
+        return netrc.netrc().authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
+
+
+class MlflowService:
+    """MLflow: the server of MLFLOW_TRACKING_URI, otherwise a SQLite file in the run's folder."""
+
+    def __init__(self, spec: PhasePlan) -> None:
+        from mlflow.entities import Metric, Param
+        from mlflow.tracking import MlflowClient
+
+        self._metric = Metric
+        self._parameter = Param
+        self._spec = spec
+        folder = spec.path(FOLDER).resolve()
+        self._artifacts = ""
+        address = os.environ.get("MLFLOW_TRACKING_URI", "")
+        if not address:
+            address = f"sqlite:///{folder / 'mlflow.db'}"
+            self._artifacts = (folder / "mlflow").as_uri()
+        self._client = MlflowClient(address)
+
+    def open(self, run: str) -> str:
+        """Begin or continue a run."""
+        if run:
+            self._run = run
+            self._client.update_run(run, status="RUNNING")
+            return run
+        spec = self._spec
+        name = spec.log.tracker_project or os.environ.get("MLFLOW_EXPERIMENT_NAME") or PROJECT
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is None:
+            number = self._client.create_experiment(name, self._artifacts or None)
+        else:
+            number = experiment.experiment_id
+        begun = self._client.create_run(number, run_name=spec.root.resolve().name)
+        self._run = str(begun.info.run_id)
+        parameters = [self._parameter(key, str(value)) for key, value in settings_of(spec).items()]
+        self._client.log_batch(self._run, params=parameters)
+        return self._run
+
+    def log(self, points: Sequence[Point]) -> None:
+        """Send numbers, in order."""
+        metrics = [
+            self._metric(name, value, int(point.time * 1000), point.iteration)
+            for point in points
+            for name, value in point.values.items()
+        ]
+        for start in range(0, len(metrics), METRICS_PER_CALL):
+            self._client.log_batch(self._run, metrics=metrics[start : start + METRICS_PER_CALL])
+
+    def close(self) -> None:
+        """End the run."""
+        self._client.set_terminated(self._run)
+
+
+class TrackioService:
+    """trackio: the folder of TRACKIO_DIR, otherwise one in the run's folder. TRACKIO_SPACE_ID names a Space."""
+
+    def __init__(self, spec: PhasePlan) -> None:
+        folder = str(spec.path(FOLDER).resolve() / "trackio")
+        os.environ.setdefault("TRACKIO_DIR", folder)  # read when trackio is imported
+        import trackio
+
+        self._trackio = trackio
+        self._spec = spec
+
+    def open(self, run: str) -> str:
+        """Begin or continue a run. trackio knows a run by its name."""
+        spec = self._spec
+        run = run or spec.root.resolve().name
+        self._run = self._trackio.init(
+            project=spec.log.tracker_project or PROJECT,
+            name=run,
+            space_id=os.environ.get("TRACKIO_SPACE_ID"),
+            config=settings_of(spec),
+            resume="allow",
+            embed=False,
+        )
+        return run
+
+    def log(self, points: Sequence[Point]) -> None:
+        """Send numbers, in order."""
+        for point in points:
+            self._run.log(point.values, step=point.iteration)
+
+    def close(self) -> None:
+        """End the run."""
+        self._run.finish()
+
+
+SERVICES: dict[str, Callable[[PhasePlan], Service]] = {
+    "wandb": WandbService,
+    "mlflow": MlflowService,
+    "trackio": TrackioService,
+}
+"""By the names that `training.trackers` has."""
