@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 EXTRAS = {"jupyter", "train", "data", "forecast", "test", "docs"}
-TRACKERS = {"mlflow", "trackio", "evaluation"}  # for who uses one: not in the lock
+TRACKERS = {"mlflow", "trackio", "wandb", "evaluation"}  # for who uses one: not in the lock
 BASE = {"click", "jinja2", "psutil", "pydantic", "pyyaml"}
 IMPORT_NAMES = {
     "megatron-core": "megatron",

@@ -14,7 +14,7 @@ from runbook.plan_file import schema
 from runbook.plan_file.schema import TRACKERS
 from runbook.training.trackers import processes
 from runbook.training.trackers.follower import Follower, point_of, read_lines
-from runbook.training.trackers.services import SERVICES, Point, settings_of
+from runbook.training.trackers.services import SERVICES, TrackedPoint, settings_of
 
 from . import specs
 
@@ -97,8 +97,8 @@ def test_each_line_is_sent_once_over_two_jobs_and_another_training_begins_anew(f
     assert follow(folder, second) == 0
     assert [point.iteration for point in first.points] == [1, 2]
     assert second.points == [
-        Point(3, 5.0, {"loss": 1.5}),
-        Point(3, 6.0, {"validation_loss": 2.5}),
+        TrackedPoint(3, 5.0, {"loss": 1.5}),
+        TrackedPoint(3, 6.0, {"validation_loss": 2.5}),
     ]
     assert (first.opened, second.opened) == ([""], ["r1"])
     (folder / "metrics.jsonl").write_text("")
@@ -128,7 +128,7 @@ def test_lines_are_read_whole_and_only_finite_numbers_are_sent(tmp_path):
     path.write_bytes(b'{"iteration": 1}\n{"iter')
     assert read_lines(path, 0) == [b'{"iteration": 1}\n'] and read_lines(path, 17) == []
     line = b'{"iteration": 4, "time": 2.0, "loss": null, "mfu": 0.5, "host": "n1"}\n'
-    assert point_of(line, "metrics") == Point(4, 2.0, {"mfu": 0.5})
+    assert point_of(line, "metrics") == TrackedPoint(4, 2.0, {"mfu": 0.5})
     assert point_of(b"torn\n", "metrics") is None
 
 

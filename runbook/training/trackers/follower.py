@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from runbook.plan_file.schema import PhasePlan
-from runbook.training.trackers.services import FOLDER, Point, Service
+from runbook.training.trackers.services import FOLDER, Service, TrackedPoint
 
 LOG = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ READ_BYTES = 2**20
 
 
 @dataclass
-class Progress:
+class SentSoFar:
     """How far a tracker got: in `trackers/NAME.json`."""
 
     run: str = ""
@@ -49,7 +49,7 @@ class Follower:
         self._place = spec.path(FOLDER) / f"{name}.json"
         self._ended = Event()
         self._open = False
-        self.progress = Progress()
+        self.progress = SentSoFar()
 
     def end_with(self, stream: BinaryIO) -> None:
         """End when this stream ends, which the trainer holds open; soon after, even if the tracker hangs."""
@@ -112,14 +112,14 @@ class Follower:
         part.replace(self._place)
 
 
-def read_progress(place: Path, first_line: str) -> Progress:
+def read_progress(place: Path, first_line: str) -> SentSoFar:
     """Return how far a tracker got with the training that this line begins; nothing, if it is another one."""
     try:
-        progress = Progress(**json.loads(place.read_text(encoding="utf-8")))
+        progress = SentSoFar(**json.loads(place.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
-        return Progress()
+        return SentSoFar()
     if progress.first_line != first_line:
-        return Progress()
+        return SentSoFar()
     return progress
 
 
@@ -144,18 +144,18 @@ def read_lines(path: Path, start: int) -> list[bytes]:
     return [line for line in lines if line.endswith(b"\n")]
 
 
-def point_of(line: bytes, file: str) -> Point | None:
+def point_of(line: bytes, file: str) -> TrackedPoint | None:
     """Return the finite numbers of a line; None for a line that a kill tore."""
     try:
         record = json.loads(line)
         prefix = "" if file == "metrics" else f"{file}_"
         values = dict(_numbers(record, prefix))
-        return Point(int(record["iteration"]), float(record["time"]), values)
+        return TrackedPoint(int(record["iteration"]), float(record["time"]), values)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _numbers(record: dict[str, Any], prefix: str) -> Iterator[tuple[str, float]]:
+def _numbers(record: dict[str, object], prefix: str) -> Iterator[tuple[str, float]]:
     for key, value in record.items():
         if isinstance(value, int | float) and math.isfinite(value) and key not in NO_NUMBERS:
             yield f"{prefix}{key}", float(value)

@@ -6,7 +6,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from runbook.plan_file.schema import PhasePlan
@@ -21,7 +21,7 @@ WANDB_ADDRESS = "https://api.wandb.ai"
 
 
 @dataclass(frozen=True)
-class Point:
+class TrackedPoint:
     """The numbers of one step or of one evaluation."""
 
     iteration: int
@@ -35,28 +35,31 @@ class Service(Protocol):
     def open(self, run: str) -> str:
         """Begin a run, or continue the one with this id (empty: none yet). Return its id."""
 
-    def log(self, points: Sequence[Point]) -> None:
+    def log(self, points: Sequence[TrackedPoint]) -> None:
         """Send numbers, in order."""
 
     def close(self) -> None:
         """Send what is buffered, and end the run."""
 
 
-def settings_of(spec: PhasePlan) -> dict[str, Any]:
+Setting = str | int | float
+
+
+def settings_of(spec: PhasePlan) -> dict[str, Setting]:
     """Return what was trained, flat: names and numbers of the plan, and no path."""
     sections = ("model", "parallel", "batch", "duration", "learning_rate", "optimizer", "precision")
-    values: dict[str, Any] = {"phase": spec.phase, "engine": spec.engine, "seed": spec.seed}
+    values: dict[str, Setting] = {"phase": spec.phase, "engine": spec.engine, "seed": spec.seed}
     for section in sections:
         values |= dict(_flat(section, dataclasses.asdict(getattr(spec, section))))
     return values
 
 
-def _flat(prefix: str, content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _flat(prefix: str, content: Mapping[str, object]) -> Iterator[tuple[str, Setting]]:
     for key, value in content.items():
         name = f"{prefix}.{key}"
         if isinstance(value, Mapping):
             yield from _flat(name, value)
-        elif isinstance(value, str | int | float):
+        elif isinstance(value, Setting):
             yield name, value
 
 
@@ -87,7 +90,7 @@ class WandbService:
         self._run.define_metric("*", step_metric="iteration")
         return run
 
-    def log(self, points: Sequence[Point]) -> None:
+    def log(self, points: Sequence[TrackedPoint]) -> None:
         """Send numbers, in order."""
         for point in points:
             self._run.log({"iteration": point.iteration, **point.values})
@@ -145,7 +148,7 @@ class MlflowService:
         self._client.log_batch(self._run, params=parameters)
         return self._run
 
-    def log(self, points: Sequence[Point]) -> None:
+    def log(self, points: Sequence[TrackedPoint]) -> None:
         """Send numbers, in order."""
         metrics = [
             self._metric(name, value, int(point.time * 1000), point.iteration)
@@ -185,7 +188,7 @@ class TrackioService:
         )
         return run
 
-    def log(self, points: Sequence[Point]) -> None:
+    def log(self, points: Sequence[TrackedPoint]) -> None:
         """Send numbers, in order."""
         for point in points:
             self._run.log(point.values, step=point.iteration)
