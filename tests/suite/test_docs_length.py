@@ -16,7 +16,7 @@ GENERATED = {
     "when-it-fails.md",
     "measurements/drills.md",
 }
-"""Pages that list what the code has; each is written or compared by a script. docs/start-here.md names them."""
+"""Pages that list what the code has, each written or compared by a script (docs/start-here.md)."""
 
 
 def count_words(text: str) -> int:

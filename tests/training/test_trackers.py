@@ -1,6 +1,6 @@
-"""Trackers that are fed while a training runs: each number once, and a bad one is never in the training's way.
+"""Trackers that are fed while a training runs: each number once, and never in its way.
 
-The libraries are stand-ins of a few lines. With the real ones this was run by hand: docs/trackers.md.
+The libraries are stand-ins of a few lines. The real ones were run by hand: docs/trackers.md.
 """
 
 import json

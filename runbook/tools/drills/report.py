@@ -1,4 +1,4 @@
-"""The report of drills: a line for each verdict, the score, and the page docs/measurements/drills.md."""
+"""The report of drills: a line for each verdict, the score, and docs/measurements/drills.md."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from runbook.tools.drills.bench import DrillVerdict
 PAGE_HEAD = """\
 # Twenty faults, drilled
 
-Each drill breaks a small training on one machine, on two to four processes without a GPU, and judges how it ends: losses
-equal bit by bit to those of the training without faults, nothing lost, the fault named, no process left running.
-`runbook drill` runs them all, `runbook drill NAME` one, `--json` has what each checked; `make drills` wrote this page. Job
-script, scheduler, restarts, checkpoints and trainer are those of every local run. Drill 16 also runs on a real Slurm of two
-nodes in the tests. **Nothing here ran on a GPU.** Measured values, with their usual range on an idle machine, never fail a
-drill. A drill that was retried has a row for each attempt.
+Each drill breaks a small training on one machine, on two to four processes without a GPU, and
+judges how it ends: losses equal bit by bit to those of the training without faults, nothing lost,
+the fault named, no process left running. `runbook drill` runs them all, `runbook drill NAME` one,
+`--json` has what each checked; `make drills` wrote this page. Job script, scheduler, restarts,
+checkpoints and trainer are those of every local run. Drill 16 also runs on a real Slurm of two
+nodes in the tests. **Nothing here ran on a GPU.** Measured values, with their usual range on an
+idle machine, never fail a drill. A drill that was retried has a row for each attempt.
 
-Drill 20 compares goodput (productive step time / wall time) with the ideal for the same number of kills, in which detection
-costs nothing:
+Drill 20 compares goodput (productive step time / wall time) with the ideal for the same number of
+kills, in which detection costs nothing:
 
-    ideal = productive / (productive + kills in training x (restart + save interval / 2 x step) + lost starts + saves)
+    ideal = productive / (productive + lost starts + saves
+                          + kills in training x (restart + save interval / 2 x step))
 
-`restart` and `save` are means over ten planned stops. A step of this toy takes a few hundredths of a second, so restarts
-cost a far larger share than in a real training.
+`restart` and `save` are means over ten planned stops. A step of this toy takes a few hundredths of
+a second, so restarts cost a far larger share than in a real training.
 
 """
 

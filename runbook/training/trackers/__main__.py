@@ -1,4 +1,7 @@
-"""`python -m runbook.training.trackers NAME plan.json PHASE`: one tracker of one training, until standard input ends."""
+"""`python -m runbook.training.trackers NAME plan.json PHASE`: feed one tracker from one training.
+
+It ends soon after its standard input ends.
+"""
 
 import argparse
 import logging

@@ -1,4 +1,4 @@
-"""Follows the files of a training and hands their numbers to a tracker, each line once over all restarts."""
+"""Hands the numbers in the files of a training to a tracker, each line once over all restarts."""
 
 import fcntl
 import hashlib
@@ -35,7 +35,7 @@ class SentSoFar:
     run: str = ""
     """The tracker's own id of the run; empty: none yet."""
     first_line: str = ""
-    """Checksum of the first line of metrics.jsonl. With `--redo` another training begins another file."""
+    """Checksum of the first line of metrics.jsonl. With `--redo` a training begins another file."""
     read: dict[str, int] = field(default_factory=dict)
     """Bytes that were sent, by file."""
 
@@ -52,7 +52,10 @@ class Follower:
         self.progress = SentSoFar()
 
     def end_with(self, stream: BinaryIO) -> None:
-        """End when this stream ends, which the trainer holds open; soon after, even if the tracker hangs."""
+        """End when this stream ends, which the trainer holds open.
+
+        Where the tracker hangs, the process ends `END_SECONDS` later.
+        """
 
         def wait() -> None:
             stream.read()
@@ -113,7 +116,7 @@ class Follower:
 
 
 def read_progress(place: Path, first_line: str) -> SentSoFar:
-    """Return how far a tracker got with the training that this line begins; nothing, if it is another one."""
+    """Return how far a tracker got with the training that this line begins."""
     try:
         progress = SentSoFar(**json.loads(place.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):

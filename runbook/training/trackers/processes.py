@@ -12,7 +12,7 @@ from runbook.plan_file.schema import PhasePlan
 from runbook.training.trackers.services import FOLDER
 
 CLOSE_SECONDS = 10.0
-"""The trainer waits so long for the last numbers. A tracker that needs more sends them while the job ends."""
+"""So long the trainer waits for last numbers. A slower tracker sends them while the job ends."""
 
 
 class TrackerProcesses:
@@ -31,7 +31,8 @@ class TrackerProcesses:
                 self._say(f"training.trackers: {name} was not started, training goes on: {error}")
             else:
                 self._say(
-                    f"training.trackers: {name} follows metrics.jsonl; its log is {FOLDER}/{name}.log"
+                    f"training.trackers: {name} follows metrics.jsonl; "
+                    f"its log is {FOLDER}/{name}.log"
                 )
 
     def check(self) -> None:

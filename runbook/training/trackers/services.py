@@ -1,4 +1,7 @@
-"""What each tracker's own library is asked to do. Addresses, accounts and keys come from its own environment variables."""
+"""What each tracker's own library is asked to do.
+
+Addresses, accounts and keys come from its own environment variables.
+"""
 
 import dataclasses
 import netrc
@@ -12,7 +15,7 @@ from urllib.parse import urlsplit
 from runbook.plan_file.schema import PhasePlan
 
 PROJECT = "gpt3-runbook"
-"""Project (MLflow: experiment) where neither the run file nor the tracker's own variable names one."""
+"""Project (MLflow: experiment) where neither run file nor the tracker's variable names one."""
 FOLDER = "trackers"
 """Below the run's folder: local stores, logs, and how far each tracker got."""
 METRICS_PER_CALL = 1000
@@ -64,7 +67,7 @@ def _flat(prefix: str, content: Mapping[str, object]) -> Iterator[tuple[str, Set
 
 
 class WandbService:
-    """Weights & Biases. Without a key, or with WANDB_MODE=offline, it writes files for `wandb sync`."""
+    """Weights & Biases. Without a key or with WANDB_MODE=offline: files for `wandb sync`."""
 
     def __init__(self, spec: PhasePlan) -> None:
         import wandb
@@ -101,7 +104,10 @@ class WandbService:
 
 
 def _has_wandb_key() -> bool:
-    """Whether `wandb login` was done here, or WANDB_API_KEY is set: `wandb.init` would ask for one otherwise."""
+    """Whether `wandb login` was done here, or WANDB_API_KEY is set.
+
+    `wandb.init` would ask for a key otherwise.
+    """
     if os.environ.get("WANDB_API_KEY"):
         return True
     host = urlsplit(os.environ.get("WANDB_BASE_URL", WANDB_ADDRESS)).hostname or ""
@@ -164,7 +170,7 @@ class MlflowService:
 
 
 class TrackioService:
-    """trackio: the folder of TRACKIO_DIR, otherwise one in the run's folder. TRACKIO_SPACE_ID names a Space."""
+    """trackio: the Space of TRACKIO_SPACE_ID, or a folder: TRACKIO_DIR, otherwise in the run's."""
 
     def __init__(self, spec: PhasePlan) -> None:
         folder = str(spec.path(FOLDER).resolve() / "trackio")
