@@ -549,6 +549,7 @@ def _show_campaign(
         make_plan_here(settings),
         _seconds("--campaign", campaign_time),
         restarts=settings.job(FULL).restarts,
+        spares=settings.job(FULL).spares,
         queue=_seconds("--queue", queue),
         person=_seconds("--person", person),
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from runbook.core.checks import counted
 from runbook.core.errors import ParamsError
 from runbook.core.table import Table
 from runbook.core.units import show_duration
@@ -34,7 +35,7 @@ from runbook.planning.cost.useful_time import (
 )
 from runbook.planning.useful_time import FaultCosts, fault_costs
 
-SPARES = (1, 2, 4)
+SPARES = (0, 1, 2, 4)
 CAUSES = {
     HANG.name: EndCause.HUNG,
     NETWORK.name: EndCause.HUNG,
@@ -133,12 +134,12 @@ class Campaign:
 
 
 def run_campaign(
-    plan: Plan, seconds: float, *, restarts: int, queue: float, person: float
+    plan: Plan, seconds: float, *, restarts: int, spares: int, queue: float, person: float
 ) -> Campaign:
     """Simulate the campaign as planned, with spare nodes, and with other intervals between saves.
 
-    `restarts` is the run's budget of jobs without a new step, `queue` the seconds that a new job waits, and
-    `person` the seconds until somebody answers what the rules leave to a person.
+    `restarts` is the run's budget of jobs without a new step, and `spares` its spare nodes. `queue` is
+    the seconds that a new job waits, and `person` those until somebody answers what the rules leave to one.
     """
     costs = fault_costs(plan)
     if costs is None:
@@ -148,10 +149,12 @@ def run_campaign(
         )
     simulation = _Simulation(costs, seconds, restarts, queue, person)
     parts = costs.parts
-    rows = [simulation.row("as planned", parts, 0)]
-    rows += [simulation.row(_spares_text(count), parts, count) for count in SPARES]
+    rows = [simulation.row("as planned", parts, spares)]
+    for count in SPARES:
+        if count != spares:
+            rows.append(simulation.row(_spares_text(count), parts, count))
     for text, interval in _other_intervals(costs):
-        rows.append(simulation.row(text, with_interval(parts, interval), 0))
+        rows.append(simulation.row(text, with_interval(parts, interval), spares))
     assumptions = (
         *costs.assumptions,
         f"{show_duration(queue)} in a queue for each new job; {show_duration(person)} until a person answers",
@@ -161,7 +164,7 @@ def run_campaign(
 
 
 def _spares_text(count: int) -> str:
-    return f"{count} spare node{'s' if count > 1 else ''}"
+    return counted(count, "spare node") if count else "no spare node"
 
 
 def _other_intervals(costs: FaultCosts) -> list[tuple[str, float]]:
