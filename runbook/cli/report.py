@@ -94,7 +94,7 @@ def _names_run(target: str) -> bool:
 
 
 def _require_records(log: ParsedLog, targets: tuple[str, ...]) -> None:
-    """Raise `DataError` if a log has no record, no evaluation, no MLPerf fact and no known failure."""
+    """Raise `DataError` if a log has no record, evaluation, MLPerf fact or known failure."""
     has_facts = log.facts is not None and any(vars(log.facts).values())
     if log.records or log.validation or has_facts or log.failures:
         return

@@ -224,7 +224,7 @@ class LayerStack:
         return nest({key: chain[-1].value for key, chain in self.chains.items()})
 
     def _clear(self, layer: Layer, meaning: str, group: tuple[str, ...]) -> None:
-        """Of the keys of a group, the one that the layer gives sets those of the layers below to 0."""
+        """Set the other keys of a group to 0 in the layers below the one that gives a key."""
         conflicting = [
             key
             for key in group

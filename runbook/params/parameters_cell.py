@@ -110,7 +110,7 @@ def _set_words(overrides: str, problems: list[Problem]) -> list[str]:
 
 
 def hand_edits(cell: str, given: Collection[str] = ()) -> dict[str, str]:
-    r"""Return the parameters that a cell's source sets to other values than the defaults, as written.
+    r"""Return the parameters that a cell's source sets to other values than the defaults.
 
     `run` is left out, which everybody names, and so is what was `given` to papermill and wins over
     the cell.

@@ -1,4 +1,4 @@
-"""Loads a run: finds its files, lays the layers over each other, and reports all problems at once."""
+"""Loading of a run: its files, its layers over each other, and all its problems at once."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

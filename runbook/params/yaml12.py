@@ -25,7 +25,10 @@ Remark = Callable[[str, Any], str]
 
 
 class CoreLoader(_Base):
-    """PyYAML's loader with the plain words of YAML 1.2 core, so `no` is a word and `1e-4` a number."""
+    """PyYAML's loader with the plain words of YAML 1.2 core.
+
+    So `no` is a word and `1e-4` is a number.
+    """
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
@@ -161,7 +164,10 @@ def scalar_value(node: yaml.ScalarNode) -> Any:
 def scalars(
     node: yaml.Node | None, path: KeyPath = ()
 ) -> Iterator[tuple[KeyPath, yaml.ScalarNode]]:
-    """Every scalar below a node with its path of keys, the keys included, in the order of the text."""
+    """Yield every scalar below a node with its path of keys, in the order of the text.
+
+    Keys are scalars too.
+    """
     if isinstance(node, yaml.ScalarNode):
         yield path, node
     elif isinstance(node, yaml.MappingNode):

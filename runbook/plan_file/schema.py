@@ -242,7 +242,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Duration:
-    """Length of the whole training, over all its segments, in the three units people count it in."""
+    """Length of the whole training, over all its segments, in the three usual units."""
 
     iterations: int
     samples: int

@@ -79,7 +79,7 @@ class Twin:
 
 
 def open_twin(run: str, phase: str, started: str, project: Path, **known_fields: Any) -> Twin:
-    """Return the twin of an execution that has not ended, with the fields that are known already."""
+    """Return the twin of a running execution, with the fields that are known already."""
     empty: dict[str, Any] = {"parameters": {}, "plan": {}, "results": {}, "checks": (), "cells": ()}
     return Twin(
         1,

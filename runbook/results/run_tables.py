@@ -200,7 +200,10 @@ def planned_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
 
 
 def _planned_useful_time(plan: Plan, phase: str) -> float | None:
-    """Return the expected percentage of useful time of the training. None where no rate of failures is known."""
+    """Return the expected percentage of useful time of the training.
+
+    None where no rate of failures is known.
+    """
     expectation = useful_time(plan) if phase == FULL else None
     return None if expectation is None else 100 * expectation.median
 

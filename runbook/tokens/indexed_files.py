@@ -120,7 +120,10 @@ class IndexedReader:
         return np.concatenate(sequences) if sequences else self.tokens[:0]
 
     def steps(self, count: int) -> Iterator[slice]:
-        """Slices that cover `count` entries a million at a time, so that checks need little memory."""
+        """Yield slices of a million entries that cover `count`.
+
+        Checks of one slice at a time need little memory.
+        """
         for start in range(0, count, _STEP):
             yield slice(start, min(start + _STEP, count))
 

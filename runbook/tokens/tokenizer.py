@@ -340,7 +340,10 @@ def _content(path: Path, name: str) -> bytes:
 
 
 def _gpt2_json() -> str:
-    """GPT-2 as one tokenizer.json, from the two shipped files, whose checksums are compared first."""
+    """Return GPT-2 as one tokenizer.json.
+
+    It is made from the two shipped files, after their checksums were compared.
+    """
     content = {}
     for name, expected in GPT2_SHA256.items():
         content[name] = _content(GPT2_FOLDER / name, name)

@@ -289,7 +289,7 @@ class FailureFinder:
             self._build = None
 
     def _is_after_effect(self, rule: Rule) -> bool:
-        """Tell whether a lost connection follows from an error of another rank that no rule knows."""
+        """Tell whether a lost connection follows from another rank's error that no rule knows."""
         return self._own_error and rule.kind is PEER_DIED
 
     def _look_for_own_error(self, line: str) -> None:

@@ -208,7 +208,7 @@ class Committer:
         return [number for number in shards_left if number not in self.waiting]
 
     def _undo_last_rename(self, marks: Sequence[ShardMark | None]) -> None:
-        """Give the .bin its unfinished name where the earlier run ended between its last renames."""
+        """Give the .bin its unfinished name if the earlier run ended between its last renames."""
         part = self._files.bin_part
         final = self._files.bin
         first_is_committed = bool(marks) and marks[0] is not None and marks[0].is_committed
@@ -307,7 +307,7 @@ class Committer:
         return None
 
     def _agrees(self, file: BinaryIO, mark: ShardMark) -> bool:
-        """Return whether the .bin up to the end of a committed shard has the checksum of its mark."""
+        """Return whether the .bin, up to the end of a committed shard, has its mark's checksum."""
         checksum = self.hash.copy()
         for chunk in _chunks(file, mark.bytes):
             checksum.update(chunk)

@@ -192,7 +192,7 @@ class Manifest(Counts):
 
 
 def unknown_sources(manifests: Sequence[Manifest]) -> list[str]:
-    """Return the sources that were to be kept or dropped and that no record of any of these names."""
+    """Return the sources that were to be kept or dropped, and that no record names."""
     recorded = {
         name for manifest in manifests for name in (*manifest.sources, *manifest.dropped_sources)
     }

@@ -123,7 +123,7 @@ def prepare_share(
 
 
 def finished_manifest(prefix: Path, fingerprint: str) -> Manifest | None:
-    """The manifest, where the same work was done before and its two files are there at full size."""
+    """Return the manifest if the same work was done before and its two files are complete."""
     files = TokenFiles(prefix)
     try:
         manifest = read_manifest(prefix)

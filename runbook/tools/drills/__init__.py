@@ -1,1 +1,4 @@
-"""Faults on purpose: each drill breaks one thing in a small training on this machine, and judges how it ends."""
+"""Faults on purpose, in a small training on this machine.
+
+Each drill breaks one thing and judges how the training ends.
+"""

@@ -1,4 +1,4 @@
-"""The bench of the drills: a temporary project, a trainer that is already imported, a small run, its verdict."""
+"""Bench of the drills: a temporary project, a warm trainer, a small run and its verdict."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Bench:
         self._stack.close()
 
     def _warm_up(self) -> None:
-        """Start the warm trainer, and put the process that asks it for a rank in the place of python."""
+        """Start the warm trainer, and put a stand-in that asks it for ranks in python's place."""
         stand_in = shlex.join(
             [sys.executable, "-IS", fork_server.__file__, str(self.warm.socket_path)]
         )
@@ -169,7 +169,10 @@ def write_project(root: Path, warm: Path) -> None:
 def write_tokens(
     prefix: Path, documents: int = 40, length: int = 120, highest: int = 5000, seed: int = 7
 ) -> None:
-    """A .bin/.idx pair with something to learn: each token is likely to be followed by the next number."""
+    """A .bin/.idx pair with something to learn.
+
+    Each token is likely to be followed by the next number.
+    """
     draw = random.Random(seed)
     prefix.parent.mkdir(parents=True, exist_ok=True)
     tokens = array.array("H")
@@ -221,7 +224,8 @@ class DrillRun:
         prefix = self.folder / self.open_phase.phase_plan.data.train[0].prefix
         if not prefix.with_name(prefix.name + ".idx").exists():
             write_tokens(prefix)
-            # No file is vouched for: what a drill does to the tokens has to reach the trainer, as on a failing disk.
+            # No file is vouched for: what a drill does to the tokens has to reach the trainer, as
+            # on a failing disk.
             run_files.write_mark(self.folder, job_rules.TOKENIZE, 1, "the drills", [])
 
     def open(self) -> OpenPhase:
@@ -244,7 +248,10 @@ class DrillRun:
         return jobs.follow(self.open_phase)
 
     def train(self, faults: str = "") -> str:
-        """Run jobs until the training is done or a person has to act; the error that this person sees, if any."""
+        """Run jobs until the training is done or a person has to act.
+
+        Return the error that this person sees; it is empty where there is none.
+        """
         with environment({FAULTS: faults or None}):
             try:
                 jobs.launch(self.open_phase)
@@ -255,7 +262,10 @@ class DrillRun:
 
     @contextlib.contextmanager
     def meanwhile(self, when: Callable[[], bool], act: Callable[[], None]) -> Iterator[list[float]]:
-        """While the body goes on: as soon as something is true, act; yields where the time of acting is noted."""
+        """Act as soon as something is true, while the body goes on.
+
+        Yield the list in which the time of acting is noted.
+        """
         acted: list[float] = []
 
         def wait_and_act() -> None:
@@ -365,7 +375,10 @@ class DrillRun:
 
 @dataclass(frozen=True)
 class MeasuredValue:
-    """A measured value with its usual range; other work on the machine changes it, so it never fails a drill."""
+    """A measured value with its usual range.
+
+    Other work on the machine changes it, so it never fails a drill.
+    """
 
     name: str
     value: float
@@ -403,14 +416,19 @@ class DrillEnding:
     steps_lost: int | None = None
     """Most steps that had to be done again after one fault."""
     final_loss_equal: bool | None = None
-    """Whether every loss equals the undisturbed run's, bit by bit; None where the drill trains nothing to its end."""
+    """Whether every loss equals the undisturbed run's, bit by bit; None where the drill trains
+    nothing to its end.
+    """
     passed: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     figures: list[MeasuredValue] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
 
     def rule(self, holds: object, text: str, evidence: str = "") -> None:
-        """Note whether a rule of the drill holds; a broken one is reported with the evidence, where there is any."""
+        """Note whether a rule of the drill holds.
+
+        A broken rule is reported with the evidence, where there is any.
+        """
         (self.passed if holds else self.broken).append(text if holds else evidence or text)
 
 

@@ -196,7 +196,10 @@ def other_layout(bench: Bench) -> DrillEnding:
 
 
 def _take_over(source: DrillRun, case: DrillRun) -> None:
-    """Put one run's checkpoints where another looks for its own, as somebody who changes the layout does."""
+    """Put one run's checkpoints where another looks for its own.
+
+    Somebody who changes the layout does the same.
+    """
     shutil.copytree(source.tracker().parent, case.tracker().parent)
     job_rules.note_start(
         case.open_phase,

@@ -1,7 +1,10 @@
-"""Faults on purpose, for drills: off unless the environment variable RUNBOOK_FAULTS says what, where and when.
+"""Faults on purpose, for drills.
 
-`RUNBOOK_FAULTS="kill:rank=1,step=9,job=04-training; slow:rank=1,factor=2"`: faults are separated by semicolons; `rank`,
-`step` and `job` (the name of the job's folder) say where, and what is not said holds for all. The kinds:
+They are off unless the environment variable RUNBOOK_FAULTS says what, where and when.
+
+`RUNBOOK_FAULTS="kill:rank=1,step=9,job=04-training; slow:rank=1,factor=2"`: faults are separated by
+semicolons; `rank`, `step` and `job` (the name of the job's folder) say where, and what is not said
+holds for all. The kinds:
 
     kill, stop, hang, raise, term, usr1, exit    at the beginning of a step
     slow                                         every step takes `factor` times as long, counting the `slow` faults

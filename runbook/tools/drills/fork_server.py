@@ -1,8 +1,8 @@
 """Fork server: imports torch and megatron-core once, and forks a rank of a training for each request.
 
-Drills and tests start a job dozens of times; a forked rank is there in a fraction of a second, and is a process of its
-own that can be killed, stopped and traced like any other. This file is run in two ways, both without the package's
-other modules:
+Drills and tests start a job dozens of times; a forked rank is there in a fraction of a second, and
+is a process of its own that can be killed, stopped and traced like any other. This file is run in
+two ways, both without the package's other modules:
 
 - `python -m runbook.tools.drills.fork_server SOCKET [MODULE]...` serves, with these modules imported too. Its owner is the
   first connection: when that closes, all ranks are ended, and then the server.
@@ -56,8 +56,8 @@ class RankRequest:
     def send(self, server: str, outputs: Sequence[int]) -> socket.socket:
         """Ask the server for this rank, with these files as its standard output and error.
 
-        The connection has to stay open while the rank is to live. Two lines come back: {"pid": ...}, and {"code": ...}
-        when the rank has ended.
+        The connection has to stay open while the rank is to live. Two lines come back: {"pid":
+        ...}, and {"code": ...} when the rank has ended.
         """
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(server)
@@ -164,7 +164,10 @@ def _receive(connection: socket.socket) -> tuple[RankRequest, list[int]]:
 
 
 def _become_rank(request: RankRequest, files: Sequence[int]) -> None:
-    """Run the function and end; an exception goes up and ends this process as it ends a rank that was not forked."""
+    """Run the function and end.
+
+    An exception goes up and ends this process, as it ends a rank that was not forked.
+    """
     for number, file in zip((1, 2), files, strict=True):
         os.dup2(file, number)
         os.close(file)

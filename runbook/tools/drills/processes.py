@@ -1,4 +1,7 @@
-"""Drills on processes: ranks that die, hang or lag, stale locks, killed kernels, and clocks that jump."""
+"""Drills on processes.
+
+Ranks die, hang or lag, locks are stale, kernels are killed, and clocks jump.
+"""
 
 from __future__ import annotations
 
@@ -447,7 +450,8 @@ def clocks(bench: Bench) -> DrillEnding:
         "stopped before the limit",
     )
     ending.rule(all(event["exit_code"] in (75, 0) for event in ended), "exit code 75 each time")
-    # Ending the processes after that may take longer than the reserve on a busy machine, and costs nothing.
+    # Ending the processes after that may take longer than the reserve on a busy machine, and costs
+    # nothing.
     submitted = [event["time"] for event in limited.events("submitted")]
     late = []
     for begin, stop in zip(submitted, stopped, strict=False):

@@ -1,4 +1,7 @@
-"""Fifty kills at random moments of one training: it ends, nothing is lost, nothing is trained twice."""
+"""Fifty kills at random moments of one training.
+
+The training ends, nothing is lost, and nothing is trained twice.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,8 @@ PLANNED_RESTARTS = "term:rank=0,step=12,job=04-training; " + "; ".join(
     f"term:rank=0,step={step},job=04-training-{number}"
     for number, step in enumerate((20, 28, 36, 44), 2)
 )
-"""Five in a calm training, and as many afterwards: a single one takes anything from 0.5 to 1.2 s."""
+"""Five in a calm training, and as many afterwards: a single one takes anything from 0.5 to 1.2 s.
+"""
 
 
 @dataclass(frozen=True)
@@ -223,7 +227,10 @@ def measure(ending: DrillEnding, killer: Killer, steps: int, calm: Sequence[Wall
 
 
 class KillsAfterSteps:
-    """The drill's kills for the simulation of `runbook drill --campaign`: each waits for a step, and a moment."""
+    """The drill's kills for the simulation of `runbook drill --campaign`.
+
+    Each waits for a step, and a moment.
+    """
 
     def __init__(self, parts: CampaignParts, steps: Sequence[int], delays: Sequence[float]) -> None:
         self._parts = parts
@@ -282,7 +289,8 @@ def account_of(case: DrillRun) -> WallTime:
 def broken_order(rows: Sequence[dict[str, Any]], steps: int) -> str:
     """What is wrong with the order of samples along the steps that count, or nothing.
 
-    A job goes on where a checkpoint left off: what it replaces is taken back, what it adds follows without a gap.
+    A job goes on where a checkpoint left off: what it replaces is taken back, what it adds follows
+    without a gap.
 
     >>> broken_order([{"iteration": 1, "consumed_samples": 4}, {"iteration": 3, "consumed_samples": 12}], 3)
     'after step 1 came step 3'
@@ -306,22 +314,30 @@ def broken_order(rows: Sequence[dict[str, Any]], steps: int) -> str:
 
 @dataclass(frozen=True)
 class Costs:
-    """The cost of as many kills where nothing is wasted; docs/measurements/drills.md says the same in words."""
+    """Cost of as many kills where nothing is wasted.
+
+    docs/measurements/drills.md says the same in words.
+    """
 
     restart_seconds: float
-    """From the end of a job to the first step of the next: the mean of planned stops of calm trainings."""
+    """From the end of a job to the first step of the next: the mean of planned stops of calm
+    trainings.
+    """
     save_seconds: float
     """Of one checkpoint, in the calm training."""
     kills_in_training: int
     kills_in_start: int
-    """These hit a job before its first step: they lose the start as far as it had come, and no step."""
+    """These hit a job before its first step: they lose the start as far as it had come, and no
+    step.
+    """
     start_seconds_lost: float
 
     def goodput(self, account: WallTime, steps: int) -> float:
         """Productive time / (productive time + restarts + half a save interval for each + lost starts + saves).
 
-        The goodput of a run that is interrupted as often, when nothing is wasted that need not be: noticing a failure
-        costs nothing; one that comes before a job's first step costs the start as far as it had come.
+        The goodput of a run that is interrupted as often, when nothing is wasted that need not be:
+        noticing a failure costs nothing; one that comes before a job's first step costs the start
+        as far as it had come.
         """
         productive = account.parts["productive"]
         half_interval = productive / steps * SAVE_INTERVAL / 2

@@ -81,7 +81,10 @@ def do_drills(names: Sequence[str], log: TextIO) -> Iterator[DrillVerdict]:
 
 
 def do_attempts(names: Sequence[str], log: TextIO, *, again: bool) -> Iterator[DrillVerdict]:
-    """Yield the verdicts of all drills, then with `again` those of second attempts at failed ones."""
+    """Yield the verdicts of all drills.
+
+    With `again`, the verdicts of second attempts at failed drills follow.
+    """
     failed = []
     for verdict in do_drills(names, log):
         yield verdict

@@ -18,7 +18,10 @@ WARM_SECONDS = 240.0
 
 
 class WarmTrainer:
-    """Forks ranks for whoever sends a `RankRequest` to its socket; it ends with us, whatever ends us."""
+    """Forks ranks for whoever sends a `RankRequest` to its socket.
+
+    It ends with us, whatever ends us.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -27,7 +30,10 @@ class WarmTrainer:
         self._owner = socket.socket(socket.AF_UNIX)
 
     def start(self, *modules: str, cwd: Path | None = None) -> None:
-        """Start it and wait until it listens; it imports these modules too, also from the folder `cwd`."""
+        """Start it and wait until it listens.
+
+        It imports these modules too, also from the folder `cwd`.
+        """
         package = str(Path(__file__).parents[1])
         error = self.folder / "warm.err"
         self.pid = shell.start_detached(

@@ -137,7 +137,7 @@ def explain(text: str, log: ParsedLog, facts: Facts, models: Mapping[str, Model]
 
 
 def _printed_convention(log: ParsedLog, steady: float, step_tflop: float) -> list[str]:
-    """Return a note if the log prints another TFLOP/s than its step times and our operations give."""
+    """Return a note if the log's TFLOP/s does not follow from its step times and our operations."""
     printed = [record.tflops for record in log.records if record.tflops]
     if not printed:
         return []
