@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -498,12 +499,7 @@ def drill(
 
     chosen = table.chosen_drills(names)
     if only_list:
-        faults = {name: table.summary(name) for name in chosen}
-        if as_json:
-            rows = [{"name": name, "fault": fault} for name, fault in faults.items()]
-            click.echo(json.dumps(rows, indent=1))
-        else:
-            click.echo("\n".join(f"{name:24} {fault}" for name, fault in faults.items()))
+        _list_drills(chosen, as_json=as_json)
         return 0
     if page and not page.absolute().parent.is_dir():
         raise click.UsageError(f"--page: {page.absolute().parent} is no folder; make it first.")
@@ -526,6 +522,18 @@ def drill(
         click.echo(f"{report.score(verdicts)} (of {len(table.DRILLS)} drills that there are)")
     last_verdicts = {verdict.name: verdict.verdict for verdict in verdicts}
     return 0 if set(last_verdicts.values()) <= {"pass"} else 1
+
+
+def _list_drills(names: Sequence[str], *, as_json: bool) -> None:
+    """Print drills with the fault that each makes."""
+    from runbook.tools.drills import table
+
+    rows = [{"name": name, "fault": table.summary(name)} for name in names]
+    if as_json:
+        click.echo(json.dumps(rows, indent=1))
+        return
+    for row in rows:
+        click.echo(f"{row['name']:24} {row['fault']}")
 
 
 def _campaign_settings(names: tuple[str, ...], set_words: tuple[str, ...]) -> "Settings":

@@ -7,6 +7,7 @@ import json
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -27,6 +28,9 @@ from runbook.runs.command_options import (
 )
 from runbook.tools.logs.exports import export, write_csv, write_json, write_mllog
 from runbook.tools.logs.summary import summary
+
+if TYPE_CHECKING:
+    from runbook.results.compare import Comparison, Tolerance
 
 
 @click.command()
@@ -79,13 +83,17 @@ def logs(
     if to:
         click.echo(export(log, to, name=Path(targets[0]).name))
         return
+    _print_log(log, as_json=as_json, as_csv=as_csv)
+    _require_records(log, targets)
+
+
+def _print_log(log: ParsedLog, *, as_json: bool, as_csv: bool) -> None:
     if as_json:
         write_json(log, sys.stdout)
     elif as_csv:
         write_csv(log, sys.stdout)
     else:
         click.echo(summary(log))
-    _require_records(log, targets)
 
 
 def _names_run(target: str) -> bool:
@@ -376,25 +384,29 @@ def compare(
         from runbook.results.figures.drawing import save
         from runbook.results.figures.run_figures import comparison_figure
 
-        save(comparison_figure({fact.name: fact.history for fact in facts}), figure)
-    verdict = "pass" if result.passed else "fail"
-    tables = {
-        "parameters": result.parameters,
-        "metrics": result.metrics,
-        "environment": result.environment,
-    }
+        histories = {run.name: run.history for run in facts}
+        save(comparison_figure(histories), figure)
     if as_json:
-        content: dict[str, object] = {
-            "verdict": verdict,
-            "tolerance": asdict(tolerance),
-            "checks": [check.as_dict() for check in result.checks],
-        }
-        for name, table in tables.items():
-            content[name] = list(table.rows)
-        click.echo(json.dumps(content, indent=1))
+        _print_comparison_as_json(result, tolerance)
     else:
-        for table in tables.values():
+        for table in (result.parameters, result.metrics, result.environment):
             click.echo(table.as_text() + "\n")
         click.echo(CheckTable(result.checks).as_text())
-        click.echo(f"Verdict: {verdict} (each compared with {facts[0].name})")
+        click.echo(f"Verdict: {_verdict(result)} (each compared with {facts[0].name})")
     return 0 if result.passed else 1
+
+
+def _print_comparison_as_json(result: "Comparison", tolerance: "Tolerance") -> None:
+    content: dict[str, object] = {
+        "verdict": _verdict(result),
+        "tolerance": asdict(tolerance),
+        "checks": [check.as_dict() for check in result.checks],
+        "parameters": list(result.parameters.rows),
+        "metrics": list(result.metrics.rows),
+        "environment": list(result.environment.rows),
+    }
+    click.echo(json.dumps(content, indent=1))
+
+
+def _verdict(result: "Comparison") -> str:
+    return "pass" if result.passed else "fail"

@@ -297,21 +297,25 @@ class Assembly:
             return False
         earlier = self.records[index]
         has_same_values = _have_same_values(earlier, record)
-        has_same_clock = _close(earlier.seconds, record.seconds)
+        is_same_step = has_same_values and _close(earlier.seconds, record.seconds)
         if self._new_file:
-            return has_same_values and has_same_clock
+            return is_same_step
         if self._restarting:
             return False
         is_other_rank = _other_rank(self._prefix, prefix)
-        lines_apart = record.line - earlier.line
-        follows_closely = earlier is self.records[-1] and 0 <= lines_apart <= CLOSE_LINES
-        has_loss = record.loss is not None
-        if has_same_values and has_loss and (follows_closely or is_other_rank):
+        # One rank that prints a loss twice does so within a few lines.
+        is_printed_again = is_other_rank or self._follows_closely(earlier, record)
+        if has_same_values and record.loss is not None and is_printed_again:
             return True
         records_late = len(self.records) - 1 - index
         if records_late > NEAR:
             return False
-        return is_other_rank or (has_same_values and has_same_clock)
+        return is_other_rank or is_same_step
+
+    def _follows_closely(self, earlier: Record, record: Record) -> bool:
+        """Return whether a record stands a few lines below the newest one."""
+        lines_apart = record.line - earlier.line
+        return earlier is self.records[-1] and 0 <= lines_apart <= CLOSE_LINES
 
     def _place_of(self, iteration: int) -> int | None:
         """Return the place of this segment's record of an iteration; None where there is none."""

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from runbook.core import shell
 from runbook.core.errors import ParamsError, ProgramError
@@ -108,11 +109,15 @@ def parse_nvidia(text: str) -> list[Gpu]:
     >>> parse_nvidia("No devices were found\n"), parse_nvidia("NVIDIA GB10, [N/A], GPU-1\n")[0].memory_bytes
     ([], 0)
     """
-    rows = [[word.strip() for word in line.rsplit(",", 2)] for line in text.splitlines()]
-    return [
-        Gpu(name, int(memory) * 2**20 if memory.isdigit() else 0, uuid)
-        for name, memory, uuid in (row for row in rows if len(row) == 3)
-    ]
+    gpus = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.rsplit(",", 2)]
+        if len(cells) != 3:
+            continue
+        name, mebibytes, uuid = cells
+        memory_bytes = int(mebibytes) * 2**20 if mebibytes.isdigit() else 0
+        gpus.append(Gpu(name, memory_bytes, uuid))
+    return gpus
 
 
 def parse_amd(text: str) -> list[Gpu]:
@@ -131,18 +136,22 @@ def parse_amd(text: str) -> list[Gpu]:
     except ValueError:
         return []
     gpus = []
-    numbers = sorted((int(key[4:]), key) for key in cards if re.fullmatch(r"card\d+", key))
-    for card in (cards[key] for _, key in numbers):
-        values = {str(key).lower(): str(value) for key, value in card.items()}
-        name = (
-            values.get("card series") or values.get("device name") or values.get("card model", "")
-        )
-        memory = values.get("vram total memory (b)", "")
-        uuid = values.get("unique id", "").removeprefix("0x")
-        gpus.append(
-            Gpu(name, int(memory) if memory.isdigit() else 0, f"GPU-{uuid}" if uuid else "")
-        )
-    return [gpu for gpu in gpus if gpu.name]
+    keys = [key for key in cards if re.fullmatch(r"card\d+", key)]
+    for key in sorted(keys, key=lambda key: int(key[4:])):
+        gpu = _amd_gpu(cards[key])
+        if gpu.name:
+            gpus.append(gpu)
+    return gpus
+
+
+def _amd_gpu(card: Mapping[str, Any]) -> Gpu:
+    """Return one card of rocm-smi. Its name is empty where no key has it."""
+    values = {str(key).lower(): str(value) for key, value in card.items()}
+    name = values.get("card series") or values.get("device name") or values.get("card model", "")
+    memory = values.get("vram total memory (b)", "")
+    memory_bytes = int(memory) if memory.isdigit() else 0
+    uuid = values.get("unique id", "").removeprefix("0x")
+    return Gpu(name, memory_bytes, f"GPU-{uuid}" if uuid else "")
 
 
 def choose_visible(gpus: Sequence[Gpu], variable: str) -> list[Gpu]:

@@ -266,21 +266,32 @@ def _refuse_two_runs(
         other_file = RunFile(file.project / "params" / f"{name}.yaml", "", file.project)
         if other_file.path == file.path:
             continue
-        stated = {}
-        for key, value in _as_papermill(other_file).items():
-            if key in _FROM_FILE:
-                stated[key] = value
-        equal = [key for key, value in stated.items() if key in given and _same(given[key], value)]
-        foreign = [key for key in equal if not _same(given[key], in_file.get(key))]
-        is_most = 2 * len(equal) > len(stated)
-        if foreign and is_most:
+        foreign = _values_of_other_run(other_file, given, in_file)
+        if foreign:
             verb = "is that" if len(foreign) == 1 else "are those"
             raise ParamsError(
                 f"Two runs are mixed: run is {show(file.stem)}, but {', '.join(foreign)} {verb} of "
                 f"{other_file.where}. Name one: -p run {file.stem}, or -f {other_file.where}, but "
-                "not both. "
-                "Nothing was written."
+                "not both. Nothing was written."
             )
+
+
+def _values_of_other_run(
+    other_file: RunFile, given: Mapping[str, object], in_file: Mapping[str, object]
+) -> list[str]:
+    """Return the given keys that have another run's values and not this run's.
+
+    Empty where less than half of what the other run file says was given.
+    """
+    stated = {}
+    for key, value in _as_papermill(other_file).items():
+        if key in _FROM_FILE:
+            stated[key] = value
+    equal = [key for key, value in stated.items() if key in given and _same(given[key], value)]
+    is_most = 2 * len(equal) > len(stated)
+    if not is_most:
+        return []
+    return [key for key in equal if not _same(given[key], in_file.get(key))]
 
 
 def _same(first: Any, second: Any) -> bool:

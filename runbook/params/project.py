@@ -110,10 +110,7 @@ def find_run_file(name: str, project: Path | None = None) -> RunFile:
         raise ParamsError(
             "run: no run is named. Write the name of a file in params/, or a path to one."
         )
-    word, colon, variant = name.strip().rpartition(":")
-    if not (colon and word) or "/" in variant or Path(name.strip()).exists():
-        word = name.strip()
-        variant = ""
+    word, variant = _split_variant(name.strip())
     if "/" in word or "\\" in word or word.endswith((".yaml", ".yml")):
         return _by_path(word, variant, project)
     root = (project or project_root()).resolve()
@@ -127,6 +124,15 @@ def find_run_file(name: str, project: Path | None = None) -> RunFile:
     else:
         hint = f"The runs are: {', '.join(names) or 'none yet'}."
     raise ParamsError(f"There is no run {word!r}: {shown_path(path, root)} does not exist. {hint}")
+
+
+def _split_variant(name: str) -> tuple[str, str]:
+    """Split `run:variant`. The variant is empty where the colon is part of a path."""
+    word, colon, variant = name.rpartition(":")
+    has_variant = bool(colon and word)
+    if not has_variant or "/" in variant or Path(name).exists():
+        return name, ""
+    return word, variant
 
 
 def _by_path(word: str, variant: str, project: Path | None) -> RunFile:

@@ -72,18 +72,9 @@ def account_wall_time(
     end = max([step.time for step in steps] + [event.time for event in events])
     wall_seconds = end - begin
     interruptions = _interruptions(steps, events)
-    data_wait = sum(step.data_wait_seconds for step in history.steps)
-    saves = events_named(events, "saved")
-    parts = {
-        "start-up": max(0.0, first_step_begin - begin),
-        "detection": sum(interruption.detection_seconds for interruption in interruptions),
-        "restart": sum(interruption.restart_seconds for interruption in interruptions),
-        "lost work": sum(step.seconds for step in history.repeated),
-        "save stall": sum(save.stalled_seconds for save in saves),
-        "evaluation": sum(evaluation.seconds for evaluation in validation),
-        "waiting for data": data_wait,
-    }
-    productive = sum(step.seconds for step in history.steps) - data_wait
+    parts = {"start-up": max(0.0, first_step_begin - begin)}
+    parts |= _lost_seconds(history, validation, events, interruptions)
+    productive = sum(step.seconds for step in history.steps) - parts["waiting for data"]
     parts["other"] = max(0.0, wall_seconds - productive - sum(parts.values()))
     parts["productive"] = productive
     missing = history.absent_up_to(history.steps[-1].iteration, history.steps[0].iteration)
@@ -98,6 +89,24 @@ def account_wall_time(
         interruptions=interruptions,
         waiting_seconds=sum(queue_seconds),
     )
+
+
+def _lost_seconds(
+    history: History,
+    validation: Sequence[ValidationLoss],
+    events: Sequence[Event],
+    interruptions: Sequence[Interruption],
+) -> dict[str, float]:
+    """Return the seconds after the start-up in which nothing was trained, by their cause."""
+    saves = events_named(events, "saved")
+    return {
+        "detection": sum(interruption.detection_seconds for interruption in interruptions),
+        "restart": sum(interruption.restart_seconds for interruption in interruptions),
+        "lost work": sum(step.seconds for step in history.repeated),
+        "save stall": sum(save.stalled_seconds for save in saves),
+        "evaluation": sum(evaluation.seconds for evaluation in validation),
+        "waiting for data": sum(step.data_wait_seconds for step in history.steps),
+    }
 
 
 def wall_time_table(account: WallTime, title: str = "Where the time went") -> Table:

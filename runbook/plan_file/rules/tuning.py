@@ -19,8 +19,8 @@ def tuning_problems(
     tuning: Tuning, parallel: PlannedParallel, layers: int, recompute: str, *, deepspeed: bool
 ) -> Iterator[RuleResult]:
     """Yield what of a tuning cannot be done with this layout; nothing where all of it can."""
-    shares_optimizer = parallel.zero_stage == 1
-    if tuning.overlap_weights and not (tuning.overlap_gradients and shares_optimizer):
+    can_overlap_weights = tuning.overlap_gradients and parallel.zero_stage == 1
+    if tuning.overlap_weights and not can_overlap_weights:
         yield RuleResult(
             code=RuleCode.OVERLAP_WEIGHTS,
             holds=False,
@@ -47,7 +47,12 @@ def tuning_problems(
         )
     if recompute == "full" and tuning.recompute_method == "uniform":
         yield from _groups_problem(tuning, parallel, layers)
-    if deepspeed and (_is_megatrons_own(tuning) or _has_uneven_stages(parallel)):
+    if deepspeed:
+        yield from _deepspeed_problem(tuning, parallel)
+
+
+def _deepspeed_problem(tuning: Tuning, parallel: PlannedParallel) -> Iterator[RuleResult]:
+    if _is_megatrons_own(tuning) or _has_uneven_stages(parallel):
         yield RuleResult(
             code=RuleCode.TUNING_WITH_DEEPSPEED, holds=False, values={}, keys=_MEGATRON_KEYS
         )

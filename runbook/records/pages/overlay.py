@@ -140,17 +140,22 @@ def _joined(rows: Iterable[Row]) -> tuple[list[Point], list[Point]]:
             continue
         while points and points[-1][0] >= iteration:
             points.pop()
-        moment = float(row.get("time") or 0.0)
+        moment = _number(row, "time")
         first_time = first_time or moment
-        summed_seconds += float(row.get("seconds") or 0.0)
+        summed_seconds += _number(row, "seconds")
         elapsed = moment - first_time if moment else summed_seconds
-        tokens = int(row.get("consumed_tokens") or 0)
-        point = (iteration, tokens, four_digits(float(loss or 0.0)), round(elapsed, 1))
+        tokens = int(_number(row, "consumed_tokens"))
+        point = (iteration, tokens, four_digits(_number(row, "loss")), round(elapsed, 1))
         if segment is not None and row.get("segment") != segment:
             restarts.append(point)
         segment = row.get("segment")
         points.append(point)
     return points, restarts
+
+
+def _number(row: Row, key: str) -> float:
+    """Return a number of a row; 0 where the row lacks it."""
+    return float(row.get(key) or 0.0)
 
 
 def _is_finite(value: object) -> bool:

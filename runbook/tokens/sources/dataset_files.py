@@ -6,9 +6,10 @@ import json
 import os
 import re
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from runbook.core.errors import DataError
 from runbook.core.files import natural_key, sha256_of
@@ -138,23 +139,16 @@ def remote_files(dataset: Dataset, get: GetPage) -> list[RemoteFile]:
 def choose_files(
     listed: dict[str, RemoteFile], dataset: Dataset, source: str, remedy: str
 ) -> list[RemoteFile]:
-    """Of what a source lists, the files that the catalogue names.
+    """Return the files that the catalogue names, of those that a source lists.
 
-    Where it names none, those that match its pattern.
+    Where the catalogue names none, these are the files that match its pattern.
 
     Raises:
         DataError: a named file is not at the source, or has another size there.
     """
     promised = expected_files(dataset)
     if not promised:
-        matching = [
-            file
-            for path, file in listed.items()
-            if fnmatch.fnmatch(PurePosixPath(path).name, dataset.pattern)
-        ]
-        if not matching:
-            raise DataError(f"{source} has no file matching {dataset.pattern!r}. {remedy}")
-        return matching
+        return _matching_files(listed, dataset, source, remedy)
     missing = [file.path for file in promised if file.path not in listed]
     if missing:
         first_missing = join_first(missing, 10, ", ", " and {} more")
@@ -162,17 +156,30 @@ def choose_files(
             f"{len(missing)} of {len(promised)} files are not at {source}: {first_missing}. "
             f"{remedy}"
         )
-    pairs = [(file, listed[file.path]) for file in promised]
-    for file, there in pairs:
+    chosen = []
+    for file in promised:
+        there = listed[file.path]
         if file.bytes and there.bytes != file.bytes:
             raise DataError(
                 f"{there.url} has {there.bytes} bytes, and the catalogue says {file.bytes}: "
                 "another file"
             )
-    return [
-        replace(there, sha256=file.sha256.lower() or there.sha256, also=file.also)
-        for file, there in pairs
-    ]
+        sha256 = file.sha256.lower() or there.sha256
+        chosen.append(replace(there, sha256=sha256, also=file.also))
+    return chosen
+
+
+def _matching_files(
+    listed: dict[str, RemoteFile], dataset: Dataset, source: str, remedy: str
+) -> list[RemoteFile]:
+    """Return the files whose names match the dataset's pattern. Raise `DataError` for none."""
+    matching = []
+    for path, file in listed.items():
+        if fnmatch.fnmatch(PurePosixPath(path).name, dataset.pattern):
+            matching.append(file)
+    if not matching:
+        raise DataError(f"{source} has no file matching {dataset.pattern!r}. {remedy}")
+    return matching
 
 
 def _hub_files(name: str, revision: str, dataset: Dataset, get: GetPage) -> list[RemoteFile]:
@@ -184,20 +191,16 @@ def _hub_files(name: str, revision: str, dataset: Dataset, get: GetPage) -> list
     listed: dict[str, RemoteFile] = {}
     files = f"{endpoint}/{name}/resolve/{urllib.parse.quote(revision)}/"
     kind = "" if name.startswith("datasets/") else "models/"
-    for folder in sorted({file.path.rpartition("/")[0] for file in expected_files(dataset)}) or [
-        ""
-    ]:
+    # Without named files the whole repository is listed, from its top folder.
+    folders = sorted({file.path.rpartition("/")[0] for file in expected_files(dataset)}) or [""]
+    for folder in folders:
         quoted_folder = urllib.parse.quote(f"{revision}/{folder}".rstrip("/"))
         url = f"{endpoint}/api/{kind}{name}/tree/{quoted_folder}?recursive=true"
         while url:
             body, next_url = get(url)
             try:
-                for entry in (entry for entry in json.loads(body) if entry["type"] == "file"):
-                    path = str(entry["path"])
-                    sha256 = str((entry.get("lfs") or {}).get("oid", ""))
-                    listed[path] = RemoteFile(
-                        path, files + urllib.parse.quote(path), int(entry["size"]), sha256
-                    )
+                for file in _files_on_page(json.loads(body), files):
+                    listed[file.path] = file
             except (ValueError, KeyError, TypeError, AttributeError):
                 raise DataError(
                     f"{url} did not answer with a list of files but with {body[:80]!r}; is it a "
@@ -208,6 +211,18 @@ def _hub_files(name: str, revision: str, dataset: Dataset, get: GetPage) -> list
     return choose_files(
         listed, dataset, source, "Correct the catalogue, or name the revision that has them."
     )
+
+
+def _files_on_page(entries: Any, base: str) -> Iterator[RemoteFile]:
+    """Yield the files of one page of the Hub's answer; `base` is the address of the repository.
+
+    Large files are stored by Git LFS, whose id is their sha256.
+    """
+    for entry in entries:
+        if entry["type"] == "file":
+            path = str(entry["path"])
+            sha256 = str((entry.get("lfs") or {}).get("oid", ""))
+            yield RemoteFile(path, base + urllib.parse.quote(path), int(entry["size"]), sha256)
 
 
 def dataset_folder(dataset: Dataset, *, project: Path, folder: str = "") -> Path:

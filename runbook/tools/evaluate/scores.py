@@ -23,6 +23,7 @@ from runbook.core.table import Row, Table
 from runbook.phases.open_phase import phase_fingerprint
 from runbook.phases.p06_evaluation.phase import PHASE
 from runbook.plan_file.checkpoint_folder import newest_checkpoint
+from runbook.plan_file.schema import PhasePlan
 from runbook.planning import FULL
 from runbook.records.manifest import note_files
 from runbook.runs import run_files
@@ -139,21 +140,35 @@ def score(run_folder: Path, request: Wish) -> Table:
     if missing:
         with hold_run(run_folder, "evaluating"):
             _require_data(manager, missing)
-            model: Any = "hf"
             if request.exported is None:
                 model = TrainerModel(run_folder, spec, settings.tokenizer)
-            device = "cpu" if spec.device == "cpu" else "cuda"
-            answers = run_tasks(manager, missing, model, request, device)
-            # The model knows its iteration only after it has answered.
-            iteration = None if request.exported else model.iteration
-            suffix = "exported folder" if request.exported else ""
-            new_rows = list(_rows(answers, {**about, "iteration": iteration}, suffix))
+            else:
+                model = None
+            new_rows = _new_rows(manager, missing, model, request, spec, about)
             replaced = {row["what"] for row in new_rows}
             rows = [row for row in rows if row["what"] not in replaced] + new_rows
             write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
             note_files(run_folder, [path])
     plain_rows = [_without_identity(row) for row in rows]
     return Table(plain_rows, "Scores in tasks", tuple(notes))
+
+
+def _new_rows(
+    manager: TaskManager,
+    names: Sequence[str],
+    model: TrainerModel | None,
+    request: Wish,
+    spec: PhasePlan,
+    about: Row,
+) -> list[Row]:
+    """Score tasks with the trainer's model, or with the exported folder where `model` is None."""
+    device = "cpu" if spec.device == "cpu" else "cuda"
+    if model is None:
+        answers = run_tasks(manager, names, "hf", request, device)
+        return list(_rows(answers, {**about, "iteration": None}, "exported folder"))
+    answers = run_tasks(manager, names, model, request, device)
+    # The model knows its iteration only after it has answered.
+    return list(_rows(answers, {**about, "iteration": model.iteration}, ""))
 
 
 def _rows_of_training(path: Path, about: Row) -> list[Row]:

@@ -67,24 +67,20 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
     def loglikelihood_rolling(
         self, requests: Sequence[Any], disable_tqdm: bool = False
     ) -> list[float]:
-        """Of whole texts, cut into windows that do not overlap."""
+        """Return the log-likelihoods of whole texts, cut into windows that do not overlap."""
         length = self._spec.model.positions
-        texts = [self.tok_encode(request.args[0]) for request in requests]
-        windows = []
-        for ids in texts:
-            windows.append(
-                list(
-                    map(
-                        make_disjoint_window,
-                        get_rolling_token_windows(ids, self.prefix_token_id, length, 1),
-                    )
-                )
-            )
-        answers = iter(self._log_likelihoods(list(itertools.chain(*windows))))
-        return [
-            sum(likelihood for likelihood, _ in itertools.islice(answers, len(text_windows)))
-            for text_windows in windows
-        ]
+        windows_by_text = []
+        for request in requests:
+            ids = self.tok_encode(request.args[0])
+            rolling = get_rolling_token_windows(ids, self.prefix_token_id, length, 1)
+            windows_by_text.append(list(map(make_disjoint_window, rolling)))
+        all_windows = list(itertools.chain(*windows_by_text))
+        answers = iter(self._log_likelihoods(all_windows))
+        sums = []
+        for windows in windows_by_text:
+            answers_of_text = itertools.islice(answers, len(windows))
+            sums.append(sum(likelihood for likelihood, _ in answers_of_text))
+        return sums
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Continue each context until one of its words to stop at."""
@@ -94,44 +90,41 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
             options = normalize_gen_kwargs(generation, MAX_NEW_TOKENS)
             stops = handle_stop_sequences(options.get("until"), eos=end)
             tokens = options["max_gen_toks"]
-            room = self._spec.model.positions - tokens
-            if room <= 0:
+            max_prompt_tokens = self._spec.model.positions - tokens
+            if max_prompt_tokens <= 0:
                 raise ParamsError(
                     f"A task asks for {tokens} new tokens; the model has "
                     f"{self._spec.model.positions}."
                 )
-            ending = []
-            for number in range(self._spec.model.vocabulary):
-                if self._ends(number, stops):
-                    ending.append(number)
-            choice = {
-                "temperature": float(options.get("temperature") or 0.0)
-                if options.get("do_sample")
-                else 0.0
+            temperature = 0.0
+            if options.get("do_sample"):
+                temperature = float(options.get("temperature") or 0.0)
+            order = {
+                "tokens": tokens,
+                "stops": self._ending_tokens(stops),
+                "exact": True,
+                "temperature": temperature,
             }
             for portion in _portions(numbers, PROMPTS, "texts written"):
-                prompts = [
-                    self.tok_encode(requests[number].args[0])[-room:] or [self.eot_token_id]
-                    for number in portion
-                ]
-                order = {
-                    "prompts": prompts,
-                    "tokens": tokens,
-                    "stops": ending,
-                    "exact": True,
-                    **choice,
-                }
-                reply = ask_trainer("sample", self._folder, FULL, order)
+                prompts = []
+                for number in portion:
+                    ids = self.tok_encode(requests[number].args[0])
+                    prompts.append(ids[-max_prompt_tokens:] or [self.eot_token_id])
+                reply = ask_trainer("sample", self._folder, FULL, {"prompts": prompts, **order})
                 self.iteration = reply["iteration"]
-                texts = map(self._tokenizer.decode, reply["ids"])
-                cut_texts = (postprocess_generated_text(text, stops, None) for text in texts)
-                written |= dict(zip(portion, cut_texts, strict=True))
+                for number, ids in zip(portion, reply["ids"], strict=True):
+                    text = self._tokenizer.decode(ids)
+                    written[number] = postprocess_generated_text(text, stops, None)
         return [written[number] for number in range(len(requests))]
 
-    def _ends(self, number: int, stops: Sequence[str]) -> bool:
-        """Whether a token alone has a word to stop at, so that nothing after it is kept."""
-        text = self._tokenizer.decode((number,))
-        return any(stop in text for stop in stops)
+    def _ending_tokens(self, stops: Sequence[str]) -> list[int]:
+        """Return the tokens that alone have a word to stop at: nothing after them is kept."""
+        ending = []
+        for number in range(self._spec.model.vocabulary):
+            text = self._tokenizer.decode((number,))
+            if any(stop in text for stop in stops):
+                ending.append(number)
+        return ending
 
     def _log_likelihoods(
         self, pairs: Sequence[tuple[list[int], list[int]]]
@@ -142,9 +135,8 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
                 "score", self._folder, FULL, {"pairs": portion}, num_processes(self._spec)
             )
             self.iteration = reply["iteration"]
-            likelihoods += [
-                (likelihood, is_likeliest) for likelihood, is_likeliest in reply["answers"][0]
-            ]
+            for likelihood, is_likeliest in reply["answers"][0]:
+                likelihoods.append((likelihood, is_likeliest))
         return likelihoods
 
 
@@ -158,7 +150,7 @@ def _portions(work: Sequence[Any], size: int, title: str) -> Iterator[Sequence[A
 
 
 def _alike(generations: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], list[int]]]:
-    """Each different wish once, with the numbers of those who have it."""
+    """Return each different set of options once, with the numbers of the requests that have it."""
     groups: dict[str, tuple[dict[str, Any], list[int]]] = {}
     for number, generation in enumerate(generations):
         groups.setdefault(repr(generation), (generation, []))[1].append(number)

@@ -13,7 +13,7 @@ from runbook.results.metrics import find_alarms
 def summary(log: ParsedLog) -> str:
     """Describe a log in a few lines.
 
-    Format, range, losses, step time, alarms, notes and failures.
+    They say its format, its range, losses, step time, alarms, notes and failures.
     """
     segments = f"{log.segments} segment{'s' * (log.segments != 1)}"
     lines = [
@@ -41,27 +41,37 @@ def _record_lines(log: ParsedLog) -> Iterator[str]:
     yield f"  iterations {log.records[0].iteration} to {log.records[-1].iteration}"
     with_loss = [record for record in log.records if record.loss is not None]
     if with_loss:
-        ends = [
-            f"{record.loss:.4g} ({log.source(record)})" for record in (with_loss[0], with_loss[-1])
-        ]
-        yield f"  loss {' to '.join(ends)}"
-    timed = [record for record in log.records if "all_skipped" not in record.states]
-    seconds = [record.seconds for record in timed if record.seconds]
-    if seconds:
-        median = statistics.median(seconds)
-        yield f"  step time {median:.4g} s (median of {len(seconds)}, warm-up included)"
-    with_rate = [record for record in log.records if record.tflops is not None]
-    if with_rate:
-        median = statistics.median(
-            record.tflops for record in with_rate if record.tflops is not None
-        )
-        convention = with_rate[-1].tflops_convention
-        yield f"  {median:.4g} TFLOP/s/device (median; convention {convention})"
+        first = with_loss[0]
+        last = with_loss[-1]
+        first_loss = f"{first.loss:.4g} ({log.source(first)})"
+        last_loss = f"{last.loss:.4g} ({log.source(last)})"
+        yield f"  loss {first_loss} to {last_loss}"
+    yield from _speed_lines(log)
     states: Counter[str] = Counter()
     for record in log.records:
         states.update(record.states)
     for state, count in states.most_common():
         yield f"  {count} x {state}"
+
+
+def _speed_lines(log: ParsedLog) -> Iterator[str]:
+    """Yield the lines about step time and TFLOP/s, as far as the log has them."""
+    step_seconds = []
+    tflops = []
+    convention: str | None = ""
+    for record in log.records:
+        # A record whose steps were all skipped has no step time that means anything.
+        if record.seconds and "all_skipped" not in record.states:
+            step_seconds.append(record.seconds)
+        if record.tflops is not None:
+            tflops.append(record.tflops)
+            convention = record.tflops_convention
+    if step_seconds:
+        median = statistics.median(step_seconds)
+        yield f"  step time {median:.4g} s (median of {len(step_seconds)}, warm-up included)"
+    if tflops:
+        median = statistics.median(tflops)
+        yield f"  {median:.4g} TFLOP/s/device (median; convention {convention})"
 
 
 _LABELS = {

@@ -101,10 +101,16 @@ def explain(text: str, log: ParsedLog, facts: Facts, models: Mapping[str, Model]
     missing = [word for word in NEEDED if word.partition("=")[0] not in facts]
     training = described_training(facts, models)
     if isinstance(training, str):
-        expected = float(facts.get("expected.seconds") or 0)
-        parts = fill(reached - (expected or steady), measured)
-        source = "as given" if expected else "nothing says it"
-        return Explanation(expected or None, reached or None, parts, missing, [training], source)
+        stated_expectation = float(facts.get("expected.seconds") or 0)
+        parts = fill(reached - (stated_expectation or steady), measured)
+        return Explanation(
+            expected=stated_expectation or None,
+            reached=reached or None,
+            parts=parts,
+            missing=missing,
+            assumed=[training],
+            source="as given" if stated_expectation else "nothing says it",
+        )
     setup, table_shape, assumed = training
     expected_by_unit = stated_seconds(setup, facts, "expected")
     reached_by_unit = stated_seconds(setup, facts, "reached")
@@ -114,10 +120,7 @@ def explain(text: str, log: ParsedLog, facts: Facts, models: Mapping[str, Model]
     planned = iteration(setup).seconds
     step_tflop = operations(setup) / setup.world / 1e12
     if not reached:
-        assumed.append(
-            "no --set reached.tflops=...: what the plan expects of this set-up stands for what was "
-            "reached"
-        )
+        assumed.append(_NOTHING_REACHED)
         reached = planned
     if steady:
         assumed += _printed_convention(log, steady, step_tflop)
@@ -134,6 +137,11 @@ def explain(text: str, log: ParsedLog, facts: Facts, models: Mapping[str, Model]
     unpriced = _unpriced_parts(training, facts, log, reached)
     parts = fill(reached - expected, measured, modelled, unpriced)
     return Explanation(expected, reached, parts, missing, assumed, source, planned, step_tflop)
+
+
+_NOTHING_REACHED = (
+    "no --set reached.tflops=...: what the plan expects of this set-up stands for what was reached"
+)
 
 
 def _printed_convention(log: ParsedLog, steady: float, step_tflop: float) -> list[str]:

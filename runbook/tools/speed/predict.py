@@ -377,7 +377,8 @@ def _layout(row: PublishedRow, device: Accelerator, assumed: list[str]) -> tuple
         return tensor, pipeline
     devices = row.devices or ASSUMED_DEVICES
     is_small = row.billions < 15 or row.code == "unfused"
-    largest_tensor = min(4 if is_small else 8, device.devices_per_node)
+    usual_tensor = 4 if is_small else 8
+    largest_tensor = min(usual_tensor, device.devices_per_node)
     while tensor * pipeline < devices:
         if _state_bytes(row, devices, tensor * pipeline) <= 0.6 * device.memory_bytes:
             break
