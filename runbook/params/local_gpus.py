@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from runbook.core import shell
 from runbook.core.errors import ParamsError, ProgramError
@@ -144,7 +143,7 @@ def parse_amd(text: str) -> list[Gpu]:
     return gpus
 
 
-def _amd_gpu(card: Mapping[str, Any]) -> Gpu:
+def _amd_gpu(card: Mapping[str, object]) -> Gpu:
     """Return one card of rocm-smi. Its name is empty where no key has it."""
     values = {str(key).lower(): str(value) for key, value in card.items()}
     name = values.get("card series") or values.get("device name") or values.get("card model", "")
