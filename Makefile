@@ -85,6 +85,10 @@ drills: setup  ## break a small training in twenty ways, fifty kills; 15,000 bro
 	$(BIN)/runbook drill --again --page docs/measurements/drills.md
 	FUZZ_INPUTS=$(FUZZ_INPUTS) FUZZ_LAYOUTS=$(FUZZ_LAYOUTS) $(BIN)/pytest tests/fuzz
 
+KILLS ?= 20
+kills: setup  ## kill ranks, nodes, daemons and scripts of a chain of jobs, on a Slurm of this machine (root)
+	PYTHONPATH=tests/slurm $(BIN)/python tests/slurm/random_kills.py --kills $(KILLS)
+
 bench: setup  ## what is measured: predicted speeds against published ones, tokenizing against Hugging Face's
 	$(BIN)/python -m benchmarks.predict_cross_validation
 	$(BIN)/python -m benchmarks.data_tokenize

@@ -15,7 +15,17 @@ def guard_of(site: str) -> str:
     script = (GOLDEN / site / "04-training" / "job.sh").read_text()
     _, mark, rest = script.partition("\ncheckpoints=")
     folder, _, loop = rest.partition("\n")
-    return loop.partition("\ndone\n")[0] + "\ndone\n" if mark and folder else ""
+    last = 'began-without-checkpoints"; fi\n'
+    return loop.partition(last)[0] + last if mark and folder else ""
+
+
+def look_at(run_folder: Path) -> subprocess.CompletedProcess[str]:
+    """Let a job look at the checkpoints of a run, which lie in its folder."""
+    head = 'set -euo pipefail; job_number=12; refuse() { echo "$1"; exit 2; }\n'
+    script = f"{head}checkpoints='{run_folder}'\n{guard_of('lumi')}"
+    return subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, cwd=run_folder, check=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -31,8 +41,26 @@ def test_a_checkpoint_without_its_tracker_is_refused(tmp_path, files, refused):
     for name in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("1\n")
-    head = 'set -euo pipefail; refuse() { echo "$1"; exit 2; }\n'
-    script = f"{head}checkpoints='{tmp_path}'\n{guard_of('lumi')}"
-    ended = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+    ended = look_at(tmp_path)
     assert ended.returncode == (2 if refused else 0), ended.stderr
     assert ("start from random weights" in ended.stdout) == refused
+
+
+def test_a_first_save_that_was_cut_off_is_moved_away_and_the_training_begins_again(tmp_path):
+    assert look_at(tmp_path).returncode == 0  # the first job, which begins without checkpoints
+    (tmp_path / "global_step10").mkdir()
+    ended = look_at(tmp_path)
+    assert ended.returncode == 0, ended.stdout
+    assert "first save was cut off" in ended.stderr
+    assert (tmp_path / "cut-off-12" / "global_step10").is_dir()
+    assert look_at(tmp_path).returncode == 0
+
+
+def test_a_tracker_that_is_lost_after_a_save_is_no_save_that_was_cut_off(tmp_path):
+    assert look_at(tmp_path).returncode == 0
+    (tmp_path / "global_step10").mkdir()
+    log = tmp_path / "jobs" / "04-training-2" / "out"
+    log.parent.mkdir(parents=True)
+    log.write_text("  successfully saved checkpoint at iteration      10 to checkpoints\n")
+    assert look_at(tmp_path).returncode == 2
+    assert (tmp_path / "global_step10").is_dir()

@@ -7,6 +7,7 @@
 #   cluster.sh env            lines to eval: SLURM_CONF, and PATH with clients that work from anywhere here
 #   cluster.sh crash NAME     the node loses power: its processes die at once and its peers hear nothing more
 #   cluster.sh boot NAME      start a crashed node again
+#   cluster.sh slurmd-kill NAME | slurmd-start NAME    the node's daemon dies, and what it started lives on; or it comes back
 #   cluster.sh ctld-stop | ctld-start    the controller stops, or comes back with what it had saved
 #
 # CLUSTER_DIR: where everything lies. CLUSTER_NODES, CLUSTER_CPUS: how many, and what each claims. CLUSTER_CONF: further
@@ -187,6 +188,24 @@ start_node() { # its first process is bash, which reaps orphans; all of it ends 
   touch "$DIR/run/$n.go"
 }
 
+node_init() { # the first process of a node, as seen from here
+  local p
+  p=$(pid "$1")
+  cat "/proc/$p/task/$p/children"
+}
+kill_daemon() {
+  local first child
+  first=$(node_init "$1")
+  for child in $(cat /proc/${first% }/task/${first% }/children); do
+    if [ "$(cat "/proc/$child/comm")" = slurmd ]; then kill -KILL "$child"; fi
+  done
+}
+start_daemon() {
+  local first
+  first=$(node_init "$1")
+  (exec setsid nsenter -t "${first% }" -m -u -p -n -- slurmd -D -N "$1") </dev/null >>"$DIR/log/$1.out" 2>&1 &
+}
+
 start_guard() { # whoever started the cluster may be killed without a chance to stop it
   [ -n "${CLUSTER_OWNER:-}" ] || return 0
   # shellcheck disable=SC2016
@@ -236,6 +255,8 @@ case $cmd in
     end "$1" KILL
     ;;
   boot) start_node "$1" ;;
+  slurmd-kill) kill_daemon "$1" ;;
+  slurmd-start) start_daemon "$1" ;;
   ctld-stop) end slurmctld ;;
   ctld-start) alive slurmctld || start_controller ;;
   *) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$SELF" ;;

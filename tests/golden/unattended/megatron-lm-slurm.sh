@@ -158,13 +158,21 @@ export OMPI_MCA_coll_hcoll_enable=0
 mkdir -p -- /GIVE_JOBS_STAGE/checkpoints/azure-175b/checkpoints /GIVE_JOBS_STAGE/tensorboard/azure-175b/tensorboard /GIVE_JOBS_STAGE/data/azure-175b/cache
 
 # This program starts from random weights, without a word, where the tracker of its checkpoints is missing (dlrover issue
-# 1065, metaseq issue 602).
+# 1065, metaseq issue 602). A first save that was cut off leaves no tracker either, and is moved out of the way: the training
+# began here without checkpoints, and no log says that a save succeeded.
 checkpoints=/GIVE_JOBS_STAGE/checkpoints/azure-175b/checkpoints
+has_saved() { grep -qsF "successfully saved checkpoint" jobs/04-training*/out jobs/04-training*/err; }
 for kept in "$checkpoints"/iter_* "$checkpoints"/global_step*; do
-  if [[ -d $kept && ! -s $checkpoints/latest_checkpointed_iteration.txt ]]; then
-    refuse "$kept is there and $checkpoints/latest_checkpointed_iteration.txt is not: the program would start from random weights. Restore that file, or move $kept away if its save was cut off"
+  if [[ ! -d $kept || -s $checkpoints/latest_checkpointed_iteration.txt ]]; then continue; fi
+  if [[ -e $checkpoints/began-without-checkpoints ]] && ! has_saved; then
+    echo "runbook: the first save was cut off: $kept is moved to $checkpoints/cut-off-$job_number" >&2
+    mkdir -p -- "$checkpoints/cut-off-$job_number"
+    mv -- "$kept" "$checkpoints/cut-off-$job_number"
+    continue
   fi
+  refuse "$kept is there and $checkpoints/latest_checkpointed_iteration.txt is not: the program would start from random weights. Restore that file, or move $kept away if its save was cut off"
 done
+if [[ ! -s $checkpoints/latest_checkpointed_iteration.txt ]]; then : >"$checkpoints/began-without-checkpoints"; fi
 case $PWD in *[:,]*) refuse "the run's folder $PWD cannot be mounted: its name holds ':' or ','" ;; esac
 
 if [[ -n $asked || -e $job/cancelled || -e $job/stop ]]; then
@@ -178,6 +186,7 @@ events=events.jsonl
 begin_attempt() {
   local name saved=0
   attempt=0
+  resumed=yes
   if [[ -s $job/attempts ]]; then attempt=$(<"$job/attempts"); fi
   for name in rank-0 rank-signal decision; do # what the attempt before left
     if [[ -e $job/$name ]]; then mv -f "$job/$name" "$job/$name.attempt-$attempt"; fi
@@ -187,10 +196,22 @@ begin_attempt() {
   echo 8 >"$job/ranks_per_node"
   echo "runbook: attempt $attempt of $RUNBOOK_JOB begins"
   echo "runbook: attempt $attempt of $RUNBOOK_JOB begins" >&2
-  if [[ -s $checkpoints/latest_checkpointed_iteration.txt ]]; then saved=$(tr -dc 0-9 <"$checkpoints/latest_checkpointed_iteration.txt"); fi
+  if [[ -s $checkpoints/latest_checkpointed_iteration.txt ]]; then
+    saved=$(tr -dc 0-9 <"$checkpoints/latest_checkpointed_iteration.txt") resumed="not known"
+    log_begins=$(stat -c %s "$job/out")
+  fi
   if [[ -s $events && -n $(tail -c 1 "$events") ]]; then echo >>"$events"; fi # a line that a kill cut off
   printf '{"time": %(%s)T, "event": "attempt_began", "phase": "04-training", "job": "%s", "attempt": %d, "id": "%s", "saved": %d}\n' \
     -1 "${job##*/}" "$attempt" "$RUNBOOK_JOB" "$saved" >>"$events"
+}
+
+check_resume() { # of a program that may begin anew without a word: the log must say that it loaded a checkpoint
+  if grep -qF "successfully loaded checkpoint" <(tail -c "+$log_begins" "$job/out"); then
+    resumed=yes
+  elif grep -qE "iteration +[0-9]+/" <(tail -c "+$log_begins" "$job/out"); then
+    resumed=no
+    kill -TERM "$step" 2>/dev/null || true
+  fi
 }
 
 decide() { # what follows: `action` is "go on", "stop" or "done", `here` is "here" or "elsewhere"
@@ -292,6 +313,7 @@ run_step() {
     if ((now >= next_beat)); then
       beat || true # a full disk must not end the training
       next_beat=$((now + 5))
+      if [[ $resumed == "not known" ]]; then check_resume; fi
     fi
     if [[ -e $job/cancelled ]]; then asked=${asked:-the request to cancel}; fi
     if [[ -e $job/stop ]]; then asked=${asked:-the request to stop}; fi
@@ -339,6 +361,10 @@ run_step() {
     # The first rank that a signal ended: what rank 0 says after that is a consequence.
     read -r killed_rank job_signal <"$job/rank-signal"
     job_reason+="; rank $killed_rank was ended by signal $job_signal"
+  fi
+  if [[ $resumed == "not known" ]]; then check_resume; fi
+  if [[ $resumed == no ]]; then
+    job_result=2 job_reason="the program made a step without having loaded the checkpoint that $checkpoints/latest_checkpointed_iteration.txt names"
   fi
 }
 

@@ -135,13 +135,21 @@ export OMPI_MCA_coll_hcoll_enable=0
 mkdir -p -- /GIVE_JOBS_STAGE/checkpoints/azure-175b/smoke-checkpoints /GIVE_JOBS_STAGE/tensorboard/azure-175b/smoke-tensorboard /GIVE_JOBS_STAGE/data/azure-175b/smoke-cache
 
 # This program starts from random weights, without a word, where the tracker of its checkpoints is missing (dlrover issue
-# 1065, metaseq issue 602).
+# 1065, metaseq issue 602). A first save that was cut off leaves no tracker either, and is moved out of the way: the training
+# began here without checkpoints, and no log says that a save succeeded.
 checkpoints=/GIVE_JOBS_STAGE/checkpoints/azure-175b/smoke-checkpoints
+has_saved() { grep -qsF "successfully saved checkpoint" jobs/03-smoke-test*/out jobs/03-smoke-test*/err; }
 for kept in "$checkpoints"/iter_* "$checkpoints"/global_step*; do
-  if [[ -d $kept && ! -s $checkpoints/latest_checkpointed_iteration.txt ]]; then
-    refuse "$kept is there and $checkpoints/latest_checkpointed_iteration.txt is not: the program would start from random weights. Restore that file, or move $kept away if its save was cut off"
+  if [[ ! -d $kept || -s $checkpoints/latest_checkpointed_iteration.txt ]]; then continue; fi
+  if [[ -e $checkpoints/began-without-checkpoints ]] && ! has_saved; then
+    echo "runbook: the first save was cut off: $kept is moved to $checkpoints/cut-off-$job_number" >&2
+    mkdir -p -- "$checkpoints/cut-off-$job_number"
+    mv -- "$kept" "$checkpoints/cut-off-$job_number"
+    continue
   fi
+  refuse "$kept is there and $checkpoints/latest_checkpointed_iteration.txt is not: the program would start from random weights. Restore that file, or move $kept away if its save was cut off"
 done
+if [[ ! -s $checkpoints/latest_checkpointed_iteration.txt ]]; then : >"$checkpoints/began-without-checkpoints"; fi
 case $PWD in *[:,]*) refuse "the run's folder $PWD cannot be mounted: its name holds ':' or ','" ;; esac
 
 if [[ -n $asked || -e $job/cancelled || -e $job/stop ]]; then

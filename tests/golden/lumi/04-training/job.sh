@@ -148,13 +148,21 @@ cp -- "$job"/04-training-zero1-b7061ba288c7.json deepspeed/04-training-zero1-b70
 mv -f -- deepspeed/04-training-zero1-b7061ba288c7.json.part deepspeed/04-training-zero1-b7061ba288c7.json
 
 # This program starts from random weights, without a word, where the tracker of its checkpoints is missing (dlrover issue
-# 1065, metaseq issue 602).
+# 1065, metaseq issue 602). A first save that was cut off leaves no tracker either, and is moved out of the way: the training
+# began here without checkpoints, and no log says that a save succeeded.
 checkpoints=/GIVE_JOBS_STAGE/checkpoints/lumi-13b/checkpoints
+has_saved() { grep -qsF "successfully saved checkpoint" jobs/04-training*/out jobs/04-training*/err; }
 for kept in "$checkpoints"/iter_* "$checkpoints"/global_step*; do
-  if [[ -d $kept && ! -s $checkpoints/latest ]]; then
-    refuse "$kept is there and $checkpoints/latest is not: the program would start from random weights. Restore that file, or move $kept away if its save was cut off"
+  if [[ ! -d $kept || -s $checkpoints/latest ]]; then continue; fi
+  if [[ -e $checkpoints/began-without-checkpoints ]] && ! has_saved; then
+    echo "runbook: the first save was cut off: $kept is moved to $checkpoints/cut-off-$job_number" >&2
+    mkdir -p -- "$checkpoints/cut-off-$job_number"
+    mv -- "$kept" "$checkpoints/cut-off-$job_number"
+    continue
   fi
+  refuse "$kept is there and $checkpoints/latest is not: the program would start from random weights. Restore that file, or move $kept away if its save was cut off"
 done
+if [[ ! -s $checkpoints/latest ]]; then : >"$checkpoints/began-without-checkpoints"; fi
 case $PWD in *[:,]*) refuse "the run's folder $PWD cannot be mounted: its name holds ':' or ','" ;; esac
 
 if [[ -n $asked || -e $job/cancelled || -e $job/stop ]]; then

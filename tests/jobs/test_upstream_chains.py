@@ -1,0 +1,154 @@
+"""The documents' programs in a chain: one that does not resume is ended, and what it saved counts as progress."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runbook import params
+from runbook.core import shell
+from runbook.jobs.job_folder import JobFolder
+from runbook.jobs.render.training_job import render_job, write_job
+from runbook.params.schema.site import Container
+from runbook.planning import make_plan
+
+PROJECT = Path(__file__).parents[2]
+SRUN = """#!/usr/bin/env bash
+# One task on this machine, which TERM ends.
+while [[ $1 == -* ]]; do shift; done
+export SLURM_PROCID=0 SLURM_LOCALID=0
+exec "$@"
+"""
+PROGRAM = """
+import os, pathlib, signal, sys, time
+checkpoints = pathlib.Path(os.environ["CHECKPOINTS"])
+tracker = checkpoints / "latest_checkpointed_iteration.txt"
+print("> building train, validation, and test datasets ...", flush=True)
+begin = 0
+if tracker.exists() and os.environ["LOADS"] == "yes":
+    begin = int(tracker.read_text())
+    print(f"  successfully loaded checkpoint from {checkpoints} [ t 1/1, p 1/1 ] at iteration {begin}", flush=True)
+for iteration in range(begin + 1, begin + 3):
+    print(f" [2026-11-26 21:00:00] iteration {iteration:8d}/      60 | consumed samples: 8 |", flush=True)
+if os.environ["LOADS"] == "no" and tracker.exists():
+    time.sleep(300)  # until it is ended
+(checkpoints / f"iter_{iteration:07d}").mkdir()
+print(f"  successfully saved checkpoint from iteration {iteration:7d} to {checkpoints}", flush=True)
+tracker.write_text(str(iteration))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+"""Behaves as Megatron-LM e958b2ca was seen to: the lines that it prints, and the files that it writes."""
+
+
+class UpstreamChain:
+    """A run whose chain of jobs is started by hand, one after another, as the queue does."""
+
+    def __init__(self, root: Path) -> None:
+        programs = root / "programs"
+        programs.mkdir()
+        stand_ins = {
+            "srun": SRUN,
+            "scontrol": "#!/bin/sh\necho node-1\n",
+            "scancel": '#!/bin/sh\necho "$@" >>"$CANCELLED"\n',
+        }
+        for name, text in stand_ins.items():
+            (programs / name).write_text(text)
+            (programs / name).chmod(0o755)
+        (root / "program.py").write_text(PROGRAM)
+        self.cancelled = root / "cancelled"
+        self.checkpoints = root / "checkpoints"
+        self.folder = JobFolder(root / "run" / "jobs" / "04-training")
+        self.environment = {
+            "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "CHECKPOINTS": str(self.checkpoints),
+            "CANCELLED": str(self.cancelled),
+            "SLURM_SUBMIT_DIR": str(self.folder.path),
+            "SLURM_JOB_NODELIST": "node-1",
+        }
+        write_job(self.folder, render_job(*_planned(root), "04-training", package=PROJECT))
+        self.folder.chain.write_text("slurm-12\nslurm-13\nslurm-14\nslurm-15\n")
+
+    def run_job(self, number: int, loads: bool = True) -> str:
+        """Run one job of the chain to its end; return what it said to its log of errors."""
+        environment = {
+            **self.environment,
+            "SLURM_JOB_ID": str(number),
+            "LOADS": "yes" if loads else "no",
+        }
+        command = f"exec bash {self.folder.script.name} >>out 2>>err"
+        shell.run(["bash", "-c", command], cwd=self.folder.path, env=environment, check=False)
+        return self.folder.err.read_text()
+
+    def decision(self) -> list[str]:
+        """The lines of the newest decision."""
+        return self.folder.decision.read_text().splitlines()
+
+
+def _planned(root: Path):
+    words = (
+        "jobs.launcher=srun",
+        "jobs.stage=/stage",
+        "jobs.training.nodes=1",
+        "jobs.image=/image.sqsh",
+        "jobs.training.devices_per_node=1",
+        "jobs.training.chain=4",
+        "parallel.tensor=1",
+        "parallel.pipeline=1",
+        "model=tiny",
+        "training.framework=megatron-lm",
+    )
+    settings = params.load("slurm-oscar", set_words=words, project=PROJECT)
+    plan = make_plan(settings)
+    phase = plan.phases["04-training"]
+    checkpoint = replace(phase.checkpoint, folder=str(root / "checkpoints"))
+    log = replace(phase.log, tensorboard=str(root / "tensorboard"))
+    data = replace(phase.data, cache=str(root / "cache"))
+    phase = replace(phase, checkpoint=checkpoint, log=log, data=data)
+    checkout = settings.site.frameworks["megatron-lm"]
+    site = settings.site.model_copy(
+        update={
+            "container": Container(),
+            "environment": {},
+            "modules": [],
+            "setup": [],
+            "node_setup": [],
+            "python": sys.executable,
+            "frameworks": {
+                "megatron-lm": checkout.model_copy(
+                    update={"folder": str(root), "script": "program.py"}
+                )
+            },
+        }
+    )
+    planned = replace(plan, phases={**plan.phases, "04-training": phase})
+    return replace(settings, site=site), planned
+
+
+@pytest.fixture
+def chain(tmp_path) -> UpstreamChain:
+    return UpstreamChain(tmp_path)
+
+
+def test_killed_jobs_go_on_while_each_saves_something_new(chain):
+    for number, saved in ((12, 2), (13, 4)):
+        log = chain.run_job(number)
+        assert chain.decision()[0] == "go on", log
+        tracker = chain.checkpoints / "latest_checkpointed_iteration.txt"
+        assert int(tracker.read_text()) == saved
+    assert chain.folder.path.joinpath("exit_code.1").read_text().strip() == "1"
+
+
+def test_a_program_that_begins_anew_is_ended_and_its_chain_with_it(chain):
+    chain.run_job(12)
+    log = chain.run_job(13, loads=False)
+    assert chain.folder.exit_code.read_text().strip() == "2"
+    assert "without having loaded the checkpoint" in chain.folder.reason.read_text()
+    assert chain.decision()[0] == "stop"
+    assert chain.cancelled.read_text() == "14 15\n"
+    log = chain.run_job(14)
+    assert "slurm-14 leaves at once. The decision after slurm-13: stop" in log
+    assert chain.folder.exit_code.read_text().strip() == "2", "what ended before stays as it is"

@@ -1,0 +1,167 @@
+"""Kills ranks, nodes, node daemons and job scripts of a chain with a spare node, at random; opt-in: `make kills`.
+
+    python tests/slurm/random_kills.py --kills 20 --seed 1 --nodes 4
+
+It prints each kill with the seconds until the next step, and compares all losses with those of an undisturbed training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from chained_run import ChainedRun, write_site
+from two_nodes import Cluster, wait_until
+
+from runbook.jobs.job_folder import read_started
+from runbook.runs.run_folder import RUNS_VARIABLE
+from runbook.tools.drills.faults import VARIABLE as FAULTS
+
+STEPS_BETWEEN_KILLS = (2, 6)
+MOST_SECONDS = 300.0
+
+
+class Killer:
+    """One disturbed training, and what was done to it."""
+
+    def __init__(self, run: ChainedRun, nodes: int, seed: int) -> None:
+        self.run = run
+        self.cluster = run.cluster
+        self.nodes = nodes
+        self.draw = random.Random(seed)
+        self.seconds: dict[str, list[float]] = {}
+
+    def current_job(self) -> str:
+        """Number of the job whose script runs now."""
+        started = read_started(self.run.job)
+        assert started is not None
+        return started.job_id.partition("-")[2]
+
+    def training_nodes(self) -> list[str]:
+        """Nodes of the newest attempt, without the first of the allocation, whose loss ends the job."""
+        return [node for node in self.run.job.hostfile.read_text().split() if node != "node1"]
+
+    def kill_step(self) -> Callable[[], None]:
+        """Kill all ranks of the newest step."""
+        job = self.current_job()
+        steps = self.cluster.ask("squeue", "-h", "-s", "-j", job, "-o", "%i").split()
+        numbers = [step for step in steps if step.rpartition(".")[2].isdigit()]
+        self.cluster.ask("scancel", "--signal=KILL", numbers[-1])
+        return lambda: None
+
+    def kill_script(self) -> Callable[[], None]:
+        """Kill the script of the job: the next one of the chain goes on."""
+        self.cluster.ask("scancel", "--batch", "--signal=KILL", self.current_job())
+        return lambda: None
+
+    def crash_node(self) -> Callable[[], None]:
+        """Take the power from a node that trains; it comes back."""
+        node = self.draw.choice(self.training_nodes())
+        self.cluster.do("crash", node)
+        return lambda: self.cluster.do("boot", node)
+
+    def kill_daemon(self) -> Callable[[], None]:
+        """Kill the daemon of a node that trains. Its ranks train on until Slurm misses the daemon."""
+        node = self.draw.choice(self.training_nodes())
+        self.cluster.do("slurmd-kill", node)
+        return lambda: self.cluster.do("slurmd-start", node)
+
+    def wait_for_steps(self) -> None:
+        """Let the training make some steps."""
+        enough = len(self.run.rows()) + self.draw.randint(*STEPS_BETWEEN_KILLS)
+        wait_until(lambda: len(self.run.rows()) >= enough or self.run.events("finished"), "steps")
+
+    def kill(self) -> None:
+        """Kill something, and wait for the next new step of another attempt."""
+        kinds = [self.kill_step, self.kill_script, self.crash_node, self.kill_daemon]
+        action = self.draw.choices(kinds, weights=[4, 2, 2, 2])[0]
+        attempts = len(self.run.events("attempt_began"))
+        reached = self.run.rows()[-1]["iteration"]
+        began = time.monotonic()
+        mend = action()
+        wait_until(lambda: self.has_gone_on(attempts), f"{action.__name__}", MOST_SECONDS)
+        seconds = time.monotonic() - began
+        self.seconds.setdefault(action.__name__, []).append(seconds)
+        print(f"step {reached}: {action.__name__}, next step after {seconds:.1f} s", flush=True)
+        mend()
+
+    def has_gone_on(self, attempts: int) -> bool:
+        """Whether an attempt after these has made a step, or the training is done."""
+        events = self.run.events("attempt_began")
+        if self.run.events("finished"):
+            return True
+        if len(events) <= attempts:
+            return False
+        rows = self.run.rows()
+        return bool(rows) and rows[-1]["time"] > events[-1]["time"]
+
+
+def main() -> int:
+    """Return 0 where every loss is the undisturbed one."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--nodes", type=int, default=4)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="runbook-kills-") as folder:
+        root = Path(folder)
+        cluster = Cluster(root / "slurm", nodes=asked.nodes)
+        try:
+            cluster.do("start")
+            return disturb(root, cluster, asked)
+        finally:
+            cluster.do("stop")
+
+
+def disturb(root: Path, cluster: Cluster, asked: argparse.Namespace) -> int:
+    """Train once undisturbed and once under fire; compare."""
+    for name in ("PATH", "SLURM_CONF", "CLUSTER_DIR"):
+        os.environ[name] = cluster.environment[name]
+    os.environ[RUNS_VARIABLE] = str(root / "runs")
+    write_site(root, asked.nodes)
+    training_nodes = asked.nodes - 1
+    iterations = 8 * asked.kills + 8
+    words = (
+        f"training.iterations={iterations}",
+        f"training.global_batch={2 * training_nodes}",
+        f"training.smoke.global_batch={2 * training_nodes}",
+        f"jobs.training.nodes={training_nodes}",
+    )
+    calm = ChainedRun(root, cluster, "calm", *words)
+    calm.launch()
+    calm.wait_for_end()
+    chain = f"jobs.training.chain={asked.kills + 1}"
+    run = ChainedRun(root, cluster, "disturbed", *words, chain, "jobs.training.spares=1")
+    os.environ[FAULTS] = "slow:seconds=0.25"
+    run.launch()
+    killer = Killer(run, asked.nodes, asked.seed)
+    run.wait_for_step(2, attempt=1)
+    for _ in range(asked.kills):
+        if run.events("finished"):
+            break
+        killer.wait_for_steps()
+        killer.kill()
+    wait_until(lambda: bool(run.events("finished")), "the end of the training", 600)
+    wait_until(run.has_ended, "an empty queue", 300)
+    return report(run, calm, killer)
+
+
+def report(run: ChainedRun, calm: ChainedRun, killer: Killer) -> int:
+    """Print what was measured; return 0 where the losses are equal."""
+    for kind, seconds in sorted(killer.seconds.items()):
+        middle = sorted(seconds)[len(seconds) // 2]
+        print(f"{kind}: {len(seconds)} times, median {middle:.1f} s, longest {max(seconds):.1f} s")
+    is_equal = run.losses() == calm.losses()
+    places = [event["id"] for event in run.events("attempt_began")]
+    print(f"{len(places)} attempts in {len(set(places))} jobs; losses bit-equal: {is_equal}")
+    return 0 if is_equal else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
