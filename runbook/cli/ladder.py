@@ -96,8 +96,9 @@ def ladder(
 
 def _state_text(state: LadderState) -> str:
     """Return the ladder for a terminal: its plan, then what is trained and the forecast."""
+    from runbook.phases.ladder.forecast_record import sizes_table
     from runbook.phases.ladder.ladder_plan import plan_table
-    from runbook.phases.ladder.run_forecast import rungs_table, sizes_table
+    from runbook.phases.ladder.run_forecast import rungs_table
 
     parts = []
     if not state.finished:

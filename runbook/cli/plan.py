@@ -280,7 +280,10 @@ def plan(
     if as_json:
         _show(with_prompt_ids(settings, run_plan).as_dict())
     else:
+        from runbook.phases.loss_forecast import show_planned_loss
+
         _show(plan_text(settings, run_plan))
+        _show(f"\n{show_planned_loss(settings, run_plan)!r}")
 
 
 def _show(content: Any) -> None:

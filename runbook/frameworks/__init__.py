@@ -73,6 +73,12 @@ def _refuse_unknown(settings: Settings) -> None:
             f"{framework} has no option for them. Set training.kernels to auto, or "
             "training.framework to runbook."
         )
+    schedule = settings.run.training.schedule
+    if schedule == "wsd" and "training.wsd_decay_style" not in supported:
+        raise ParamsError(
+            f"training.schedule=wsd: the pinned version of {framework} has no such schedule. Set training.schedule to "
+            f"cosine, linear or constant, or training.framework to runbook or megatron-lm."
+        )
     for key in _TUNED:
         value = attrgetter(key)(settings.run)
         default = all_keys()[key].default

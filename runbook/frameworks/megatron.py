@@ -83,6 +83,12 @@ def _counts_tokens(run: PhaseRun) -> bool:
     )
 
 
+def _schedule(run: PhaseRun) -> str:
+    """Return Megatron's name of the schedule."""
+    schedule = run.phase.learning_rate.schedule
+    return "WSD" if schedule == "wsd" else schedule
+
+
 def _unit(run: PhaseRun) -> str:
     """Return the unit of a phase's lengths: iters, samples or tokens.
 
@@ -96,6 +102,7 @@ def _unit(run: PhaseRun) -> str:
         phase.duration.samples,
         phase.learning_rate.warmup_samples,
         phase.learning_rate.decay_samples,
+        phase.learning_rate.wsd_decay_samples,
     )
     whole_steps = all(samples % phase.batch.global_ == 0 for samples in lengths_in_samples)
     if whole_steps and not run.training.samples and not phase.batch.ramp.start:
@@ -307,7 +314,9 @@ def _weighted(use: str) -> Callable[[PhaseRun], tuple[object, ...] | None]:
 
 _WARMUP = "learning_rate.warmup_samples"
 _DECAY = "learning_rate.decay_samples"
-_SCHEDULES = one_of({name: name for name in ("cosine", "linear", "constant")})
+_SCHEDULES = one_of({"cosine": "cosine", "linear": "linear", "constant": "constant", "WSD": "wsd"})
+_WSD_DECAY = "learning_rate.wsd_decay_samples"
+_WSD_STYLE = "learning_rate.wsd_decay_style"
 _RECOMPUTED = one_of({"full": "full", "selective": "selective"})
 _BACKENDS = {"auto": "auto", "flash2": "flash", "flash1": "flash", "plain": "unfused"}
 """Megatron-LM names no version of flash attention; Transformer Engine has its own."""
@@ -353,7 +362,7 @@ _TRAINING = (
     Option("train-samples", "training.samples", whole, _train_samples),
     Option("lr", "training.learning_rate", float, "learning_rate.peak"),
     Option("min-lr", "training.min_learning_rate", float, "learning_rate.minimum"),
-    Option("lr-decay-style", "training.schedule", _SCHEDULES, "learning_rate.schedule"),
+    Option("lr-decay-style", "training.schedule", _SCHEDULES, _schedule),
     _length("lr-decay-iters", "training.decay_iterations", "iters", _DECAY),
     _length("lr-decay-samples", "training.decay_samples", "samples", _DECAY),
     _length("lr-warmup-iters", "training.warmup_iterations", "iters", _WARMUP),
@@ -425,6 +434,11 @@ _LM_MODEL = (
     Option("norm-epsilon", "model.norm_epsilon", float, "model.norm_epsilon", _OWN_EPSILON),
     flag("add-qkv-bias", "model.qkv_biases"),
 )
+_LM_SCHEDULE = (
+    Option("lr-wsd-decay-style", "training.wsd_decay_style", str, _WSD_STYLE, _WSD_DECAY),
+    Option("lr-wsd-decay-iters", write=_in("iters", _WSD_DECAY), when=_WSD_DECAY),
+    Option("lr-wsd-decay-samples", write=_in("samples", _WSD_DECAY), when=_WSD_DECAY),
+)
 _LM_TUNING = (
     Option("attention-backend", "training.attention", _READ_BACKENDS, _backend),
     Option("recompute-granularity", "training.recompute", _RECOMPUTED, "recompute", _RECOMPUTES),
@@ -453,6 +467,7 @@ MEGATRON_LM = (
     *_TRAINING,
     *_LM_LAYOUT,
     *_LM_MODEL,
+    *_LM_SCHEDULE,
     *_LM_TUNING,
     *_DATA,
     _CACHE,

@@ -10,7 +10,12 @@ from typing import Any
 from runbook.plan_file.json_records import as_json, shown
 from runbook.plan_file.schema import PhasePlan, Source
 
-FREE = ("duration.iterations", "duration.samples", "learning_rate.decay_samples")
+FREE = (
+    "duration.iterations",
+    "duration.samples",
+    "learning_rate.decay_samples",
+    "learning_rate.wsd_decay_samples",
+)
 """A longer or shorter training is still the same one, and the decay follows its length."""
 _WARMUP = "learning_rate.warmup_samples"
 _DECAY = "learning_rate.decay_samples"

@@ -51,6 +51,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
             "learning_rate.minimum",
             "learning_rate.warmup_samples",
             "learning_rate.decay_samples",
+            "learning_rate.wsd_decay_samples",
             "optimizer.weight_decay",
             "optimizer.clip_gradient",
             "precision.static_loss_scale",

@@ -8,7 +8,7 @@ from runbook.core.checks import Check, counted
 from runbook.core.table import UNKNOWN, Table
 from runbook.core.units import show_bytes, show_count, show_device_hours, show_duration
 from runbook.params.schema.site import Site, Timing
-from runbook.plan_file.schema import PhasePlan, Precision
+from runbook.plan_file.schema import LearningRate, PhasePlan, Precision
 from runbook.planning.cost.flops import CONVENTIONS
 from runbook.planning.layout import FULL, SMOKE
 from runbook.planning.plan import Plan
@@ -220,12 +220,22 @@ def layout_table(plan: Plan) -> Table:
             "batch": batch_sum(planned),
             "length": duration_sum(planned),
             "learning rate": f"peak {rate.peak:g} by step {rate.warmup_samples / planned.batch.global_:,.0f}, "
-            f"then {rate.schedule} to {rate.minimum:g} over {rate.decay_samples:,} samples",
+            f"then {_course_of(rate)}",
             "number format": planned.precision.format,
             "recomputed in the backward pass": planned.recompute,
         }
 
     return by_phase(rows, "Layout, batch and length")
+
+
+def _course_of(rate: LearningRate) -> str:
+    """Return the course of the learning rate after its warm-up."""
+    if rate.schedule == "wsd":
+        return (
+            f"stable, and {rate.wsd_decay_style} to {rate.minimum:g} over the last {rate.wsd_decay_samples:,} of "
+            f"{rate.decay_samples:,} samples"
+        )
+    return f"{rate.schedule} to {rate.minimum:g} over {rate.decay_samples:,} samples"
 
 
 def memory_table(plan: Plan) -> Table:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from runbook.core.checks import Check, check_of
 from runbook.params.schema.keys import EXCLUSIVE
@@ -51,12 +52,23 @@ def learning_rate(choice: Choice, length: Duration) -> LearningRate:
         or training.warmup_tokens // choice.sequence_length
         or round(training.warmup_fraction * decay)
     )
-    return LearningRate(
+    rate = LearningRate(
         peak=training.learning_rate,
         minimum=training.min_learning_rate,
         schedule=training.schedule,
         warmup_samples=warmup,
         decay_samples=decay,
+    )
+    if training.schedule != "wsd":
+        return rate
+    batch_samples = batch.global_
+    falling = training.wsd_decay_fraction * decay
+    # Whole steps, as Megatron's --lr-wsd-decay-iters counts.
+    falling_samples = max(1, round(falling / batch_samples)) * batch_samples
+    return replace(
+        rate,
+        wsd_decay_samples=min(falling_samples, max(1, decay - warmup)),
+        wsd_decay_style=training.wsd_decay_style,
     )
 
 

@@ -43,4 +43,4 @@ def decay_begins(learning_rate: LearningRate, samples: int) -> float:
     """
     if learning_rate.schedule == "constant":
         return 1.0
-    return min(1.0, learning_rate.warmup_samples / samples)
+    return min(1.0, learning_rate.falls_from / samples)

@@ -37,6 +37,7 @@ from runbook.plan_file.schema import (
     Schedule,
     SpikePolicy,
     Switch,
+    WsdDecay,
 )
 
 
@@ -138,7 +139,11 @@ class Training(Strict):
     min_learning_rate: Annotated[NonNegative, Aliases("min_lr", "MIN_LR")] = 6.0e-5
     """Learning rate at the end of the decay."""
     schedule: Annotated[Schedule, Aliases("lr_decay_style")] = "cosine"
-    """cosine, linear or constant after the warm-up."""
+    """cosine, linear, constant or wsd (stays at the peak, falls at the end) after the warm-up."""
+    wsd_decay_fraction: Fraction = 0.1
+    """With schedule wsd: share of the decay length, at its end, over which the rate falls."""
+    wsd_decay_style: Annotated[WsdDecay, Aliases("lr_wsd_decay_style")] = "exponential"
+    """With schedule wsd: exponential, linear or cosine fall."""
     warmup_iterations: Annotated[Count, Aliases("lr_warmup_iters")] = 0
     """Steps until the peak learning rate; give at most one of the four warm-up keys."""
     warmup_samples: Annotated[Count, Aliases("lr_warmup_samples")] = 0

@@ -12,6 +12,7 @@ from runbook.core.locks import hold
 from runbook.core.table import Table
 from runbook.params import Settings
 from runbook.phases.ladder.climb import FinishedRung, Say, climb, read_finished
+from runbook.phases.ladder.forecast_record import RunForecast
 from runbook.phases.ladder.ladder_plan import (
     Ladder,
     family_of,
@@ -21,7 +22,7 @@ from runbook.phases.ladder.ladder_plan import (
     read_ladder,
     write_ladder,
 )
-from runbook.phases.ladder.run_forecast import RunForecast, forecast_run
+from runbook.phases.ladder.run_forecast import forecast_run
 from runbook.phases.plan_service import load_plan
 from runbook.plan_file.schema import read_plan
 from runbook.planning import FULL, Plan

@@ -25,6 +25,7 @@ from runbook.params.schema.value_types import is_name
 from runbook.params.yaml12 import nest, read_text, write_scalar, write_tree
 from runbook.phases import plan_service, report
 from runbook.phases.job_control import rehearsal_gate
+from runbook.phases.loss_forecast import show_planned_loss
 from runbook.phases.open_phase import OpenPhase, bind_phase
 from runbook.planning import FULL, SMOKE, plan_tables
 from runbook.planning.layout_search import what_if, what_if_table
@@ -137,6 +138,11 @@ def show_what_if(open_phase: OpenPhase) -> Table:
     measured = machine.calibrations_of_run(settings, open_phase.folder)
     found = what_if(settings, machine.measure_machine(settings.site), measured)
     return what_if_table(found, settings.site.currency)
+
+
+def show_forecast(open_phase: OpenPhase) -> View:
+    """Forecast the loss after the last step, with other sizes at the same compute."""
+    return show_planned_loss(open_phase.settings, open_phase.plan)
 
 
 def show_scripts(open_phase: OpenPhase) -> View:

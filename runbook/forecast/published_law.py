@@ -1,0 +1,62 @@
+"""The published scaling law, for runs that have no ladder: what it says of a size and a length, and where it holds.
+
+Hoffmann et al. (arXiv:2203.15556) fitted L = E + A / N^a + B / D^b to more than 400 trainings; the numbers are those of the
+corrected fit by Besiroglu et al. (arXiv:2404.10102). It holds for their text and tokenizer: on the 86 trainings of other
+families in benchmarks/forecast it errs by up to 14% in 80% of cases, which is its interval here.
+"""
+
+import math
+from dataclasses import dataclass
+
+SOURCE = (
+    "the law of Hoffmann et al. as corrected by Besiroglu et al. (arXiv:2404.10102), for other text"
+)
+FLOOR = 1.8172
+SIZE_TERM = 482.01
+SIZE_EXPONENT = 0.3478
+TOKEN_TERM = 2085.43
+TOKEN_EXPONENT = 0.3658
+HALF_WIDTH = 0.14
+"""Logarithm of the loss: 80th percentile of the law's error on the trainings of benchmarks/forecast."""
+SMALLEST_SIZE = 44e6
+LARGEST_SIZE = 16e9
+FEWEST_TOKENS = 1e9
+"""Range of the trainings that it was fitted to (their figure 3, and table A9)."""
+MOST_OVER = 30.0
+"""Times the largest size up to which it is still shown: GPT-3 175B is 11 times as large."""
+
+
+@dataclass(frozen=True)
+class LawForecast:
+    """What the law says of one training, in nats."""
+
+    loss: float
+    low: float
+    high: float
+
+
+def published_loss(parameters: float, tokens: float) -> LawForecast:
+    """Return what the law says of a size and a length."""
+    by_size = SIZE_TERM / parameters**SIZE_EXPONENT
+    by_tokens = TOKEN_TERM / tokens**TOKEN_EXPONENT
+    loss = FLOOR + by_size + by_tokens
+    factor = math.exp(HALF_WIDTH)
+    return LawForecast(loss, loss / factor, loss * factor)
+
+
+def why_not(parameters: float, tokens: float) -> str:
+    """Return why the law says nothing of a training. Empty where it does."""
+    if parameters < SMALLEST_SIZE or parameters > MOST_OVER * LARGEST_SIZE:
+        fitted = f"{SMALLEST_SIZE:,.0f} to {LARGEST_SIZE:,.0f}"
+        return f"{parameters:,.0f} parameters are outside of the {fitted} it was fitted to"
+    if tokens < FEWEST_TOKENS:
+        return f"{tokens:,.0f} tokens are fewer than the {FEWEST_TOKENS:,.0f} it was fitted to"
+    return ""
+
+
+def best_size(parameters: float, tokens: float) -> tuple[float, float]:
+    """Return the size and the tokens with the least loss at the compute of these: N x D stays."""
+    product = parameters * tokens
+    ratio = SIZE_EXPONENT * SIZE_TERM / (TOKEN_EXPONENT * TOKEN_TERM)
+    size = (ratio * product**TOKEN_EXPONENT) ** (1 / (SIZE_EXPONENT + TOKEN_EXPONENT))
+    return size, product / size

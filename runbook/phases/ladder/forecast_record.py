@@ -1,0 +1,60 @@
+"""A forecast of a run's final loss, whatever it was made from: its record, and its tables."""
+
+from dataclasses import dataclass
+
+from runbook.core.table import Table
+from runbook.core.units import show_count
+
+
+@dataclass(frozen=True)
+class SizeForecast:
+    """A training of another size with the same compute."""
+
+    parameters: float
+    tokens: float
+    loss: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class RunForecast:
+    """What the rungs say of the run's loss on held-out text after its last step."""
+
+    loss: float
+    low: float
+    high: float
+    rungs: int
+    source: str
+    same_compute: tuple[SizeForecast, ...] = ()
+    best: SizeForecast | None = None
+    warnings: tuple[str, ...] = ()
+
+    def as_text(self) -> str:
+        """Return the forecast as one sentence."""
+        return (
+            f"The loss on held-out text after the last step will be {self.loss:.4f} "
+            f"({self.low:.4f} to {self.high:.4f} in 80% of forecasts), by {self.source}"
+        )
+
+
+def sizes_table(forecast: RunForecast) -> Table:
+    """Return what other sizes would reach with the compute of the run."""
+    rows = [_size_row(size) for size in forecast.same_compute]
+    notes = []
+    if forecast.best is not None:
+        best = forecast.best
+        notes.append(
+            f"The best size at this compute: {show_count(best.parameters)} parameters on {show_count(best.tokens)} tokens, "
+            f"loss {best.loss:.4f}."
+        )
+    return Table(rows, f"Other sizes at the compute of the run, by {forecast.source}", notes)
+
+
+def _size_row(size: SizeForecast) -> dict[str, object]:
+    return {
+        "parameters": show_count(size.parameters),
+        "tokens": show_count(size.tokens),
+        "loss (nats)": f"{size.loss:.4f}",
+        "80% interval": f"{size.low:.4f} to {size.high:.4f}",
+    }

@@ -1,0 +1,88 @@
+"""The loss that a run is forecast to end with: by its ladder where one was trained, else by the published law."""
+
+from dataclasses import dataclass
+
+from runbook.core.errors import DataError
+from runbook.display import View
+from runbook.forecast import published_law
+from runbook.params import Settings
+from runbook.phases.ladder.forecast_record import RunForecast, SizeForecast, sizes_table
+from runbook.plan_file.schema import PhasePlan
+from runbook.planning import FULL, Plan
+from runbook.runs.run_folder import runs_folder
+
+SIZE_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Sizes at the same compute that are shown."""
+
+
+@dataclass(frozen=True)
+class PlannedLoss:
+    """A run's forecast, or why there is none."""
+
+    forecast: RunForecast | None
+    reason: str = ""
+
+
+def planned_loss(settings: Settings, plan: Plan) -> PlannedLoss:
+    """Return the forecast for a run as it is planned."""
+    begun = list(runs_folder(settings.project).glob(f"{settings.run.run}--*ladder/ladder.json"))
+    if begun:
+        # numpy and scipy are needed only where a ladder was trained.
+        from runbook.phases.ladder.service import forecast_of_plan
+
+        try:
+            forecast = forecast_of_plan(settings, plan)
+        except DataError as error:
+            return PlannedLoss(None, f"its ladder does not forecast it: {error}")
+        if forecast is not None:
+            return PlannedLoss(forecast)
+    return by_published_law(plan.phases[FULL])
+
+
+def by_published_law(phase: PhasePlan) -> PlannedLoss:
+    """Return what the published law says of a training, or why it says nothing."""
+    parameters = phase.model.parameters
+    tokens = phase.duration.tokens
+    if phase.data.mock:
+        return PlannedLoss(None, "random tokens have no loss to forecast")
+    if reason := published_law.why_not(parameters, tokens):
+        return PlannedLoss(None, f"{published_law.SOURCE}: {reason}")
+    law = published_law.published_loss(parameters, tokens)
+    sizes = [_size(parameters * ratio, tokens / ratio) for ratio in SIZE_RATIOS]
+    forecast = RunForecast(
+        loss=law.loss,
+        low=law.low,
+        high=law.high,
+        rungs=0,
+        source=published_law.SOURCE,
+        same_compute=tuple(sizes),
+        best=_size(*published_law.best_size(parameters, tokens)),
+        warnings=(
+            "no ladder was trained: the law is of other text and another tokenizer, and its interval is wide",
+        ),
+    )
+    return PlannedLoss(forecast)
+
+
+def _size(parameters: float, tokens: float) -> SizeForecast:
+    law = published_law.published_loss(parameters, tokens)
+    return SizeForecast(parameters, tokens, law.loss, law.low, law.high)
+
+
+def show_planned_loss(settings: Settings, plan: Plan) -> View:
+    """Return the forecast with other sizes at the same compute, and how a ladder would better it."""
+    planned = planned_loss(settings, plan)
+    advice = (
+        f"runbook ladder {settings.run.run} --plan shows what a ladder of small trainings would cost, which forecasts "
+        f"the loss on this text."
+    )
+    forecast = planned.forecast
+    if forecast is None:
+        return View([f"No loss is forecast: {planned.reason}. {advice}"])
+    view = View([f"{forecast.as_text()}."])
+    if forecast.same_compute:
+        view.append(sizes_table(forecast))
+    view += [f"Note: {warning}." for warning in forecast.warnings]
+    if not forecast.rungs:
+        view.append(advice)
+    return view
