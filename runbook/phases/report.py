@@ -23,6 +23,7 @@ from runbook.records.pages import run_pages
 from runbook.records.pages.runs_index import write_runs_index
 from runbook.records.run_state import read_run, run_verdict
 from runbook.results import run_tables
+from runbook.results.forecast_scores import calibration_text, read_scores_of_all
 from runbook.results.history import PHENOMENON, read_scores
 from runbook.results.metrics import history_frame
 from runbook.results.scores import as_scores, worse
@@ -76,8 +77,8 @@ def read_front_page(folder: Path) -> run_pages.FrontPage:
     tiles: list[tuple[str, str, str]] = []
     if trained:
         tiles = training_results.headline(trained[-1], training_results.device_rates(settings))
-    bad_nodes = _bad_node_facts(folder, settings)
-    return run_pages.FrontPage(sample, comparison, tiles, read_scores(folder), facts=bad_nodes)
+    facts = [*_bad_node_facts(folder, settings), *_forecast_facts(folder.parent)]
+    return run_pages.FrontPage(sample, comparison, tiles, read_scores(folder), facts=facts)
 
 
 def _bad_node_facts(folder: Path, settings: params.Settings) -> list[tuple[str, str]]:
@@ -86,6 +87,26 @@ def _bad_node_facts(folder: Path, settings: params.Settings) -> list[tuple[str, 
     if not entries:
         return []
     return [("Nodes known as bad", "; ".join(entry.describe() for entry in entries))]
+
+
+MOST_MISSES = 3
+"""Missed forecasts that a report names; the others are in forecasts.jsonl."""
+
+
+def _forecast_facts(runs: Path) -> list[tuple[str, str]]:
+    """Return the calibration of all forecasts of the project, misses first. Empty where none was scored."""
+    scores = read_scores_of_all(runs)
+    if not scores:
+        return []
+    misses = [score for score in scores if not score.hit and not score.late]
+    named = [
+        f"{miss.run}: {miss.quantity} {miss.actual:.4g} {miss.unit}, forecast {miss.low:.4g} to {miss.high:.4g}"
+        for miss in misses[-MOST_MISSES:]
+    ]
+    text = calibration_text(scores)
+    if named:
+        text = f"Missed: {'; '.join(named)}. {text}"
+    return [("Forecasts of all runs", text)]
 
 
 def _outcome(

@@ -188,6 +188,7 @@ def forget(settings: Settings, plan: Plan, folder: Path, phase: str, say: Say) -
     phase_plan = plan.phases.get(phase)
     if phase_plan:
         outputs = training_jobs.training_paths(folder, phase_plan)
+        outputs += training_jobs.sealed_paths(folder, phase)
     elif phase == "02-data":
         outputs = [folder / "data"]
     else:

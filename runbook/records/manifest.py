@@ -47,7 +47,12 @@ WRITTEN_BY = {
     "01-environment": ("environment/*",),
     "02-data": ("data/*",),
     "03-smoke-test": ("smoke/*",),
-    "04-training": (*(f"{name}.jsonl" for name in _LINES), "checkpoints/*", "tensorboard/*"),
+    "04-training": (
+        *(f"{name}.jsonl" for name in _LINES),
+        "checkpoints/*",
+        "tensorboard/*",
+        "forecasts.json",
+    ),
     "05-analysis": ("results.csv", "variants.csv"),
     "06-evaluation": ("evaluation/*",),
 }

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,10 @@ from runbook.phases.job_control.task_jobs import end_text
 from runbook.phases.open_phase import VERSIONS, OpenPhase, begin_again, train_step
 from runbook.plan_file.checkpoint_folder import newest_checkpoint
 from runbook.plan_file.schema import PhasePlan
+from runbook.planning import FULL
 from runbook.records.logbook import add_note
 from runbook.records.manifest import move_files
+from runbook.results.forecast_scores import FORECASTS_FILE
 from runbook.runs import run_files
 from runbook.runs.bad_nodes import FoundBy, report_bad_nodes, without_bad_nodes
 from runbook.runs.status import cancel_jobs, stop_jobs
@@ -71,10 +74,11 @@ def what_is_missing(open_phase: OpenPhase, *, by_content: bool = True) -> str:
     )
 
 
-def launch(open_phase: OpenPhase) -> None:
+def launch(open_phase: OpenPhase, before_submit: Callable[[OpenPhase], None] | None = None) -> None:
     """Submit the phase's job, or find the one that runs, or say that it is done; nothing runs twice.
 
     A job is submitted only where the smoke test and the token files pass now, whatever an earlier cell has shown.
+    `before_submit` is called once it is known that a job will be.
     """
     digest = open_phase.fingerprint
     if not (missing := require_unchanged(open_phase, digest).as_text()):
@@ -89,6 +93,8 @@ def launch(open_phase: OpenPhase) -> None:
             return
         job_rules.require_ready(open_phase)
         _go_on_or_begin(open_phase, digest)
+        if before_submit is not None:
+            before_submit(open_phase)
         folder = _submit(open_phase)
     show_text(
         f"{missing.capitalize()}: submitted jobs/{folder.path.name} as {scheduler.state(folder).job_id}."
@@ -256,6 +262,11 @@ def training_paths(folder: Path, phase_plan: PhasePlan) -> list[Path]:
     return [folder / name for name in names]
 
 
+def sealed_paths(folder: Path, phase: str) -> list[Path]:
+    """The forecasts that were sealed for a phase's training."""
+    return [folder / FORECASTS_FILE] if phase == FULL else []
+
+
 def _go_on_or_begin(open_phase: OpenPhase, digest: str) -> None:
     """Continue the training whose outputs are here, or move another training's outputs into the history."""
     if job_rules.was_started_from(open_phase, digest):
@@ -265,6 +276,7 @@ def _go_on_or_begin(open_phase: OpenPhase, digest: str) -> None:
         open_phase.append_event("replanned", why=why)
     else:
         paths = training_paths(open_phase.folder, open_phase.phase_plan)
+        paths += sealed_paths(open_phase.folder, open_phase.phase)
         if moved := move_to_history(open_phase.folder, open_phase.phase, paths):
             show_text(
                 f"Outputs made from other inputs were moved to {moved.relative_to(open_phase.folder)}."

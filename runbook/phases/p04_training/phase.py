@@ -9,10 +9,10 @@ from runbook.jobs.job_folder import JobState
 from runbook.phases import trained_model, training_results
 from runbook.phases.job_control import job_rules, training_jobs
 from runbook.phases.job_control.job_rules import Action, Decision
-from runbook.phases.job_control.training_jobs import launch as launch
 from runbook.phases.job_control.training_jobs import watch as watch
 from runbook.phases.open_phase import OpenPhase, binder
 from runbook.phases.report import finish as finish
+from runbook.phases.sealed_forecasts import seal_forecasts
 from runbook.phases.training_results import show_account as show_account
 from runbook.phases.training_results import show_loss as show_loss
 from runbook.planning import Check
@@ -26,6 +26,11 @@ bind = binder(PHASE)
 def check_ready(open_phase: OpenPhase) -> CheckTable:
     """The smoke test's verdict and the token files; a failed or absent one stops here."""
     return open_phase.check(job_rules.readiness_checks(open_phase))
+
+
+def launch(open_phase: OpenPhase) -> None:
+    """Seal what is forecast of the training, then submit its job, or find the one that runs; nothing runs twice."""
+    training_jobs.launch(open_phase, before_submit=seal_forecasts)
 
 
 def rehearse_stop(open_phase: OpenPhase) -> None:

@@ -15,6 +15,7 @@ from runbook.display import Formula, View
 from runbook.params import Settings
 from runbook.phases import report, training_results
 from runbook.phases.open_phase import OpenPhase, binder
+from runbook.phases.sealed_forecasts import score_forecasts
 from runbook.phases.training_results import TrainingResults, read_results
 from runbook.planning import FULL, SMOKE, Check
 from runbook.planning.cost.step_inputs import peak_of
@@ -150,6 +151,11 @@ def show_published(open_phase: OpenPhase) -> View:
         "Share of the peak; the numbers are in the table below.",
     )
     return View([sourced(speed), drawn, share, sourced(table)])
+
+
+def show_forecasts(open_phase: OpenPhase) -> View:
+    """The forecasts that were sealed before the first step, scored; kept in the project's forecasts.jsonl too."""
+    return score_forecasts(open_phase)
 
 
 def show_variants(open_phase: OpenPhase) -> View:

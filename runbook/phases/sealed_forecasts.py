@@ -1,0 +1,147 @@
+"""The forecasts of a run: sealed before its first step, scored after its last."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from runbook.core.files import iterate_lines, utc_now
+from runbook.core.table import Table
+from runbook.display import View
+from runbook.phases.job_control import training_jobs
+from runbook.phases.loss_forecast import planned_loss
+from runbook.phases.open_phase import OpenPhase
+from runbook.phases.training_results import TrainingResults, device_rates, read_results
+from runbook.planning import FULL, Plan
+from runbook.records.manifest import note_files
+from runbook.results import run_tables, wall_time
+from runbook.results.forecast_scores import (
+    FORECASTS_FILE,
+    Forecast,
+    ForecastScore,
+    SealedForecasts,
+    append_scores,
+    calibration_text,
+    own_half_width,
+    read_scores_of_all,
+    read_sealed,
+    score,
+    scores_table,
+    seal,
+)
+
+CALIBRATED_WIDTH = math.log(1.3)
+"""Half-width of step time and total time where a smoke test of this machine corrected the plan."""
+PLAIN_WIDTH = math.log(2.0)
+"""The same by the plan alone: its uncorrected step times are within a factor of 2 of the published ones (docs/plan.md)."""
+MEMORY_WIDTH = math.log(1.25)
+"""Of the memory: the plan counts the steps, and a process's peak has saves and evaluations as well."""
+
+
+def seal_forecasts(open_phase: OpenPhase) -> None:
+    """Write what is forecast of the training, once, with the time and a checksum.
+
+    A training that begins anew with other values gets a new seal; the old one moves into the history. Raise `RecordError`
+    where a sealed forecast was changed.
+    """
+    folder = open_phase.folder
+    sealed = read_sealed(folder)
+    if sealed is not None and sealed.fingerprint == open_phase.fingerprint:
+        return
+    if sealed is not None:
+        training_jobs.move_to_history(folder, FULL, training_jobs.sealed_paths(folder, FULL))
+    forecasts = SealedForecasts(
+        run=open_phase.settings.name,
+        fingerprint=open_phase.fingerprint,
+        sealed=utc_now(),
+        late=has_steps(folder / open_phase.phase_plan.log.metrics),
+        forecasts=tuple(make_forecasts(open_phase)),
+    )
+    written = seal(forecasts, folder)
+    note_files(folder, [folder / FORECASTS_FILE])
+    open_phase.append_event("forecasts_sealed", checksum=written.checksum, late=written.late)
+
+
+def has_steps(metrics: Path) -> bool:
+    """Return whether a training made a step."""
+    return any("iteration" in line for line in iterate_lines(metrics))
+
+
+def make_forecasts(open_phase: OpenPhase) -> list[Forecast]:
+    """Return what is forecast of the training: loss, step time, memory, total time, cost, as far as each is known."""
+    plan = open_phase.plan
+    forecasts = []
+    loss = planned_loss(open_phase.settings, plan).forecast
+    if loss is not None:
+        forecasts.append(Forecast("loss", "nats", loss.loss, loss.low, loss.high, loss.source))
+    scores = read_scores_of_all(open_phase.folder.parent)
+    for quantity, unit, value in _planned_numbers(plan):
+        width, source = _width(plan, quantity, scores)
+        factor = math.exp(width)
+        forecasts.append(Forecast(quantity, unit, value, value / factor, value * factor, source))
+    return forecasts
+
+
+def _planned_numbers(plan: Plan) -> list[tuple[str, str, float]]:
+    """Return quantity, unit and value of each number that the plan has of the training."""
+    time = plan.time[FULL]
+    memory = run_tables.planned_numbers(plan, FULL)["memory of a process (B)"]
+    numbers = [
+        ("step time", "s", time.seconds_per_iteration),
+        ("memory", "B", memory),
+        ("total time", "s", time.seconds),
+        ("cost", "device-hours", time.device_hours),
+    ]
+    return [(quantity, unit, float(value)) for quantity, unit, value in numbers if value]
+
+
+def _width(plan: Plan, quantity: str, scores: Sequence[ForecastScore]) -> tuple[float, str]:
+    """Return the half-width of an interval, as a logarithm, and where the forecast is from."""
+    own = own_half_width(scores, quantity)
+    if own is not None:
+        return own, "the plan; as wide as its errors in earlier runs of this project"
+    if quantity == "memory":
+        return MEMORY_WIDTH, "the plan"
+    if plan.calibration.get(FULL) is not None:
+        return CALIBRATED_WIDTH, "the plan, corrected by a smoke test"
+    return PLAIN_WIDTH, "the plan"
+
+
+def score_forecasts(open_phase: OpenPhase) -> View:
+    """ForecastScore the sealed forecasts, append the scores to those of the project, and show both, misses first."""
+    sealed = read_sealed(open_phase.folder)
+    if sealed is None:
+        return View(
+            ["Nothing was forecast before the first step of this run, so nothing is scored."]
+        )
+    results = read_results(open_phase.folder, open_phase.plan, FULL)
+    scores = score(sealed, actual_numbers(open_phase, results))
+    runs = open_phase.folder.parent
+    append_scores(scores, runs)
+    open_phase.session.add_results({f"forecast of {one.quantity} held": one.hit for one in scores})
+    table = scores_table(scores, f"Forecasts sealed on {sealed.sealed}")
+    others = read_scores_of_all(runs)
+    return View([table, f"All runs of this project: {calibration_text(others)}"])
+
+
+def actual_numbers(open_phase: OpenPhase, results: TrainingResults) -> dict[str, float]:
+    """Return what came true of each quantity, in the unit of its forecast."""
+    summary = results.summary
+    numbers: dict[str, float | None] = {"step time": summary.seconds_per_iteration}
+    if results.validation and results.validation[-1].iteration == summary.last_iteration:
+        numbers["loss"] = results.validation[-1].loss
+    account = results.account
+    if account is not None:
+        held = account.wall_seconds - account.waiting_seconds
+        hours, *_ = wall_time.cost_table(summary, account, device_rates(open_phase.settings))
+        numbers["total time"] = held
+        numbers["cost"] = float(hours["value"])
+    numbers["memory"] = summary.memory_bytes or None
+    return {quantity: value for quantity, value in numbers.items() if value is not None}
+
+
+def all_scores_table(runs: Path) -> Table | None:
+    """Return the scores of all runs, misses first; None where nothing was scored."""
+    scores = read_scores_of_all(runs)
+    if not scores:
+        return None
+    return scores_table(scores, "Forecasts of all runs")

@@ -1,0 +1,210 @@
+"""Forecasts that are sealed before the first step of a training, and their scores once it has ended."""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from runbook.core.errors import RecordError
+from runbook.core.files import read_json_record, read_lines, write_text
+from runbook.core.table import Table
+from runbook.plan_file.json_records import append_line
+
+FORECASTS_FILE = "forecasts.json"
+"""In the run's folder: the forecasts as they were sealed."""
+SCORES_FILE = "forecasts.jsonl"
+"""Beside the run folders: one line for each forecast that was scored, over all runs."""
+COVERAGE = 0.8
+"""Share of forecasts whose interval holds what came true, if the intervals are right."""
+FEWEST_OWN_SCORES = 5
+"""Scores of earlier runs from which an interval is as wide as their errors were."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """One number of a training, with the interval that holds it in 80% of forecasts."""
+
+    quantity: str
+    """`loss`, `step time`, `memory`, `total time` or `cost`."""
+    unit: str
+    value: float
+    low: float
+    high: float
+    source: str
+
+
+@dataclass(frozen=True)
+class SealedForecasts:
+    """Forecasts of one training, as they were made."""
+
+    run: str
+    fingerprint: str
+    """Of the training that they are about."""
+    sealed: str
+    """When, in UTC."""
+    late: bool
+    """Made after the first step: they are shown, and counted nowhere."""
+    forecasts: tuple[Forecast, ...]
+    checksum: str = ""
+    schema: int = 1
+
+    def computed_checksum(self) -> str:
+        """Return the sha256 of everything but the checksum itself."""
+        content = asdict(self)
+        del content["checksum"]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def seal(forecasts: SealedForecasts, folder: Path) -> SealedForecasts:
+    """Write forecasts with their checksum."""
+    sealed = replace(forecasts, checksum=forecasts.computed_checksum())
+    write_text(folder / FORECASTS_FILE, json.dumps(asdict(sealed), indent=1) + "\n")
+    return sealed
+
+
+def read_sealed(folder: Path) -> SealedForecasts | None:
+    """Return a run's sealed forecasts, or None. Raise `RecordError` where they were changed."""
+    remedy = "It was written by runbook before the first step; restore it from a copy."
+    path = folder / FORECASTS_FILE
+    sealed = read_json_record(path, SealedForecasts, "sealed forecasts", remedy)
+    if sealed is not None and sealed.checksum != sealed.computed_checksum():
+        now = sealed.computed_checksum()[:12]
+        raise RecordError(
+            f"{path} was changed after it was sealed on {sealed.sealed}: its checksum is {now}, and "
+            f"{sealed.checksum[:12]} was sealed. Forecasts that were changed are not scored. Restore it from a copy."
+        )
+    return sealed
+
+
+@dataclass(frozen=True)
+class ForecastScore:
+    """A forecast beside what came true."""
+
+    run: str
+    checksum: str
+    """Of the sealed forecasts: each is counted once."""
+    quantity: str
+    unit: str
+    value: float
+    low: float
+    high: float
+    actual: float
+    hit: bool
+    pinball: float
+    """Mean pinball loss of both ends, over the forecast value."""
+    late: bool
+    source: str
+
+
+def score(sealed: SealedForecasts, actual: dict[str, float]) -> list[ForecastScore]:
+    """Return a score for each forecast whose number is known."""
+    return [
+        ForecastScore(
+            run=sealed.run,
+            checksum=sealed.checksum,
+            quantity=forecast.quantity,
+            unit=forecast.unit,
+            value=forecast.value,
+            low=forecast.low,
+            high=forecast.high,
+            actual=actual[forecast.quantity],
+            hit=forecast.low <= actual[forecast.quantity] <= forecast.high,
+            pinball=pinball(forecast, actual[forecast.quantity]),
+            late=sealed.late,
+            source=forecast.source,
+        )
+        for forecast in sealed.forecasts
+        if forecast.quantity in actual
+    ]
+
+
+def pinball(forecast: Forecast, actual: float) -> float:
+    """Return the mean pinball loss of both ends of an 80% interval, over the forecast value.
+
+    >>> narrow = Forecast("loss", "nats", 5.0, 4.9, 5.1, "")
+    >>> wide = Forecast("loss", "nats", 5.0, 4.0, 6.0, "")
+    >>> [round(pinball(forecast, actual), 4) for forecast in (narrow, wide) for actual in (5.0, 5.5)]
+    [0.002, 0.042, 0.02, 0.02]
+    """
+    tail = (1 - COVERAGE) / 2
+    losses = [
+        _quantile_loss(actual, forecast.low, tail),
+        _quantile_loss(actual, forecast.high, 1 - tail),
+    ]
+    return sum(losses) / len(losses) / abs(forecast.value)
+
+
+def _quantile_loss(actual: float, quantile: float, share: float) -> float:
+    difference = actual - quantile
+    return max(share * difference, (share - 1) * difference)
+
+
+def append_scores(scores: Iterable[ForecastScore], runs: Path) -> None:
+    """Append scores that are not there yet."""
+    path = runs / SCORES_FILE
+    known = {(line.get("checksum"), line.get("quantity")) for line in read_lines(path)}
+    for one in scores:
+        if (one.checksum, one.quantity) not in known:
+            append_line(path, asdict(one))
+
+
+def read_scores_of_all(runs: Path) -> list[ForecastScore]:
+    """Return every score of a project. Lines of another version are left out."""
+    scores = []
+    for line in read_lines(runs / SCORES_FILE):
+        values: dict[str, Any] = line
+        try:
+            scores.append(ForecastScore(**values))
+        except TypeError:
+            continue
+    return scores
+
+
+def own_half_width(scores: Sequence[ForecastScore], quantity: str) -> float | None:
+    """Return the 80th percentile of the logarithmic errors of earlier runs; None while they are too few."""
+    errors = sorted(
+        abs(math.log(one.actual / one.value))
+        for one in scores
+        if one.quantity == quantity and not one.late and one.actual > 0 and one.value > 0
+    )
+    if len(errors) < FEWEST_OWN_SCORES:
+        return None
+    rank = math.ceil(COVERAGE * (len(errors) + 1))
+    return errors[min(rank, len(errors)) - 1]
+
+
+def scores_table(scores: Sequence[ForecastScore], title: str) -> Table:
+    """Return forecasts beside what came true, misses first."""
+    ordered = sorted(scores, key=lambda one: (one.hit, one.run, one.quantity))
+    rows = [
+        {
+            "run": one.run,
+            "quantity": f"{one.quantity} ({one.unit})",
+            "forecast": f"{one.value:.4g}",
+            "80% interval": f"{one.low:.4g} to {one.high:.4g}",
+            "came true": f"{one.actual:.4g}",
+            "verdict": _verdict(one),
+            "pinball": f"{one.pinball:.4f}",
+        }
+        for one in ordered
+    ]
+    return Table(rows, title, [calibration_text(scores)], source=SCORES_FILE)
+
+
+def _verdict(one: ForecastScore) -> str:
+    verdict = "inside" if one.hit else "missed"
+    return f"{verdict}, made after the first step" if one.late else verdict
+
+
+def calibration_text(scores: Sequence[ForecastScore]) -> str:
+    """Return how many intervals held, in one sentence. Late forecasts are not counted."""
+    counted = [one for one in scores if not one.late]
+    late = len(scores) - len(counted)
+    hits = sum(one.hit for one in counted)
+    text = f"{hits} of {len(counted)} forecasts held inside their 80% intervals."
+    if late:
+        text += f" {late} made after the first step are not counted."
+    return text

@@ -1,0 +1,159 @@
+"""Forecasts are sealed before the first step, scored once, and a changed one is found."""
+
+import json
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from runbook.core.errors import RecordError
+from runbook.phases import report
+from runbook.phases.job_control import training_jobs
+from runbook.phases.plan_service import load_plan
+from runbook.phases.sealed_forecasts import make_forecasts, seal_forecasts
+from runbook.planning import FULL
+from runbook.records.manifest import writer_of
+from runbook.results.forecast_scores import (
+    FORECASTS_FILE,
+    SCORES_FILE,
+    Forecast,
+    SealedForecasts,
+    append_scores,
+    calibration_text,
+    own_half_width,
+    pinball,
+    read_scores_of_all,
+    read_sealed,
+    score,
+    scores_table,
+    seal,
+)
+from runbook.runs.run_folder import RUNS_VARIABLE
+
+LOSS = Forecast("loss", "nats", 5.0, 4.9, 5.1, "five rungs of local")
+STEP = Forecast("step time", "s", 0.10, 0.05, 0.20, "the plan")
+
+
+def sealed(run: str = "local", *, late: bool = False) -> SealedForecasts:
+    return SealedForecasts(run, "f" * 16, "2026-11-26T21:00:00Z", late, (LOSS, STEP))
+
+
+@pytest.fixture
+def opened(tmp_path, monkeypatch):
+    """A run opened for its training: what sealing needs of it, with a real plan."""
+    monkeypatch.setenv(RUNS_VARIABLE, str(tmp_path))
+    settings, plan = load_plan("local", ())
+    folder = tmp_path / "local"
+    folder.mkdir()
+    events = []
+    return SimpleNamespace(
+        settings=settings,
+        plan=plan,
+        folder=folder,
+        fingerprint="a" * 16,
+        phase_plan=plan.phases[FULL],
+        events=events,
+        append_event=lambda event, **facts: events.append((event, facts)),
+    )
+
+
+def test_a_sealed_forecast_is_read_as_it_was_written(tmp_path):
+    written = seal(sealed(), tmp_path)
+    assert read_sealed(tmp_path) == written
+    assert written.checksum
+
+
+@pytest.mark.parametrize("change", [("low", 4.0), ("value", 5.5), ("source", "a guess")])
+def test_a_changed_forecast_is_found(tmp_path, change):
+    seal(sealed(), tmp_path)
+    path = tmp_path / FORECASTS_FILE
+    content = json.loads(path.read_text())
+    key, value = change
+    content["forecasts"][0][key] = value
+    path.write_text(json.dumps(content))
+    with pytest.raises(RecordError, match="changed after it was sealed"):
+        read_sealed(tmp_path)
+
+
+def test_verify_knows_the_file_as_the_trainings():
+    assert writer_of(FORECASTS_FILE) == FULL
+
+
+def test_a_score_says_whether_the_interval_held():
+    scores = score(sealed(), {"loss": 5.3, "step time": 0.12})
+    assert [one.hit for one in scores] == [False, True]
+    assert scores[0].pinball == pytest.approx((0.1 * 0.4 + 0.9 * 0.2) / 2 / 5.0)
+
+
+def test_pinball_prefers_a_narrow_interval_that_holds():
+    wide = replace(LOSS, low=4.0, high=6.0)
+    assert pinball(LOSS, 5.0) < pinball(wide, 5.0)
+    assert pinball(LOSS, 7.0) > pinball(wide, 7.0)
+
+
+def test_scores_are_appended_once_and_misses_come_first(tmp_path):
+    first = score(seal(sealed("a"), tmp_path), {"loss": 5.0, "step time": 0.12})
+    missed = score(seal(sealed("b"), tmp_path), {"loss": 5.3})
+    append_scores(first, tmp_path)
+    append_scores(first, tmp_path)
+    append_scores(missed, tmp_path)
+    assert len((tmp_path / SCORES_FILE).read_text().splitlines()) == 3
+    scores = read_scores_of_all(tmp_path)
+    table = scores_table(scores, "all")
+    assert table.rows[0]["run"] == "b"
+    assert "2 of 3" in calibration_text(scores)
+
+
+def test_a_late_forecast_says_so_and_is_not_counted(tmp_path):
+    scores = score(seal(sealed(late=True), tmp_path), {"loss": 5.0})
+    assert "0 of 0" in calibration_text(scores)
+    assert "made after the first step" in scores_table(scores, "all").rows[0]["verdict"]
+
+
+def test_after_five_runs_an_interval_is_as_wide_as_their_errors(tmp_path):
+    scores = []
+    for number, actual in enumerate((0.11, 0.12, 0.13, 0.14, 0.15)):
+        one = seal(sealed(f"run-{number}"), tmp_path)
+        scores += score(one, {"step time": actual})
+    assert own_half_width(scores[:4], "step time") is None
+    assert own_half_width(scores, "step time") == pytest.approx(math.log(1.5))
+
+
+def test_what_the_plan_knows_is_forecast_with_an_interval(opened):
+    forecasts = {one.quantity: one for one in make_forecasts(opened)}
+    assert set(forecasts) == {"step time", "memory", "total time", "cost"}
+    for one in forecasts.values():
+        assert one.low < one.value < one.high
+        assert one.source
+
+
+def test_forecasts_are_sealed_once_and_before_the_first_step(opened):
+    seal_forecasts(opened)
+    first = read_sealed(opened.folder)
+    assert first is not None
+    assert not first.late
+    assert opened.events == [("forecasts_sealed", {"checksum": first.checksum, "late": False})]
+    seal_forecasts(opened)
+    assert read_sealed(opened.folder) == first
+    assert len(opened.events) == 1
+
+
+def test_a_forecast_after_the_first_step_is_late_and_the_first_one_is_kept(opened):
+    seal_forecasts(opened)
+    (opened.folder / "metrics.jsonl").write_text('{"iteration": 1, "loss": 10.8}\n')
+    opened.fingerprint = "b" * 16
+    seal_forecasts(opened)
+    later = read_sealed(opened.folder)
+    assert later is not None
+    assert later.late
+    assert list((opened.folder / "history").glob(f"*/{FORECASTS_FILE}"))
+    assert training_jobs.sealed_paths(opened.folder, "03-smoke-test") == []
+
+
+def test_the_report_names_misses_first(tmp_path):
+    assert report._forecast_facts(tmp_path) == []
+    append_scores(score(seal(sealed("b"), tmp_path), {"loss": 5.3, "step time": 0.1}), tmp_path)
+    ((name, text),) = report._forecast_facts(tmp_path)
+    assert name == "Forecasts of all runs"
+    assert text.startswith("Missed: b: loss 5.3 nats, forecast 4.9 to 5.1. 1 of 2")
