@@ -54,6 +54,7 @@ check: setup  ## formatting, lint, types, import walls
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/nbstripout --verify --keep-id --extra-keys "$(STRIPPED)" notebooks/*.ipynb
+	$(BIN)/python tools/build_notebooks.py --check
 	$(BIN)/python tools/lint_notebooks.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports

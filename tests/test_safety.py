@@ -35,6 +35,7 @@ PLACES = (
     "docs",
     "runbook",
     "notebooks",
+    "masters",
     "params",
     "tools",
     "tests/golden",
