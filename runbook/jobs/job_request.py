@@ -34,6 +34,21 @@ class NodeKind:
 
 
 @dataclass(frozen=True)
+class UnusableNodes:
+    """Nodes that take no job, and why."""
+
+    count: int
+    names: str
+    """As the queue writes them: node[1-2,7]."""
+    state: str
+    """Slurm's word: drained, draining, down, fail, maint ..."""
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.names} {self.state}: {self.reason}"
+
+
+@dataclass(frozen=True)
 class QueueLimits:
     """What one partition or queue accepts; 0 and empty: no limit."""
 

@@ -10,7 +10,7 @@ from runbook.core.errors import JobError
 from runbook.core.locks import HOLDER_VARIABLE
 from runbook.core.units import clock_seconds
 from runbook.jobs.job_folder import WORST_FIRST, JobFolder, JobState
-from runbook.jobs.job_request import QueueLimits, whole_number
+from runbook.jobs.job_request import QueueLimits, UnusableNodes, whole_number
 from runbook.jobs.queue import Queue, QueueJob, QueueSilentError
 
 SQUEUE_COLUMNS = ("job", "word", "token", "partition", "nodes", "reason")
@@ -263,6 +263,30 @@ class Slurm(Queue):
         )
         columns = ("queue", "state", "time limit", "nodes", "are", "which")
         return [dict(zip(columns, line.split("|"), strict=True)) for line in text.splitlines()]
+
+    def unusable_nodes(self, partition: str) -> list[UnusableNodes]:
+        """Return the nodes of a partition that take no job, with the reason that their operators or Slurm gave.
+
+        An empty partition means the default one.
+        """
+        selected = (f"--partition={partition}",) if partition else ()
+        text = self.answer(
+            "sinfo", "--noheader", "--list-reasons", *selected, "--format=%D|%N|%T|%E"
+        )
+        return parse_unusable_nodes(text)
+
+
+def parse_unusable_nodes(text: str) -> list[UnusableNodes]:
+    r"""Return the lines of `sinfo --list-reasons --format=%D|%N|%T|%E`.
+
+    >>> parse_unusable_nodes("1|node2|drained|broken fan\n")
+    [UnusableNodes(count=1, names='node2', state='drained', reason='broken fan')]
+    """
+    entries = [line.split("|", 3) for line in text.splitlines() if line.count("|") >= 3]
+    return [
+        UnusableNodes(int(count), names, state, reason.strip())
+        for count, names, state, reason in entries
+    ]
 
 
 def _elements(job: str, entries: Sequence[QueueJob]) -> list[QueueJob]:

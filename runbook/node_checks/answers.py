@@ -15,6 +15,11 @@ from enum import Enum
 
 MARK = "@preflight "
 """Begins each line of an answer in a job's output."""
+PIECE_MARK = "@preflight-piece "
+"""Begins each line of an answer that is too long for one."""
+PIECE_LETTERS = 700
+"""Slurm's step daemon hands on at most 1,024 bytes at once (MAX_MSG_LEN of its stdio): of longer lines, those of several
+nodes mix. Seen on Slurm 22.05 under load, where a sound node's answer was lost."""
 NODES_VARIABLE = "RUNBOOK_NODES"
 """The names of the job's nodes, separated by spaces, in the scheduler's order."""
 ADDRESS_VARIABLE = "MASTER_ADDR"
@@ -55,7 +60,13 @@ def node_names() -> list[str]:
 
 
 def own_name() -> str:
-    """Return this node's name as the scheduler writes it. The host name where it is none of them."""
+    """Return this node's name as the scheduler writes it. The host name where it is none of them.
+
+    Slurm tells it: a node may call itself something else, `localhost` for instance.
+    """
+    slurm_name = os.environ.get("SLURMD_NODENAME", "")
+    if slurm_name in node_names():
+        return slurm_name
     host = socket.gethostname()
     for name in node_names():
         if name.partition(".")[0] == host.partition(".")[0]:
@@ -69,6 +80,7 @@ class Rung:
     def __init__(self, name: str) -> None:
         self.name = name
         self.node = own_name()
+        self._num_lines = 0
 
     def ask(self, part: str, action: Callable[[], Facts], seconds: float) -> Facts | None:
         """Write what `action` found, or why it failed. None where it failed or took too long.
@@ -101,7 +113,7 @@ class Rung:
     def write(
         self, part: str, state: PartState, facts: Facts | None = None, error: str = ""
     ) -> None:
-        """Write one line of the answer in a single call, so that lines of several nodes do not mix."""
+        """Write an answer, each line of it in a single call, so that lines of several nodes do not mix."""
         line = {
             "rung": self.name,
             "node": self.node,
@@ -111,8 +123,27 @@ class Rung:
             "facts": facts or {},
             "error": error,
         }
-        sys.stdout.write(f"{MARK}{json.dumps(line)}\n")
-        sys.stdout.flush()
+        self._num_lines += 1
+        key = f"{self.node}:{os.getpid()}:{self._num_lines}"
+        for text in output_lines(json.dumps(line), key):
+            sys.stdout.write(f"{text}\n")
+            sys.stdout.flush()
+
+
+def output_lines(content: str, key: str) -> list[str]:
+    """Return the lines that carry an answer: one, or its pieces, which the key keeps together.
+
+    >>> output_lines("{}", "n1:7:1")
+    ['@preflight {}']
+    """
+    if len(content) <= PIECE_LETTERS:
+        return [MARK + content]
+    pieces = [
+        content[start : start + PIECE_LETTERS] for start in range(0, len(content), PIECE_LETTERS)
+    ]
+    return [
+        f"{PIECE_MARK}{key} {number} {len(pieces)} {piece}" for number, piece in enumerate(pieces)
+    ]
 
 
 def read_answers(text: str) -> Iterator[PartAnswer]:
@@ -120,12 +151,26 @@ def read_answers(text: str) -> Iterator[PartAnswer]:
 
     A launcher may put the task's number before a line.
     """
-    for line in text.splitlines():
-        _, mark, content = line.partition(MARK)
-        if not mark:
-            continue
+    for content in _answer_texts(text):
         try:
             values = json.loads(content)
             yield PartAnswer(**{**values, "state": PartState(values["state"])})
         except (ValueError, TypeError, KeyError):
             continue
+
+
+def _answer_texts(text: str) -> Iterator[str]:
+    """Yield the text of each answer, put together from its pieces when the last of them is there."""
+    pieces_of: dict[str, dict[int, str]] = {}
+    for line in text.splitlines():
+        _, mark, content = line.partition(MARK)
+        if mark:
+            yield content
+        _, mark, content = line.partition(PIECE_MARK)
+        header = content.split(" ", 3)
+        if not mark or len(header) < 4 or not (header[1] + header[2]).isdigit():
+            continue
+        pieces = pieces_of.setdefault(header[0], {})
+        pieces[int(header[1])] = header[3]
+        if len(pieces) == int(header[2]):
+            yield "".join(pieces[number] for number in sorted(pieces))

@@ -16,16 +16,29 @@ class Cache:
     variable: str
     default: str
     source: str
+    holds_libraries: bool = False
+    """Whether the program loads compiled libraries from it, which `noexec` refuses."""
 
 
 CACHES = (
-    Cache("TRITON_CACHE_DIR", "~/.triton/cache", "triton/knobs.py, cache_knobs"),
+    Cache(
+        "TRITON_CACHE_DIR",
+        "~/.triton/cache",
+        "triton/knobs.py, cache_knobs",
+        holds_libraries=True,
+    ),
     Cache(
         "TORCHINDUCTOR_CACHE_DIR",
         "{temporary}/torchinductor_{user}",
         "torch/_inductor/runtime/cache_dir_utils.py",
+        holds_libraries=True,
     ),
-    Cache("TORCH_EXTENSIONS_DIR", "~/.cache/torch_extensions", "torch/utils/cpp_extension.py"),
+    Cache(
+        "TORCH_EXTENSIONS_DIR",
+        "~/.cache/torch_extensions",
+        "torch/utils/cpp_extension.py",
+        holds_libraries=True,
+    ),
     Cache("CUDA_CACHE_PATH", "~/.nv/ComputeCache", "CUDA programming guide, environment variables"),
     Cache(
         "MIOPEN_USER_DB_PATH",
@@ -47,6 +60,7 @@ def look_at_caches() -> Facts:
             "is_set": bool(os.environ.get(cache.variable)),
             "file_system": mount.kind,
             "is_shared": mount.is_shared,
+            "refuses_libraries": cache.holds_libraries and mount.is_without_programs,
             "error": _write_error(folder),
         }
     return facts

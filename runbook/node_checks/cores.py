@@ -1,12 +1,12 @@
 """The cores of a node: how many this process may use, and how fast each one is."""
 
-import contextlib
 import os
 import statistics
 import time
 from pathlib import Path
 
 from runbook.node_checks.answers import Facts
+from runbook.node_checks.control_groups import core_quota
 
 LOOP_TURNS = 60_000
 """About 3 ms on a core of 2023. Short enough for 256 cores, long enough for the clock's resolution."""
@@ -28,7 +28,7 @@ def look_at_cores() -> Facts:
     slowest = max(seconds, key=lambda core: seconds[core])
     return {
         "cores": len(allowed),
-        "quota": _quota(),
+        "quota": core_quota(),
         "model": _model(),
         "loop_seconds": statistics.median(seconds.values()),
         "slowest_core": slowest,
@@ -52,22 +52,6 @@ def _timed_loop() -> float:
 
 def _mix(total: int, number: int) -> int:
     return (total * 31 + number) & 0xFFFF_FFFF
-
-
-def _quota() -> float | None:
-    """Return how many cores our control groups allow. None where they set no limit."""
-    root = Path("/sys/fs/cgroup")
-    lines = Path("/proc/self/cgroup").read_text().splitlines()
-    path = next((line.split(":", 2)[2] for line in lines if line.startswith("0::")), "")
-    group = root / path.lstrip("/")
-    quotas = []
-    for folder in (group, *group.parents):
-        with contextlib.suppress(OSError, ValueError):
-            limit, period = (folder / "cpu.max").read_text().split()
-            quotas.append(int(limit) / int(period))
-        if folder == root:
-            break
-    return min(quotas, default=None)
 
 
 def _model() -> str:

@@ -1,6 +1,5 @@
 """A node's limits, memory, software and tools, as the job's own processes meet them."""
 
-import contextlib
 import os
 import platform
 import re
@@ -13,6 +12,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from runbook.node_checks.answers import Facts
+from runbook.node_checks.control_groups import memory_limit, task_limit
 
 PACKAGES = (
     "torch",
@@ -53,6 +53,7 @@ def look_at_limits() -> Facts:
         "nofile": _limit(resource.RLIMIT_NOFILE),
         "nofile_hard": _hard_limit(resource.RLIMIT_NOFILE),
         "nproc": _limit(resource.RLIMIT_NPROC),
+        "tasks": task_limit(),
         "stack": _limit(resource.RLIMIT_STACK),
     }
 
@@ -85,32 +86,6 @@ def _memory_bytes(name: str) -> int:
     return int(match[1]) * 1024 if match else 0
 
 
-def memory_limit() -> int | None:
-    """Return the smallest memory limit of our control groups in bytes. None where there is none."""
-    limits: list[int] = []
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            limits += _limits_above(Path("/sys/fs/cgroup"), path, "memory.max")
-        elif "memory" in controllers.split(","):
-            limits += _limits_above(Path("/sys/fs/cgroup/memory"), path, "memory.limit_in_bytes")
-    # Version 1 writes a number near 2^63 where there is no limit.
-    real_limits = [limit for limit in limits if limit < 1 << 60]
-    return min(real_limits, default=None)
-
-
-def _limits_above(root: Path, path: str, name: str) -> list[int]:
-    """Return the limits of a control group and of those above it."""
-    group = root / path.lstrip("/")
-    limits = []
-    for folder in (group, *group.parents):
-        with contextlib.suppress(OSError, ValueError):
-            limits.append(int((folder / name).read_text()))
-        if folder == root:
-            break
-    return limits
-
-
 def look_at_scratch() -> Facts:
     """Return the node's own folder for temporary files, and its free bytes; raise where it takes no file."""
     folder = Path(tempfile.gettempdir())
@@ -121,6 +96,7 @@ def look_at_scratch() -> Facts:
     status = os.statvfs(folder)
     return {
         "folder": str(folder),
+        "asked": os.environ.get("TMPDIR", ""),
         "free": status.f_bavail * status.f_frsize,
         "free_inodes": status.f_favail if status.f_files else None,
     }

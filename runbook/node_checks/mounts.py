@@ -38,6 +38,11 @@ class Mount:
         return "ro" in self.options.split(",")
 
     @property
+    def is_without_programs(self) -> bool:
+        """Whether programs and libraries cannot be started from it (noexec)."""
+        return "noexec" in self.options.split(",")
+
+    @property
     def is_shared(self) -> bool:
         """Whether other nodes see the same files."""
         base = self.kind.removeprefix("fuse.")

@@ -1,5 +1,6 @@
 """Network interfaces of a node, and what the names of the other nodes mean there."""
 
+import contextlib
 import fcntl
 import os
 import socket
@@ -24,6 +25,7 @@ def look_at_interfaces() -> Facts:
     names = sorted(name for _, name in socket.if_nameindex())
     return {
         "interfaces": {name: describe_interface(name) for name in names},
+        "addresses": local_addresses(),
         "infiniband": _infiniband(),
         "chosen": {name: os.environ.get(name, "") for name in INTERFACE_VARIABLES},
     }
@@ -57,6 +59,44 @@ def _ask_interface(name: str, request: int, form: str) -> int | None:
         except OSError:
             return None
     return int(struct.unpack_from(form, answer, 16)[0])
+
+
+def local_addresses() -> list[str]:
+    """Return every address of this node, also those that an interface has besides its first. Empty: not known."""
+    addresses = set()
+    with contextlib.suppress(OSError):
+        addresses |= parse_local_routes(Path("/proc/self/net/fib_trie").read_text())
+    if not addresses:
+        return []
+    with contextlib.suppress(OSError):
+        addresses |= parse_local_addresses(Path("/proc/self/net/if_inet6").read_text())
+    return sorted(addresses)
+
+
+def parse_local_routes(text: str) -> set[str]:
+    r"""Return the IPv4 addresses of this host from the text of /proc/net/fib_trie.
+
+    >>> sorted(parse_local_routes("|-- 10.0.0.0\n /24 link UNICAST\n |-- 10.0.0.7\n /32 host LOCAL\n"))
+    ['10.0.0.7']
+    """
+    addresses = set()
+    address = ""
+    for line in text.splitlines():
+        if "|-- " in line:
+            address = line.partition("|-- ")[2].strip()
+        elif "host LOCAL" in line:
+            addresses.add(address)
+    return addresses
+
+
+def parse_local_addresses(text: str) -> set[str]:
+    """Return the IPv6 addresses from the text of /proc/net/if_inet6.
+
+    >>> parse_local_addresses("00000000000000000000000000000001 01 80 10 80 lo")
+    {'::1'}
+    """
+    words = [line.split()[0] for line in text.splitlines() if line.strip()]
+    return {socket.inet_ntop(socket.AF_INET6, bytes.fromhex(word)) for word in words}
 
 
 def _infiniband() -> Facts:
@@ -101,4 +141,9 @@ def look_at_names() -> Facts:
             addresses[name] = sorted({str(entry[4][0]) for entry in found})
         except OSError as error:
             errors[name] = error.strerror or str(error)
-    return {"own": own_name(), "addresses": addresses, "errors": errors}
+    return {
+        "own": own_name(),
+        "host": socket.gethostname(),
+        "addresses": addresses,
+        "errors": errors,
+    }

@@ -33,7 +33,9 @@ LISTEN_SECONDS = 25.0
 LATE_SECONDS = 15.0
 """A node that has called its peers waits no longer for those that still have to call it."""
 SMALL_BYTES = 64
-SMALL_ROUNDS = 40
+SMALL_ROUNDS = 200
+SMALL_SECONDS = 2.0
+"""Fewer round trips where they are slow."""
 CHUNK_BYTES = 1 << 20
 LARGE_SECONDS = 1.0
 LARGE_BYTES = 256 << 20
@@ -41,6 +43,10 @@ ANSWER_SECONDS = 15.0
 """An echo or an acknowledgement of a megabyte takes no longer, even at 1 Mbit/s."""
 _NUMBER = struct.Struct("!d")
 _LENGTH = struct.Struct("!q")
+# struct tcp_info of linux/tcp.h, which only grows at its end
+_TCP_INFO_BYTES = 192
+_TOTAL_RETRANS = 100
+_SEGS_OUT = 136
 
 
 def peers_of(index: int, num_nodes: int) -> list[int]:
@@ -91,8 +97,8 @@ class Listener:
             connection.settimeout(ANSWER_SECONDS)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.sendall(self.nonce.encode())
-            for _ in range(SMALL_ROUNDS):
-                _receive(connection, SMALL_BYTES)
+            while _LENGTH.unpack(_receive(connection, _LENGTH.size))[0] == SMALL_BYTES:
+                _receive(connection, SMALL_BYTES - _LENGTH.size)
                 connection.sendall(_NUMBER.pack(time.time()))
             while True:
                 num_bytes = _LENGTH.unpack(_receive(connection, _LENGTH.size))[0]
@@ -195,15 +201,19 @@ def _ask_offer(name: str, port: int) -> Facts:
 def _measure_small(connection: socket.socket) -> Facts:
     """Return the median round trip, and the offset of the clocks by the quickest round trip."""
     trips: list[tuple[float, float]] = []
-    for _ in range(SMALL_ROUNDS):
+    deadline = time.monotonic() + SMALL_SECONDS
+    while len(trips) < SMALL_ROUNDS and (not trips or time.monotonic() < deadline):
         sent = time.monotonic()
         sent_clock = time.time()
-        connection.sendall(b"s" * SMALL_BYTES)
+        connection.sendall(_LENGTH.pack(SMALL_BYTES).ljust(SMALL_BYTES, b"s"))
         other_clock = _NUMBER.unpack(_receive(connection, _NUMBER.size))[0]
         seconds = time.monotonic() - sent
         trips.append((seconds, other_clock - sent_clock - seconds / 2))
     quickest, offset = min(trips)
+    sent_again, num_segments = count_segments(connection)
     return {
+        "small_sent_again": sent_again,
+        "small_segments": num_segments,
         "round_trip": statistics.median(trip for trip, _ in trips),
         "quickest_trip": quickest,
         "clock_offset": offset,
@@ -213,6 +223,7 @@ def _measure_small(connection: socket.socket) -> Facts:
 def _measure_large(connection: socket.socket) -> Facts:
     """Send megabytes for about a second, each acknowledged after the next was sent; return bytes per second."""
     content = os.urandom(CHUNK_BYTES)
+    connection.sendall(_LENGTH.pack(CHUNK_BYTES))  # no more small ones
     start = time.monotonic()
     sent = 0
     while sent < LARGE_BYTES and time.monotonic() - start < LARGE_SECONDS:
@@ -221,4 +232,21 @@ def _measure_large(connection: socket.socket) -> Facts:
         sent += len(content)
     seconds = time.monotonic() - start
     connection.sendall(_LENGTH.pack(0))
-    return {"large_bytes": sent, "bytes_per_second": sent / seconds}
+    sent_again, num_segments = count_segments(connection)
+    return {
+        "large_bytes": sent,
+        "bytes_per_second": sent / seconds,
+        "sent_again": sent_again,
+        "segments": num_segments,
+    }
+
+
+def count_segments(connection: socket.socket) -> tuple[int, int]:
+    """Return how many segments of a connection were sent again, and how many were sent. (0, 0): not known."""
+    try:
+        content = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        sent_again = struct.unpack_from("=I", content, _TOTAL_RETRANS)[0]
+        num_segments = struct.unpack_from("=I", content, _SEGS_OUT)[0]
+    except (OSError, AttributeError, struct.error):
+        return 0, 0
+    return sent_again, num_segments

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from runbook.node_checks.answers import MARK
+from runbook.node_checks.answers import MARK, output_lines
 from runbook.node_checks.mounts import parse_mounts
 from runbook.phases.p01_environment.preflight.expectations import Expectations
 from runbook.phases.p01_environment.preflight.group_rules import (
@@ -19,6 +19,7 @@ from runbook.phases.p01_environment.preflight.group_rules import (
 )
 from runbook.phases.p01_environment.preflight.host_rules import host_checks
 from runbook.phases.p01_environment.preflight.job_answers import JobAnswers, parse_job_answers
+from runbook.phases.p01_environment.preflight.launcher_words import first_end
 from runbook.phases.p01_environment.preflight.link_rules import link_checks
 from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck
 from runbook.phases.p01_environment.preflight.torch_rules import torch_checks
@@ -39,7 +40,13 @@ EXPECTED = Expectations(
 )
 HOST_FACTS = {
     "software": {"python": "3.11.7", "packages": {"torch": "2.13.0", "numpy": "2.4.6"}},
-    "limits": {"memlock": None, "nofile": 65536, "nofile_hard": 65536, "nproc": None},
+    "limits": {
+        "memlock": None,
+        "nofile": 65536,
+        "nofile_hard": 65536,
+        "nproc": None,
+        "tasks": None,
+    },
     "memory": {
         "total": 64 * GIB,
         "available": 60 * GIB,
@@ -56,7 +63,7 @@ HOST_FACTS = {
         "slowest_core": 1,
         "slowest_seconds": 0.006,
     },
-    "scratch": {"folder": "/tmp", "free": 10 * GIB, "free_inodes": 10**6},
+    "scratch": {"folder": "/tmp", "asked": "", "free": 10 * GIB, "free_inodes": 10**6},
     "tools": {"nvcc": "", "driver": ""},
     "interfaces": {
         "interfaces": {
@@ -65,15 +72,22 @@ HOST_FACTS = {
             "ib0": {"address": "", "is_up": False, "mtu": 2044},
         },
         "infiniband": {},
+        "addresses": [],
         "chosen": {"NCCL_SOCKET_IFNAME": "", "GLOO_SOCKET_IFNAME": "eth0"},
     },
-    "names": {"own": "n1", "addresses": {"n1": ["127.0.1.1"], "n2": ["10.0.0.2"]}, "errors": {}},
+    "names": {
+        "own": "n1",
+        "host": "n1",
+        "addresses": {"n1": ["127.0.1.1"], "n2": ["10.0.0.2"]},
+        "errors": {},
+    },
     "caches": {
         "TRITON_CACHE_DIR": {
             "folder": "/tmp/cache/triton",
             "is_set": True,
             "file_system": "ext4",
             "is_shared": False,
+            "refuses_libraries": False,
             "error": "",
         }
     },
@@ -109,7 +123,9 @@ def hosts(part: str = "", **changes: object) -> JobAnswers:
     lines = []
     for node in ("n1", "n2"):
         for name, facts in HOST_FACTS.items():
-            own = {**facts, **changes} if node == "n2" and name == part else facts
+            own = {**facts, "host": node} if name == "names" else facts
+            if node == "n2" and name == part:
+                own = {**own, **changes}
             lines.append(line("hosts", node, name, own))
     return job_of(*lines)
 
@@ -132,6 +148,7 @@ INTERFACES = HOST_FACTS["interfaces"]
         ("locked memory", "limits", {"memlock": 65536}, "n2: 64.0 KiB"),
         ("open files", "limits", {"nofile": 256}, "n2: 256 open files"),
         ("processes", "limits", {"nproc": 100}, "n2: 100 processes"),
+        ("processes", "limits", {"tasks": 400}, "400 processes and threads for the control group"),
         ("shared memory", "memory", {"shm_total": 16 << 20}, "n2: /dev/shm has 16.0 MiB"),
         ("shared memory", "memory", {"shm_free": 0}, "0 B free"),
         ("host memory", "memory", {"limit": 512 << 20}, "the job may use 512 MiB"),
@@ -139,6 +156,20 @@ INTERFACES = HOST_FACTS["interfaces"]
         ("cores of a node", "cores", {"quota": 0.5}, "0.5 cores"),
         ("slow core", "cores", {"slowest_seconds": 0.02}, "n2: core 1 needs 4.0 times"),
         ("temporary folder", "scratch", {"free": 1 << 20}, "/tmp has 1.00 MiB free"),
+        (
+            "temporary folder",
+            "scratch",
+            {"asked": "/scratch/me"},
+            "TMPDIR=/scratch/me takes no files here; programs use /tmp instead",
+        ),
+        ("host names", "names", {"host": "localhost"}, "n2: it calls itself localhost"),
+        ("host names", "names", {"host": "n1"}, "2 nodes call themselves n1"),
+        (
+            "addresses of the nodes",
+            "interfaces",
+            {"addresses": ["10.0.0.3"]},
+            "n2 is 10.0.0.2, which n2 does not have (it has 10.0.0.3)",
+        ),
         ("names of the nodes", "names", {"errors": {"n1": "not known"}}, "n2: n1: not known"),
         (
             "names of the nodes",
@@ -207,6 +238,7 @@ def test_a_shared_or_read_only_cache_is_named():
     for change, words in (
         ({"is_shared": True, "file_system": "nfs4"}, "is on nfs4"),
         ({"error": "Read-only file system"}, "Read-only"),
+        ({"refuses_libraries": True}, "is mounted noexec"),
     ):
         answers = hosts("caches", TRITON_CACHE_DIR={**cache, **change})
         (check,) = broken(host_checks(answers, EXPECTED))
@@ -230,12 +262,32 @@ def test_a_question_that_hangs_is_named_with_its_node():
     lines = []
     for node in ("n1", "n2"):
         for name, facts in HOST_FACTS.items():
+            own = {**facts, "host": node} if name == "names" else facts
             if (node, name) == ("n2", "folder 0"):
                 lines.append(line("hosts", node, name, {"seconds": 30.0}, "hung"))
             else:
-                lines.append(line("hosts", node, name, facts))
+                lines.append(line("hosts", node, name, own))
     (check,) = broken(host_checks(job_of(*lines), EXPECTED))
     assert check.name == "shared folder" and "no answer within 30 s: it hangs" in check.value
+
+
+def test_long_answers_of_several_nodes_may_come_in_mixed_pieces():
+    """Slurm hands on 1,024 bytes at once: long lines of two nodes mixed, and a sound node had not answered."""
+    written = []
+    for node in ("n1", "n2"):
+        content = line("hosts", node, "caches", {"folder": "x" * 3000}).removeprefix(MARK)
+        written.append(output_lines(content, f"{node}:7:1"))
+    assert all(len(text) < 1024 for lines in written for text in lines)
+    mixed = [text for pair in zip(*written, strict=True) for text in pair]
+    answers = parse_job_answers("\n".join(mixed), ("n1", "n2"))
+    assert {
+        node: len(facts["folder"]) for node, facts in answers.facts("hosts", "caches").items()
+    } == {
+        "n1": 3000,
+        "n2": 3000,
+    }
+    half = parse_job_answers("\n".join(mixed[:-1]), ("n1", "n2"))
+    assert list(half.facts("hosts", "caches")) == ["n1"]
 
 
 def test_a_queue_that_grants_less_time_is_named():
@@ -299,6 +351,8 @@ LINK_FACTS = {
     "quickest_trip": 5e-5,
     "clock_offset": 1e-5,
     "bytes_per_second": 1e8,
+    "small_sent_again": 0,
+    "small_segments": 205,
 }
 
 
@@ -317,6 +371,8 @@ def links(**changes: object) -> JobAnswers:
     ("changes", "name", "value"),
     [
         ({}, "", ""),
+        ({"small_sent_again": 1}, "", ""),
+        ({"small_sent_again": 9}, "lost packets", "n1 to n2: 4.4% of the segments sent again"),
         (
             {"stage": "meeting port", "error": "timed out"},
             "links between nodes",
@@ -376,12 +432,35 @@ def test_ranks_that_meet_and_use_every_group_pass():
 
 
 def test_half_of_the_ranks_missing_is_a_failure():
-    check = rank_presence_check([rank(0)], 2, "ImportError: libfoo")
-    assert check.verdict == "fail"
+    check = rank_presence_check([rank(0)], 2, "ImportError: libfoo", ["n1", "n2"])
+    assert (check.verdict, check.nodes) == ("fail", ("n2",))
     assert (
-        check.value
-        == "1 of 2 ranks answered; nothing came from rank 1. Last words: ImportError: libfoo"
+        check.value == "1 of 2 ranks answered; nothing came from rank 1 on n2. ImportError: libfoo"
     )
+
+
+TORCHRUN_REPORT = """\
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-26_21:17:25
+  host      : node2
+  rank      : 1 (local_rank: 0)
+  exitcode  : 137 (pid: 79)
+  error_file: <N/A>
+srun: error: node2: task 1: Exited with exit code 1
+srun: error: node1: task 0: Exited with exit code 1
+"""
+"""Of torch 2.13 below Slurm 22.05, 2026-11-26."""
+
+
+def test_the_process_that_ended_first_is_named():
+    assert first_end(TORCHRUN_REPORT) == (
+        "rank 1 on node2 ended first, with exit code 137 (killed by signal 9)"
+    )
+    assert first_end("srun: error: n2: task 1: Killed\nsrun: error: n1: task 0: Killed\n") == (
+        "task 1 on n2: Killed"
+    )
+    assert first_end("runbook: finished\n") == ""
 
 
 def test_the_first_error_of_the_rank_that_failed_first_is_told():

@@ -110,6 +110,8 @@ KillWait=3
 BatchStartTimeout=30
 MessageTimeout=10
 TCPTimeout=2
+# tests that close the ports which the kernel chooses leave srun its own
+SrunPortRange=60001-63000
 InactiveLimit=0
 ReturnToService=2
 JobRequeue=1

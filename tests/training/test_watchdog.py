@@ -5,7 +5,10 @@ import dataclasses
 import doctest
 import os
 import signal
+import subprocess
+import sys
 import threading
+import time
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +28,7 @@ from runbook.training.health.heartbeat import (
     HeartbeatWriter,
     uptime,
 )
+from runbook.training.health.stacks import STACK_SIGNAL, ask_for_stacks
 from runbook.training.health.stopping import StopConditions
 from runbook.training.health.watchdog import (
     find_hangs,
@@ -274,12 +278,53 @@ def test_asked_by_signal_a_rank_writes_the_stacks_of_all_threads():
     waiting = threading.Event()
     other = threading.Thread(target=waiting.wait, name="other", daemon=True)
     other.start()
-    os.kill(os.getpid(), heartbeat.STACK_SIGNAL)
+    os.kill(os.getpid(), STACK_SIGNAL)
     waiting.set()
     other.join(10)
     text = Path(writer.current().stacks).read_text()
     assert "test_asked_by_signal" in text and text.count("hread 0x") >= 2
     writer.close()
+
+
+WRITES_SLOWLY = """
+import faulthandler, fcntl, os, sys, threading, time
+PIPE_BYTES = 4096
+pipe = os.open(sys.argv[1], os.O_RDWR)
+fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+faulthandler.register(int(sys.argv[2]), file=pipe, all_threads=True)
+def sleep_below(depth):
+    if depth:
+        sleep_below(depth - 1)
+    else:
+        time.sleep(600)
+for _ in range(4):
+    threading.Thread(target=sleep_below, args=(90,), daemon=True).start()
+print("ready", flush=True)
+sleep_below(90)
+"""
+"""Its stacks have about 25,000 bytes, of which 4,096 fit into the pipe: it waits in the midst of them for a reader."""
+
+
+def test_stacks_are_whole_however_slowly_a_rank_writes_them(tmp_path: Path):
+    """A rank that waited for a core between two lines of its stacks was taken for one that had written them."""
+    pipe = tmp_path / "pipe"
+    shown = tmp_path / "stacks"
+    os.mkfifo(pipe)
+    argv = [sys.executable, "-c", WRITES_SLOWLY, pipe, str(int(STACK_SIGNAL))]
+
+    def read_with_a_pause() -> None:
+        with pipe.open("rb") as stream, shown.open("ab", buffering=0) as copy:
+            copy.write(stream.read1(1024))
+            time.sleep(0.3)  # far longer than the pause that once meant the end
+            while content := stream.read1(4096):
+                copy.write(content)
+
+    threading.Thread(target=read_with_a_pause, daemon=True).start()
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None and child.stdout.readline() == b"ready\n"
+        text = ask_for_stacks(child.pid, shown, seconds=60)
+        child.kill()
+    assert len(text) > 10_000
 
 
 def test_a_watch_that_did_not_run_itself_judges_nobody_for_a_while():

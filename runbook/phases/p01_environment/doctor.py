@@ -21,10 +21,11 @@ from runbook.core.errors import JobError, ParamsError
 from runbook.core.units import show_bytes, show_duration
 from runbook.jobs.job_request import JobRequest, QueueLimits, request_problems
 from runbook.jobs.pbs import Pbs, parse_entries
+from runbook.jobs.render.preflight_job import preflight_job
 from runbook.jobs.render.preparation import FLEET
 from runbook.jobs.render.task_job import asks_for_queue
 from runbook.jobs.slurm import Slurm
-from runbook.params import Settings, resolve_secret
+from runbook.params import Job, Settings, resolve_secret
 from runbook.params.schema.entries import TextShare
 from runbook.params.schema.run_file import JOB_SECTIONS
 from runbook.params.settings import STAGE, missing_values
@@ -52,6 +53,7 @@ from runbook.runs.run_folder import hold_run, runs_folder
 from runbook.tokens.sources.input_files import says_its_kind
 
 PHASE = "01-environment"
+SHOWN_REASONS = 4
 MAGIC = {b"hsqs": "SquashFS", b"!<ar": "archive"}
 
 
@@ -277,11 +279,44 @@ def queue_checks(settings: Settings) -> list[Check]:
     checks += [
         _queue_check(settings, name, asked, states) for name, asked in partitions.items() if asked
     ]
-    return checks + [
+    checks += [
         _limits_check(settings, phase, limits, queue.queue_word)
         for phase in JOB_SECTIONS
         if partitions[JOB_SECTIONS[phase]] in ("", *states)
     ]
+    if isinstance(queue, Slurm):
+        checks.append(nodes_check(preflight_job(settings), limits, queue))
+    return checks
+
+
+def nodes_check(job: Job, limits: Sequence[QueueLimits], slurm: Slurm) -> Check:
+    """Judge whether enough nodes of the partition take jobs for the preflight; drained ones do not."""
+    check = partial(
+        Check, "nodes of the queue", rule="enough nodes of the partition take jobs for a preflight"
+    )
+    partition = next(
+        (
+            queue
+            for queue in limits
+            if queue.name == job.partition or (not job.partition and queue.default)
+        ),
+        None,
+    )
+    if partition is None or not partition.total_nodes:
+        return check("unknown", "the queue does not say how many it has")
+    unusable = slurm.unusable_nodes(partition.name)
+    num_usable = partition.total_nodes - sum(nodes.count for nodes in unusable)
+    reasons = "; ".join(map(str, unusable[:SHOWN_REASONS]))
+    value = f"{num_usable} of {partition.total_nodes}"
+    if reasons:
+        value += f" ({reasons})"
+    if num_usable >= job.nodes:
+        return check("pass", value)
+    remedy = (
+        "Ask the cluster's operators about these nodes (scontrol show node NAME; scontrol update nodename=NAME "
+        "state=resume where they are repaired), or choose another partition."
+    )
+    return check("fail", f"{value}, the job needs {job.nodes}", remedy=remedy)
 
 
 def _limits_check(

@@ -3,7 +3,6 @@
 import contextlib
 import faulthandler
 import os
-import signal
 import socket
 import sys
 import tempfile
@@ -16,11 +15,9 @@ from typing import IO
 
 from runbook.plan_file.hang_limits import HangLimits
 from runbook.plan_file.rank_files import SLOT_BYTES, as_slot, heartbeat_stem, read_slots
+from runbook.training.health.stacks import STACK_SIGNAL
 
 FOLDER_VARIABLE = "RUNBOOK_JOB_FOLDER"
-
-STACK_SIGNAL = signal.SIGUSR2
-"""A rank that gets it writes the stacks of all its threads to its file; it needs neither the GIL nor our own code."""
 
 
 @dataclass

@@ -21,13 +21,13 @@ from runbook.plan_file.rank_files import RANKS_FOLDER, remove_leftovers
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.health.heartbeat import (
     FOLDER_VARIABLE,
-    STACK_SIGNAL,
     Heartbeat,
     HeartbeatFile,
     HeartbeatWriter,
     process_fields,
     process_start_ticks,
 )
+from runbook.training.health.stacks import ask_for_stacks, send_signals
 from runbook.training.ranks import Ranks, on_gpu
 
 CHECKS_PER_SECOND = 100.0  # of all machines together, while they look for a hung rank
@@ -137,9 +137,8 @@ class HangReports:
 
 
 HEARTBEAT_SECONDS = 0.5
-STACK_UNCHANGED_LOOKS = 6
-"""A stack is whole when this many looks, 10 ms apart, find the same text: on a busy machine it is written in pieces."""
-STACK_SECONDS = 4.0
+STACK_SECONDS = 6.0
+"""A rank is ended at 0.6 of the time-out, of at least 20 s: so much remains until the others end by themselves."""
 STACK_LINES = 40
 HUNG_EXIT_CODE = 70
 """Exit code of a rank whose watchdog ended it because its own main thread hung."""
@@ -247,23 +246,14 @@ class Watchdog:
             if hang.beat.rank == own.rank:
                 os._exit(HUNG_EXIT_CODE)
             self._killed.add(hang.beat.pid)
-            _send(hang.beat.pid, signal.SIGKILL)
+            send_signals(hang.beat.pid, signal.SIGKILL)
 
     def _stacks(self, beat: Heartbeat) -> list[str]:
         """Ask a rank for its stacks and keep them; one that was stopped has to go on for a moment to write them."""
         stopped = process_fields(beat.pid)[:1] == ["T"]
-        _send(beat.pid, STACK_SIGNAL, signal.SIGCONT)
-        end = time.monotonic() + STACK_SECONDS
-        text = ""
-        unchanged = 0
-        while time.monotonic() < end and unchanged < STACK_UNCHANGED_LOOKS:
-            time.sleep(0.01)
-            before = text
-            with contextlib.suppress(OSError):
-                text = Path(beat.stacks).read_text(encoding="utf-8", errors="replace")
-            unchanged = unchanged + 1 if text and text == before else 0
+        text = ask_for_stacks(beat.pid, Path(beat.stacks), STACK_SECONDS)
         if stopped:  # it would go on training with steps that its end takes away again
-            _send(beat.pid, signal.SIGSTOP)
+            send_signals(beat.pid, signal.SIGSTOP)
         with contextlib.suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
             self._stack_file(beat.rank).write_text(text, encoding="utf-8")
@@ -325,13 +315,6 @@ def make_watchdog(spec: PhasePlan, ranks: Ranks, environment: Mapping[str, str])
     count = int(size) if size.isdigit() and ranks.local_rank < int(size) <= ranks.world_size else 1
     first = ranks.rank - ranks.local_rank if count > 1 else ranks.rank
     return Watchdog(spec, ranks, Path(folder) / RANKS_FOLDER, range(first, first + count))
-
-
-def _send(pid: int, *signals: int) -> None:
-    """Send signals, in this order, to a process that may have ended."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        for number in signals:
-            os.kill(pid, number)
 
 
 _COLLECTIVES = re.compile("gather|reduce|scatter|broadcast|barrier|all_?to_?all")

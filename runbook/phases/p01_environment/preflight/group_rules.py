@@ -16,9 +16,12 @@ USED_NETWORK = re.compile(r"NCCL INFO Using network (.+)")
 
 
 def rank_presence_check(
-    facts: Sequence[RankFacts], world_size: int, last_words: str
+    facts: Sequence[RankFacts], world_size: int, first_end: str, nodes: Sequence[str] = ()
 ) -> PlacedCheck:
-    """Judge whether every rank wrote an answer. A missing one fails."""
+    """Judge whether every rank wrote an answer. A missing one fails.
+
+    `first_end` says which process ended first, `nodes` in which order the job has its nodes.
+    """
     rule = PlacedRule(
         "ranks",
         "every rank starts, as the trainer's would, and answers",
@@ -28,11 +31,25 @@ def rank_presence_check(
     missing = sorted(set(range(world_size)) - present)
     if missing:
         shown = ", ".join(map(str, missing[:SHOWN_RANKS]))
-        words = f" Last words: {last_words}" if last_words else ""
-        return rule.broken(
-            f"{len(present)} of {world_size} ranks answered; nothing came from rank {shown}.{words}"
+        places = nodes_of_ranks(missing, world_size, nodes)
+        where = f" on {', '.join(places)}" if places else ""
+        value = (
+            f"{len(present)} of {world_size} ranks answered; nothing came from rank {shown}{where}"
         )
+        return rule.broken(f"{value}. {first_end}".rstrip(". "), places)
     return rule.passed(f"{world_size} of {world_size}")
+
+
+def nodes_of_ranks(ranks: Sequence[int], world_size: int, nodes: Sequence[str]) -> list[str]:
+    """Return the nodes of these ranks, which launchers number node by node.
+
+    >>> nodes_of_ranks([2, 3], 4, ["n1", "n2"]), nodes_of_ranks([0], 1, [])
+    (['n2'], [])
+    """
+    if not nodes or world_size % len(nodes):
+        return []
+    ranks_per_node = world_size // len(nodes)
+    return list(dict.fromkeys(nodes[rank // ranks_per_node] for rank in ranks))
 
 
 def meeting_check(facts: Sequence[RankFacts], world_size: int) -> PlacedCheck:

@@ -11,6 +11,8 @@ from runbook.phases.p01_environment.preflight.job_answers import JOB, JobAnswers
 from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, PlacedRule
 
 HOSTS = "hosts"
+ANSWERED = "answers"
+"""Begins the name of the check that every node answered."""
 Fault = Callable[[NodeFacts, Expectations], str]
 """What is wrong with a node's facts, in words; empty where nothing is."""
 UNLIMITED = "unlimited"
@@ -76,6 +78,11 @@ def memlock_fault(facts: NodeFacts, expected: Expectations) -> str:
     return f"{show_bytes(memlock)} may be locked, below {show_bytes(int(threshold.value))}"
 
 
+def _smaller(first: int | None, second: int | None) -> int | None:
+    """Return the smaller of two limits. None means unlimited."""
+    return min((limit for limit in (first, second) if limit is not None), default=None)
+
+
 def open_files_fault(facts: NodeFacts, expected: Expectations) -> str:
     """Return what is wrong with the limit on open files."""
     limit = facts["nofile"]
@@ -86,10 +93,11 @@ def open_files_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 def processes_fault(facts: NodeFacts, expected: Expectations) -> str:
     """Return what is wrong with the limit on processes."""
-    limit = facts["nproc"]
-    if limit is None or limit >= thresholds.PROCESSES.value:
-        return ""
-    return f"{limit} processes and threads, below {thresholds.PROCESSES.value:.0f}"
+    for source, limit in (("a user", facts["nproc"]), ("the control group", facts["tasks"])):
+        if limit is not None and limit < thresholds.PROCESSES.value:
+            least = f"{thresholds.PROCESSES.value:.0f}"
+            return f"{limit} processes and threads for {source}, below {least}"
+    return ""
 
 
 def shared_memory_fault(facts: NodeFacts, expected: Expectations) -> str:
@@ -129,6 +137,9 @@ def cores_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 def scratch_fault(facts: NodeFacts, expected: Expectations) -> str:
     """Return what is wrong with the node's temporary folder."""
+    asked = facts["asked"]
+    if asked and asked.rstrip("/") != facts["folder"].rstrip("/"):
+        return f"TMPDIR={asked} takes no files here; programs use {facts['folder']} instead"
     if facts["free"] < thresholds.SCRATCH.value:
         return f"{facts['folder']} has {show_bytes(facts['free'])} free"
     if facts["free_inodes"] is not None and facts["free_inodes"] < thresholds.FOLDER_INODES.value:
@@ -144,6 +155,8 @@ def caches_fault(facts: NodeFacts, expected: Expectations) -> str:
             faults.append(f"{variable}: {cache['folder']}: {cache['error']}")
         elif cache["is_shared"]:
             faults.append(f"{variable}: {cache['folder']} is on {cache['file_system']}")
+        elif cache["refuses_libraries"]:
+            faults.append(f"{variable}: {cache['folder']} is mounted noexec")
     return "; ".join(faults)
 
 
@@ -225,7 +238,7 @@ NODE_RULES = (
         PlacedRule(
             "processes",
             f"at least {thresholds.PROCESSES.value:.0f}: {thresholds.PROCESSES.source}",
-            "Raise nproc in /etc/security/limits.d, or TasksMax of the scheduler's unit.",
+            "Raise nproc in /etc/security/limits.d, or TasksMax of the scheduler's unit (pids.max).",
         ),
         "limits",
         processes_fault,
@@ -284,8 +297,10 @@ NODE_RULES = (
     NodeRule(
         PlacedRule(
             "caches of kernels",
-            "caches of compiled kernels take files, on the node's own disk (triton issue 11512, pytorch issue 173679)",
-            "Unset these variables: jobs then put the caches below /tmp. Or name a folder on the node's own disk.",
+            "caches of compiled kernels take files and libraries, on the node's own disk (triton issue 11512, pytorch issue "
+            "173679)",
+            "Unset these variables: jobs then put the caches below /tmp. Or name a folder on the node's own disk, mounted "
+            "without noexec, in RUNBOOK_CACHE.",
         ),
         "caches",
         caches_fault,
@@ -320,6 +335,8 @@ def host_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck
         versions_check(answers),
         interfaces_check(answers, expected),
         *[judge_each_node(node_rule, answers, expected) for node_rule in rules],
+        host_names_check(answers),
+        foreign_addresses_check(answers),
         slow_core_check(answers),
     ]
 
@@ -327,7 +344,7 @@ def host_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck
 def presence_check(answers: JobAnswers, rung: str) -> PlacedCheck:
     """Judge whether each node of the job answered at all."""
     rule = PlacedRule(
-        f"answers ({rung})",
+        f"{ANSWERED} ({rung})",
         "every node of the job starts the program and answers",
         "See err in the job's folder: the shared folder, the container or Python is missing on that node.",
     )
@@ -494,6 +511,54 @@ def _usable_interfaces(facts: NodeFacts) -> str:
         if _is_usable(interface) and name != "lo"
     ]
     return ", ".join([*usable, *facts["infiniband"]]) or "none is up"
+
+
+def host_names_check(answers: JobAnswers) -> PlacedCheck:
+    """Judge whether each node has a host name of its own, by which ranks and NCCL tell nodes apart."""
+    rule = PlacedRule(
+        "host names",
+        "each node has a host name of its own, which is not localhost (NCCL and torch tell nodes apart by it)",
+        "Set it on these nodes: hostnamectl set-hostname NAME; cloud images often begin as localhost.",
+    )
+    hosts = {node: str(facts["host"]) for node, facts in answers.facts(HOSTS, "names").items()}
+    num_nodes_of = Counter(hosts.values())
+    faults = {}
+    for node, host in hosts.items():
+        if host.partition(".")[0] in ("localhost", ""):
+            faults[node] = f"it calls itself {host or 'nothing'}"
+        elif num_nodes_of[host] > 1:
+            faults[node] = f"{num_nodes_of[host]} nodes call themselves {host}"
+    if faults:
+        return rule.broken(_by_node(faults), list(faults))
+    return rule.passed(f"{len(num_nodes_of)} names", ", ".join(hosts))
+
+
+def foreign_addresses_check(answers: JobAnswers) -> PlacedCheck:
+    """Judge whether a node's name leads, on every other node, to an address that this node really has."""
+    rule = PlacedRule(
+        "addresses of the nodes",
+        "a node's name means an address that this node has",
+        "Mend /etc/hosts or the DNS of the nodes named here: they call another machine by this name.",
+    )
+    own_addresses = {
+        node: set(facts["addresses"])
+        for node, facts in answers.facts(HOSTS, "interfaces").items()
+        if facts["addresses"]
+    }
+    faults = {}
+    for node, facts in answers.facts(HOSTS, "names").items():
+        for name, addresses in facts["addresses"].items():
+            has_address = own_addresses.get(name)
+            if has_address is not None and not has_address & set(addresses):
+                faults[node] = (
+                    f"{name} is {', '.join(addresses)}, which {name} does not have "
+                    f"(it has {', '.join(sorted(has_address))})"
+                )
+    if faults:
+        return rule.broken(_by_node(faults), list(faults))
+    return rule.passed(
+        f"{len(own_addresses)} names lead where they should", ", ".join(answers.nodes)
+    )
 
 
 def slow_core_check(answers: JobAnswers) -> PlacedCheck:

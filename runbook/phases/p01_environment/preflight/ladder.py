@@ -37,11 +37,12 @@ from runbook.phases.p01_environment.preflight.group_rules import (
     rank_presence_check,
     transport_check,
 )
-from runbook.phases.p01_environment.preflight.host_rules import HOSTS, host_checks
+from runbook.phases.p01_environment.preflight.host_rules import ANSWERED, HOSTS, host_checks
 from runbook.phases.p01_environment.preflight.job_answers import (
     JobAnswers,
     parse_job_answers,
 )
+from runbook.phases.p01_environment.preflight.launcher_words import first_end
 from runbook.phases.p01_environment.preflight.link_rules import PEERS, link_checks
 from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, PlacedRule
 from runbook.phases.p01_environment.preflight.torch_rules import TORCH, torch_checks
@@ -52,6 +53,8 @@ from runbook.runs.bad_nodes import FoundBy, report_bad_nodes, without_bad_nodes
 QUESTIONS = "questions"
 GROUPS = "groups"
 RUNGS = (HOSTS, TORCH, PEERS, GROUPS)
+JUDGES = {HOSTS: host_checks, TORCH: torch_checks, PEERS: link_checks}
+"""The rules of the rungs that nodes answer; ranks answer the last one."""
 ANSWERS = "environment/preflight"
 """The folder below the run's that the nodes write to. It is emptied at each call."""
 POLL_SECONDS = 0.3
@@ -199,7 +202,8 @@ def _climb_here(
         report("starting the ranks")
         facts, words = _probe_here(settings, plan, folder)
         world_size = int(plan.phases[SMOKE].parallel.world_size)
-        group_checks = _group_checks(facts, world_size, words, "", settings, plan, expected)
+        present = rank_presence_check(facts, world_size, words)
+        group_checks = _group_checks(facts, world_size, present, "", settings, plan, expected)
         results.append(RungResult(GROUPS, tuple(group_checks), time.monotonic() - start))
         return replace(_result(results, answers), ranks=tuple(facts))
 
@@ -222,7 +226,7 @@ def _probe_here(settings: Settings, plan: Plan, folder: Path) -> tuple[list[Prob
     finally:
         if not scheduler.state(job).final:
             scheduler.cancel(job)
-    return read_facts(folder / ANSWERS), _last_words(job)
+    return read_facts(folder / ANSWERS), _first_end(job)
 
 
 def _wait_for_end(state: Callable[[], JobStatus], seconds: float) -> None:
@@ -231,11 +235,9 @@ def _wait_for_end(state: Callable[[], JobStatus], seconds: float) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _last_words(job: JobFolder) -> str:
-    """Return the last line of a job's errors that is not our own script's."""
-    lines = [line for line in job_folder.log_tail(job.err, 20) if line.strip()]
-    words = [line for line in lines if not line.startswith("runbook:")]
-    return words[-1].strip()[:300] if words else ""
+def _first_end(job: JobFolder) -> str:
+    """Return which of the job's processes ended first and how, by its stderr."""
+    return first_end(job_folder.read_text(job.err))
 
 
 def _result(results: Sequence[RungResult], answers: JobAnswers, job: str = "") -> PreflightResult:
@@ -308,31 +310,38 @@ def _checks_of(
     job: JobFolder,
 ) -> list[Check]:
     """Judge one rung of the job."""
-    if name == HOSTS:
-        return list(host_checks(answers, expected))
-    if name == TORCH:
-        return list(torch_checks(answers, expected))
-    if name == PEERS:
-        return list(link_checks(answers, expected))
+    if name in JUDGES:
+        return _with_first_end(JUDGES[name](answers, expected), job)
     asked = preflight_job(settings)
     world_size = asked.nodes * asked.devices_per_node
     facts = read_facts(folder / ANSWERS)
     output = job_folder.read_text(job.out)
-    return _group_checks(facts, world_size, _last_words(job), output, settings, plan, expected)
+    present = rank_presence_check(facts, world_size, _first_end(job), answers.nodes)
+    return _group_checks(facts, world_size, present, output, settings, plan, expected)
+
+
+def _with_first_end(checks: Sequence[PlacedCheck], job: JobFolder) -> list[Check]:
+    """Say how a node's program ended, where the node answered nothing."""
+    first, *others = checks
+    words = _first_end(job) if first.verdict == "fail" and first.name.startswith(ANSWERED) else ""
+    if words:
+        first = replace(first, value=f"{first.value}. {words}")
+    return [first, *others]
 
 
 def _group_checks(
     facts: Sequence[ProbeAnswer],
     world_size: int,
-    last_words: str,
+    present: PlacedCheck,
     output: str,
     settings: Settings,
     plan: Plan,
     expected: Expectations,
 ) -> list[Check]:
     """Judge the last rung; what needs all ranks is asked where all have answered."""
-    present = rank_presence_check(facts, world_size, last_words)
-    if present.verdict == "fail" and not any(rank["errors"] for rank in facts):
+    # Where a rank never came, the others' failure to meet it is a consequence.
+    reasons = {part for rank in facts for part in rank["errors"]} - {"group"}
+    if present.verdict == "fail" and not reasons:
         return [present]
     met = meeting_check(facts, world_size)
     if met.verdict == "fail":

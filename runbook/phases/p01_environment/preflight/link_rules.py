@@ -24,7 +24,7 @@ CAUSES = {
 """What it means that a connection came to this stage and no further."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Link:
     """What one node found on the way to another."""
 
@@ -55,6 +55,7 @@ def link_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck
         listening,
         reached,
         clocks_check(links),
+        lost_packets_check(links),
         round_trip_check(links),
         bandwidth_check(links, expected),
     ]
@@ -146,6 +147,32 @@ def clocks_check(links: Sequence[Link]) -> PlacedCheck:
         if abs(link.facts["clock_offset"]) > thresholds.CLOCK.value
     ]
     return rule.broken(value, shared_nodes(skewed))
+
+
+def lost_packets_check(links: Sequence[Link]) -> PlacedCheck:
+    """Judge how many segments of small messages TCP had to send again."""
+    rule = PlacedRule(
+        "lost packets",
+        f"TCP sends less than {thresholds.LOST_PACKETS.value:.0%} of the segments again",
+        "Look at the errors and drops of the ports on this way (ip -s link, ethtool -S, the switch), reseat or replace the "
+        "cable, or leave the node out.",
+    )
+    shares = {link: _share_sent_again(link.facts) for link in links}
+    lossy = [link for link in links if shares[link] >= thresholds.LOST_PACKETS.value]
+    if lossy:
+        texts = [f"{link.name}: {shares[link]:.1%} of the segments sent again" for link in lossy]
+        return rule.broken(
+            "; ".join(texts[:4]), shared_nodes([{link.source, link.target} for link in lossy])
+        )
+    return rule.passed(f"{max(shares.values()):.1%} of the segments sent again, at most")
+
+
+def _share_sent_again(facts: NodeFacts) -> float:
+    num_segments = int(facts["small_segments"])
+    # One segment that a busy machine acknowledged late is no lossy link.
+    if int(facts["small_sent_again"]) < 2:
+        return 0.0
+    return int(facts["small_sent_again"]) / num_segments
 
 
 def round_trip_check(links: Sequence[Link]) -> PlacedCheck:

@@ -88,6 +88,11 @@ ROUND_TRIP = Threshold(
     "seconds of the quickest round trip between two nodes",
     "our choice: a machine room is below 0.001; this is another continent, or a link that loses packets",
 )
+LOST_PACKETS = Threshold(
+    0.01,
+    "of the segments of small messages that TCP sends again",
+    "our choice: small messages fill no queue, so a sound network loses none; 1 % of loss costs TCP most of its bandwidth",
+)
 MATRIX_SHARE = Threshold(
     0.4,
     "of the datasheet's TFLOP/s in a matrix product of 8192 rows",

@@ -1,0 +1,205 @@
+"""`python -m benchmarks.preflight_defects`: does `runbook preflight` name what is wrong with a cluster?
+
+It starts the tests' Slurm of two nodes (tests/slurm; root and Debian's slurm packages), makes each defect of
+tests/slurm/defects.py for real, one after the other, calls preflight, and writes a table: which check was the first defect,
+whether that is the right cause, how long it took. Before, between and after them it calls preflight on sound nodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(PROJECT / "tests" / "slurm"))
+
+from broken_node import BrokenNode  # noqa: E402
+from defects import DEFECTS, Defect, Place  # noqa: E402
+from two_nodes import BIN, Cluster, Project, what_is_missing  # noqa: E402
+
+SOUND = Defect("sound", "nothing", ())
+LONGEST_SECONDS = 600
+SHOWN_LETTERS = 160
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a preflight said about one defect."""
+
+    defect: Defect
+    check: str
+    value: str
+    nodes: tuple[str, ...]
+    seconds: float
+    load: float
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the first defect is the right cause, on the right node."""
+        if not self.defect.checks:
+            return not self.check
+        says_cause = all(word in self.value for word in self.defect.words)
+        says_node = self.defect.node in self.value or self.defect.node in self.nodes
+        return self.check in self.defect.checks and says_cause and says_node
+
+
+def place_of(project: Project, work: Path) -> Place:
+    """Return where the things lie that defects break."""
+    run = project.runs / "queued"
+    (run / "environment").mkdir(parents=True, exist_ok=True)
+    return Place(
+        environment=str(run / "environment"),
+        run=str(run),
+        packages=sysconfig.get_paths()["purelib"],
+        package=str(PROJECT / "runbook"),
+        python=os.path.realpath(sys.executable),
+        work=str(work),
+    )
+
+
+def preflight(project: Project, defect: Defect, place: Place) -> dict[str, object]:
+    """Call preflight, and do meanwhile what the defect does during a rung."""
+    site = project.root / "params" / "sites" / "two-nodes.yaml"
+    sound_site = site.read_text()
+    broken_site = sound_site
+    for text, other_text in defect.site.items():
+        assert text in broken_site, text
+        broken_site = broken_site.replace(text, other_text)
+    site.write_text(broken_site)
+    argv = f"{defect.limits} exec '{BIN}/runbook' preflight queued --json --runs '{project.runs}' \"$@\""
+    variables = {name: text.format(**vars(place)) for name, text in defect.variables.items()}
+    process = subprocess.Popen(
+        ["bash", "-c", argv, "preflight", "--wait", "1", *defect.options],
+        cwd=project.root,
+        env={**project.cluster.environment, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        errors = []
+        rung, command = defect.during
+        for line in process.stderr:
+            errors.append(line)
+            if rung and line.strip() == f"preflight: rung {rung}":
+                project.cluster.do(*command.split())
+        output = process.stdout.read()
+        process.wait(LONGEST_SECONDS)
+    finally:
+        site.write_text(sound_site)
+    if not output:
+        return {"defect": "(no answer)", "checks": [], "words": "".join(errors)[-500:]}
+    answer: dict[str, object] = json.loads(output)
+    return answer
+
+
+def try_defect(project: Project, node: BrokenNode, defect: Defect, place: Place) -> Outcome:
+    """Break the cluster, ask, and heal it."""
+    try:
+        if defect.breaks is not None:
+            defect.breaks(node, place)
+        start = time.monotonic()
+        answer = preflight(project, defect, place)
+        seconds = time.monotonic() - start
+    finally:
+        if defect.name == "no-controller":
+            node.cluster.do("ctld-start")
+        node.heal()
+        for each in ("node1", "node2"):
+            node.cluster.do("boot", each)
+        node.cluster.wait_idle()
+        forgive(project)
+    name = str(answer["defect"] or "")
+    checks = answer["checks"]
+    assert isinstance(checks, list)
+    first = next((check for check in checks if check["verdict"] == "fail"), {})
+    value = str(first.get("value", answer.get("words", "")))
+    nodes = tuple(first.get("nodes", ()))
+    return Outcome(defect, name, value, nodes, seconds, os.getloadavg()[0])
+
+
+def forgive(project: Project) -> None:
+    """Let the next preflight use the node that this one called bad."""
+    for path in project.runs.glob("*/bad_nodes.jsonl"):
+        path.unlink()
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """Return the table in Markdown."""
+    lines = [
+        "| defect | named | first defect of preflight | seconds |",
+        "| --- | --- | --- | --- |",
+    ]
+    for outcome in outcomes:
+        kind = " (simulated)" if outcome.defect.is_simulated else ""
+        verdict = "yes" if outcome.is_right else "**no**"
+        value = outcome.value.replace("|", "/").replace("\n", " ")[:SHOWN_LETTERS]
+        said = f"`{outcome.check}`: {value}" if outcome.check else "none"
+        lines.append(
+            f"| {outcome.defect.text}{kind} | {verdict} | {said} | {outcome.seconds:.0f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Try every defect, or those that the command line names."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.preflight_defects")
+    parser.add_argument("names", nargs="*", help="defects by name; all of them without any")
+    parser.add_argument("--out", type=Path, help="a file for the table")
+    arguments = parser.parse_args()
+    missing = what_is_missing()
+    if missing:
+        sys.stderr.write(f"There can be no Slurm here: {missing}\n")
+        return 2
+    chosen = [each for each in DEFECTS if not arguments.names or each.name in arguments.names]
+    if not arguments.names:
+        chosen = [SOUND, *chosen, SOUND]
+    with tempfile.TemporaryDirectory(prefix="runbook-defects-", dir="/var/tmp") as folder:
+        outcomes = try_all(Path(folder), chosen)
+    defects = [outcome for outcome in outcomes if outcome.defect is not SOUND]
+    num_right = sum(outcome.is_right for outcome in defects)
+    text = table(outcomes)
+    text += f"\n{num_right} of {len(defects)} named with the right cause. {platform.platform()}, {os.cpu_count()} cores.\n"
+    sys.stdout.write(text)
+    if arguments.out:
+        arguments.out.write_text(text)
+    return 0
+
+
+def try_all(folder: Path, chosen: Sequence[Defect]) -> list[Outcome]:
+    """Try defects on one cluster, and report each as it ends."""
+    cluster = Cluster(folder / "slurm")
+    outcomes = []
+    try:
+        cluster.do("start")
+        (folder / "project").mkdir()
+        project = Project(folder / "project", cluster)
+        node = BrokenNode(cluster, folder / "work")
+        place = place_of(project, node.folder)
+        for defect in chosen:
+            outcome = try_defect(project, node, defect, place)
+            outcomes.append(outcome)
+            mark = "right" if outcome.is_right else "WRONG"
+            sys.stderr.write(
+                f"{mark} {defect.name} {outcome.seconds:.0f} s, load {outcome.load:.1f}: "
+                f"{outcome.check}: {outcome.value[:400]} {outcome.nodes}\n"
+            )
+    finally:
+        cluster.do("stop")
+    return outcomes
+
+
+if __name__ == "__main__":
+    sys.exit(main())

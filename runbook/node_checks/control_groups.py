@@ -1,0 +1,69 @@
+"""Control groups: the limits that a scheduler, a container or systemd puts around a job's processes."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path("/sys/fs/cgroup")
+NO_LIMIT = 1 << 60
+"""Version 1 writes a number near 2^63 where there is no limit."""
+
+
+def memory_limit() -> int | None:
+    """Return the smallest limit of memory in bytes. None where there is none."""
+    values = [*_values("memory", "memory.limit_in_bytes"), *_values("", "memory.max")]
+    return _smallest(values)
+
+
+def task_limit() -> int | None:
+    """Return the smallest limit of processes and threads. None where there is none.
+
+    systemd calls it TasksMax; Kubernetes and Docker set it too.
+    """
+    return _smallest([*_values("pids", "pids.max"), *_values("", "pids.max")])
+
+
+def core_quota() -> float | None:
+    """Return how many cores' time the processes may use. None where there is no limit."""
+    quotas = []
+    for text in _values("", "cpu.max"):
+        quota, _, period = text.partition(" ")
+        if quota.isdigit():
+            quotas.append(int(quota) / int(period))
+    for folder in _folders("cpu"):
+        with contextlib.suppress(OSError, ValueError):
+            quota_us = int((folder / "cpu.cfs_quota_us").read_text())
+            period_us = int((folder / "cpu.cfs_period_us").read_text())
+            if quota_us > 0:
+                quotas.append(quota_us / period_us)
+    return min(quotas, default=None)
+
+
+def _smallest(values: list[str]) -> int | None:
+    limits = [int(value) for value in values if value.isdigit()]
+    return min((limit for limit in limits if limit < NO_LIMIT), default=None)
+
+
+def _values(controller: str, name: str) -> list[str]:
+    """Return what a file says in our group and in those above it."""
+    values = []
+    for folder in _folders(controller):
+        with contextlib.suppress(OSError):
+            values.append((folder / name).read_text().strip())
+    return values
+
+
+def _folders(controller: str) -> Iterator[Path]:
+    """Yield our group's folder and those above it. An empty controller means version 2."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller not in controllers.split(","):
+            continue
+        # `cpu` is often a link to the folder `cpu,cpuacct`.
+        root = ROOT / controller
+        group = root / path.lstrip("/")
+        yield group
+        for folder in group.parents:
+            if not folder.is_relative_to(root):
+                break
+            yield folder

@@ -1,0 +1,42 @@
+"""What a launcher says of the process that ended first; whatever comes after it is a consequence."""
+
+import re
+
+from runbook.core import shell
+
+ROOT_CAUSE = re.compile(
+    r"Root Cause \(first observed failure\):.*?"
+    r"host\s*: (?P<host>\S+).*?rank\s*: (?P<rank>\d+).*?exitcode\s*: (?P<code>-?\d+)",
+    re.DOTALL,
+)
+"""torchrun's own report; it names the rank."""
+TASK_ENDED = re.compile(r"srun: error: (?P<node>\S+): tasks? (?P<task>\S+): (?P<words>.+)")
+OWN_LINES = re.compile(r"runbook: |srun: |slurmstepd|\s*$")
+"""Lines that the launcher and our own scripts write."""
+MAX_WORDS = 300
+
+
+def first_end(errors: str) -> str:
+    r"""Return which process of a step ended first and how, by the text of its stderr. Empty where it does not say.
+
+    >>> first_end("python3: No module named x\nsrun: error: n2: task 1: Exited with exit code 1\n")
+    'task 1 on n2: Exited with exit code 1: python3: No module named x'
+    """
+    report = ROOT_CAUSE.search(errors)
+    if report is not None:
+        ending = shell.how_it_ended(_exit_code(int(report["code"])))
+        return f"rank {report['rank']} on {report['host']} ended first, with {ending}"
+    last_words = ""
+    for line in errors.splitlines():
+        ended = TASK_ENDED.match(line)
+        if ended is not None:
+            text = f"task {ended['task']} on {ended['node']}: {ended['words'].strip()}"
+            return f"{text}: {last_words}" if last_words else text
+        if not OWN_LINES.match(line):
+            last_words = line.strip()[:MAX_WORDS]
+    return last_words
+
+
+def _exit_code(code: int) -> int:
+    """Return a shell's exit code: torchrun writes a signal as a negative number."""
+    return 128 - code if code < 0 else code

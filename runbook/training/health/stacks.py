@@ -1,0 +1,68 @@
+"""The stacks of another process of this machine, which writes them when a signal asks for them."""
+
+import contextlib
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+STACK_SIGNAL = signal.SIGUSR2
+"""A rank that gets it writes the stacks of all its threads to its file; it needs neither the GIL nor our own code."""
+POLL_SECONDS = 0.01
+
+
+def send_signals(pid: int, *signals: int) -> None:
+    """Send signals, in this order, to a process that may have ended."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        for number in signals:
+            os.kill(pid, number)
+
+
+def ask_for_stacks(pid: int, file: Path, seconds: float) -> str:
+    """Let a process go on, ask it for its stacks, and return all of them. Empty where it wrote none in time.
+
+    faulthandler writes line by line, and on a busy machine the process may wait for a core between two lines. The
+    kernel knows when its handler has returned: the signal is no longer pending, and no thread blocks it that did not
+    block it before.
+    """
+    blocked_before = threads_that_block(pid, STACK_SIGNAL)
+    send_signals(pid, STACK_SIGNAL, signal.SIGCONT)
+    deadline = time.monotonic() + seconds
+    text = ""
+    while time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+        is_handling = is_pending(pid, STACK_SIGNAL) or bool(
+            threads_that_block(pid, STACK_SIGNAL) - blocked_before
+        )
+        before = text
+        with contextlib.suppress(OSError):
+            text = file.read_text(encoding="utf-8", errors="replace")
+        # The text is read once more after the handler returned, and where there is no /proc it is all that we know.
+        if text and text == before and not is_handling:
+            break
+    return text
+
+
+def is_pending(pid: int, number: int) -> bool:
+    """Whether a signal was sent to a process and no thread of it has taken it yet."""
+    return _has_signal(Path(f"/proc/{pid}/status"), "ShdPnd", number)
+
+
+def threads_that_block(pid: int, number: int) -> set[str]:
+    """Return the threads of a process that block a signal; the one that runs its handler does."""
+    return {
+        task.name
+        for task in Path(f"/proc/{pid}/task").glob("[0-9]*")
+        if _has_signal(task / "status", "SigBlk", number)
+    }
+
+
+def _has_signal(status: Path, mask: str, number: int) -> bool:
+    """Whether a mask of /proc/<pid>/status has a signal. False where the process has ended."""
+    try:
+        text = status.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    match = re.search(rf"^{mask}:\s+([0-9a-f]+)", text, re.MULTILINE)
+    return match is not None and bool(int(match[1], 16) >> (number - 1) & 1)

@@ -1,0 +1,180 @@
+"""A bad cable for a node: frames of eth0 go through this program, which loses, delays or counts them.
+
+Run inside the node's network and process namespaces. It renames eth0 to wire0 and puts a TAP device with the
+old name and addresses in front of it. It ends with the node.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import queue
+import random
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+
+TUNSETIFF = 0x400454CA  # linux/if_tun.h
+IFF_TAP = 0x2
+IFF_NO_PI = 0x1000
+IFF_VNET_HDR = 0x4000
+SOL_PACKET = 263
+PACKET_VNET_HDR = 15  # linux/if_packet.h
+PACKET_IGNORE_OUTGOING = 23
+ALL_PROTOCOLS = 0x0003
+VNET_BYTES = 10
+"""struct virtio_net_hdr: the offloads of a frame, which both devices understand."""
+IPV4 = b"\x08\x00"
+TCP = 6
+QUEUE_FRAMES = 1000
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A frame with its offload header."""
+
+    content: bytes
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes on the wire."""
+        return len(self.content) - VNET_BYTES
+
+    @property
+    def is_tcp(self) -> bool:
+        """Whether it carries TCP over IPv4."""
+        ethernet = self.content[VNET_BYTES:]
+        return ethernet[12:14] == IPV4 and ethernet[23] == TCP
+
+    @property
+    def port(self) -> int:
+        """TCP's destination port. Ask only where is_tcp."""
+        ethernet = self.content[VNET_BYTES:]
+        header_bytes = 4 * (ethernet[14] & 0xF)
+        start = 14 + header_bytes + 2
+        return int.from_bytes(ethernet[start : start + 2], "big")
+
+
+@dataclass(frozen=True)
+class Cable:
+    """What the cable does to frames."""
+
+    loss: float
+    delay: float
+    """Seconds."""
+    rate: float
+    """Bytes a second; 0: as fast as they come."""
+    largest: int
+    """Bytes of the largest frame that passes; 0: all."""
+    first_port: int
+    last_port: int
+    """TCP to these ports is dropped, except Slurm's own and the meeting port; 0: none."""
+    flap: float
+    """The link is dead every other so many seconds; 0: never."""
+
+    def loses(self, frame: Frame) -> bool:
+        """Whether the frame never arrives."""
+        if self.loss and random.random() < self.loss:
+            return True
+        if self.largest and frame.num_bytes > self.largest:
+            return True
+        if self.flap and int(time.monotonic() / self.flap) % 2:
+            return True
+        return frame.is_tcp and self.first_port <= frame.port <= self.last_port
+
+
+def open_tap(name: str) -> int:
+    """Make the TAP device and return its descriptor."""
+    descriptor = os.open("/dev/net/tun", os.O_RDWR)
+    flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR
+    fcntl.ioctl(descriptor, TUNSETIFF, struct.pack("16sH22x", name.encode(), flags))
+    return descriptor
+
+
+def open_wire(name: str) -> socket.socket:
+    """Open a raw socket on the real device."""
+    wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ALL_PROTOCOLS))
+    wire.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
+    wire.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
+    wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
+    wire.bind((name, 0))
+    return wire
+
+
+def carry(cable: Cable, source: int, target: int) -> None:
+    """Carry frames one way, for ever."""
+    on_the_way: queue.Queue[tuple[float, bytes]] = queue.Queue(QUEUE_FRAMES)
+    threading.Thread(target=deliver, args=(on_the_way, target), daemon=True).start()
+    free_at = 0.0
+    while True:
+        frame = Frame(os.read(source, 1 << 17))
+        if cable.loses(frame):
+            continue
+        now = time.monotonic()
+        if cable.rate:
+            free_at = max(free_at, now) + frame.num_bytes / cable.rate
+        # A full queue loses the frame, as a switch does.
+        if not on_the_way.full():
+            on_the_way.put((max(free_at, now) + cable.delay, frame.content))
+
+
+def deliver(on_the_way: queue.Queue[tuple[float, bytes]], target: int) -> None:
+    """Hand on each frame when its time has come."""
+    while True:
+        due, content = on_the_way.get()
+        wait = due - time.monotonic()
+        if wait > 0:
+            time.sleep(wait)
+        try:
+            os.write(target, content)
+        except OSError:
+            continue
+
+
+def replace_device() -> tuple[int, socket.socket]:
+    """Put the TAP device in the place of eth0; return both ends."""
+    address = command("ip", "-4", "-o", "addr", "show", "dev", "eth0").split()[3]
+    mac = command("ip", "-o", "link", "show", "dev", "eth0").partition("link/ether ")[2].split()[0]
+    command("ip", "link", "set", "eth0", "down")
+    command("ip", "addr", "flush", "dev", "eth0")
+    command("ip", "link", "set", "eth0", "name", "wire0")
+    command("ip", "link", "set", "wire0", "address", "02:00:00:00:ff:ff")
+    tap = open_tap("eth0")
+    command("ip", "link", "set", "eth0", "address", mac)
+    command("ip", "link", "set", "wire0", "promisc", "on", "up")
+    command("ip", "link", "set", "eth0", "up")
+    command("ip", "addr", "add", address, "dev", "eth0")
+    return tap, open_wire("wire0")
+
+
+def command(*words: str) -> str:
+    """Return what a command says."""
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
+def main() -> None:
+    """Carry frames both ways until the node ends."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--loss", type=float, default=0.0)
+    parser.add_argument("--delay", type=float, default=0.0)
+    parser.add_argument("--rate", type=float, default=0.0)
+    parser.add_argument("--largest", type=int, default=0)
+    parser.add_argument("--first-port", type=int, default=0)
+    parser.add_argument("--last-port", type=int, default=-1)
+    parser.add_argument("--flap", type=float, default=0.0)
+    cable = Cable(**vars(parser.parse_args()))
+    tap, wire = replace_device()
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    back = threading.Thread(target=carry, args=(cable, wire.fileno(), tap), daemon=True)
+    back.start()
+    carry(cable, tap, wire.fileno())
+
+
+if __name__ == "__main__":
+    main()

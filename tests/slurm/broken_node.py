@@ -1,0 +1,136 @@
+"""The second node of the tests' Slurm, made to behave as a broken one does, and healed again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from two_nodes import Cluster
+
+HERE = Path(__file__).parent
+CGROUPS = Path("/sys/fs/cgroup")
+HUNG_MOUNT = """\
+import ctypes, os, sys, time
+target, answers = sys.argv[1:]
+device = os.open("/dev/fuse", os.O_RDWR)
+options = f"fd={device},rootmode=40000,user_id=0,group_id=0".encode()
+if ctypes.CDLL(None, use_errno=True).mount(b"server:/runs", target.encode(), b"fuse", 0, options):
+    raise OSError(ctypes.get_errno(), "mount")
+print("ready", flush=True)
+if answers == "never":
+    time.sleep(1e6)
+"""
+"""A file server that answers nothing, or that is gone: FUSE with nobody who reads its requests."""
+
+
+class BrokenNode:
+    """Ways to break a node; `heal` ends all of them."""
+
+    def __init__(self, cluster: Cluster, folder: Path, name: str = "node2") -> None:
+        self.cluster = cluster
+        self.name = name
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._groups: list[Path] = []
+        self._helpers: list[subprocess.Popen[str]] = []
+        self._is_touched = False
+
+    def first_process(self) -> int:
+        """Return the process that is the first in the node's own numbering."""
+        starter = (self.cluster.folder / "run" / f"{self.name}.pid").read_text().strip()
+        children = Path(f"/proc/{starter}/task/{starter}/children").read_text().split()
+        return int(children[0])
+
+    def _entered(self) -> list[str]:
+        self._is_touched = True
+        return ["nsenter", "-t", str(self.first_process()), "-m", "-n", "-u", "-p", "--"]
+
+    def run(self, script: str) -> None:
+        """Run shell words in the node's own mounts, network and processes."""
+        subprocess.run([*self._entered(), "bash", "-ec", script], check=True)
+
+    def start(self, *words: str) -> None:
+        """Start a program on the node that says `ready` when it is, and ends with the node."""
+        helper = subprocess.Popen([*self._entered(), *words], stdout=subprocess.PIPE, text=True)
+        assert helper.stdout is not None
+        self._helpers.append(helper)
+        assert helper.stdout.readline() == "ready\n", words
+
+    def preload(self, *macros: str) -> None:
+        """Give every program that begins on the node a library; node_shim.c says what the macros do."""
+        library = self.folder / "node_shim.so"
+        library.unlink(missing_ok=True)
+        source = str(HERE / "node_shim.c")
+        options = [f"-D{macro}" for macro in macros]
+        argv = ["gcc", "-shared", "-fPIC", "-O1", *options, "-o", str(library), source]
+        subprocess.run(argv, check=True)
+        # A copy of /etc, because this machine's own must not get the file.
+        self.run(
+            f"""
+            rm -rf '{self.folder}/etc'
+            cp -a /etc '{self.folder}/etc'
+            echo '{library}' >'{self.folder}/etc/ld.so.preload'
+            mount --bind '{self.folder}/etc' /etc
+            """
+        )
+
+    def bad_link(self, *options: str) -> None:
+        """Put bad_link.py between the node's network device and its cable."""
+        self.start(sys.executable, str(HERE / "bad_link.py"), *options)
+
+    def hosts(self, *lines: str) -> None:
+        """Give the node another /etc/hosts."""
+        file = self.folder / "hosts"
+        file.write_text("\n".join(["127.0.0.1 localhost", *lines]) + "\n")
+        self.run(f"mount --bind '{file}' /etc/hosts")
+
+    def hung_mount(self, target: Path, answers: str) -> None:
+        """Mount a file server that does not answer (`never`), or that is gone (`gone`)."""
+        self.start(sys.executable, "-c", HUNG_MOUNT, str(target), answers)
+
+    def drain(self, reason: str) -> None:
+        """Let the scheduler give the node to no further job."""
+        self._is_touched = True
+        update = ("scontrol", "update", f"nodename={self.name}", f"reason={reason}")
+        self.cluster.do("exec", *update, "state=drain")
+
+    def limit(self, controller: str, values: dict[str, str]) -> None:
+        """Put the node's daemon, and what it starts, into a control group with limits."""
+        process = self.first_process()
+        self._is_touched = True
+        is_first_version = (CGROUPS / controller).is_dir()
+        group = CGROUPS / (controller if is_first_version else "") / f"runbook-tests-{os.getpid()}"
+        group.mkdir()
+        self._groups.append(group)
+        for name, value in values.items():
+            (group / name).write_text(value)
+        for each in self._processes_below(process):
+            (group / "cgroup.procs").write_text(str(each))
+
+    def _processes_below(self, process: int) -> list[int]:
+        found = [process]
+        for each in found:
+            with contextlib.suppress(OSError):
+                children = Path(f"/proc/{each}/task/{each}/children").read_text().split()
+                found += [int(child) for child in children]
+        return found
+
+    def heal(self) -> None:
+        """Start the node anew; its mounts, network and processes are gone with it."""
+        if not self._is_touched:
+            return
+        self.cluster.do("crash", self.name)
+        for helper in self._helpers:
+            helper.wait()
+        for group in self._groups:
+            group.rmdir()
+        self._helpers.clear()
+        self._groups.clear()
+        self.cluster.do("boot", self.name)
+        with contextlib.suppress(AssertionError):  # only a drained node can be resumed
+            self.cluster.do("exec", "scontrol", "update", f"nodename={self.name}", "state=resume")
+        self.cluster.wait_idle()
+        self._is_touched = False

@@ -1,0 +1,609 @@
+"""Defects of a cluster, each made for real on the tests' Slurm, and the check that is to name it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from broken_node import BrokenNode
+
+SITE_INTERFACE = "GLOO_SOCKET_IFNAME: eth0"
+Break = Callable[[BrokenNode, "Place"], None]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where things lie, for whoever breaks them."""
+
+    environment: str
+    """The folder of the run below which the nodes' answers are."""
+    run: str
+    packages: str
+    """The folder of the trainer's Python that torch lies in."""
+    package: str
+    """The folder of `runbook` itself."""
+    python: str
+    """The interpreter that the job's `python3` is at last."""
+    work: str
+
+
+@dataclass(frozen=True)
+class Defect:
+    """One thing that is wrong, and how a preflight that names it answers."""
+
+    name: str
+    text: str
+    checks: tuple[str, ...]
+    """Checks of which one is to be the first defect."""
+    words: tuple[str, ...] = ()
+    """What its value says, if the cause is the right one."""
+    node: str = ""
+    """The node that it names, among those it blames or in its value."""
+    breaks: Break | None = None
+    limits: str = ""
+    """Shell words before the program: limits that the queue passes on."""
+    options: tuple[str, ...] = ()
+    site: Mapping[str, str] = field(default_factory=dict)
+    """Texts of the site file, and what they become."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    is_simulated: bool = False
+    """Made by a library that answers wrongly, because no machine here can be broken so."""
+    during: tuple[str, str] = ("", "")
+    """A rung, and what happens when it begins: a command of the cluster's."""
+
+
+def on_node(script: str) -> Break:
+    """Shell words for the second node. {names} of `Place` are filled in."""
+    return lambda node, place: node.run(script.format(**vars(place)))
+
+
+def preloaded(*macros: str) -> Break:
+    """Macros for node_shim.c. {names} of `Place` are filled in."""
+    return lambda node, place: node.preload(*[macro.format(**vars(place)) for macro in macros])
+
+
+def linked(*options: str) -> Break:
+    """Options of bad_link.py."""
+    return lambda node, place: node.bad_link(*options)
+
+
+def named(*lines: str) -> Break:
+    """Lines of the second node's /etc/hosts."""
+    return lambda node, place: node.hosts(*lines)
+
+
+def limited(controller: str, first: tuple[str, str], second: tuple[str, str]) -> Break:
+    """A limit of a control group, as version 1 and version 2 write it."""
+
+    def do(node: BrokenNode, place: Place) -> None:
+        try:
+            node.limit(controller, dict([first]))
+        except OSError:
+            node.limit(controller, dict([second]))
+
+    return do
+
+
+def failing_files(errno: int, *calls: str) -> Break:
+    """Files of the run that fail on the second node with this number of errno.h."""
+    below = 'FAIL_BELOW="{environment}/preflight"'
+    return preloaded(below, f"FAIL_ERRNO={errno}", *calls)
+
+
+def blocked_data_ports(node: BrokenNode, place: Place) -> None:
+    """Let the kernel choose ports from a range that the cable drops; Slurm has its own."""
+    node.run("echo 33000 40000 > /proc/sys/net/ipv4/ip_local_port_range")
+    node.bad_link("--first-port=33000", "--last-port=40000")
+
+
+OTHER_TORCH = """
+sed 's/^Version: .*/Version: 2.12.0/' {packages}/torch-*.dist-info/METADATA > {work}/METADATA
+mount --bind {work}/METADATA {packages}/torch-*.dist-info/METADATA
+"""
+TAKEN_PORTS = """
+import socket, time
+held = []
+for port in range(49152, 49852):
+    server = socket.socket()
+    server.bind(("", port))
+    server.listen()
+    held.append(server)
+print("ready", flush=True)
+time.sleep(1e6)
+"""
+EXTRA_INTERFACE = """
+ip link add ext0 type veth peer name ext1
+ip addr add 192.168.66.2/24 dev ext0
+ip link set ext0 {state}
+ip link set ext1 {state}
+"""
+
+
+def taken_ports(node: BrokenNode, place: Place) -> None:
+    """Let a program that somebody left behind hold the ports."""
+    node.start(place.python, "-c", TAKEN_PORTS)
+
+
+def extra_interface(state: str) -> Break:
+    """Give the second node a network device that leads nowhere, up or down."""
+    return lambda node, place: node.run(EXTRA_INTERFACE.format(state=state))
+
+
+NODE_DEFECTS = (
+    Defect(
+        "shm",
+        "/dev/shm of 16 MB",
+        ("shared memory",),
+        ("16.0 MiB",),
+        "node2",
+        on_node("mount -t tmpfs -o size=16m tmpfs /dev/shm"),
+    ),
+    Defect(
+        "shm-full",
+        "/dev/shm full of another job's files",
+        ("shared memory",),
+        ("free of",),
+        "node2",
+        on_node("mount -t tmpfs -o size=100m tmpfs /dev/shm; head -c 95M /dev/zero >/dev/shm/left"),
+    ),
+    Defect(
+        "memlock",
+        "64 KiB of locked memory",
+        ("locked memory",),
+        ("64.0 KiB",),
+        limits="ulimit -l 64;",
+    ),
+    Defect(
+        "nofile",
+        "300 open files on one node",
+        ("open files",),
+        ("300",),
+        "node2",
+        preloaded("NOFILE=300"),
+        is_simulated=True,
+    ),
+    Defect("nproc", "200 processes for a user", ("processes",), ("200",), limits="ulimit -u 200;"),
+    Defect(
+        "pids",
+        "control group with 400 processes (TasksMax)",
+        ("processes",),
+        ("400",),
+        "node2",
+        limited("pids", ("pids.max", "400"), ("pids.max", "400")),
+    ),
+    Defect(
+        "memory",
+        "memory cgroup of 300 MiB",
+        ("host memory",),
+        ("300 MiB",),
+        "node2",
+        limited("memory", ("memory.limit_in_bytes", "300M"), ("memory.max", "300M")),
+    ),
+    Defect(
+        "quota",
+        "cgroup with half a core",
+        ("cores of a node",),
+        ("0.5 cores",),
+        "node2",
+        limited("cpu", ("cpu.cfs_quota_us", "50000"), ("cpu.max", "50000 100000")),
+    ),
+    Defect(
+        "cores",
+        "site claims more cores than there are",
+        ("cores of a node", "nodes of the queue"),
+        ("64",),
+        site={"cores_per_node: 1": "cores_per_node: 64"},
+    ),
+    Defect(
+        "slow-core",
+        "cores that need three times as long",
+        ("slow core",),
+        ("times as long",),
+        "node2",
+        preloaded("CPU_CLOCK=3"),
+        is_simulated=True,
+    ),
+    Defect(
+        "torch-version",
+        "another version of torch",
+        ("versions",),
+        ("torch 2",),
+        "node2",
+        on_node(OTHER_TORCH),
+    ),
+    Defect(
+        "python-version",
+        "another Python",
+        ("versions",),
+        ("python 3",),
+        "node2",
+        on_node("mount --bind /usr/bin/python3 {python}"),
+    ),
+    Defect(
+        "clock",
+        "clock 90 s ahead",
+        ("clock of a node",),
+        ("ahead",),
+        "node2",
+        preloaded("CLOCK_AHEAD=90"),
+        is_simulated=True,
+    ),
+    Defect(
+        "tmp-full",
+        "temporary folder full",
+        ("temporary folder",),
+        (),
+        "node2",
+        on_node(
+            "mkdir -p /var/tmp/runbook-tests; mount -t tmpfs -o size=1m tmpfs /var/tmp/runbook-tests"
+        ),
+        variables={"TMPDIR": "/var/tmp/runbook-tests"},
+    ),
+    Defect(
+        "tmp-missing",
+        "TMPDIR names a folder that one node lacks",
+        ("temporary folder",),
+        ("TMPDIR=",),
+        "node2",
+        on_node("mkdir -p {work}/scratch; mount -t tmpfs tmpfs {work}"),
+        variables={"TMPDIR": "{work}/scratch"},
+    ),
+    Defect(
+        "noexec",
+        "folder of compiled kernels mounted noexec",
+        ("caches of kernels",),
+        ("noexec",),
+        "node2",
+        on_node(
+            "mkdir -p /tmp/runbook-cache-0; mount -t tmpfs -o noexec tmpfs /tmp/runbook-cache-0"
+        ),
+    ),
+    Defect(
+        "no-torch",
+        "torch half installed",
+        ("import of torch",),
+        (),
+        "node2",
+        on_node("mount -t tmpfs tmpfs {packages}/torch"),
+    ),
+    Defect(
+        "sigill",
+        "torch built for a newer processor",
+        ("import of torch",),
+        ("SIGILL",),
+        "node2",
+        preloaded('PROGRAM="--only-torch"', "END_BY=4", "END_AFTER=0"),
+        is_simulated=True,
+    ),
+    Defect(
+        "no-package",
+        "runbook's own package not visible on one node",
+        ("answers (hosts)",),
+        ("No module named",),
+        "node2",
+        on_node("mount -t tmpfs tmpfs {package}"),
+    ),
+    Defect(
+        "no-python",
+        "site names a Python that is not there",
+        ("answers (hosts)", "job (hosts)"),
+        ("/opt/none/python3",),
+        site={"launcher: torchrun": "launcher: torchrun\npython: /opt/none/python3"},
+    ),
+)
+FILE_DEFECTS = (
+    Defect(
+        "read-only",
+        "run folder read-only",
+        ("shared folder",),
+        ("Read-only file system",),
+        "node2",
+        on_node("mount --bind {run} {run}; mount -o remount,ro,bind {run}"),
+    ),
+    Defect(
+        "other-folder",
+        "another folder under the run's name",
+        ("answers (hosts)", "shared folder"),
+        (),
+        "node2",
+        on_node("mount -t tmpfs tmpfs {run}"),
+    ),
+    Defect(
+        "half-mounted",
+        "part of the run's folder not mounted",
+        ("shared folder",),
+        ("No such file",),
+        "node2",
+        on_node("mount -t tmpfs tmpfs {environment}"),
+    ),
+    Defect(
+        "hung-server",
+        "file server that does not answer",
+        ("shared folder",),
+        ("hangs",),
+        "node2",
+        lambda node, place: node.hung_mount(place.environment, "never"),
+    ),
+    Defect(
+        "dead-mount",
+        "file server that is gone",
+        ("shared folder",),
+        ("Transport endpoint",),
+        "node2",
+        lambda node, place: node.hung_mount(place.environment, "gone"),
+    ),
+    Defect(
+        "stale",
+        "stale file handle",
+        ("shared folder",),
+        ("Stale file handle",),
+        "node2",
+        failing_files(116, "OPEN_FAILS"),
+        is_simulated=True,
+    ),
+    Defect(
+        "disk-quota",
+        "quota used up",
+        ("shared folder",),
+        ("quota exceeded",),
+        "node2",
+        failing_files(122, "WRITE_FAILS"),
+        is_simulated=True,
+    ),
+    Defect(
+        "disk-full",
+        "no space left",
+        ("shared folder",),
+        ("No space left",),
+        "node2",
+        failing_files(28, "WRITE_FAILS"),
+        is_simulated=True,
+    ),
+    Defect(
+        "input-output",
+        "input/output error of the disk",
+        ("shared folder",),
+        ("Input/output error",),
+        "node2",
+        failing_files(5, "WRITE_FAILS"),
+        is_simulated=True,
+    ),
+    Defect(
+        "no-locks",
+        "file system without locks",
+        ("shared folder",),
+        ("lock: ",),
+        "node2",
+        failing_files(37, "LOCK_FAILS"),
+        is_simulated=True,
+    ),
+)
+NETWORK_DEFECTS = (
+    Defect(
+        "unknown-name",
+        "the other node's name unknown",
+        ("names of the nodes",),
+        ("node1",),
+        "node2",
+        named("10.66.0.254 head", "10.66.0.2 node2"),
+    ),
+    Defect(
+        "loopback-name",
+        "the other node's name means this one",
+        ("names of the nodes",),
+        ("127.0.1.1",),
+        "node2",
+        named("10.66.0.254 head", "127.0.1.1 node1", "10.66.0.2 node2"),
+    ),
+    Defect(
+        "wrong-name",
+        "the other node's name means a third one",
+        ("addresses of the nodes",),
+        ("10.66.0.254",),
+        "node2",
+        named("10.66.0.254 head node1", "10.66.0.2 node2"),
+    ),
+    Defect(
+        "localhost",
+        "node calls itself localhost",
+        ("host names",),
+        ("localhost",),
+        "node2",
+        on_node("hostname localhost"),
+    ),
+    Defect(
+        "no-interface",
+        "site names an interface that is not there",
+        ("network interface",),
+        ("eth7",),
+        site={SITE_INTERFACE: "GLOO_SOCKET_IFNAME: eth7"},
+    ),
+    Defect(
+        "interface-down",
+        "named interface is down",
+        ("network interface",),
+        ("is down",),
+        "node2",
+        extra_interface("down"),
+        site={SITE_INTERFACE: "GLOO_SOCKET_IFNAME: e"},
+    ),
+    Defect(
+        "wrong-interface",
+        "named interface leads nowhere",
+        ("links between nodes",),
+        ("192.168.66.2", "interface"),
+        "node2",
+        extra_interface("up"),
+        site={SITE_INTERFACE: "GLOO_SOCKET_IFNAME: ext,eth"},
+    ),
+    Defect(
+        "loss",
+        "link that loses 5 % of packets",
+        ("lost packets",),
+        ("%",),
+        "node2",
+        linked("--loss=0.05"),
+    ),
+    Defect("latency", "80 ms each way", ("latency",), (), "node2", linked("--delay=0.08")),
+    Defect(
+        "slow-link",
+        "link of 10 Mbit/s",
+        ("bandwidth between nodes",),
+        (),
+        "node2",
+        linked("--rate=1250000"),
+    ),
+    Defect(
+        "mtu",
+        "path that drops packets above 1,400 bytes",
+        ("links between nodes",),
+        ("MTU",),
+        "node2",
+        linked("--largest=1400"),
+    ),
+    Defect(
+        "flapping",
+        "link that is dead every other 3 s",
+        ("lost packets", "links between nodes", "latency", "bandwidth between nodes"),
+        (),
+        "node2",
+        linked("--flap=3"),
+    ),
+    Defect(
+        "data-ports",
+        "firewall: ports that the kernel chooses",
+        ("links between nodes",),
+        ("firewall",),
+        "node2",
+        blocked_data_ports,
+    ),
+    Defect(
+        "meeting-port",
+        "firewall: the port where ranks meet",
+        ("links between nodes",),
+        ("the port where the ranks meet",),
+        "node2",
+        linked("--first-port=49152", "--last-port=60000"),
+    ),
+    Defect(
+        "taken-port",
+        "port held by a left-over program",
+        ("port",),
+        ("in use",),
+        "node2",
+        taken_ports,
+    ),
+    Defect(
+        "few-ports",
+        "kernel has three ports to choose from",
+        ("port", "links between nodes", "rendezvous", "port range"),
+        (),
+        "node2",
+        on_node("echo 50000 50002 > /proc/sys/net/ipv4/ip_local_port_range"),
+    ),
+    Defect(
+        "claimed-network",
+        "site claims 12.5 GB/s",
+        ("bandwidth between nodes",),
+        (),
+        site={"cores_per_node: 1": "cores_per_node: 1\n  network: 12.5"},
+    ),
+)
+RANK_DEFECTS = (
+    Defect(
+        "second-group",
+        "process group that hangs after others passed",
+        ("process groups",),
+        ("GROUP", "node2"),
+        "node2",
+        preloaded('PROGRAM="training.probe --out"', "CONNECTIONS=5"),
+        is_simulated=True,
+    ),
+    Defect(
+        "killed-rank",
+        "rank killed while it starts",
+        ("ranks",),
+        ("killed by signal 9",),
+        "node2",
+        preloaded('PROGRAM="training.probe --out"', "END_BY=9", "END_AFTER=1500"),
+    ),
+    Defect(
+        "absent-rank",
+        "rank that never starts",
+        ("ranks",),
+        ("rank 1",),
+        "node2",
+        preloaded('PROGRAM="training.probe --out"', "NEVER_BEGINS"),
+    ),
+    Defect(
+        "gpus",
+        "site claims GPUs",
+        ("GPUs of a node",),
+        ("node1: 0",),
+        site={"device: cpu": "device: a100"},
+    ),
+)
+QUEUE_DEFECTS = (
+    Defect(
+        "time-limit",
+        "partition with a shorter time limit",
+        ("limits of jobs.training",),
+        options=("--set", "jobs.training.partition=short", "--set", "jobs.training.nodes=1"),
+    ),
+    Defect(
+        "too-many-nodes",
+        "more nodes than the partition has",
+        ("limits of jobs.training", "queue of jobs.training"),
+        options=("--set", "jobs.training.nodes=8"),
+    ),
+    Defect(
+        "account",
+        "account that the partition does not admit",
+        ("limits of jobs.training", "queue of jobs.training"),
+        options=("--set", "jobs.training.partition=paid"),
+    ),
+    Defect(
+        "inactive",
+        "partition that is shut",
+        ("queue of jobs.environment",),
+        options=("--set", "jobs.environment.partition=shut"),
+    ),
+    Defect(
+        "no-partition",
+        "partition that does not exist",
+        ("queue of jobs.environment",),
+        options=("--set", "jobs.environment.partition=gone"),
+    ),
+    Defect(
+        "drained",
+        "node drained by its operators",
+        ("nodes of the queue",),
+        ("node2 drained: broken fan",),
+        "node2",
+        lambda node, place: node.drain("broken fan"),
+        options=("--wait", "0.15"),
+    ),
+    Defect(
+        "lost-node",
+        "node loses power under the job",
+        ("job (torch)",),
+        ("NODE_FAIL",),
+        "node2",
+        during=("torch", "crash node2"),
+    ),
+    Defect(
+        "cancelled",
+        "somebody cancels the job",
+        ("job (torch)",),
+        ("CANCELLED",),
+        during=("torch", "exec scancel --partition=main --state=RUNNING"),
+    ),
+    Defect(
+        "no-controller",
+        "scheduler's controller does not answer",
+        ("scheduler",),
+        (),
+        breaks=lambda node, place: node.cluster.do("ctld-stop"),
+    ),
+)
+DEFECTS = (*NODE_DEFECTS, *FILE_DEFECTS, *NETWORK_DEFECTS, *RANK_DEFECTS, *QUEUE_DEFECTS)

@@ -1,0 +1,53 @@
+"""Defects made for real on the tests' Slurm: preflight names each with its cause; `benchmarks.preflight_defects` makes all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from broken_node import BrokenNode
+from defects import DEFECTS, Defect
+from two_nodes import Cluster, Project
+
+from benchmarks.preflight_defects import place_of, try_defect
+
+pytestmark = pytest.mark.slurm
+QUICK = (
+    ("pids", "noexec"),
+    ("nofile", "quota"),
+    ("localhost", "hung-server"),
+    ("disk-quota", "wrong-name"),
+    ("loss", "tmp-missing"),
+    ("dead-mount", "drained"),
+)
+"""Pairs that take a few seconds each; their rungs come before the ranks start."""
+
+
+@pytest.fixture(scope="module")
+def broken_node(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> BrokenNode:
+    """The second node of the cluster."""
+    return BrokenNode(cluster, tmp_path_factory.mktemp("defects"))
+
+
+@pytest.mark.rotate(6)
+@pytest.mark.parametrize("names", QUICK, ids="-".join)
+def test_a_defect_is_named_with_its_cause_and_node(
+    names: tuple[str, ...], project: Project, broken_node: BrokenNode
+) -> None:
+    place = place_of(project, broken_node.folder)
+    for name in names:
+        outcome = try_defect(project, broken_node, defect_of(name), place)
+        assert outcome.is_right, outcome
+
+
+def test_each_defect_has_a_name_of_its_own_and_a_check() -> None:
+    names = [defect.name for defect in DEFECTS]
+    assert len(set(names)) == len(names) > 50
+    assert all(defect.checks for defect in DEFECTS)
+    assert {name for pair in QUICK for name in pair} <= set(names)
+    assert Path(__file__).with_name("node_shim.c").exists()
+
+
+def defect_of(name: str) -> Defect:
+    """Return a row of the table."""
+    return next(defect for defect in DEFECTS if defect.name == name)
