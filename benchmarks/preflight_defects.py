@@ -28,7 +28,6 @@ from defects import DEFECTS, Defect, Place  # noqa: E402
 from two_nodes import BIN, Cluster, Project, what_is_missing  # noqa: E402
 
 SOUND = Defect("sound", "nothing", ())
-LONGEST_SECONDS = 600
 SHOWN_LETTERS = 160
 
 
@@ -78,25 +77,24 @@ def preflight(project: Project, defect: Defect, place: Place) -> dict[str, objec
     site.write_text(broken_site)
     argv = f"{defect.limits} exec '{BIN}/runbook' preflight queued --json --runs '{project.runs}' \"$@\""
     variables = {name: text.format(**vars(place)) for name, text in defect.variables.items()}
-    process = subprocess.Popen(
-        ["bash", "-c", argv, "preflight", "--wait", "1", *defect.options],
-        cwd=project.root,
-        env={**project.cluster.environment, **variables},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
+    errors = []
+    rung, command = defect.during
     try:
-        errors = []
-        rung, command = defect.during
-        for line in process.stderr:
-            errors.append(line)
-            if rung and line.strip() == f"preflight: rung {rung}":
-                project.cluster.do(*command.split())
-        output = process.stdout.read()
-        process.wait(LONGEST_SECONDS)
+        with subprocess.Popen(
+            ["bash", "-c", argv, "preflight", "--wait", "1", *defect.options],
+            cwd=project.root,
+            env={**project.cluster.environment, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            for line in process.stderr:
+                errors.append(line)
+                if rung and line.strip() == f"preflight: rung {rung}":
+                    project.cluster.do(*command.split())
+            output = process.stdout.read()
     finally:
         site.write_text(sound_site)
     if not output:

@@ -265,15 +265,18 @@ class Slurm(Queue):
         return [dict(zip(columns, line.split("|"), strict=True)) for line in text.splitlines()]
 
     def unusable_nodes(self, partition: str) -> list[UnusableNodes]:
-        """Return the nodes of a partition that take no job, with the reason that their operators or Slurm gave.
-
-        An empty partition means the default one.
-        """
-        selected = (f"--partition={partition}",) if partition else ()
+        """Return the nodes of a partition that take no job, with the reason that their operators or Slurm gave."""
+        selected = f"--partition={partition}"
         text = self.answer(
-            "sinfo", "--noheader", "--list-reasons", *selected, "--format=%D|%N|%T|%E"
+            "sinfo", "--noheader", "--list-reasons", selected, "--format=%D|%N|%T|%E"
         )
         return parse_unusable_nodes(text)
+
+    def most_cores(self, partition: str) -> int:
+        """Return the cores of a partition's largest node; 0 where Slurm does not say."""
+        text = self.answer("sinfo", "--noheader", f"--partition={partition}", "--format=%c")
+        counts = [whole_number(word.rstrip("+")) for word in text.split()]
+        return max(counts, default=0)
 
 
 def parse_unusable_nodes(text: str) -> list[UnusableNodes]:

@@ -32,6 +32,8 @@ VNET_BYTES = 10
 IPV4 = b"\x08\x00"
 TCP = 6
 QUEUE_FRAMES = 1000
+SLURM_PORTS = {16817, 17000, *range(60001, 63001)}
+"""Of cluster.sh: slurmctld, slurmd, and what srun listens at."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +54,18 @@ class Frame:
         return ethernet[12:14] == IPV4 and ethernet[23] == TCP
 
     @property
-    def port(self) -> int:
-        """TCP's destination port. Ask only where is_tcp."""
+    def ports(self) -> tuple[int, int]:
+        """TCP's source and destination port. Ask only where is_tcp."""
         ethernet = self.content[VNET_BYTES:]
-        header_bytes = 4 * (ethernet[14] & 0xF)
-        start = 14 + header_bytes + 2
-        return int.from_bytes(ethernet[start : start + 2], "big")
+        start = 14 + 4 * (ethernet[14] & 0xF)
+        source = int.from_bytes(ethernet[start : start + 2], "big")
+        target = int.from_bytes(ethernet[start + 2 : start + 4], "big")
+        return source, target
+
+    @property
+    def is_slurm(self) -> bool:
+        """Whether it belongs to Slurm, whose network is often another one than the trainer's."""
+        return self.is_tcp and any(port in SLURM_PORTS for port in self.ports)
 
 
 @dataclass(frozen=True)
@@ -81,11 +89,13 @@ class Cable:
         """Whether the frame never arrives."""
         if self.loss and random.random() < self.loss:
             return True
+        if frame.is_slurm:
+            return False
         if self.largest and frame.num_bytes > self.largest:
             return True
         if self.flap and int(time.monotonic() / self.flap) % 2:
             return True
-        return frame.is_tcp and self.first_port <= frame.port <= self.last_port
+        return frame.is_tcp and self.first_port <= frame.ports[1] <= self.last_port
 
 
 def open_tap(name: str) -> int:

@@ -124,7 +124,8 @@ class BrokenNode:
             return
         self.cluster.do("crash", self.name)
         for helper in self._helpers:
-            helper.wait()
+            with helper:  # it ended with the node
+                helper.wait()
         for group in self._groups:
             group.rmdir()
         self._helpers.clear()

@@ -240,15 +240,6 @@ NODE_DEFECTS = (
         variables={"TMPDIR": "/var/tmp/runbook-tests"},
     ),
     Defect(
-        "tmp-missing",
-        "TMPDIR names a folder that one node lacks",
-        ("temporary folder",),
-        ("TMPDIR=",),
-        "node2",
-        on_node("mkdir -p {work}/scratch; mount -t tmpfs tmpfs {work}"),
-        variables={"TMPDIR": "{work}/scratch"},
-    ),
-    Defect(
         "noexec",
         "folder of compiled kernels mounted noexec",
         ("caches of kernels",),
@@ -425,7 +416,7 @@ NETWORK_DEFECTS = (
         ("is down",),
         "node2",
         extra_interface("down"),
-        site={SITE_INTERFACE: "GLOO_SOCKET_IFNAME: e"},
+        site={SITE_INTERFACE: "GLOO_SOCKET_IFNAME: ext0"},
     ),
     Defect(
         "wrong-interface",

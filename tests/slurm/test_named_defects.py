@@ -1,4 +1,4 @@
-"""Defects made for real on the tests' Slurm: preflight names each with its cause; `benchmarks.preflight_defects` makes all."""
+"""Defects made for real on the tests' Slurm, which preflight names; `benchmarks.preflight_defects` makes all of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUICK = (
     ("nofile", "quota"),
     ("localhost", "hung-server"),
     ("disk-quota", "wrong-name"),
-    ("loss", "tmp-missing"),
+    ("loss", "shm-full"),
     ("dead-mount", "drained"),
 )
 """Pairs that take a few seconds each; their rungs come before the ranks start."""

@@ -16,6 +16,8 @@ ANSWERED = "answers"
 Fault = Callable[[NodeFacts, Expectations], str]
 """What is wrong with a node's facts, in words; empty where nothing is."""
 UNLIMITED = "unlimited"
+INNER_ADDRESSES = ("127.", "::1", "fe80:")
+"""Beginnings of addresses that mean the same on every node."""
 GRANTED_SLACK_SECONDS = 90
 """A job that begins has used some seconds of its time before it looks."""
 
@@ -550,9 +552,14 @@ def foreign_addresses_check(answers: JobAnswers) -> PlacedCheck:
         for name, addresses in facts["addresses"].items():
             has_address = own_addresses.get(name)
             if has_address is not None and not has_address & set(addresses):
+                known = [
+                    address
+                    for address in sorted(has_address)
+                    if not address.startswith(INNER_ADDRESSES)
+                ]
                 faults[node] = (
                     f"{name} is {', '.join(addresses)}, which {name} does not have "
-                    f"(it has {', '.join(sorted(has_address))})"
+                    f"(it has {', '.join(known)})"
                 )
     if faults:
         return rule.broken(_by_node(faults), list(faults))
