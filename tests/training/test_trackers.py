@@ -3,9 +3,11 @@
 The libraries are stand-ins of a few lines. The real ones were run by hand: docs/trackers.md.
 """
 
+import fcntl
 import json
 import os
 import time
+from threading import Event
 
 import pytest
 
@@ -67,9 +69,9 @@ class Recorder:
 
 def follow(folder, service):
     """One job: what is in the files now is sent."""
-    follower = Follower(schema.parse(specs.spec(), folder), "wandb", service)
-    follower._ended.set()
-    return follower.run()
+    ended = Event()
+    ended.set()
+    return Follower(schema.parse(specs.spec(), folder), "wandb", service, ended).run()
 
 
 def write_steps(folder, *iterations):
@@ -111,15 +113,15 @@ def test_a_tracker_that_fails_once_gets_the_same_lines_again(folder, monkeypatch
     monkeypatch.setattr("runbook.training.trackers.follower.LOOK_SECONDS", 0.0)
     write_steps(folder, 1, 2)
     service = Recorder(failures=2)
-    follower = Follower(schema.parse(specs.spec(), folder), "wandb", service)
+    ended = Event()
     keep = service.log
 
     def log(points):
         keep(points)
-        follower._ended.set()
+        ended.set()
 
     service.log = log
-    assert follower.run() == 0
+    assert Follower(schema.parse(specs.spec(), folder), "wandb", service, ended).run() == 0
     assert [point.iteration for point in service.points] == [1, 2]
 
 
@@ -146,6 +148,12 @@ def test_a_run_file_names_trackers_and_neither_addresses_nor_unknown_ones():
     for words in ("neptune", "mlflow:https://ada:secret@example.org"):
         with pytest.raises(ParamsError, match="is no tracker that the trainer feeds"):
             load("local", set_words=[f"training.trackers={words}"])
+
+
+def wait_until_sent(run, name):
+    """Wait for a follower that still has its lock: on a busy machine it ends after the training."""
+    with (run / "trackers" / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 def add_package(folder, name, text):
@@ -190,11 +198,15 @@ def test_a_training_feeds_one_tracker_and_goes_on_without_a_missing_one(zygote, 
     log = {"trackers": ["wandb", "mlflow"]}
     job = zygote.train(run, specs.spec(iterations=8, log=log), extra=extra)
     assert job.code == 0, job.err
+    wait_until_sent(run, "wandb")
     begun, *steps, finished = [json.loads(line) for line in (run / "kept").read_text().splitlines()]
     assert begun["init"]["mode"] == "offline" and begun["init"]["project"] == "gpt3-runbook"
     sent = [step["loss"] for step in steps if "loss" in step]
     lines = (run / "metrics.jsonl").read_text().splitlines()
     assert sent == [json.loads(line)["loss"] for line in lines] and len(sent) == 8
     assert finished == {"finished": begun["init"]["id"]}
-    assert "training.trackers: mlflow ended with exit code 1." in job.out
-    assert "pip install 'gpt3-runbook[mlflow]'" in (run / "trackers" / "mlflow.log").read_text()
+    # On a busy machine it ends after the training.
+    endings = ("mlflow ended with exit code 1.", "mlflow is still sending its last numbers.")
+    assert any(f"training.trackers: {ending}" in job.out for ending in endings), job.out
+    while "pip install 'gpt3-runbook[mlflow]'" not in (run / "trackers/mlflow.log").read_text():
+        time.sleep(0.1)

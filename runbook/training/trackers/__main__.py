@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 
 from runbook.plan_file.schema import read_plan
-from runbook.training.trackers.follower import Follower
+from runbook.training.trackers.follower import Follower, end_with
 from runbook.training.trackers.services import SERVICES
 
 LOG = logging.getLogger("runbook.training.trackers")
 
-NICENESS = 10
+NICENESS = 5
 """The ranks of a training come first on every core."""
 
 
@@ -35,15 +35,14 @@ def main() -> int:
     os.nice(NICENESS)
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
     spec = read_plan(arguments.plan, arguments.phase)
+    ended = end_with(sys.stdin.fileno())
     try:
         service = SERVICES[arguments.name](spec)
     except ImportError as error:
         package = f"gpt3-runbook[{arguments.name}]"
         LOG.error("%s. Install it where the trainer runs: pip install '%s'", error, package)
         return 1
-    follower = Follower(spec, arguments.name, service)
-    follower.end_with(sys.stdin.buffer)
-    return follower.run()
+    return Follower(spec, arguments.name, service, ended).run()
 
 
 if __name__ == "__main__":

@@ -5,12 +5,12 @@ import hashlib
 import json
 import logging
 import math
+import os
 import signal
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Event, Thread
-from typing import BinaryIO
 
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.trackers.services import FOLDER, Service, TrackedPoint
@@ -21,7 +21,7 @@ LOOK_SECONDS = 1.0
 """Between two looks at the files."""
 LONGEST_WAIT_SECONDS = 60.0
 """Between two attempts, where a tracker fails."""
-END_SECONDS = 60
+END_SECONDS = 120
 """For the last numbers, once the trainer has closed standard input or is gone."""
 NO_NUMBERS = frozenset({"iteration", "time"})
 READ_BYTES = 2**20
@@ -40,29 +40,33 @@ class SentSoFar:
     """Bytes that were sent, by file."""
 
 
+def end_with(descriptor: int) -> Event:
+    """Return what is set when this pipe ends, which the trainer holds open.
+
+    Where the tracker hangs, the process ends `END_SECONDS` later.
+    """
+    ended = Event()
+
+    def wait() -> None:
+        while os.read(descriptor, 1):  # not a stream: Python would wait for its lock at exit
+            pass
+        ended.set()
+        signal.alarm(END_SECONDS)  # ends this process even where a library holds Python's lock
+
+    Thread(target=wait, daemon=True).start()
+    return ended
+
+
 class Follower:
     """Sends one training to one tracker."""
 
-    def __init__(self, spec: PhasePlan, name: str, service: Service) -> None:
+    def __init__(self, spec: PhasePlan, name: str, service: Service, ended: Event) -> None:
         self._service = service
         self._files = (spec.path(spec.log.metrics), spec.path(spec.log.validation))
         self._place = spec.path(FOLDER) / f"{name}.json"
-        self._ended = Event()
+        self._ended = ended
         self._open = False
         self.progress = SentSoFar()
-
-    def end_with(self, stream: BinaryIO) -> None:
-        """End when this stream ends, which the trainer holds open.
-
-        Where the tracker hangs, the process ends `END_SECONDS` later.
-        """
-
-        def wait() -> None:
-            stream.read()
-            self._ended.set()
-            signal.alarm(END_SECONDS)  # ends this process even where a library holds Python's lock
-
-        Thread(target=wait, daemon=True).start()
 
     def run(self) -> int:
         """Follow until the end; the exit code."""
@@ -78,8 +82,7 @@ class Follower:
             try:
                 is_more = self._send()
                 if last and not is_more:
-                    if self._open:
-                        self._service.close()
+                    self._service.close()
                     return 0
                 wait = LOOK_SECONDS
             except Exception:  # a library may raise anything; its lines do not count as sent
@@ -93,16 +96,16 @@ class Follower:
 
     def _send(self) -> bool:
         """Send what is new. Return whether there may be more."""
+        if not self._open:
+            self.progress.run = self._service.open(self.progress.run)
+            self._open = True
+            self._keep()
         is_more = False
         for path in self._files:
             start = self.progress.read.get(path.name, 0)
             lines = read_lines(path, start)
             if not lines:
                 continue
-            if not self._open:
-                self.progress.run = self._service.open(self.progress.run)
-                self.progress.first_line = first_line_of(self._files[0])
-                self._open = True
             self._service.log([point for line in lines if (point := point_of(line, path.stem))])
             self.progress.read[path.name] = start + sum(map(len, lines))
             self._keep()
@@ -110,6 +113,7 @@ class Follower:
         return is_more
 
     def _keep(self) -> None:
+        self.progress.first_line = first_line_of(self._files[0])
         part = self._place.with_name(self._place.name + ".part")
         part.write_text(json.dumps(asdict(self.progress)), encoding="utf-8")
         part.replace(self._place)
