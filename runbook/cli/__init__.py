@@ -110,6 +110,11 @@ COMMANDS = {
         "runbook.cli.report:logs",
         "Show the log of a run's job, or read any training log into records.",
     ),
+    "replay": CommandRow(
+        Group.TOOLS,
+        "runbook.tools.replay.command:replay",
+        "Train one step of a run again and say what differs: data, program, machine.",
+    ),
     "explain": CommandRow(
         Group.TOOLS,
         "runbook.cli.report:explain",

@@ -121,9 +121,9 @@ def nodes(
 ) -> None:
     """Show the nodes of RUN's site that were found bad, with the evidence; the next job leaves them out.
 
-    A failed preflight, a job's failure that another node would not have, and a slow rank add a
-    node; each entry expires. With Slurm jobs get --exclude. PBS cannot leave out a node: it is told
-    before the job is submitted.
+    A failed preflight, a job's failure that another node would not have, a slow rank, and one that
+    computed something wrong (training.replay_interval) add a node; each entry expires. With Slurm
+    jobs get --exclude. PBS cannot leave out a node: it is told before the job is submitted.
     """
     from runbook import params
     from runbook.display import Table

@@ -9,6 +9,7 @@ from runbook.plan_file import deepspeed
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.rules.batch import ramp_rules
 from runbook.plan_file.rules.layout import chunk_rules, engine_rules, shape_rules, sharing_rules
+from runbook.plan_file.rules.replay import replay_problems
 from runbook.plan_file.rules.tuning import tuning_problems
 from runbook.plan_file.schema import PhasePlan
 
@@ -62,6 +63,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
             "checkpoint.keep_every",
             "limits.exit_duration_seconds",
             "limits.exit_interval",
+            "limits.replay_interval",
             "sampling.tokens",
             "log.peak_tflops",
             "log.measured_tflops",
@@ -197,9 +199,16 @@ def _not_here(phase: PhasePlan, fp16: bool) -> Iterator[str]:
     parallel = phase.parallel
     layers = phase.model.layers
     on_deepspeed = phase.engine == "deepspeed"
-    for problem in tuning_problems(
-        phase.tuning, parallel, layers, phase.recompute, deepspeed=on_deepspeed
-    ):
+    problems = chain(
+        tuning_problems(phase.tuning, parallel, layers, phase.recompute, deepspeed=on_deepspeed),
+        replay_problems(
+            phase.limits.replay_interval,
+            phase.tuning,
+            phase.precision.fp8,
+            deepspeed=on_deepspeed,
+        ),
+    )
+    for problem in problems:
         text = problem.render()
         yield f"{text.value}: {text.rule}: {text.remedy}"
     if phase.precision.fp8 != "none" and (phase.precision.format != "bf16" or on_deepspeed):

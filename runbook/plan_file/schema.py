@@ -13,6 +13,7 @@ from runbook.plan_file.json_records import NOT_IN_JSON, OMIT_DEFAULT, OPTIONAL, 
 FLOPS_CONVENTION = "megatron-full"
 """The convention that trainer and plan report TFLOP/s in; see `Shape.flops_per_sequence`."""
 RANK_TIMES = "rank_times.jsonl"
+REPLAY = "replay.jsonl"
 RANKS_PER_STEP = 128
 """Ranks up to which the times of every step are kept; of 1,024 ranks it is every 8th step."""
 
@@ -428,6 +429,11 @@ class Log:
         """What each rank takes for its steps, next to the metrics."""
         return str(PurePosixPath(self.metrics).with_name(RANK_TIMES))
 
+    @property
+    def replay(self) -> str:
+        """Fingerprints of the micro-batches that were computed again, next to the metrics."""
+        return str(PurePosixPath(self.metrics).with_name(REPLAY))
+
 
 def exchange_interval(world_size: int) -> int:
     """Return after how many steps the ranks exchange their times.
@@ -454,6 +460,8 @@ class Limits:
     """This many such steps in a row, or rollbacks in a segment, end the training all the same."""
     spike_policy: SpikePolicy = field(default="note", metadata=OMIT_DEFAULT)
     """What follows a finite loss that jumps out of its curve."""
+    replay_interval: int = field(default=0, metadata=OMIT_DEFAULT)
+    """Steps between two of which the first micro-batch is computed again and compared; 0: never."""
 
 
 @dataclass(frozen=True)

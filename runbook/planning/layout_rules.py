@@ -13,6 +13,7 @@ from runbook.plan_file.rules.layout import (
     shape_rules,
     sharing_rules,
 )
+from runbook.plan_file.rules.replay import replay_problems
 from runbook.plan_file.rules.tuning import tuning_problems
 from runbook.planning.cost.step_inputs import memory_of
 from runbook.planning.layout import Choice
@@ -41,6 +42,7 @@ def check_layout(choice: Choice) -> list[Check]:
     if not choice.smoke:
         checks += [check_of(result) for result in _precision(choice)]
         checks += [check_of(problem) for problem in _tuning(choice)]
+        checks += [check_of(problem) for problem in _replay(choice)]
     if world.verdict != "fail":
         checks += _batch(choice)
         checks += choice.checks_of(
@@ -55,6 +57,16 @@ def _tuning(choice: Choice) -> Iterator[RuleResult]:
         choice.parallel,
         choice.shape.layers,
         choice.training.recompute,
+        deepspeed=choice.program == "deepspeed",
+    )
+
+
+def _replay(choice: Choice) -> Iterator[RuleResult]:
+    training = choice.training
+    return replay_problems(
+        training.replay_interval if choice.own_trainer else 0,
+        choice.tuning,
+        training.fp8,
         deepspeed=choice.program == "deepspeed",
     )
 

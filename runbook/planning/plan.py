@@ -319,6 +319,7 @@ def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> PhasePlan:
             nan_policy=training.nan_policy,
             nan_limit=training.nan_limit,
             spike_policy=training.spike_policy,
+            replay_interval=training.replay_interval,
         ),
         sampling=schema.Sampling(
             prompt="" if choice.smoke else training.sample_prompt,

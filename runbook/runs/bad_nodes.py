@@ -30,6 +30,8 @@ class FoundBy(StrEnum):
     PREFLIGHT = "preflight"
     FAILURE = "failure"
     SLOW_RANK = "slow rank"
+    BIT_FLIP = "transient corruption"
+    CORRUPTION = "persistent corruption"
     PERSON = "person"
 
 
@@ -37,10 +39,14 @@ LIFETIMES = {
     FoundBy.PREFLIGHT: 2 * DAY,
     FoundBy.FAILURE: 7 * DAY,
     FoundBy.SLOW_RANK: 1 * DAY,
+    FoundBy.BIT_FLIP: 1 * DAY,
+    FoundBy.CORRUPTION: 30 * DAY,
     FoundBy.PERSON: 30 * DAY,
 }
 """Seconds after which an entry expires: a slow node is often another job's fault, a broken GPU
 waits for an engineer.
+
+A part that computes something wrong fails no test of the site's, so nobody repairs it.
 """
 
 

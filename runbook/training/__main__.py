@@ -17,8 +17,11 @@ from runbook.training.health.watchdog import make_watchdog
 from runbook.training.ranks import Ranks, die_with_launcher, on_gpu, ranks_from, use_planned_device
 
 
-def train_rank(spec: PhasePlan, ranks: Ranks, stopping: StopConditions) -> int:
-    """Train; the exit code. Errors are in events.jsonl before they come out."""
+def train_rank(spec: PhasePlan, ranks: Ranks, stopping: StopConditions, until: int = 0) -> int:
+    """Train; the exit code. Errors are in events.jsonl before they come out.
+
+    `until`: end after this step without a save; 0: at the end of the training.
+    """
     stopping.limit_seconds = spec.limits.exit_duration_seconds
     # megatron-core warns at import that Apex and Transformer Engine are absent; CausalAttention takes their place.
     warnings.filterwarnings("ignore", module=r"megatron\..*")
@@ -52,7 +55,7 @@ def train_rank(spec: PhasePlan, ranks: Ranks, stopping: StopConditions) -> int:
 
         spec = report.spec = state.keep_checkpoint_padding(spec)
         heartbeat = watchdog.heartbeat if watchdog else HeartbeatWriter(ranks.rank)
-        code = TrainingLoop(spec, report, stopping, heartbeat).train()
+        code = TrainingLoop(spec, report, stopping, heartbeat, until).train()
     except Exception as error:
         report.event("failed", message=f"{type(error).__name__}: {error}")
         if isinstance(error, RuntimeError) and "gloo" in str(error):
@@ -77,6 +80,12 @@ def main() -> int:
     parser.add_argument(
         "--phase", default="04-training", help="which phase of it: 04-training or 03-smoke-test"
     )
+    parser.add_argument(
+        "--until",
+        type=int,
+        default=0,
+        help="end after this step without a save (runbook replay); 0: at the end of the training",
+    )
     arguments = parser.parse_args()
     atexit.register(_leave, FAILED)  # registered first, so called last: after a traceback was shown
     stopping = (
@@ -91,7 +100,7 @@ def main() -> int:
         # Before torch takes its first memory: pages of 2 MiB for large tensors, where the kernel has them to give.
         os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
-        return train_rank(spec, ranks, stopping)
+        return train_rank(spec, ranks, stopping, arguments.until)
     except TrainingError as error:
         if rank == 0 or not error.on_all_ranks:
             sys.stderr.write(f"rank {rank}: {error}\n" if rank else f"{error}\n")

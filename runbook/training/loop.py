@@ -7,7 +7,7 @@ import os
 import resource
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -82,8 +82,11 @@ class TrainingLoop:
         report: TrainingReport,
         stopping: StopConditions,
         heartbeat: HeartbeatWriter,
+        until: int = 0,
     ) -> None:
+        """`until`: end after this step without a save; 0: at the end of the training."""
         self.spec = spec
+        self.until = until
         self.report = report
         self.heartbeat = heartbeat
         self.stopping = stopping
@@ -129,6 +132,9 @@ class TrainingLoop:
             gc.collect()
         while progress.iteration < total:
             request = self._step(train)
+            if progress.iteration == self.until:
+                self.report.event("replayed", iteration=progress.iteration)
+                return FINISHED
             if self._at(
                 gc_interval
             ):  # on all ranks at the same step: nobody waits for the others' collections
@@ -264,6 +270,8 @@ class TrainingLoop:
         alarms = [*self.stepper.watch.look(record)] if was_computed else []
         if self.report.ranks.is_last:
             self.report.alarms(alarms)
+        if self.stepper.is_replayed:
+            self._report_replay()
         self.report.alarms(self.stepper.memory.agree(self.stepper.leaks))
         if (
             self.report.ranks.rank == 0 and was_computed and self.pending is None
@@ -277,6 +285,15 @@ class TrainingLoop:
         elif action == "rollback":
             self._roll_back(steps)
         return stop_request
+
+    def _report_replay(self) -> None:
+        """Write what was computed twice, and report ranks that got something else; each knows its own machine."""
+        replayer = self.stepper.replayer
+        for line in replayer.lines():
+            self.report.replay(line)
+        rank = self.report.ranks.rank
+        own = [finding for finding in replayer.last.findings if finding.rank == rank]
+        self.report.alarms(finding.as_alarm() for finding in own)
 
     def _spike(self, record: StepRecord, alarms: list[Alarm]) -> list[BadStep]:
         """The steps of a spike that has just become certain, where the plan goes back before them."""
@@ -463,6 +480,8 @@ class Stepper:
         self.memory = MemoryWatch(spec)
         self.leaks: list[float] = []  # of all ranks, bytes a step; after a step that exchanges them
         self._own_seconds: list[float] = []  # of the steps since the last exchange
+        self.replayer = make_replayer(spec, engine)
+        self.is_replayed = False  # whether a part of the last step was computed twice
 
     def step(
         self, train: Any, progress: TrainingProgress
@@ -486,7 +505,8 @@ class Stepper:
         else:
             with self.clock.during(COMPUTE):
                 faults.armed.step(progress.iteration + 1)
-                own = self.engine.compute(self.batches.step(train, seen, count), count)
+                batches = self.batches.step(train, seen, count)
+                own = self._compute(batches, count, progress.iteration + 1)
             own = faults.armed.loss(own, progress.iteration + 1)
             parts = {} if self.clock.is_late else self._take_times()
             with self.clock.during(OPTIMIZER):
@@ -531,6 +551,13 @@ class Stepper:
             parts=parts,
         )
         return record, stop_request, bad
+
+    def _compute(self, batches: Iterator[Any], count: int, iteration: int) -> float:
+        """Forward and backward, of a part of it twice where that is due."""
+        self.is_replayed = self.replayer is not None and self.replayer.is_due(iteration)
+        if self.replayer is None or not self.is_replayed:
+            return self.engine.compute(batches, count)
+        return float(self.replayer.compute(batches, count, iteration))
 
     def _take_times(self) -> dict[str, float]:
         """Seconds of the parts; those of this rank's own computing are exchanged with the next loss."""
@@ -598,6 +625,17 @@ class Stepper:
             own.clear()
         signals = [number for number, sent in zip(SIGNALS, counts, strict=True) if sent]
         return loss / (count * self.copies), signals[0] if signals else -int(clock > 0)
+
+
+def make_replayer(spec: PhasePlan, engine: TrainingEngine) -> Any:
+    """What computes micro-batches again to find silent data corruption; None where the plan does not want it."""
+    if not spec.limits.replay_interval:
+        return None
+    from runbook.training.engines.megatron_engine import MegatronEngine
+    from runbook.training.replay.replayer import Replayer
+
+    assert isinstance(engine, MegatronEngine), "a rule of the plan refuses every other engine"
+    return Replayer(spec, engine)
 
 
 def _check_writable(folder: Path) -> None:

@@ -176,6 +176,10 @@ class TrainingReport:
             }
             self._append(self.spec.log.rank_times, line)
 
+    def replay(self, line: Mapping[str, object]) -> None:
+        """What was computed twice: a line of replay.jsonl, on rank 0."""
+        self._append(self.spec.log.replay, {**line, "segment": self.segment})
+
     def alarms(self, alarms: Iterable[Alarm]) -> None:
         """Log what goes wrong, as an event too, and send it: from the one rank that knows or is to say it."""
         for alarm in alarms:

@@ -11,7 +11,7 @@ from toy_run import PROJECT
 
 from runbook import params
 from runbook.jobs.render.launch_commands import slurm_directives
-from runbook.phases.job_control.job_rules import blamed_nodes, slow_nodes
+from runbook.phases.job_control.job_rules import blamed_nodes, nodes_with_alarms
 from runbook.phases.p01_environment.preflight.job_answers import JobAnswers
 from runbook.phases.p01_environment.preflight.ladder import (
     PreflightResult,
@@ -87,13 +87,18 @@ def test_a_failure_that_another_node_would_not_have_names_the_node_of_its_line()
     assert blamed_nodes(cause, ["n1", "n2"]) == (), "a host that is no node of the job"
 
 
-def test_a_slow_rank_names_its_node():
+def test_a_slow_or_wrong_rank_names_its_node():
     events = [
         {"event": "submitted", "job": "04-training"},
         {"event": "alarm", "kind": "slow rank", "rank": 11, "evidence": "2.1 s, the others 1.0 s"},
         {"event": "alarm", "kind": "spike", "rank": 0},
+        {"event": "alarm", "kind": "persistent corruption", "rank": 17, "evidence": "4 of 4"},
+        {"event": "alarm", "kind": "transient corruption", "rank": 18, "evidence": "1 of 4"},
     ]
-    assert slow_nodes(events, "04-training", ["n1", "n2"], 8) == {"n2": "2.1 s, the others 1.0 s"}
+    assert nodes_with_alarms(events, "04-training", ["n1", "n2", "n3"], 8) == {
+        "n2": (FoundBy.SLOW_RANK, "2.1 s, the others 1.0 s"),
+        "n3": (FoundBy.CORRUPTION, "4 of 4"),
+    }
 
 
 def test_a_check_that_blames_some_nodes_is_kept_and_one_that_blames_all_is_not(settings):

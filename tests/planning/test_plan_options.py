@@ -4,9 +4,10 @@ import re
 
 import pytest
 
-from runbook.core.errors import ParamsError
+from runbook.core.errors import ParamsError, PlanError
 from runbook.frameworks import training_arguments
 from runbook.params import load
+from runbook.plan_file.rules.codes import RuleCode
 from runbook.plan_file.schema import Batch, Ramp
 from runbook.planning import make_plan
 from runbook.planning.cost.iteration import StepModel
@@ -96,6 +97,22 @@ def test_options_beside_the_losses_leave_the_fingerprint():
         "04-training"
     ]
     assert changed["fingerprint"] == specs()["04-training"]["fingerprint"]
+
+
+def test_replay_leaves_the_fingerprint_and_is_refused_where_it_cannot_be_done():
+    plain = specs()["04-training"]
+    replayed = specs(replay_interval=50)["04-training"]
+    assert replayed["limits"] == plain["limits"] | {"replay_interval": 50}
+    assert replayed["fingerprint"] == plain["fingerprint"]
+    refused = {
+        RuleCode.REPLAY_WITH_DEEPSPEED: {"engine": "deepspeed"},
+        RuleCode.REPLAY_REPEATABLE: {"cuda_graphs": True},
+    }
+    for code, values in refused.items():
+        run = build({"training": {"replay_interval": 50, "iterations": 20, **values}})
+        with pytest.raises(PlanError) as caught:
+            make_plan(run, TWO_CORES)
+        assert code in {check.code for check in caught.value.checks}
 
 
 def test_a_ramp_counts_its_samples():

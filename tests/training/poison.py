@@ -3,6 +3,8 @@
 import os
 import shutil
 
+import torch
+
 from runbook.plan_file import limits
 from runbook.training.checkpoints import state as checkpoint_state
 
@@ -89,3 +91,21 @@ def count_attention():
         return code
 
     gpt_model.CausalAttention.forward, __main__.train_rank = counted, told
+
+
+def wrong_attention():
+    """The attention of the third of four layers is wrong by one bit, the second time that a step begins."""
+    from runbook.training.engines import gpt_model
+
+    forward = gpt_model.CausalAttention.forward
+    calls = []
+
+    def wrong(self, *arguments, **options):
+        output = forward(self, *arguments, **options)
+        calls.append(1)
+        if len(calls) == 4 + 3:
+            number = output.data.view(-1)[7:8]
+            number.copy_(torch.nextafter(number, torch.tensor(9.0)))
+        return output
+
+    gpt_model.CausalAttention.forward = wrong

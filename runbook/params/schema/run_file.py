@@ -255,6 +255,10 @@ class Training(Strict):
     """A finite loss that jumps: note it, skip each such batch, or rollback to the last save if it
     lasts.
     """
+    replay_interval: WholeOrZero = 0
+    """Compute the first micro-batch of every so many steps again and compare all numbers (own
+    trainer); 0: never.
+    """
     alarm_webhook: SecretReference = ""
     """Where an address is kept that alarms are posted to as JSON (env:NAME or file:PATH); empty:
     none.

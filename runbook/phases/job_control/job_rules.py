@@ -33,6 +33,7 @@ from runbook.plan_file.json_records import as_json
 from runbook.plan_file.schema import PhasePlan, parse
 from runbook.planning import FULL, SMOKE, Check
 from runbook.runs import run_files
+from runbook.runs.bad_nodes import FoundBy
 
 GATE = "smoke/gate.json"
 TOKENIZE = "02-data--tokenize"
@@ -145,17 +146,26 @@ def nodes_of_job(folder: JobFolder) -> list[str]:
     return job_folder.read_text(folder.hostfile).split()
 
 
-def slow_nodes(
+ALARMS_OF_NODES = (FoundBy.SLOW_RANK, FoundBy.BIT_FLIP, FoundBy.CORRUPTION)
+"""Alarms of the trainer that are about a rank's node; of two about the same node, the later one here counts."""
+
+
+def nodes_with_alarms(
     events: Sequence[JobEvent], job: str, nodes: Sequence[str], ranks_per_node: int
-) -> dict[str, str]:
-    """Return the nodes of ranks that a job reported as slow, each with the alarm's evidence."""
-    slow = {}
-    for event in attempts.events_of_job(events, job):
-        rank = event.get("rank")
-        is_slow = event.get("event") == "alarm" and event.get("kind") == "slow rank"
-        if is_slow and isinstance(rank, int) and rank // ranks_per_node < len(nodes):
-            slow[nodes[rank // ranks_per_node]] = str(event.get("evidence", ""))
-    return slow
+) -> dict[str, tuple[FoundBy, str]]:
+    """Return the nodes of ranks that a job reported as slow or wrong, each with the alarm's evidence."""
+    reported: dict[str, tuple[FoundBy, str]] = {}
+    of_job = attempts.events_of_job(events, job)
+    alarms = [event for event in of_job if event.get("event") == "alarm"]
+    for found_by in ALARMS_OF_NODES:
+        for alarm in alarms:
+            rank = alarm.get("rank")
+            if alarm.get("kind") != found_by or not isinstance(rank, int):
+                continue
+            if rank // ranks_per_node < len(nodes):
+                evidence = str(alarm.get("evidence", ""))
+                reported[nodes[rank // ranks_per_node]] = (found_by, evidence)
+    return reported
 
 
 def started_path(folder: Path, phase: str) -> Path:

@@ -353,15 +353,15 @@ def _judge(open_phase: OpenPhase, status: JobStatus, attempts: list[Attempt]) ->
 
 
 def _report_bad_nodes(open_phase: OpenPhase, attempt: Attempt) -> None:
-    """Keep the nodes that the newest job's failure or its slow ranks name, for the jobs after it."""
+    """Keep the nodes that the newest job's failure or its alarms name, for the jobs after it."""
     settings = open_phase.settings
     report_bad_nodes(settings, attempt.bad_nodes, FoundBy.FAILURE, attempt.evidence, attempt.job)
     events = read_lines(open_phase.folder / open_phase.phase_plan.log.events)
     nodes = job_rules.nodes_of_job(_require_latest(open_phase))
     ranks_per_node = settings.job(open_phase.phase).devices_per_node
-    slow = job_rules.slow_nodes(events, attempt.job, nodes, ranks_per_node)
-    for node, evidence in slow.items():
-        report_bad_nodes(settings, [node], FoundBy.SLOW_RANK, evidence, attempt.job)
+    alarms = job_rules.nodes_with_alarms(events, attempt.job, nodes, ranks_per_node)
+    for node, (found_by, evidence) in alarms.items():
+        report_bad_nodes(settings, [node], found_by, evidence, attempt.job)
 
 
 def _latest(open_phase: OpenPhase) -> JobFolder | None:

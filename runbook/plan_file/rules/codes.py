@@ -28,6 +28,8 @@ class RuleCode(Code):
     OVERLAP_TENSOR_OR_GRAPHS = "tuning.overlap-tensor-or-graphs"
     RECOMPUTED_GROUPS = "tuning.recomputed-groups"
     TUNING_WITH_DEEPSPEED = "tuning.with-deepspeed"
+    REPLAY_WITH_DEEPSPEED = "replay.with-deepspeed"
+    REPLAY_REPEATABLE = "replay.repeatable"
 
     @property
     def message(self) -> RuleText:
@@ -190,5 +192,19 @@ _MESSAGES = {
         "or uneven stages with engine deepspeed",
         rule="these are megatron-core's; DeepSpeed has its own ways",
         remedy="Leave them out, or set training.engine to megatron-core.",
+    ),
+    RuleCode.REPLAY_WITH_DEEPSPEED: RuleText(
+        title="replay",
+        value="training.replay_interval={interval} with training.engine=deepspeed",
+        rule="DeepSpeed sends gradients and frees them while it computes, so one micro-batch cannot be "
+        "computed again within its step",
+        remedy="Set training.replay_interval to 0, or training.engine to megatron-core.",
+    ),
+    RuleCode.REPLAY_REPEATABLE: RuleText(
+        title="replay",
+        value="training.replay_interval={interval} with {reason}",
+        rule="a pass that is computed again must show its numbers and leave no trace: CUDA graphs hide "
+        "their activations, and delayed fp8 scales depend on the passes before",
+        remedy="Set training.replay_interval to 0, or leave out {reason}.",
     ),
 }

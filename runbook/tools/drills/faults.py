@@ -15,6 +15,9 @@ holds for all. The kinds:
     clock                                        the clock jumps by `seconds` at the beginning of a step
     fp16                                         no fault: fp16 on a CPU, which is refused because it is slow
     mute                                         standard output becomes a pipe that nobody reads
+    flip                                         a bit flips while a part of a step is computed twice: `part` forward,
+                                                 backward or gradient, `layer`, `number` of the computation (0 the first,
+                                                 1 again; all where it is not given), `bit` of `element`
     save                                         killed at a boundary of a save: `at=` begin, shards, metadata, rename,
                                                  tracker, pruning; `number=` of the save in this job
 """
@@ -34,6 +37,7 @@ from runbook.plan_file.errors import RefusedError
 
 VARIABLE = "RUNBOOK_FAULTS"
 _KEYS = ("rank", "step", "job", "factor", "seconds", "bytes", "at", "number")
+_FLIP_KEYS = ("part", "layer", "bit", "element")
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,7 @@ class Faults:
     def __init__(self, faults: list[Fault]) -> None:
         self._faults = faults
         self._saves = 0
+        self._flips: list[Fault] = []
         self._step_began = 0.0
         self._leaked: list[bytes] = []
 
@@ -91,6 +96,24 @@ class Faults:
                 return loss * fault.number("factor", 3)
         return loss
 
+    def begin_computation(self, iteration: int, number: int) -> None:
+        """A part of a step is computed, for the first time or again."""
+        self._flips = [
+            fault
+            for fault in self._faults
+            if fault.kind == "flip"
+            and fault.holds("step", iteration)
+            and fault.holds("number", number)
+        ]
+
+    def flipped_bit(self, part: str, layer: int) -> tuple[int, int] | None:
+        """Return the element and the bit to flip in a tensor; each fault asks for one in each computation."""
+        for fault in self._flips:
+            if fault.holds("part", part) and fault.holds("layer", layer):
+                self._flips.remove(fault)
+                return int(fault.number("element", 0)), int(fault.number("bit", 12))
+        return None
+
     def save(self, boundary: str) -> None:
         """A boundary of a save is reached."""
         self._saves += boundary == "begin"
@@ -116,11 +139,11 @@ def _parse(text: str) -> Fault:
     """
     kind, _, conditions = text.strip().partition(":")
     pairs = dict(pair.strip().partition("=")[::2] for pair in conditions.split(",") if pair.strip())
-    kinds = [*_AT_STEP, "slow", "leak", "nan", "spike", "save", "fp16"]
-    if kind not in kinds or not pairs.keys() <= set(_KEYS):
+    kinds = [*_AT_STEP, "slow", "leak", "nan", "spike", "flip", "save", "fp16"]
+    if kind not in kinds or not pairs.keys() <= {*_KEYS, *_FLIP_KEYS}:
         raise RefusedError(
             f"{VARIABLE}: {text.strip()!r} is no fault; the kinds are {', '.join(kinds)}, their "
-            f"words {', '.join(_KEYS)}. Unset {VARIABLE} to train without faults"
+            f"words {', '.join([*_KEYS, *_FLIP_KEYS])}. Unset {VARIABLE} to train without faults"
         )
     return Fault(kind, pairs)
 

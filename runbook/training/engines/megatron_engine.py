@@ -1,8 +1,11 @@
 """The megatron-core engine: GPTModel in DDP, distributed optimizer, 1F1B schedule."""
 
+import contextlib
+import functools
 import itertools
 import math
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TypeAlias
 
 import torch
 from megatron.core import parallel_state
@@ -22,6 +25,9 @@ from runbook.training.engines import engine, gpt_model
 from runbook.training.engines.engine import MicroBatches, OptimizerUpdate, OwnedState, State
 from runbook.training.kernels import linear
 from runbook.training.kernels.gradient_norm import use_own_norm
+
+Losses: TypeAlias = list[torch.Tensor]
+"""The mean loss of each micro-batch; empty on ranks without the last stage."""
 
 
 class MegatronEngine(engine.TrainingEngine):
@@ -73,10 +79,54 @@ class MegatronEngine(engine.TrainingEngine):
 
     def compute(self, batches: MicroBatches, num_microbatches: int) -> float:
         """Forward and backward of one step."""
+        self.clear_gradients()
+        return total_loss(self._run(_forward_loss, batches, num_microbatches, forward_only=False))
+
+    @property
+    def smallest_part(self) -> int:
+        """The fewest micro-batches that can be computed by themselves: interleaved stages take them by groups."""
+        return self.spec.parallel.pipeline if len(self.chunks) > 1 else 1
+
+    def clear_gradients(self) -> None:
+        """Begin a step with gradients of 0."""
         for chunk in self.chunks:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
-        return _total(self._run(_forward_loss, batches, num_microbatches, forward_only=False))
+
+    def compute_first(self, batches: MicroBatches, count: int, num_microbatches: int) -> Losses:
+        """Add the gradients of the first micro-batches of a step on this rank; send nothing to other replicas."""
+        silent: dict[str, object] = {
+            "finalize_model_grads_func": None,
+            "no_sync_func": None,
+            "grad_sync_func": None,
+        }
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_changed(self.config, silent))
+            for chunk in self.chunks:
+                stack.enter_context(chunk.no_sync())
+            return self._compute_part(batches, count, num_microbatches)
+
+    def compute_others(self, batches: MicroBatches, count: int, num_microbatches: int) -> Losses:
+        """Add the gradients of the last micro-batches of a step, and bring those of all replicas together."""
+        finalize = self.config.finalize_model_grads_func
+        if count:
+
+            def finalize_sums(chunks: Any, _num_tokens: Any, **options: Any) -> None:
+                finalize(chunks, None, **options)
+
+            with _changed(self.config, {"finalize_model_grads_func": finalize_sums}):
+                return self._compute_part(batches, count, num_microbatches)
+        for chunk in self.chunks:
+            chunk.start_grad_sync()
+        finalize(self.chunks, None)
+        return []
+
+    def _compute_part(self, batches: MicroBatches, count: int, num_microbatches: int) -> Losses:
+        forward = functools.partial(_forward_loss, num_microbatches=num_microbatches)
+        # So the schedule leaves the loss as it is.
+        with _changed(self.config, {"calculate_per_token_loss": True}):
+            losses: Losses = self._run(forward, batches, count, forward_only=False)
+        return losses
 
     def update(self, learning_rate: float) -> OptimizerUpdate:
         """Step the optimizer."""
@@ -104,7 +154,7 @@ class MegatronEngine(engine.TrainingEngine):
 
     def evaluate(self, batches: MicroBatches, num_microbatches: int) -> float:
         """Forward alone."""
-        return _total(self._run(_forward_loss, batches, num_microbatches, forward_only=True))
+        return total_loss(self._run(_forward_loss, batches, num_microbatches, forward_only=True))
 
     def next_token_logits(self, ids: torch.Tensor) -> torch.Tensor | None:
         """Scores of all tokens after each prefix."""
@@ -197,23 +247,48 @@ class MegatronEngine(engine.TrainingEngine):
             return self.schedule(**{**arguments, **options})
 
 
-def _total(losses: Any) -> float:
+@contextlib.contextmanager
+def _changed(config: Any, values: dict[str, object]) -> Iterator[None]:
+    """Set values of megatron-core's configuration for the body."""
+    before = {name: getattr(config, name) for name in values}
+    try:
+        for name, value in values.items():
+            setattr(config, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(config, name, value)
+
+
+def total_loss(losses: Losses) -> float:
+    """Return the sum of the micro-batches' mean losses; 0 on a rank that has none."""
     return float(torch.stack(losses).sum()) if losses else 0.0
 
 
-def _forward_loss(batches: MicroBatches, chunk: Any) -> tuple[torch.Tensor, Any]:
+def _forward_loss(
+    batches: MicroBatches, chunk: Any, num_microbatches: int = 0
+) -> tuple[torch.Tensor, Any]:
+    """Compute a micro-batch; `num_microbatches`: of its step, where the schedule carries out a part of them."""
     batch = next(batches)
 
-    def loss_to_report(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def loss_to_report(losses: torch.Tensor) -> tuple[torch.Tensor, ...]:
         # The loss to differentiate, which the schedule divides by the number of micro-batches, and a copy to report.
         mean = engine.mean_loss(
             losses, batch["loss_mask"]
         )  # the schedule multiplies it by the pieces of a sequence
-        return mean / parallel_state.get_context_parallel_world_size(), mean.detach().clone()
+        pieces = parallel_state.get_context_parallel_world_size()
+        reported = mean.detach().clone()
+        return mean / pieces, reported
 
-    return chunk(
-        batch["tokens"], batch["position_ids"], None, labels=batch["labels"]
-    ), loss_to_report
+    def loss_of_part(losses: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        # The schedule's own operations in its order, so the same bits: it would divide by the number of a part.
+        loss, reported = loss_to_report(losses)
+        pieces = parallel_state.get_context_parallel_world_size()
+        no_tokens = torch.tensor(0, dtype=torch.int)
+        return loss * pieces / num_microbatches, no_tokens, reported
+
+    output = chunk(batch["tokens"], batch["position_ids"], None, labels=batch["labels"])
+    return output, loss_of_part if num_microbatches else loss_to_report
 
 
 def _forward_logits(batches: MicroBatches, chunk: Any) -> tuple[torch.Tensor, Any]:

@@ -26,6 +26,13 @@ class NoFaults:
         """What the loss of a step is taken for."""
         return loss
 
+    def begin_computation(self, iteration: int, number: int) -> None:
+        """A part of a step is computed, for the first time (0) or again (1, 2 ...; -1: another replica's)."""
+
+    def flipped_bit(self, part: str, layer: int) -> tuple[int, int] | None:
+        """Element and bit that flip in a tensor of a part that is computed more than once; None: none."""
+        return None
+
     def save(self, boundary: str) -> None:
         """A boundary of a save is reached."""
 

@@ -1,0 +1,244 @@
+"""What a training recorded of the micro-batches that it computed again: replay.jsonl, and how two of them compare.
+
+A segment begins with a line that says what computed it. Each step that was computed again has a line with a
+fingerprint of four bytes for every rank, layer and part.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypedDict
+
+FORWARD, BACKWARD, GRADIENT = ("forward", "backward", "gradient")
+PARTS = (FORWARD, BACKWARD, GRADIENT)
+"""Activations, gradients of activations, gradients of weights."""
+ATTENTION, FEED_FORWARD, OUTPUT = ("attention", "feed-forward", "output")
+BLOCKS = (ATTENTION, FEED_FORWARD, OUTPUT)
+"""Parts of a layer in the order of computing. After each of the first two, tensor-parallel ranks sum up."""
+MARK_BYTES = 4
+TRANSIENT = "transient corruption"
+"""Alarm: a rank computed something wrong once. The same rank and others agree about it afterwards."""
+PERSISTENT = "persistent corruption"
+"""Alarm: a rank goes on computing something wrong."""
+
+
+class ComputedPlace(NamedTuple):
+    """What a fingerprint is of."""
+
+    part: str
+    layer: int
+    """From 1; 0: the embedding, one more than there are layers: what comes after the last."""
+    name: str
+    number: int = 0
+    """How often it was computed before in the same pass: by an earlier micro-batch, or before it was recomputed."""
+
+    def describe(self, num_layers: int) -> str:
+        """Return the place in words.
+
+        >>> ComputedPlace("forward", 3, "mlp.linear_fc1").describe(num_layers=4)
+        'layer 3, mlp.linear_fc1, forward'
+        >>> ComputedPlace("gradient", 5, "output_layer.weight").describe(num_layers=4)
+        'after the last layer, output_layer.weight, gradient'
+        """
+        if self.layer == 0:
+            layer = "before the first layer"
+        elif self.layer > num_layers:
+            layer = "after the last layer"
+        else:
+            layer = f"layer {self.layer}"
+        return f"{layer}, {self.name}, {self.part}"
+
+
+def passing_order(place: ComputedPlace, position: int) -> tuple[int, int, int, int]:
+    """Return where a place comes among those of all ranks, which compute it after one another.
+
+    `position`: among those of its rank. Forward through the layers, then backward; a weight's gradient is the last
+    thing that its layer computes.
+    """
+    if place.part == FORWARD:
+        return (0, place.layer, 0, position)
+    return (1, -place.layer, int(place.part == GRADIENT), position)
+
+
+def first_difference(
+    one: Mapping[ComputedPlace, float], other: Mapping[ComputedPlace, float], tolerance: float = 0.0
+) -> tuple[tuple[int, int, int, int], ComputedPlace] | None:
+    """Return the first place at which two computations of a rank differ, with its order; None: nowhere.
+
+    `tolerance`: relative difference of two numbers that counts as none.
+    """
+    orders = {place: passing_order(place, position) for position, place in enumerate(one)}
+    for position, place in enumerate(other):
+        orders.setdefault(place, passing_order(place, position))
+    different = [
+        place for place in orders if not _agree(one.get(place), other.get(place), tolerance)
+    ]
+    if not different:
+        return None
+    first = min(different, key=orders.__getitem__)
+    return orders[first], first
+
+
+def _agree(one: float | None, other: float | None, tolerance: float) -> bool:
+    if one is None or other is None:
+        return False
+    if tolerance == 0.0:
+        return one == other
+    return abs(one - other) <= tolerance * max(abs(one), abs(other))
+
+
+class MarkKey(NamedTuple):
+    """What a recorded mark is of: a block of a layer, between two sums over tensor-parallel ranks."""
+
+    part: str
+    layer: int
+    block: str
+
+    @classmethod
+    def of(cls, place: ComputedPlace) -> MarkKey:
+        """Return the block that a place is in.
+
+        >>> MarkKey.of(ComputedPlace("forward", 3, "mlp.linear_fc1")).block
+        'feed-forward'
+        """
+        if place.name.startswith(("self_attention", "input_layernorm")):
+            return cls(place.part, place.layer, ATTENTION)
+        if place.name.startswith(("mlp", "pre_mlp_layernorm")):
+            return cls(place.part, place.layer, FEED_FORWARD)
+        return cls(place.part, place.layer, OUTPUT)
+
+    def order(self) -> tuple[int, int, int, int]:
+        """Return where it comes among the marks of all ranks, which are computed after one another."""
+        position = BLOCKS.index(self.block)
+        place = ComputedPlace(self.part, self.layer, self.block)
+        return passing_order(place, position if self.part == FORWARD else -position)
+
+
+def layer_marks(numbers: Mapping[ComputedPlace, float]) -> dict[MarkKey, bytes]:
+    """Return four bytes for each block of a layer, which change where any fingerprint of it does."""
+    texts: dict[MarkKey, list[bytes]] = {}
+    for place, number in numbers.items():
+        form = "<q" if isinstance(number, int) else "<d"
+        texts.setdefault(MarkKey.of(place), []).append(struct.pack(form, number))
+    return {
+        key: hashlib.blake2b(b"".join(words), digest_size=MARK_BYTES).digest()
+        for key, words in texts.items()
+    }
+
+
+def packed(marks: Iterable[bytes]) -> str:
+    """Return marks as text for JSON."""
+    return base64.b64encode(b"".join(marks)).decode()
+
+
+def unpacked(text: str) -> list[bytes]:
+    """Return the marks that a text holds.
+
+    >>> unpacked(packed([b"abcd", b"efgh"]))
+    [b'abcd', b'efgh']
+    """
+    content = base64.b64decode(text)
+    starts = range(0, len(content), MARK_BYTES)
+    return [content[start : start + MARK_BYTES] for start in starts]
+
+
+class ReplayLine(TypedDict, total=False):
+    """One line of replay.jsonl: the beginning of a segment, or a step."""
+
+    segment: int
+    versions: dict[str, str]
+    code: str
+    bitwise: bool
+    threads: int
+    hosts: list[str]
+    machines: list[str]
+    places: list[list[MarkKey]]
+    """What each mark is of, for each kind of rank."""
+    places_of_rank: list[int]
+    iteration: int
+    data: list[str]
+    marks: list[str]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What computed a segment: programs, machines, and how they are compared."""
+
+    versions: Mapping[str, str] = field(default_factory=dict)
+    code: str = ""
+    """sha256 of the trainer's own files."""
+    machines: Sequence[str] = ()
+    """Of each rank: its processor or GPU, and its number of threads."""
+    hosts: Sequence[str] = ()
+    threads: int = 0
+    """Of the first rank; 0: not known."""
+    is_bitwise: bool = True
+
+
+@dataclass(frozen=True)
+class RecordedStep:
+    """What was recorded of a step that was computed again."""
+
+    iteration: int
+    data: Sequence[str]
+    """Of each rank: a hash of the tokens that it computed."""
+    marks: Sequence[Mapping[MarkKey, bytes]]
+    """Of each rank."""
+    circumstances: Circumstances
+
+
+def read_steps(lines: Iterable[ReplayLine]) -> dict[int, RecordedStep]:
+    """Return the recorded steps by iteration; of a step that was trained twice, the last one."""
+    steps: dict[int, RecordedStep] = {}
+    circumstances = Circumstances()
+    places: list[list[MarkKey]] = []
+    for line in lines:
+        if "places" in line:
+            kinds = [[MarkKey(*key) for key in kind] for kind in line["places"]]
+            places = [kinds[index] for index in line["places_of_rank"]]
+            circumstances = Circumstances(
+                versions=line.get("versions", {}),
+                code=line.get("code", ""),
+                machines=line.get("machines", ()),
+                hosts=line.get("hosts", ()),
+                threads=line.get("threads", 0),
+                is_bitwise=line.get("bitwise", True),
+            )
+        elif "marks" in line and len(places) == len(line["marks"]):
+            marks = [
+                dict(zip(keys, unpacked(text), strict=False))
+                for keys, text in zip(places, line["marks"], strict=True)
+            ]
+            iteration = line["iteration"]
+            steps[iteration] = RecordedStep(iteration, line["data"], marks, circumstances)
+    return steps
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first thing that differs between two recordings of a step."""
+
+    iteration: int
+    rank: int
+    part: str
+    layer: int
+    block: str
+    ranks: tuple[int, ...]
+    """All ranks that differ there, the first one included."""
+
+
+def compare_steps(one: RecordedStep, other: RecordedStep) -> Difference | None:
+    """Return where two recordings of a step first differ, in the order of computing; None: nowhere."""
+    different: list[tuple[MarkKey, int]] = []
+    for rank, (marks, others) in enumerate(zip(one.marks, other.marks, strict=True)):
+        different += [(key, rank) for key in marks if marks[key] != others.get(key)]
+    if not different:
+        return None
+    first, rank = min(different, key=lambda place: (place[0].order(), place[1]))
+    ranks = tuple(rank for key, rank in different if key == first)
+    return Difference(one.iteration, rank, first.part, first.layer, first.block, ranks)

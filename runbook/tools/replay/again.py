@@ -1,0 +1,140 @@
+"""The folder in which a step is trained again, and the job that trains it."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from runbook.core import shell
+from runbook.core.errors import ParamsError, ProgramError
+from runbook.core.files import read_lines, write_text
+from runbook.plan_file.checkpoint_folder import TRACKER, folder_name, saved_iterations
+from runbook.plan_file.errors import RefusedError
+from runbook.plan_file.json_records import as_json
+from runbook.plan_file.replay_file import read_steps
+from runbook.plan_file.schema import PhasePlan, read_plan
+from runbook.results.history import Step, read_metrics
+from runbook.tools.replay.verdict import Comparison, compare
+
+LIMIT_SECONDS = 7 * 86_400.0
+LOG_FILES = ("metrics", "validation", "samples", "events", "tensorboard")
+
+
+@dataclass(frozen=True)
+class ReplayJob:
+    """A step of a run that is to be trained again."""
+
+    run: Path
+    phase: PhasePlan
+    step: int
+    begin: int
+    """The iteration of the checkpoint that it begins with; 0: the first weights."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the replay writes: nothing of the run is changed."""
+        return self.run / "replay" / f"step-{self.step}"
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the step was trained again before."""
+        return self.step in _steps(self.folder / "metrics.jsonl")
+
+    def command(self, processes: int, *, launcher: bool) -> list[str]:
+        """Return the command that trains it; without a launcher, that of one rank."""
+        words = [sys.executable, "-m"]
+        if launcher and processes > 1:
+            words += ["torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
+            words += [f"--nproc-per-node={processes}", "-m"]
+        words += ["runbook.training", str(self.folder / "plan.json")]
+        return [*words, "--phase", self.phase.phase, "--until", str(self.step)]
+
+
+def replay_job(run: Path, phase_name: str, step: int) -> ReplayJob:
+    """Return what trains a step again, from the nearest checkpoint before it."""
+    try:
+        phase = read_plan(run / "plan.json", phase_name)
+    except RefusedError as error:
+        raise ParamsError(f"{error}.") from error
+    if not 1 <= step <= phase.duration.iterations:
+        raise ParamsError(
+            f"--step {step} is not between 1 and {phase.duration.iterations}, the last step."
+        )
+    saved = saved_iterations(run / phase.checkpoint.folder)
+    begin = max((iteration for iteration in saved if iteration < step), default=0)
+    return ReplayJob(run, phase, step, begin)
+
+
+def prepare(job: ReplayJob) -> None:
+    """Write the folder of a replay: the plan with places of its own, and a link to the checkpoint."""
+    shutil.rmtree(job.folder, ignore_errors=True)
+    checkpoints = job.folder / "checkpoints"
+    checkpoints.mkdir(parents=True)
+    if job.begin:
+        name = folder_name(job.begin)
+        source = (job.run / job.phase.checkpoint.folder / name).absolute()
+        (checkpoints / name).symlink_to(source)
+        write_text(checkpoints / TRACKER, f"{job.begin}\n")
+    content = as_json(job.phase)
+    data = content["data"]
+    for use in ("train", "validation", "test"):
+        for source_file in data[use]:
+            source_file["prefix"] = str((job.run / source_file["prefix"]).absolute())
+    data["cache"] = str((job.run / data["cache"]).absolute())
+    content["checkpoint"] |= {"folder": "checkpoints", "interval": 0}
+    content["evaluation"] = {"interval": 0, "iterations": 0}
+    content["sampling"]["prompt_ids"] = []
+    limits = content["limits"]
+    limits |= {"exit_duration_seconds": 0, "replay_interval": limits.get("replay_interval") or 1}
+    limits.pop("exit_interval", None)
+    log = content["log"]
+    log |= {name: Path(log[name]).name for name in LOG_FILES}
+    for channel in ("alarm_webhook", "alarm_command"):
+        log.pop(channel, None)
+    plan = {"schema": 1, "run": job.run.name, "phases": {job.phase.phase: content}}
+    write_text(job.folder / "plan.json", json.dumps(plan, indent=1) + "\n")
+
+
+def train_again(job: ReplayJob, say: Callable[[str], None]) -> None:
+    """Train the step on this machine, in as many processes as the run has ranks."""
+    ranks = job.phase.parallel.world_size
+    threads = _recorded_threads(job)
+    # As in the run: sums over the cores of a processor depend on their number.
+    words = ["env", f"OMP_NUM_THREADS={threads}"] if threads else []
+    command = [*words, *job.command(ranks, launcher=True)]
+    code = shell.follow(command, say=say, timeout=LIMIT_SECONDS, cwd=job.folder)
+    if code or not job.is_done:
+        raise ProgramError(
+            f"The replay ended with {shell.how_it_ended(code)} before step {job.step}. Its lines "
+            "above say why; nothing of the run was changed."
+        )
+
+
+def compare_with_run(job: ReplayJob) -> Comparison:
+    """Compare what the replay gave with what the run recorded."""
+    metrics = job.run / job.phase.log.metrics
+    run = _steps(metrics)
+    if job.step not in run:
+        raise ParamsError(f"{metrics} has no step {job.step}: the run did not come so far.")
+    return compare(
+        run,
+        _steps(job.folder / "metrics.jsonl"),
+        read_steps(read_lines(job.run / job.phase.log.replay)),  # type: ignore[arg-type]
+        read_steps(read_lines(job.folder / "replay.jsonl")),  # type: ignore[arg-type]
+        begin=job.begin,
+        step=job.step,
+    )
+
+
+def _steps(path: Path) -> dict[int, Step]:
+    if not path.exists():
+        return {}
+    return {step.iteration: step for step in read_metrics(path).steps}
+
+
+def _recorded_threads(job: ReplayJob) -> int:
+    recorded = read_steps(read_lines(job.run / job.phase.log.replay))  # type: ignore[arg-type]
+    threads = [step.circumstances.threads for step in recorded.values()]
+    return threads[-1] if threads else 0

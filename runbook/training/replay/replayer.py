@@ -1,0 +1,307 @@
+"""Computes the first micro-batch of some steps again, and says which rank computes something wrong.
+
+The first micro-batch is computed before the others, twice, from the same random states. Its gradients
+of the second time are those that the step goes on with, and they are the same bits as in a step that
+computes it once: the sums begin at 0, and nothing is sent to other replicas before the last one.
+"""
+
+import collections
+import hashlib
+import itertools
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from megatron.core import parallel_state
+
+from runbook.plan_file.alarms import Alarm
+from runbook.plan_file.replay_file import (
+    PERSISTENT,
+    TRANSIENT,
+    ComputedPlace,
+    ReplayLine,
+    first_difference,
+    layer_marks,
+    packed,
+)
+from runbook.plan_file.schema import PhasePlan
+from runbook.training.checkpoints.state import restore_tracker_states, tracker_states
+from runbook.training.engines.engine import MicroBatch, MicroBatches
+from runbook.training.engines.megatron_engine import Losses, MegatronEngine, total_loss
+from runbook.training.health import faults
+from runbook.training.process_groups import device, gather_on_first_rank, reduce_number
+from runbook.training.ranks import on_gpu
+from runbook.training.replay import circumstances
+from runbook.training.replay.trace import Tracer
+
+TOLERANCE_ON_GPU = 1e-2
+"""Relative difference of two norms that counts as none where kernels add in an order that changes.
+
+Not measured: a guess that no rounding of bf16 comes near, and that a flip of an exponent exceeds.
+"""
+REPEATS = 2
+"""How often a rank computes a micro-batch again after a difference."""
+
+Numbers: TypeAlias = dict[ComputedPlace, float]
+
+
+@dataclass(frozen=True)
+class RandomStates:
+    """The random states that a rank's forward pass draws from."""
+
+    torch_state: torch.Tensor
+    tracker: dict[str, torch.Tensor]
+    cuda: torch.Tensor | None
+
+    @classmethod
+    def now(cls) -> "RandomStates":
+        """Return copies of this rank's states."""
+        cuda = torch.cuda.get_rng_state() if on_gpu() else None
+        tracker = {name: state.clone() for name, state in tracker_states().items()}
+        return cls(torch.get_rng_state(), tracker, cuda)
+
+    def restore(self) -> None:
+        """Set this rank's states."""
+        torch.set_rng_state(self.torch_state)
+        restore_tracker_states({name: state.clone() for name, state in self.tracker.items()})
+        if self.cuda is not None:
+            torch.cuda.set_rng_state(self.cuda)
+
+
+@dataclass(frozen=True)
+class Computation:
+    """One forward and backward pass over the first micro-batches of a step."""
+
+    losses: Losses
+    numbers: Numbers
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """A rank that computed something else the second time, and where that began."""
+
+    iteration: int
+    rank: int
+    host: str
+    place: ComputedPlace
+    kind: str
+    evidence: str
+
+    def as_alarm(self) -> Alarm:
+        """Return what the log, the events and people are told."""
+        return Alarm(
+            kind=self.kind,
+            metric=f"{self.place.part} of layer {self.place.layer}",
+            iteration=self.iteration,
+            since=self.iteration,
+            value=float("nan"),
+            usual=float("nan"),
+            evidence=self.evidence,
+            rank=self.rank,
+        )
+
+
+@dataclass
+class ReplayedPart:
+    """What the replayed part of one step gave."""
+
+    findings: list[Corruption] = field(default_factory=list)
+    seconds: float = 0.0
+    """Of computing the first micro-batch again."""
+
+
+class Replayer:
+    """Replays the first micro-batches of every so many steps."""
+
+    def __init__(self, spec: PhasePlan, engine: MegatronEngine) -> None:
+        self._engine = engine
+        self._interval = spec.limits.replay_interval
+        self._num_layers = spec.model.layers
+        self.is_bitwise = not on_gpu() or torch.are_deterministic_algorithms_enabled()
+        self._tolerance = 0.0 if self.is_bitwise else TOLERANCE_ON_GPU
+        self._tracer = Tracer(
+            engine.models, spec.model.layers, engine.clock, bitwise=self.is_bitwise
+        )
+        self._iteration = 0
+        self._numbers: Numbers = {}
+        self._data = ""
+        self._has_header = False
+        self.last = ReplayedPart()
+
+    def is_due(self, iteration: int) -> bool:
+        """Whether this step's first micro-batch is computed again."""
+        return bool(self._interval) and iteration % self._interval == 0
+
+    def compute(self, batches: MicroBatches, num_microbatches: int, iteration: int) -> float:
+        """Compute a step as the engine does, its first micro-batches twice; return the engine's loss."""
+        self.last = ReplayedPart()
+        self._iteration = iteration
+        size = self._engine.smallest_part
+        first = list(itertools.islice(batches, size))
+        self._data = hash_of_tokens(first)
+        states = RandomStates.now()
+        before = self._pass(first, num_microbatches, 0)
+        start = time.monotonic()
+        again = self._again(first, num_microbatches, states, 1)
+        agrees = first_difference(before.numbers, again.numbers, self._tolerance) is None
+        if reduce_number(int(not agrees), torch.distributed.ReduceOp.MAX):
+            again = self._judge(first, num_microbatches, states, [before, again])
+        self.last.seconds = time.monotonic() - start
+        self._numbers = again.numbers
+        count = num_microbatches - size
+        others = self._engine.compute_others(batches, count, num_microbatches)
+        return total_loss([*again.losses, *others])
+
+    def _pass(self, first: list[MicroBatch], num_microbatches: int, number: int) -> Computation:
+        """Compute the first micro-batches from gradients of 0."""
+        self._engine.clear_gradients()
+        faults.armed.begin_computation(self._iteration, number)
+        with self._tracer.tracing() as trace:
+            losses = self._engine.compute_first(iter(first), len(first), num_microbatches)
+        self._tracer.add_gradients(trace)
+        return Computation(losses, trace.numbers())
+
+    def _again(
+        self, first: list[MicroBatch], num_microbatches: int, states: RandomStates, number: int
+    ) -> Computation:
+        states.restore()
+        return self._pass(first, num_microbatches, number)
+
+    def _judge(
+        self,
+        first: list[MicroBatch],
+        num_microbatches: int,
+        states: RandomStates,
+        computations: list[Computation],
+    ) -> Computation:
+        """Compute again, on another replica too, and note what that says; the last computation is this rank's own."""
+        neighbour = self._on_neighbour(first, num_microbatches, states)
+        for number in range(2, 2 + REPEATS):
+            computations.append(self._again(first, num_microbatches, states, number))
+        own = [computation.numbers for computation in computations]
+        suspect = self._suspect(own, neighbour)
+        suspects: list[_Suspect | None] = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(suspects, suspect)
+        self.last.findings = [
+            self._finding(suspect) for suspect in first_of_replicas(filter(None, suspects))
+        ]
+        return computations[-1]
+
+    def _on_neighbour(
+        self, first: list[MicroBatch], num_microbatches: int, states: RandomStates
+    ) -> Numbers | None:
+        """Return what the same rank of the next replica computes from this one's micro-batches; None: no replicas."""
+        group = parallel_state.get_data_parallel_group()
+        size = group.size()
+        if size == 1:
+            return None
+        on_host = [{key: value.cpu() for key, value in batch.items()} for batch in first]
+        tasks: list[Any] = [None] * size
+        torch.distributed.all_gather_object(tasks, (on_host, states), group=group)
+        batches, other_states = tasks[group.rank() - 1]
+        there = [{key: value.to(device()) for key, value in batch.items()} for batch in batches]
+        answer = self._again(there, num_microbatches, other_states, -1)
+        answers: list[Any] = [None] * size
+        torch.distributed.all_gather_object(answers, answer.numbers, group=group)
+        numbers: Numbers = answers[(group.rank() + 1) % size]
+        return numbers
+
+    def _suspect(self, own: list[Numbers], neighbour: Numbers | None) -> "_Suspect | None":
+        """Return where this rank's first two computations part; None where they do not."""
+        difference = first_difference(own[0], own[1], self._tolerance)
+        if difference is None:
+            return None
+        reference = _most_frequent(own) if neighbour is None else neighbour
+        wrong = [
+            number
+            for number, numbers in enumerate(own)
+            if first_difference(numbers, reference, self._tolerance) is not None
+        ]
+        repeated = [number for number in wrong if number >= 2]
+        order, place = difference
+        return _Suspect(
+            order=order,
+            place=place,
+            rank=torch.distributed.get_rank(),
+            host=socket.gethostname(),
+            replica=parallel_state.get_data_parallel_rank(),
+            kind=PERSISTENT if repeated else TRANSIENT,
+            num_wrong=len(wrong),
+            num_computed=len(own),
+            has_neighbour=neighbour is not None,
+        )
+
+    def _finding(self, suspect: "_Suspect") -> Corruption:
+        if suspect.has_neighbour:
+            judge = "what the same rank of another replica computes"
+        else:
+            judge = "most of its own repeats"
+        evidence = (
+            f"rank {suspect.rank} on {suspect.host} computed a micro-batch again and got other numbers, first in "
+            f"{suspect.place.describe(self._num_layers)}: {suspect.num_wrong} of {suspect.num_computed} computations "
+            f"differ from {judge}"
+        )
+        return Corruption(
+            self._iteration, suspect.rank, suspect.host, suspect.place, suspect.kind, evidence
+        )
+
+    def lines(self) -> Iterator[ReplayLine]:
+        """Return what replay.jsonl gets for the step just computed, on rank 0; all ranks must ask."""
+        marks = layer_marks(self._numbers)
+        keys = list(marks)
+        if not self._has_header:
+            self._has_header = True
+            own = (keys, socket.gethostname(), circumstances.machine())
+            if ranks := gather_on_first_rank(own):
+                yield circumstances.header(ranks, is_bitwise=self.is_bitwise)
+        own_marks = (self._data, packed(marks.values()))
+        if steps := gather_on_first_rank(own_marks):
+            yield {
+                "iteration": self._iteration,
+                "data": [data for data, _ in steps],
+                "marks": [text for _, text in steps],
+                "seconds": round(self.last.seconds, 4),
+            }
+
+
+@dataclass(frozen=True)
+class _Suspect:
+    """A rank whose first two computations differ."""
+
+    order: tuple[int, int, int, int]
+    place: ComputedPlace
+    rank: int
+    host: str
+    replica: int
+    kind: str
+    num_wrong: int
+    num_computed: int
+    has_neighbour: bool
+
+
+def first_of_replicas(suspects: Any) -> list[_Suspect]:
+    """Return the first rank of each replica that differs: the others have their wrong numbers from it."""
+    firsts: dict[int, _Suspect] = {}
+    for suspect in suspects:
+        earliest = firsts.get(suspect.replica)
+        if earliest is None or suspect.order < earliest.order:
+            firsts[suspect.replica] = suspect
+    return list(firsts.values())
+
+
+def _most_frequent(own: list[Numbers]) -> Numbers:
+    """Return the numbers that most computations gave, the latest of them."""
+    texts = [tuple(numbers.items()) for numbers in own]
+    ((most_frequent, _),) = collections.Counter(reversed(texts)).most_common(1)
+    return dict(most_frequent)
+
+
+def hash_of_tokens(batches: list[MicroBatch]) -> str:
+    """Return a hash of the tokens of micro-batches."""
+    digest = hashlib.blake2b(digest_size=4)
+    for batch in batches:
+        digest.update(batch["tokens"].cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

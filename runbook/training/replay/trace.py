@@ -1,0 +1,217 @@
+"""Fingerprints of what a rank computes: activations, gradients of activations, gradients of weights.
+
+A fingerprint is the sum of the words of a tensor's memory. One flipped bit changes a word by a power
+of two, so it always changes the sum. A difference in two places of opposite sign would not be seen.
+
+An output of a matrix product is taken before the sum over tensor-parallel ranks: after that sum a
+wrong number is on all of these ranks, and nobody could say whose it was.
+"""
+
+import contextlib
+import functools
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from runbook.plan_file.replay_file import BACKWARD, FORWARD, GRADIENT, ComputedPlace
+from runbook.training.engines.engine import StepClock
+from runbook.training.health import faults
+
+HASHING = "hash_seconds"
+"""The part of a step in which fingerprints are taken, in metrics.jsonl."""
+WATCHED_MODULES = (
+    "embedding",
+    "input_layernorm",
+    "linear_qkv",
+    "core_attention",
+    "linear_proj",
+    "pre_mlp_layernorm",
+    "linear_fc1",
+    "linear_fc2",
+    "final_layernorm",
+    "output_layer",
+)
+"""Modules of megatron-core whose output is looked at, by the last part of their name."""
+_LAYER = re.compile(r"(?:.*\.)?layers\.(\d+)(?:\.(.*))?")
+_WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16), (1, torch.uint8))
+_SUMS = {torch.int64: torch.int64, torch.int32: torch.int32}
+"""In which type words are summed: int32 in itself, which is seven times as fast on a CPU as in int64."""
+
+
+def bits_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the sum of the words of a tensor's memory, modulo the size of a word; on its device."""
+    flat = tensor.detach().reshape(-1)
+    num_bytes = flat.numel() * flat.element_size()
+    begin = flat.storage_offset() * flat.element_size()
+    for size, word in _WORDS:
+        if num_bytes % size == 0 and begin % size == 0:
+            total: torch.Tensor = flat.view(word).sum(dtype=_SUMS.get(word, torch.int64))
+            return total.long()
+    raise AssertionError("every tensor has whole bytes")
+
+
+def norm_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the norm of a tensor; on its device."""
+    norm: torch.Tensor = torch.linalg.vector_norm(tensor.detach(), dtype=torch.float32)
+    return norm.double()
+
+
+def _flip(tensor: torch.Tensor, element: int, bit: int) -> None:
+    """Flip a bit of one number of a tensor, in place: a fault on purpose."""
+    index = []
+    for size in reversed(tensor.shape):
+        index.append(element % size)
+        element //= size
+    place = tuple(reversed(index))
+    word = {2: torch.int16, 4: torch.int32}[tensor.element_size()]
+    bits = 8 * tensor.element_size()
+    bit %= bits
+    # As a signed number, the highest bit is the lowest number that there is.
+    mask = 1 << bit if bit < bits - 1 else -(1 << bit)
+    number = tensor[place].reshape(1).clone()
+    tensor[place] = (number.view(word) ^ mask).view(tensor.dtype)[0]
+
+
+@dataclass(frozen=True)
+class LayerNames:
+    """Where the modules and weights of one chunk of the model are in the whole model."""
+
+    numbers: dict[int, int]
+    """Number in the whole model of each layer of the chunk, by its place in the chunk; from 1."""
+    last: int
+    """Number that stands for what comes after the last layer."""
+
+    @classmethod
+    def of(cls, model: Any, num_layers: int) -> "LayerNames":
+        """Return the names of a chunk of a model with so many layers."""
+        layers = enumerate(model.decoder.layers)
+        return cls({index: layer.layer_number for index, layer in layers}, num_layers + 1)
+
+    def place(self, part: str, name: str, number: int = 0) -> ComputedPlace:
+        """Return the place of a module or weight by its name in the chunk."""
+        if match := _LAYER.fullmatch(name):
+            return ComputedPlace(part, self.numbers[int(match[1])], match[2] or "output", number)
+        is_first = name.startswith("embedding")
+        return ComputedPlace(part, 0 if is_first else self.last, name, number)
+
+
+class Trace:
+    """What one rank computed, in the order in which it did."""
+
+    def __init__(self, fingerprint: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self._fingerprint = fingerprint
+        self._places: list[ComputedPlace] = []
+        self._numbers: list[torch.Tensor] = []
+        self._counts: dict[tuple[str, int, str], int] = {}
+        self._answer: dict[ComputedPlace, float] = {}
+
+    def add(self, place: ComputedPlace, tensor: torch.Tensor) -> None:
+        """Take the fingerprint of a tensor."""
+        if flip := faults.armed.flipped_bit(place.part, place.layer):
+            _flip(tensor.detach(), *flip)
+        key = (place.part, place.layer, place.name)
+        number = self._counts.get(key, 0)
+        self._counts[key] = number + 1
+        self._places.append(ComputedPlace(*key, number))
+        self._numbers.append(self._fingerprint(tensor))
+
+    def numbers(self) -> dict[ComputedPlace, float]:
+        """Return the fingerprints by place, in order; waits for the device."""
+        if self._numbers:
+            values = torch.stack(self._numbers).tolist()
+            self._answer |= dict(zip(self._places, values, strict=True))
+            self._places.clear()
+            self._numbers.clear()
+        return self._answer
+
+
+class Tracer:
+    """Watches the chunks of a model that this rank holds."""
+
+    def __init__(
+        self, models: list[Any], num_layers: int, clock: StepClock, *, bitwise: bool
+    ) -> None:
+        self._models = models
+        self._names = [LayerNames.of(model, num_layers) for model in models]
+        self._clock = clock
+        self._fingerprint = bits_of if bitwise else norm_of
+
+    @contextlib.contextmanager
+    def tracing(self) -> Iterator[Trace]:
+        """Take fingerprints of the activations computed in the body, and of their gradients."""
+        trace = Trace(self._fingerprint)
+        with contextlib.ExitStack() as stack:
+            for model, names in zip(self._models, self._names, strict=True):
+                for name, module in model.named_modules():
+                    is_layer = bool(re.fullmatch(r".*layers\.\d+", name))
+                    if is_layer or name.rpartition(".")[2] in WATCHED_MODULES:
+                        place = names.place(FORWARD, name)
+                        look = functools.partial(self._look, trace, place)
+                        stack.enter_context(_watching(module, look))
+            yield trace
+
+    def add_gradients(self, trace: Trace) -> None:
+        """Take fingerprints of the weights' gradients as they are now."""
+        with self._clock.during(HASHING):
+            for model, names in zip(self._models, self._names, strict=True):
+                for name, weight in model.named_parameters():
+                    gradient = getattr(weight, "main_grad", None)
+                    if gradient is not None:
+                        place = names.place(GRADIENT, name)
+                        trace.add(place, gradient)
+
+    def _look(self, trace: Trace, place: ComputedPlace, output: torch.Tensor) -> None:
+        with self._clock.during(HASHING):
+            trace.add(place, output)
+        if output.requires_grad:
+            back = ComputedPlace(BACKWARD, place.layer, place.name, 0)
+            show = functools.partial(self._look_back, trace, back)
+            output.register_hook(show)  # type: ignore[no-untyped-call]
+
+    def _look_back(self, trace: Trace, place: ComputedPlace, gradient: torch.Tensor) -> None:
+        with self._clock.during(HASHING):
+            trace.add(place, gradient)
+
+
+@contextlib.contextmanager
+def _watching(module: Any, look: Callable[[torch.Tensor], None]) -> Iterator[None]:
+    """Show what a module computes: a matrix product before its sum over ranks, else its output."""
+    if hasattr(module, "_forward_impl"):
+        with _watching_product(module, look):
+            yield
+        return
+
+    def show(_module: Any, _inputs: Any, output: Any) -> None:
+        first = output[0] if isinstance(output, tuple) else output
+        if isinstance(first, torch.Tensor):
+            look(first)
+
+    handle = module.register_forward_hook(show)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextlib.contextmanager
+def _watching_product(module: Any, look: Callable[[torch.Tensor], None]) -> Iterator[None]:
+    product = module._forward_impl
+    was_set = "_forward_impl" in vars(module)
+
+    @functools.wraps(product)
+    def shown(*arguments: Any, **options: Any) -> Any:
+        output = product(*arguments, **options)
+        look(output)
+        return output
+
+    module._forward_impl = shown
+    try:
+        yield
+    finally:
+        if was_set:
+            module._forward_impl = product
+        else:
+            del module._forward_impl

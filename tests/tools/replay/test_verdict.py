@@ -1,0 +1,114 @@
+"""What explains that a step trained again gives other numbers: a pure comparison of two recordings."""
+
+import dataclasses
+
+import pytest
+
+from runbook.plan_file.replay_file import (
+    Circumstances,
+    ComputedPlace,
+    MarkKey,
+    RecordedStep,
+    compare_steps,
+    first_difference,
+    layer_marks,
+    packed,
+    read_steps,
+)
+from runbook.results.history import Step
+from runbook.tools.replay.verdict import Verdict, compare
+
+HERE = Circumstances(
+    versions={"torch": "2.13.0"}, code="abc", machines=["Xeon"] * 2, hosts=["n1", "n2"]
+)
+KEYS = [
+    MarkKey("forward", 1, "attention"),
+    MarkKey("forward", 1, "feed-forward"),
+    MarkKey("backward", 1, "attention"),
+    MarkKey("gradient", 1, "attention"),
+]
+
+
+def recorded(*wrong, data=("d1", "d2"), circumstances=HERE):
+    """A step of two ranks; `wrong`: rank and number of the marks that differ from the usual ones."""
+    marks = [dict.fromkeys(KEYS, b"good") for _ in range(2)]
+    for rank, number in wrong:
+        marks[rank][KEYS[number]] = b"bad!"
+    return RecordedStep(4, data, marks, circumstances)
+
+
+def steps(*losses):
+    return {number: Step(number, 1.0, loss=loss) for number, loss in enumerate(losses, start=1)}
+
+
+def compared(before, now, loss=2.0):
+    same = (3.0, 2.8, 2.6)
+    return compare(steps(*same, 2.0), steps(*same, loss), {4: before}, {4: now}, begin=0, step=4)
+
+
+def test_equal_recordings_are_the_same():
+    comparison = compared(recorded(), recorded())
+    assert (comparison.verdict, comparison.first_step, comparison.num_compared) == ("same", 0, 1)
+
+
+def other(**values):
+    return dataclasses.replace(HERE, **values)
+
+
+@pytest.mark.parametrize(
+    ("now", "verdict", "change"),
+    [
+        (recorded((1, 0)), Verdict.HARDWARE, ""),
+        (recorded((1, 0), data=("d1", "dx")), Verdict.DATA, ""),
+        (
+            recorded((1, 0), circumstances=other(versions={"torch": "2.14.0"})),
+            Verdict.PROGRAM,
+            "torch",
+        ),
+        (recorded((1, 0), circumstances=other(code="xyz")), Verdict.PROGRAM, "code"),
+        (recorded((1, 0), circumstances=other(machines=["Xeon", "EPYC"])), Verdict.MACHINE, "EPYC"),
+    ],
+)
+def test_a_difference_is_explained_by_what_changed(now, verdict, change):
+    comparison = compared(recorded(), now)
+    assert comparison.verdict is verdict
+    assert change in " ".join(comparison.changes)
+    assert (comparison.difference.rank, comparison.host) == (1, "n2")
+
+
+def test_the_first_rank_is_the_one_that_computes_first():
+    # Rank 0 gets the wrong numbers of rank 1 with the sum after its attention.
+    difference = compare_steps(recorded(), recorded((0, 1), (1, 0), (1, 1), (0, 2)))
+    assert (difference.rank, difference.block, difference.ranks) == (1, "attention", (1,))
+
+
+def test_a_loss_alone_says_the_step_and_neither_rank_nor_layer():
+    comparison = compare(steps(3.0, 2.0), steps(3.0, 2.1), {}, {}, begin=0, step=2)
+    assert (comparison.first_step, comparison.difference) == (2, None)
+    assert "rank and layer are not known" in comparison.as_text()
+
+
+def test_backward_differences_begin_at_the_last_layer():
+    good = {ComputedPlace("backward", layer, "mlp.linear_fc1"): 1 for layer in (3, 2, 1)}
+    bad = {**good, ComputedPlace("backward", 2, "mlp.linear_fc1"): 2}
+    bad[ComputedPlace("backward", 1, "mlp.linear_fc1")] = 2
+    assert first_difference(good, good) is None
+    _, place = first_difference(good, bad)
+    assert place.layer == 2
+
+
+def test_a_tolerance_lets_rounding_pass():
+    place = ComputedPlace("forward", 1, "mlp.linear_fc1")
+    assert first_difference({place: 1.0}, {place: 1.001}, tolerance=1e-2) is None
+    assert first_difference({place: 1.0}, {place: 1.1}, tolerance=1e-2) is not None
+
+
+def test_lines_are_read_back_and_a_step_trained_twice_counts_once():
+    marks = layer_marks({ComputedPlace("forward", 1, "mlp.linear_fc1"): 5})
+    (key,) = marks
+    header = {"versions": {}, "code": "a", "places": [[list(key)]], "places_of_rank": [0]}
+    lines = [header]
+    lines += [{"iteration": 2, "data": [data], "marks": [packed(marks.values())]} for data in "ab"]
+    read = read_steps(lines)
+    assert read[2].data == ["b"]
+    assert read[2].marks == [marks]
