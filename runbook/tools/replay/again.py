@@ -16,7 +16,7 @@ from runbook.plan_file.json_records import as_json
 from runbook.plan_file.replay_file import read_steps
 from runbook.plan_file.schema import PhasePlan, read_plan
 from runbook.results.history import Step, read_metrics
-from runbook.tools.replay.verdict import Comparison, compare
+from runbook.tools.replay.verdict import ReplayComparison, compare
 
 LIMIT_SECONDS = 7 * 86_400.0
 LOG_FILES = ("metrics", "validation", "samples", "events", "tensorboard")
@@ -112,7 +112,7 @@ def train_again(job: ReplayJob, say: Callable[[str], None]) -> None:
         )
 
 
-def compare_with_run(job: ReplayJob) -> Comparison:
+def compare_with_run(job: ReplayJob) -> ReplayComparison:
     """Compare what the replay gave with what the run recorded."""
     metrics = job.run / job.phase.log.metrics
     run = _steps(metrics)

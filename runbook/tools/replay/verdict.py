@@ -37,7 +37,7 @@ _MEANINGS = {
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ReplayComparison:
     """A run's steps and the same steps trained again."""
 
     step: int
@@ -92,7 +92,7 @@ def compare(
     *,
     begin: int,
     step: int,
-) -> Comparison:
+) -> ReplayComparison:
     """Compare the steps after `begin` up to `step`, of a run and trained again."""
     both = [number for number in range(begin + 1, step + 1) if number in run and number in replayed]
     with_marks = [number for number in both if number in recorded and number in again]
@@ -113,7 +113,7 @@ def compare(
     before = recorded.get(first_step)
     hosts: Sequence[str] = before.circumstances.hosts if before else ()
     shown = first_step or step
-    return Comparison(
+    return ReplayComparison(
         step=step,
         begin=begin,
         num_compared=len(with_marks),
