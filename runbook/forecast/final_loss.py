@@ -6,7 +6,7 @@ the errors of the same method on backtests, and grows with the square root of th
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -22,6 +22,9 @@ BACKTEST_SHARES = (0.5, 0.65, 0.8)
 FARTHEST_RATIO = 1000.0
 """Compute of the target, over that of the largest run, from which a forecast is not supported by any backtest."""
 FAR_WIDENING = 2.0
+
+LADDER_PENALTIES = (0.1, 0.01, 0.003)
+"""Penalties on the exponents of laws that are fitted to a ladder; the first is the usual one."""
 
 CORRECTION_LENGTH = 1.0
 """Distance over which residuals of the law are alike, in e-folds of size or tokens."""
@@ -65,6 +68,32 @@ def forecast_final_losses(runs: Runs, targets: Runs) -> list[LossForecast]:
         _with_interval(runs, targets, position, float(losses[position]), score)
         for position in range(len(targets))
     ]
+
+
+def forecast_from_ladder(runs: Runs, targets: Runs) -> list[LossForecast]:
+    """Return a forecast for each target from the rungs of one ladder.
+
+    Rungs have one seed and one held-out text, so that their losses differ by less chance than those of a table, and the
+    data may say more of the exponent: laws with weaker penalties vote as well, and the interval holds every vote.
+    """
+    check_runs(runs)
+    choices = [
+        replace(choice, exponent_penalty=penalty)
+        for choice in voting_choices(runs)
+        for penalty in LADDER_PENALTIES
+    ]
+    predictions = _predictions(runs, targets, choices)
+    losses = _vote(predictions)
+    votes = np.array(list(predictions.values()))
+    score = interval_score([one.scores(choices) for one in _backtests(runs, choices)])
+    forecasts = []
+    for position in range(len(targets)):
+        forecast = _with_interval(runs, targets, position, float(losses[position]), score)
+        lowest = float(votes[:, position].min())
+        highest = float(votes[:, position].max())
+        low = min(forecast.low, lowest)
+        forecasts.append(replace(forecast, low=low, high=max(forecast.high, highest)))
+    return forecasts
 
 
 def voting_choices(runs: Runs) -> list[LawChoice]:

@@ -76,6 +76,8 @@ class LawChoice:
     """Whether a and b are the same."""
     weight_power: float
     """Weight of a row: its compute to this power."""
+    exponent_penalty: float | None = None
+    """In place of `EXPONENT_PENALTY`; None: that."""
 
 
 WEIGHT_POWERS = (0.0, 0.5, 1.0, 2.0)
@@ -125,6 +127,7 @@ class _Problem:
     loss: Array
     root_weights: Array
     tied: bool
+    exponent_penalty: float
 
     def terms(self, log_law: Array) -> tuple[Array, Array, Array]:
         """Return E, A / N^a and B / D^b of every row."""
@@ -137,7 +140,7 @@ class _Problem:
         """Return weighted residuals of log loss, then one for each exponent."""
         floor, by_size, by_tokens = self.terms(log_law)
         residuals = self.root_weights * np.log((floor + by_size + by_tokens) / self.loss)
-        penalties = EXPONENT_PENALTY * np.log(log_law[3:] / USUAL_EXPONENT)
+        penalties = self.exponent_penalty * np.log(log_law[3:] / USUAL_EXPONENT)
         return np.concatenate([residuals, penalties])
 
     def jacobian(self, log_law: Array) -> Array:
@@ -154,7 +157,7 @@ class _Problem:
         of_rows = np.stack(columns, axis=1) * (self.root_weights / loss)[:, None]
         exponents = log_law[3:]
         of_penalties = np.zeros((len(exponents), len(log_law)))
-        of_penalties[:, 3:] = np.diag(EXPONENT_PENALTY / exponents)
+        of_penalties[:, 3:] = np.diag(self.exponent_penalty / exponents)
         return np.concatenate([of_rows, of_penalties])
 
     def starts(self) -> list[Array]:
@@ -193,6 +196,9 @@ def fit_law(runs: Runs, choice: LawChoice) -> Law:
         loss=runs.loss,
         root_weights=np.sqrt(weights / weights.mean()),
         tied=choice.tied,
+        exponent_penalty=EXPONENT_PENALTY
+        if choice.exponent_penalty is None
+        else choice.exponent_penalty,
     )
     log_law = _solve(problem)
     return Law(

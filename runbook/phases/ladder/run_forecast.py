@@ -9,7 +9,7 @@ import numpy as np
 from runbook.core.errors import DataError
 from runbook.core.table import Table
 from runbook.core.units import show_count
-from runbook.forecast.final_loss import LossForecast, forecast_final_losses
+from runbook.forecast.final_loss import LossForecast, forecast_from_ladder
 from runbook.forecast.laws import Runs
 from runbook.phases.ladder.climb import FinishedRung, as_fit
 from runbook.phases.ladder.forecast_record import RunForecast, SizeForecast
@@ -54,7 +54,7 @@ def forecast_run(
     factor = math.prod(doubt.widening for doubt in doubts)
     runs = as_fit(list(finished))
     target = _targets([(family.parameters, family.tokens, family.flops)])
-    (forecast,) = forecast_final_losses(runs, target)
+    (forecast,) = forecast_from_ladder(runs, target)
     widened = _widened(forecast, factor)
     same_compute, best, note = _sizes(runs, family, factor)
     texts = [*forecast.warnings, *(doubt.text for doubt in doubts), note]
@@ -167,7 +167,7 @@ def _forecast_ratios(
 ) -> tuple[SizeForecast, ...]:
     """Return forecasts for sizes that are these multiples of the run's, with tokens for the same compute."""
     sizes = [(family.parameters * ratio, family.tokens / ratio, family.flops) for ratio in ratios]
-    forecasts = forecast_final_losses(runs, _targets(sizes))
+    forecasts = forecast_from_ladder(runs, _targets(sizes))
     result = []
     for (parameters, tokens, _), forecast in zip(sizes, forecasts, strict=True):
         widened = _widened(forecast, factor)
