@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from runbook.cli.ladder import ladder as ladder_command
 from runbook.core.errors import DataError, ParamsError
-from runbook.phases.ladder.climb import FinishedRung
+from runbook.phases.ladder.climb import TOKENS_STEP, FinishedRung, rung_folder, share_tokens
 from runbook.phases.ladder.ladder_plan import (
     LADDER_FILE,
     Ladder,
@@ -23,8 +23,11 @@ from runbook.phases.ladder.ladder_plan import (
 )
 from runbook.phases.ladder.run_forecast import forecast_run
 from runbook.phases.ladder.rungs import COMPUTE_BETWEEN_RUNGS, Family, design_rungs
+from runbook.phases.ladder.service import LadderRequest, find_ladder
 from runbook.phases.plan_service import load_plan
 from runbook.planning import FULL
+from runbook.runs.run_files import write_mark
+from runbook.runs.run_folder import RUNS_VARIABLE
 
 SMALL_BATCH = ("training.iterations=1600", "training.global_batch=2", "training.micro_batch=1")
 
@@ -133,6 +136,33 @@ def test_a_ladder_that_was_begun_keeps_its_rungs(tmp_path):
     assert written.rungs == ladder.rungs
     assert (tmp_path / LADDER_FILE).exists()
     assert read_ladder(tmp_path / "elsewhere") is None
+
+
+def test_rungs_share_the_token_files_of_the_first(tmp_path, monkeypatch):
+    monkeypatch.setenv(RUNS_VARIABLE, str(tmp_path))
+    settings, _ = load_plan("local", SMALL_BATCH)
+    ladder = plan_ladder("local", SMALL_BATCH)
+    first, second = (rung_folder(ladder, settings, rung) for rung in ladder.rungs[:2])
+    (first / "data").mkdir(parents=True)
+    tokens = first / "data" / "corpus_text_document.bin"
+    tokens.write_bytes(b"tokens")
+    share_tokens(settings, ladder, second)
+    assert not second.exists()
+    write_mark(first, TOKENS_STEP, 1, "f" * 16, [tokens])
+    share_tokens(settings, ladder, second)
+    assert (second / "data" / tokens.name).stat().st_ino == tokens.stat().st_ino
+    share_tokens(settings, ladder, second)
+    share_tokens(settings, ladder, first)
+
+
+def test_a_folder_that_as_made_is_no_run_for_a_ladder(tmp_path, monkeypatch):
+    monkeypatch.setenv(RUNS_VARIABLE, str(tmp_path))
+    folder = tmp_path / "local--quick"
+    folder.mkdir()
+    settings, _ = load_plan("local", ("as=quick",))
+    (folder / "run.yaml").write_text(settings.as_yaml())
+    with pytest.raises(ParamsError, match="that --as made"):
+        find_ladder(LadderRequest("local--quick"))
 
 
 # --- the forecast ---------------------------------------------------------------------------------------------------

@@ -79,13 +79,18 @@ def share_tokens(settings: Settings, ladder: Ladder, folder: Path) -> None:
     data = folder / "data"
     own = runs_folder(settings.project) / settings.name
     first = rung_folder(ladder, settings, ladder.rungs[0])
-    for source in (own, first):
-        if source == folder or data.exists() or not read_mark(source, TOKENS_STEP):
-            continue
-        data.mkdir(parents=True)
-        for path in (source / "data").iterdir():
-            if path.is_file() and not path.is_symlink():
-                os.link(path, data / path.name)
+    sources = [source for source in (own, first) if source != folder and _has_tokens(source)]
+    if data.exists() or not sources:
+        return
+    data.mkdir(parents=True)
+    for path in sorted((sources[0] / "data").iterdir()):
+        if path.is_file() and not path.is_symlink():
+            os.link(path, data / path.name)
+
+
+def _has_tokens(folder: Path) -> bool:
+    """Return whether a run made token files in its own folder; a site may have another place for them."""
+    return read_mark(folder, TOKENS_STEP) is not None and (folder / "data").is_dir()
 
 
 def read_rung(folder: Path, planned: PlannedRung) -> FinishedRung | None:

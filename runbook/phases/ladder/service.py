@@ -30,6 +30,7 @@ from runbook.results.figures.ladder_figure import ForecastPoint, LadderPoint, la
 from runbook.results.history import read_validation
 from runbook.runs.run_files import read_mark
 from runbook.runs.run_folder import runs_folder
+from runbook.runs.run_names import named_run
 
 FORECAST_FILE = "forecast.json"
 TABLE_FILE = "ladder.csv"
@@ -89,6 +90,7 @@ class LadderState:
 
 def find_ladder(request: LadderRequest) -> LadderState:
     """Return the ladder that was begun under this name, else the one that the budget allows. Nothing is written."""
+    _refuse_named_folder(request.run)
     settings, plan = load_plan(request.run, request.set_words, measured=True)
     folder = ladder_folder(settings, _prefix(settings, request.name))
     ladder = read_ladder(folder)
@@ -112,6 +114,16 @@ def find_ladder(request: LadderRequest) -> LadderState:
     if len(finished) == len(ladder.rungs):
         forecast = _forecast(ladder, finished, settings, plan)
     return LadderState(ladder, folder, tuple(finished), forecast)
+
+
+def _refuse_named_folder(run: str) -> None:
+    """Raise where RUN is a folder that `--as` made: its rungs could not have names of their own."""
+    named = named_run(run)
+    if named.as_name:
+        raise ParamsError(
+            f"{run} is a folder that --as made. Name the run, and give its values again: runbook ladder {named.run} "
+            f"--as NAME --set KEY=VALUE."
+        )
 
 
 def climb_ladder(request: LadderRequest, say: Say) -> LadderState:
