@@ -140,13 +140,20 @@ def _fit_budget(ladder: Ladder, family: Family, count: int, hours: float) -> Lad
         fitted = replace(ladder, rungs=planned)
         used = fitted.device_hours
         if used is None:
-            unknown = "The plan does not know how long a step takes on this site, so the budget limits nothing."
-            return replace(fitted, notes=(unknown, *_notes(designed)))
+            return _without_times(ladder, family, count)
         ratio = (hours - start_hours) / (used - start_hours)
         if 1 / CLOSE_ENOUGH <= ratio <= CLOSE_ENOUGH or (ratio > 1 and largest == most):
             break
         largest = min(most, largest * ratio)
     return replace(fitted, notes=_notes(designed))
+
+
+def _without_times(ladder: Ladder, family: Family, count: int) -> Ladder:
+    """Return a ladder of about 1% of the run's compute, where the plan does not know the time of a step."""
+    designed = design_rungs(family, count, DEFAULT_SHARE / 2 * family.flops)
+    note = "The plan does not know how long a step takes on this site: the rungs take 1% of the run's compute."
+    planned = tuple(_planned(ladder, rung) for rung in designed)
+    return replace(ladder, rungs=planned, notes=(note, *_notes(designed)))
 
 
 def _notes(rungs: Sequence[LadderRung]) -> tuple[str, ...]:
