@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -88,6 +89,8 @@ def _agree(one: float | None, other: float | None, tolerance: float) -> bool:
         return False
     if tolerance == 0.0:
         return one == other
+    if math.isnan(one) or math.isnan(other):
+        return math.isnan(one) and math.isnan(other)
     return abs(one - other) <= tolerance * max(abs(one), abs(other))
 
 

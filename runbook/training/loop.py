@@ -488,6 +488,7 @@ class Stepper:
     ) -> tuple[StepRecord, int, BadStep | None]:
         """One iteration: its record, any rank's stop request, what was bad about it. A bad step changes no weight."""
         spec = self.spec
+        self.is_replayed = False
         seen = progress.consumed_samples
         start = time.monotonic()
         size = spec.batch.at(seen)

@@ -26,6 +26,11 @@ MORE_LAYOUTS = {
         "tuning": {"overlap_gradients": True, "overlap_weights": True},
     },
     "interleaved": {"pipeline": 2, "virtual_pipeline": 2, "precision": "bf16"},
+    "context": {
+        "parallel": {"context": 2, "world_size": 2},
+        "batch": {"micro": 1, "global": 3, "num_microbatches": 3},
+        "duration": {"iterations": 4, "samples": 12, "tokens": 12 * 32},
+    },
     "recomputed": {"tensor": 2, "recompute": "full", "parallel": {"sequence": True}},
 }
 
@@ -152,3 +157,20 @@ def test_replay_names_step_layer_and_host_of_a_rank_that_was_always_wrong(zygote
     assert (where["rank"], where["part"], where["layer"]) == (0, "backward", 2)
     assert answer["host"] == socket.gethostname()
     assert (job.folder / "metrics.jsonl").read_text() == before
+
+
+def test_a_step_that_is_passed_over_is_not_replayed(zygote, run):
+    job = train(
+        zygote,
+        run,
+        "rolled back",
+        interval=1,
+        faults="nan:step=3",
+        checkpoint={"interval": 1, "keep": 2},
+        limits={"nan_policy": "rollback"},
+    )
+    assert job.code == 0, job.err[-3000:]
+    assert [line["loss"] is None for line in job.metrics] == [False, False, True, True, False]
+    lines = specs.metrics(job.folder, "replay.jsonl")
+    assert [line["iteration"] for line in lines[1:]] == [1, 2, 3, 4]
+    assert not [alarm for alarm in job.events("alarm") if "corruption" in alarm["kind"]]

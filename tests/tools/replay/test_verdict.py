@@ -101,6 +101,9 @@ def test_a_tolerance_lets_rounding_pass():
     place = ComputedPlace("forward", 1, "mlp.linear_fc1")
     assert first_difference({place: 1.0}, {place: 1.001}, tolerance=1e-2) is None
     assert first_difference({place: 1.0}, {place: 1.1}, tolerance=1e-2) is not None
+    nan = float("nan")
+    assert first_difference({place: nan}, {place: nan}, tolerance=1e-2) is None
+    assert first_difference({place: nan}, {place: 1.0}, tolerance=1e-2) is not None
 
 
 def test_lines_are_read_back_and_a_step_trained_twice_counts_once():
