@@ -28,6 +28,7 @@ class PlanCode(Code):
     DECAY_WITHIN_RUN = "schedule.decay-within-run"
     STEPS_SKIPPED = "schedule.steps-skipped"
     PLANNED_STOP = "schedule.planned-stop"
+    REPLAY_COST = "schedule.replay-cost"
 
     @property
     def message(self) -> RuleText:
@@ -174,6 +175,13 @@ _MESSAGES = {
         rule="some steps are left that change the weights",
         remedy="Lower training.initial_loss_scale (65536), raise {iterations_key}, "
         "or train in bf16.",
+    ),
+    PlanCode.REPLAY_COST: RuleText(
+        title="replay",
+        value="{again} of {num_microbatches} micro-batches again every {interval} steps: {share:.2%} more "
+        "computing",
+        rule="computing again to find silent data corruption takes at most 5 % of the time",
+        remedy="Set training.replay_interval to {enough} or more.",
     ),
     PlanCode.PLANNED_STOP: RuleText(
         title="rehearsed stop",

@@ -80,6 +80,7 @@ def check_schedule(choice: Choice) -> list[Check]:
     checks = [
         *choice.checks_of(ramp),
         *_ignored_keys(choice),
+        *_replay_cost(choice),
         *choice.checks_of(_given_once(choice)),
         check_of(_length(choice, length), choice.phase),
     ]
@@ -105,6 +106,33 @@ def _ignored_keys(choice: Choice) -> Iterator[Check]:
             keys=(*ignored, "training.framework"),
         )
         yield check_of(result, choice.phase, otherwise="warn")
+
+
+MOST_REPLAYED = 0.05
+"""Share of the computing that replay may take unnoticed: a choice, not a measurement."""
+
+
+def _replay_cost(choice: Choice) -> Iterator[Check]:
+    """Yield what computing micro-batches again costs, where that is asked for."""
+    interval = choice.training.replay_interval
+    if not interval or choice.smoke or not choice.own_trainer:
+        return
+    # Interleaved stages take micro-batches by groups of as many as there are stages.
+    again = choice.pipeline if choice.virtual_pipeline > 1 else 1
+    share = again / (choice.num_microbatches * interval)
+    result = RuleResult(
+        code=PlanCode.REPLAY_COST,
+        holds=share <= MOST_REPLAYED,
+        values={
+            "again": again,
+            "num_microbatches": choice.num_microbatches,
+            "interval": interval,
+            "share": share,
+            "enough": math.ceil(again / (choice.num_microbatches * MOST_REPLAYED)),
+        },
+        keys=("training.replay_interval",),
+    )
+    yield check_of(result, choice.phase, otherwise="warn")
 
 
 def _given_once(choice: Choice) -> Iterator[RuleResult]:

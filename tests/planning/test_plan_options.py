@@ -13,6 +13,7 @@ from runbook.planning import make_plan
 from runbook.planning.cost.iteration import StepModel
 from runbook.planning.cost.step_inputs import modelled_device, setup_for
 from runbook.planning.layout import full_choice
+from runbook.planning.rule_codes import PlanCode
 
 from .conftest import TWO_CORES, build
 
@@ -113,6 +114,13 @@ def test_replay_leaves_the_fingerprint_and_is_refused_where_it_cannot_be_done():
         with pytest.raises(PlanError) as caught:
             make_plan(run, TWO_CORES)
         assert code in {check.code for check in caught.value.checks}
+
+
+@pytest.mark.parametrize(("interval", "verdict"), [(1, "warn"), (50, "pass")])
+def test_the_plan_says_what_replay_costs(interval, verdict):
+    run = build({"training": {"replay_interval": interval, "iterations": 20, "global_batch": 8}})
+    checks = {check.code: check for check in make_plan(run, TWO_CORES).checks}
+    assert checks[PlanCode.REPLAY_COST].verdict == verdict
 
 
 def test_a_ramp_counts_its_samples():
