@@ -143,9 +143,18 @@ def _write_site(folder: Path, cluster_wish: "ClusterWish") -> None:
 @click.option("--out", type=FILE, help="The run file; else params/<script>.yaml.")
 @click.option("--replace", is_flag=True, help="Write over a run file that is there.")
 @click.option(
+    "--launch",
+    type=click.IntRange(min=1),
+    default=None,
+    metavar="N",
+    help="Of several trainings that the script starts, take the Nth; else the last.",
+)
+@click.option(
     "--json", "as_json", is_flag=True, help="Print everything that was found as one object."
 )
-def adopt(scripts: tuple[Path, ...], out: Path | None, replace: bool, as_json: bool) -> None:
+def adopt(
+    scripts: tuple[Path, ...], out: Path | None, replace: bool, launch: int | None, as_json: bool
+) -> None:
     """Turn a job script, or a block of exports, into a run file, by running it in a sandbox with stub programs.
 
     The sandbox has no network, no devices and none of your files except copies of the small text
@@ -155,7 +164,7 @@ def adopt(scripts: tuple[Path, ...], out: Path | None, replace: bool, as_json: b
     """
     from runbook.tools.adopt.adopt_scripts import adopt as adopt_scripts
 
-    report = adopt_scripts(scripts, out, replace=replace)
+    report = adopt_scripts(scripts, out, replace=replace, launch=launch or 0)
     _show(report.as_dict() if as_json else report.as_text())
 
 

@@ -7,7 +7,6 @@ Microsoft's, or one of its LUMI and ALCF forks.
 import hashlib
 import itertools
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any
@@ -27,6 +26,7 @@ from runbook.frameworks.options import (
     one_of,
     ramp,
     text,
+    three_shares,
     tokenizer_file,
     whole,
     written,
@@ -283,19 +283,6 @@ def _loss_scaling(
     return Option(name, key, read, path, when)
 
 
-def _three_shares(text: str) -> str:
-    """Return Megatron's --split with all three shares; Megatron takes one or two as well.
-
-    >>> _three_shares("'98, 2'"), _three_shares("949,50,1")
-    ('98,2,0', '949,50,1')
-    """
-    shares = [share.strip() for share in re.split(r"[,/]", text.strip("'\" "))]
-    numbers = [float(share) for share in shares]
-    if not 0 < len(numbers) <= 3:
-        raise ValueError(text)
-    return ",".join([*shares, "0", "0"][:3])
-
-
 def _weighted(use: str) -> Callable[[PhaseRun], tuple[object, ...] | None]:
     """Return a writer of weight and prefix of each file of a use (train, validation, test).
 
@@ -392,7 +379,7 @@ _DATA = (
     Option("valid-data-path", write=_weighted("validation"), ours=_HELD_OUT),
     Option("test-data-path", write=_weighted("test"), ours=_HELD_OUT),
     Option("data-path", write=_weighted("train"), when=_one_text),
-    Option("split", "data.split", _three_shares, "data.split", _one_text),
+    Option("split", "data.split", three_shares, "data.split", _one_text),
     Option("tokenizer-type", write=fixed("GPT2BPETokenizer")),
     Option("vocab-file", write=tokenizer_file("vocab.json"), ours=_VOCABULARY),
     Option("merge-file", write=tokenizer_file("merges.txt"), ours=_MERGES),

@@ -18,6 +18,7 @@ from runbook.frameworks.options import (
     one_of,
     ramp,
     text,
+    three_shares,
     tokenizer_file,
     truth,
     whole,
@@ -257,7 +258,7 @@ _OPTIMIZER = (
 )
 _DATA = (
     Option("model.data.data_impl", write=_data_kind),
-    Option("model.data.splits_string", "data.split", str, "data.split"),
+    Option("model.data.splits_string", "data.split", three_shares, "data.split"),
     Option("model.data.seq_length", "training.sequence_length", whole, "model.sequence_length"),
     Option("model.data.index_mapping_dir", write="data.cache"),
     Option("model.data.data_prefix", write=_data_prefix),

@@ -1,5 +1,6 @@
 """Rows that give a framework's option its key in the run file, and say how to write and read it."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass
 from operator import attrgetter
@@ -224,6 +225,21 @@ def truth(text: str) -> bool:
     if word in _FALSE:
         return False
     raise KeyError(word)
+
+
+def three_shares(text: str) -> str:
+    """Return Megatron's --split with all three shares; Megatron takes one or two as well.
+
+    NeMo's is a list, or a text of one.
+
+    >>> three_shares("'98, 2'"), three_shares("949,50,1"), three_shares("[99990,8,2]")
+    ('98,2,0', '949,50,1', '99990,8,2')
+    """
+    shares = [share.strip() for share in re.split(r"[,/]", text.strip("[]'\" "))]
+    numbers = [float(share) for share in shares]
+    if not 0 < len(numbers) <= 3:
+        raise ValueError(text)
+    return ",".join([*shares, "0", "0"][:3])
 
 
 def minutes(text: str) -> int:

@@ -1,6 +1,6 @@
 """Requests to a queue as a script writes them.
 
-These are #SBATCH and #PBS lines, and options of sbatch and qsub.
+These are #SBATCH, #PBS and #BSUB lines, and options of sbatch, qsub and bsub.
 """
 
 import re
@@ -33,7 +33,7 @@ class Directive:
     """One request to the queue."""
 
     queue: str
-    """slurm or pbs."""
+    """slurm, pbs or lsf."""
     name: str
     """Without dashes; of `-l select=2` the resource."""
     value: str
@@ -41,7 +41,7 @@ class Directive:
 
 
 def directives_of(code: str) -> list[Directive]:
-    """Return the #SBATCH and #PBS lines.
+    """Return the #SBATCH, #PBS and #BSUB lines.
 
     >>> script = "#PBS -l select=4:system=x,walltime=1:00:00"
     >>> [(directive.name, directive.value) for directive in directives_of(script)]
@@ -49,16 +49,18 @@ def directives_of(code: str) -> list[Directive]:
     """
     directives = []
     for line, text in enumerate(code.splitlines(), 1):
-        match = re.match(r"#(SBATCH|PBS)\s+(.*)", text)
+        match = re.match(r"#(SBATCH|PBS|BSUB)\s+(.*)", text)
         if match is None:
             continue
         try:
             options = shlex.split(match[2], comments=True)
         except ValueError:  # a quote that is not closed
             options = match[2].split()
-        queue = "slurm" if match[1] == "SBATCH" else "pbs"
-        directives += options_of(queue, options, line)
+        directives += options_of(_QUEUES[match[1]], options, line)
     return directives
+
+
+_QUEUES = {"SBATCH": "slurm", "PBS": "pbs", "BSUB": "lsf"}
 
 
 def options_of(queue: str, words: Sequence[str], line: int) -> list[Directive]:
@@ -68,7 +70,7 @@ def options_of(queue: str, words: Sequence[str], line: int) -> list[Directive]:
     while remaining and remaining[0].startswith("-"):  # the next word is the script's own name
         word = remaining.popleft()
         name, equals, value = word.lstrip("-").partition("=")
-        if not word.startswith("--"):
+        if not word.startswith("--") and queue != "lsf":  # LSF's long options have one dash
             name = word[1:2]
             equals = word[2:]
             value = word[2:].removeprefix("=")

@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple
 from runbook.core.checks import Check, judge
 from runbook.core.files import natural_key
 from runbook.core.units import four_digits, show_count
-from runbook.params.schema.entries import TOKENIZED, Dataset, TextShare
+from runbook.params.schema.entries import TOKENIZED, Dataset, TextShare, names_pair
 from runbook.params.schema.value_types import parse_names
 from runbook.params.settings import STAGE, Settings
 from runbook.plan_file.json_records import OMIT_DEFAULT
@@ -138,6 +138,8 @@ def _part(settings: Settings, text: TextShare) -> BlendPart:
     dataset = text.dataset
     folder = _token_folder(settings, text)
     prefix = f"{folder}/{text.name}_text_document"
+    if dataset.kind == TOKENIZED and names_pair(text.folder):
+        prefix = text.folder
     train, validation, test = _prefixes(settings, text, folder, prefix)
     tokens, tokens_from = _tokens(settings, dataset)
     estimated_bytes = 0
@@ -161,7 +163,13 @@ def _part(settings: Settings, text: TextShare) -> BlendPart:
 
 
 def _token_folder(settings: Settings, text: TextShare) -> str:
-    """Return the folder of a text's token files: one a dataset where the site has a place for data."""
+    """Return the folder of a text's token files: one a dataset where the site has a place for data.
+
+    Token files of data.folder are read there where their names are known, else by links in the run's folder.
+    """
+    if text.dataset.kind == TOKENIZED and text.folder:
+        is_known = text.folder.startswith("/") and bool(text.dataset.paths)
+        return text.folder.rstrip("/") if is_known else "data"
     site_folder = settings.site.paths.get("data", "")
     return f"{site_folder.rstrip('/')}/{text.name}" if site_folder else "data"
 

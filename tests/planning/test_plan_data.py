@@ -46,6 +46,20 @@ def test_prefix_is_what_the_data_phase_writes_at_the_sites_place() -> None:
     assert plan.prefix == "/scratch/tokens/corpus/corpus_text_document"
 
 
+def test_ready_token_files_are_read_where_data_folder_says() -> None:
+    ready = {"title": "x", "kind": "tokenized", "licence": "x", "source": "x", "folder": "t"}
+    site = {"paths": {"data": "/scratch/tokens/"}}
+
+    def train(folder: str) -> tuple[str, ...]:
+        run = {"data": {"dataset": "tokenized", "folder": folder}}
+        return plan_data(build(run, site=site, dataset=Dataset(**ready))).train
+
+    assert train("/data/my-gpt_text_document") == ("/data/my-gpt_text_document",)
+    # Which names a folder holds is known on the machine: 02-data links them into the run's folder.
+    assert train("/data/texts") == ("data/tokenized_text_document",)
+    assert train("") == ("/scratch/tokens/tokenized/tokenized_text_document",)
+
+
 def test_estimates_count_ends_of_documents_and_both_files() -> None:
     plan = plan_data(build())
     assert plan.estimated_tokens == 500_100

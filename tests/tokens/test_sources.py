@@ -112,6 +112,8 @@ def test_token_files_come_in_pairs(tmp_path: Path) -> None:
         "my-gpt3_9_text_document",
         "my-gpt3_10_text_document",
     ]
+    pair = folder / "my-gpt3_9_text_document"
+    assert token_prefixes(ready, project=tmp_path, folder=str(pair)) == [pair]
     (folder / "my-gpt3_10_text_document.idx").unlink()
     with pytest.raises(
         DataError,

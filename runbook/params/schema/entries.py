@@ -54,6 +54,15 @@ TOKENIZED = "tokenized"
 """The kind of a dataset of .bin/.idx pairs that were made elsewhere: each is read as it is."""
 
 
+def names_pair(folder: str) -> bool:
+    """Return whether data.folder names one pair of token files, by its prefix as Megatron's --data-path has it.
+
+    >>> names_pair("/data/my-gpt_text_document"), names_pair("/data/texts")
+    (True, False)
+    """
+    return folder.endswith("_document")
+
+
 class Dataset(Strict):
     """A source of text."""
 

@@ -4,9 +4,9 @@ import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from runbook.params.schema.run_file import JOB_SECTIONS, Run, phase_name
@@ -109,6 +109,31 @@ def all_keys() -> dict[str, Key]:
         default = ... if info.is_required() else info.default
         keys[name] = Key(name, info.annotation, _help_text(info), default, documents)
     return keys
+
+
+def accepts(key: str, value: object) -> bool:
+    """Return whether a value is one that a key may have, by itself: its type and its range.
+
+    >>> accepts("training.eval_iterations", -1), accepts("training.recompute_method", "block")
+    (False, True)
+    """
+    try:
+        _type_of(key).validate_python(value)
+    except ValidationError:
+        return False
+    return True
+
+
+@cache
+def _type_of(key: str) -> TypeAdapter[Any]:
+    """Return the type of a key with its rules."""
+    for name, info, is_section in _walk(Run):
+        if name == key and not is_section:
+            annotation: Any = info.annotation
+            for rule in info.metadata:
+                annotation = Annotated[annotation, rule]
+            return TypeAdapter(annotation)
+    return TypeAdapter(Any)
 
 
 @cache

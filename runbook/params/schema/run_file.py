@@ -333,8 +333,8 @@ class Data(Strict):
     """
     folder: Annotated[str, Aliases("DATA_PATH", "BASE_DATA_PATH", "DATA_DIR")] = ""
     """Folder of the text. Files that the dataset's source has are downloaded to it where they are
-    missing; other text that lies there is read as it is. Empty: the site's folder for data, or what
-    the dataset says.
+    missing; other text that lies there is read as it is. For token files also the prefix of one
+    pair (/data/my_text_document). Empty: the site's folder for data, or what the dataset says.
     """
     bucket: Annotated[str, Aliases("S3_BUCKET", "BUCKET")] = ""
     """Bucket and prefix (s3://name/folder) the ready token files are copied from, where the site

@@ -13,7 +13,7 @@ from typing import Any
 
 from runbook.core.errors import DataError
 from runbook.core.files import natural_key, sha256_of
-from runbook.params.schema.entries import TOKENIZED, Dataset, SourceFile
+from runbook.params.schema.entries import TOKENIZED, Dataset, SourceFile, names_pair
 from runbook.tokens.pipeline.options import TokenFiles
 from runbook.tokens.sources.input_files import find_inputs, path_inside, says_its_kind
 
@@ -76,6 +76,8 @@ def holds_dataset(folder: Path, dataset: Dataset) -> bool:
 
     Text, or token files where it is tokens already.
     """
+    if dataset.kind == TOKENIZED and names_pair(str(folder)):
+        return Path(f"{folder}.bin").is_file()
     if not folder.is_dir():
         return False
     if dataset.kind == TOKENIZED:
@@ -280,9 +282,7 @@ def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "") -> list
     home = dataset_folder(dataset, project=project, folder=folder)
     listed = expected_files(dataset)
     _refuse_faults(dataset, home, listed)
-    paths = [path_inside(home, file.path) for file in listed] or sorted(
-        home.rglob("*.bin"), key=natural_key
-    )
+    paths = [path_inside(home, file.path) for file in listed] or _token_bins(home)
     bins = [path for path in paths if path.suffix == ".bin"]
     if not bins:
         raise DataError(f"{home} holds no .bin files; set data.folder to where the token files lie")
@@ -294,6 +294,14 @@ def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "") -> list
             f"{', '.join(single[:5])}"
         )
     return prefixes
+
+
+def _token_bins(home: Path) -> list[Path]:
+    """Return the .bin files of a folder, or the one whose prefix `home` is."""
+    pair = Path(f"{home}.bin")
+    if names_pair(str(home)) and pair.is_file():
+        return [pair]
+    return sorted(home.rglob("*.bin"), key=natural_key)
 
 
 def _refuse_faults(dataset: Dataset, home: Path, listed: list[SourceFile]) -> None:

@@ -66,6 +66,7 @@ class AdoptReport:
             "done_by_itself": self._rows(findings.automatic, remark),
             "errors": self._rows(adopted.errors, errors),
             "notes": list(adopted.script.notes),
+            "launches": self._launch_rows(),
             "required": self._required_rows(),
             "check": self.refused or "passes",
         }
@@ -79,6 +80,21 @@ class AdoptReport:
             row |= {key: getattr(item, name) for key, name in attributes.items()}
             rows.append(row)
         return rows
+
+    def _launch_rows(self) -> list[Row]:
+        """Return a row for each training that the script starts, and whether it is the run file's."""
+        adopted = self.adopted
+        places = adopted.script.places
+        return [
+            {
+                "launch": number,
+                "where": places[launch.command.line],
+                "program": launch.script.shown,
+                "arguments": len(launch.arguments),
+                "in the run file": "yes" if launch is adopted.launch else "no",
+            }
+            for number, launch in enumerate(adopted.launches, 1)
+        ]
 
     def _required_rows(self) -> list[Row]:
         """Return a row for each key that the site requires and the script does not give."""
@@ -97,6 +113,9 @@ class AdoptReport:
                 "which its document became."
             )
         parts += [f"Note: {note}." for note in adopted.script.notes]
+        if len(adopted.launches) > 1:
+            title = f"The script starts {len(adopted.launches)} trainings; --launch N chooses one"
+            parts.append(Table(self._launch_rows(), title).as_text())
         parts.append(_table("Errors of the documents in this script", self._error_rows()))
         parts.append(_table("Not carried over", self._leftover_rows()))
         required = self._required_rows()
@@ -135,11 +154,14 @@ def _table(title: str, rows: list[Row]) -> str:
     return Table(rows, f"{title}: {len(rows)}").as_text() if rows else f"{title}: none."
 
 
-def adopt(scripts: Sequence[Path], out: Path | None, *, replace: bool = False) -> AdoptReport:
+def adopt(
+    scripts: Sequence[Path], out: Path | None, *, replace: bool = False, launch: int = 0
+) -> AdoptReport:
     """Run the script in a sandbox, write the run file, and say whether `runbook check` accepts it.
 
     The small text files in the first script's folder are at hand in the sandbox, as copies. An
-    existing run file with other contents is refused, unless `replace`.
+    existing run file with other contents is refused, unless `replace`. Of several trainings the last
+    one counts, or the one that `launch` counts from 1.
     """
     project = params.project_root()
     # No secret goes into the sandbox, so that none can come out of it into the run file.
@@ -148,7 +170,7 @@ def adopt(scripts: Sequence[Path], out: Path | None, *, replace: bool = False) -
     path = out or project / "params" / f"{run_name(scripts[0])}.yaml"
     if path.suffix not in (".yaml", ".yml"):
         raise ParamsError(f"--out {path}: a run file is called NAME.yaml.")
-    adopted = adopt_text(files, path.stem, project, beside)
+    adopted = adopt_text(files, path.stem, project, beside, launch)
     adopted = dataclasses.replace(adopted, script=_with_notes(adopted.script, secret_files))
     if path.exists() and not replace and path.read_text(encoding="utf-8") != adopted.text:
         raise ParamsError(
@@ -162,13 +184,22 @@ def adopt(scripts: Sequence[Path], out: Path | None, *, replace: bool = False) -
 def run_name(script: Path) -> str:
     """Return the name of a run that a script's name gives.
 
+    YAML reads some names as numbers or as true and false: these get a word in front.
+
     >>> run_name(Path("a/04-gpt175B.sh")), run_name(Path("my job.sbatch")), run_name(Path("models.sh"))
     ('04-gpt175B', 'my-job', 'adopted-models')
+    >>> run_name(Path("126.sh")), run_name(Path("1e5.sh")), run_name(Path("on.sh"))
+    ('job-126', 'job-1e5', 'job-on')
     """
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", script.stem).strip("-._")[:60]
     if stem in ("", "models", "datasets", "local"):  # names of other files in params
         return f"adopted-{stem or 'script'}"
+    if not re.search("[A-Za-z]{2}", stem) or stem.lower() in _WORDS_OF_YAML:
+        return f"job-{stem}"
     return stem
+
+
+_WORDS_OF_YAML = ("true", "false", "yes", "no", "on", "off", "null", "inf", "nan")
 
 
 def _read(path: Path) -> str:
@@ -214,7 +245,7 @@ def _with_notes(script: Script, secret_files: Sequence[str]) -> Script:
 def _files_beside(script: Path) -> tuple[dict[str, str], list[str]]:
     """Read the small text files next to a script, which it may start or read.
 
-    They are in its folder and the two levels below it.
+    They are in its folder and the two levels below it; of the folder above it, those that the script names.
 
     Tokens in them are masked. Files that are nothing but a secret are left out; the second list has
     their names.
@@ -239,7 +270,25 @@ def _files_beside(script: Path) -> tuple[dict[str, str], list[str]]:
         else:
             texts[name] = mask(text)
             num_bytes += size
+    texts |= _files_above(script)
     return texts, secret_files
+
+
+def _files_above(script: Path) -> dict[str, str]:
+    """Read the text files of the folder above a script's that the script names, such as a template."""
+    folder = script.resolve().parent
+    words = set(re.findall(r"[\w.-]+", _read(script)))
+    texts = {}
+    for path in sorted(folder.parent.glob("*")):
+        is_named = path.name in words and path.suffix in _TEXT_ENDINGS
+        if not is_named or path.is_symlink() or not path.is_file():
+            continue
+        raw = path.read_bytes()
+        text = raw.decode("utf-8", errors="replace")
+        is_small_text = len(raw) <= _MOST_BYTES and b"\0" not in raw
+        if is_small_text and path.suffix and not is_secret_file(path.name, text):
+            texts[f"../{path.name}"] = mask(text)
+    return texts
 
 
 _MOST_BYTES_BESIDE = 4 << 20

@@ -25,6 +25,8 @@ from runbook.tools.adopt.launches import (
     DocumentCall,
     Launch,
     calls_of,
+    different_launches,
+    foreign_trainings,
     framework_of,
     launches_of,
     option,
@@ -52,6 +54,10 @@ class Adoption:
     findings: Findings
     errors: Sequence[KnownError]
     required: Mapping[str, str]
+    launches: Sequence[Launch] = ()
+    """Every training that the script starts, each once."""
+    launch: Launch | None = None
+    """The one that became the run file; None where only a document's variables were read."""
 
 
 def adopt(
@@ -59,21 +65,33 @@ def adopt(
     name: str,
     project: Path,
     beside: Mapping[str, str] | None = None,
+    launch_number: int = 0,
 ) -> Adoption:
     """Run the first script in a sandbox, with the others and the files `beside` it at hand.
 
-    Read what it started.
+    Read what it started. Of several trainings the last one becomes the run file, or the one that
+    `launch_number` counts, from 1.
 
-    Raises `ParamsError` where the script starts no training and sets nothing that a document's
-    script reads.
+    Raises `ParamsError` where the script starts no training that is read here, and sets nothing
+    that a document's script reads.
     """
     script = follow(files, beside or {}, _starts_training)
-    launches = launches_of(script.commands)
+    return adopt_script(script, files[0][0], name, project, launch_number)
+
+
+def adopt_script(
+    script: Script, file_name: str, name: str, project: Path, launch_number: int = 0
+) -> Adoption:
+    """Turn what was seen of a job into a run file; `file_name` is what people call the job."""
     calls = calls_of(script.commands)
+    all_launches = different_launches(launches_of(script.commands))
+    if not all_launches and not calls:
+        _refuse_foreign(script, file_name)
+    launches = _chosen(all_launches, launch_number, file_name)
     base = _base(script, launches, calls)
     if not launches and not base:
         raise ParamsError(
-            f"{files[0][0]} starts no training, and sets no variable that the five documents' scripts "
+            f"{file_name} starts no training, and sets no variable that the five documents' scripts "
             "read. Give the script that is submitted (and, after it, the one it starts), or the block "
             "of exports before it."
         )
@@ -87,13 +105,50 @@ def adopt(
     required = {key: meaning for key, meaning in site.required.items() if not findings.value(key)}
     findings.leftovers.sort(key=attrgetter("line"))
     findings.automatic.sort(key=attrgetter("line"))
-    text = _run_file(name, files[0][0], findings.carried, required, script.places)
-    return Adoption(name, text, framework, base, script, findings, errors_in(evidence), required)
+    text = _run_file(name, file_name, findings.carried, required, script.places)
+    return Adoption(
+        name,
+        text,
+        framework,
+        base,
+        script,
+        findings,
+        errors_in(evidence),
+        required,
+        all_launches,
+        launches[-1] if launches else None,
+    )
+
+
+def _chosen(launches: Sequence[Launch], number: int, file_name: str) -> list[Launch]:
+    """Return the launches up to the one that becomes the run file."""
+    if number > len(launches) or number < 0:
+        raise ParamsError(
+            f"--launch {number}: {file_name} starts {len(launches)} trainings. "
+            f"Give a number from 1 to {len(launches)}."
+        )
+    return list(launches[:number] if number else launches)
+
+
+def _refuse_foreign(script: Script, file_name: str) -> None:
+    """Raise `ParamsError` where the job trains by a program that adopt does not read."""
+    trainings = foreign_trainings(script.commands)
+    if not trainings:
+        return
+    last = trainings[-1]
+    place = script.places[last.script.line]
+    does = "trains with" if last.framework else "starts"
+    whose = last.framework or "a program that adopt does not know"
+    raise ParamsError(
+        f"{file_name} {does} {whose} ({place}: {last.script.shown}). adopt reads GPTs of "
+        "Megatron-LM, Megatron-DeepSpeed and NeMo (pretrain_gpt.py, megatron_gpt_pretraining.py, "
+        "or a program with Megatron's options). No run file was written."
+    )
 
 
 def _starts_training(commands: Sequence[StartedProgram]) -> bool:
     """Return whether one of these commands is a training, or starts a document's script."""
-    return bool(launches_of(commands) or calls_of(commands))
+    return bool(launches_of(commands) or calls_of(commands) or foreign_trainings(commands))
 
 
 def _site_of(script: Script, project: Path) -> Site:
@@ -215,6 +270,7 @@ def _take_script(evidence: Evidence, framework: str) -> options.ModelKind:
     findings = evidence.findings
     kind: options.ModelKind = {}
     job_environment.take_directives(script.directives, findings)
+    _take_allocations(script, findings)
     if evidence.calls:
         _take_submission(evidence.calls[-1], findings)
     if evidence.launches:
@@ -227,9 +283,17 @@ def _take_script(evidence: Evidence, framework: str) -> options.ModelKind:
     return kind
 
 
+def _take_allocations(script: Script, findings: Findings) -> None:
+    """Take the options of salloc, in which the script works."""
+    for command in script.commands:
+        if command.name == "salloc":
+            words = [word.text for word in command.words[1 : 1 + command.own]]
+            job_environment.take_directives(options_of("slurm", words, command.line), findings)
+
+
 def _take_submission(call: DocumentCall, findings: Findings) -> None:
     """Take the options of sbatch or qsub before the script's name."""
-    queue = {"sbatch": "slurm", "qsub": "pbs"}.get(call.command.name)
+    queue = {"sbatch": "slurm", "qsub": "pbs", "bsub": "lsf"}.get(call.command.name)
     if queue:
         words = [word.text for word in call.command.words[1:] if word.text != call.script]
         job_environment.take_directives(options_of(queue, words, call.command.line), findings)
@@ -240,7 +304,7 @@ def _take_last_launch(evidence: Evidence, framework: str) -> options.ModelKind:
     launch = evidence.launches[-1]
     findings = evidence.findings
     kind: options.ModelKind = {}
-    if any(_is_override(word.text) for word in launch.arguments):
+    if framework == "nemo":
         _take_nemo(launch, findings)
     else:
         kind = options.take_options(launch.arguments, findings, framework)
@@ -250,11 +314,6 @@ def _take_last_launch(evidence: Evidence, framework: str) -> options.ModelKind:
     knobs = {name: word for name, word in environment.items() if name in _BESIDE_OPTIONS}
     job_environment.take_knobs(knobs, findings, evidence.models, over=False)
     return kind
-
-
-def _is_override(word: str) -> bool:
-    """Return whether a word is one of NeMo's overrides, NAME=VALUE."""
-    return "=" in word and not word.startswith("-")
 
 
 def _take_nemo(launch: Launch, findings: Findings) -> None:
@@ -282,9 +341,7 @@ def _take_exports(evidence: Evidence) -> None:
     job_environment.leave_unknown(script, values, evidence.findings)
 
 
-_OTHER_MODELS = re.compile(
-    r"(bert|t5|ict|vit|vision|mamba|retro|mimo|vlm|multimodal|dino|sft)\w*\.py$", re.IGNORECASE
-)
+_OTHER_MODELS = re.compile(r"mamba\w*\.py$", re.IGNORECASE)
 
 
 def _take_kind(launch: Launch, findings: Findings) -> None:
@@ -301,7 +358,7 @@ def _take_kind(launch: Launch, findings: Findings) -> None:
         if name in _OPTIONS_OF_OTHER_MODELS:
             why = "the run file is the dense GPT: our models have no such layers"
             findings.leave(word.line, f"--{name}", why)
-    if _starts_one_process(launch):
+    if _starts_one_process(launch, findings):
         why = f"{launch.programs[0]} starts one process unless something else is given"
         findings.take("jobs.training.devices_per_node", 1, launch.command.line, why, over=False)
         findings.take("jobs.training.nodes", 1, launch.command.line, why, over=False)
@@ -315,8 +372,12 @@ _OPTIONS_OF_OTHER_MODELS = (
 )
 
 
-def _starts_one_process(launch: Launch) -> bool:
+def _starts_one_process(launch: Launch, findings: Findings) -> bool:
     """Return whether a launch starts one process: by bare python, or torchrun without a number."""
+    if (
+        framework_of([launch]) == "nemo"
+    ):  # trainer.devices says how many, and the launcher starts them
+        return False
     if launch.programs == ["torchrun"]:
         return not option(launch.part("torchrun"), "nproc-per-node")
     return launch.programs == ["python"]
@@ -514,7 +575,7 @@ def _batch(findings: Findings) -> None:
     findings.take("training.global_batch", micro * copies * steps, line, source)
 
 
-_KINDS = {
+_KINDS: dict[str, str | float] = {
     "activation": "gelu",
     "tied_embeddings": True,
     "biases": True,
@@ -531,46 +592,70 @@ def _take_shape(
 ) -> None:
     """Set `model`, with `training.shape` only where the catalogue has no such model."""
     shape = {name: findings.number(f"training.shape.{name}") for name in SHAPE_FIELDS}
-    if not all(shape[name] for name in _CORE_FIELDS):
-        _drop_shape_of_named_model(models, shape, findings)
+    missing = [name for name in _CORE_FIELDS if not shape[name]]
+    named_model = models.get(str(findings.value("model", "")))
+    if missing and named_model:
+        _drop_shape_of_named_model(named_model, shape, findings)
         return
-    line = findings.carried["training.shape.layers"].line
-    of_kind = {name: model for name, model in models.items() if _is_of_kind(model, kind)}
-    name = _nearest_model(of_kind or models, shape, findings)
+    if len(missing) == len(_CORE_FIELDS) and not kind:
+        return
+    full_kind = {**_KINDS, **kind}
+    name = _nearest_model(_of_nearest_kind(models, full_kind), shape, findings)
     model = models[name]
-    source = f"{shape['layers']} layers x {shape['hidden']}, {shape['heads']} heads"
-    findings.take("model", name, line, source)
+    if missing:
+        known = ", ".join(f"{value} {field}" for field, value in shape.items() if value)
+        source = f"stands in: the script gives no {', '.join(missing)}"
+        findings.take("model", name, 0, source)
+        why = f"the script gives no number for it, only {known or 'the kind of model'}: set model"
+        findings.leave(0, f"the model's {', '.join(missing)}", why)
+    else:
+        line = findings.carried["training.shape.layers"].line
+        source = f"{shape['layers']} layers x {shape['hidden']}, {shape['heads']} heads"
+        findings.take("model", name, line, source)
     for field, value in shape.items():
         if _is_implied(value, model, shape, field):
             findings.drop(f"training.shape.{field}")
     if findings.value("training.sequence_length") == model.sequence_length:
         findings.drop("training.sequence_length")
-    if not of_kind:
-        text = ", ".join(f"{key}={value}" for key, value in kind.items())
-        findings.leave(line, text, "params/models.yaml has no such kind of model: write an entry")
+    _report_kind(name, model, full_kind, findings)
+
+
+def _of_nearest_kind(
+    models: Mapping[str, Model], full_kind: Mapping[str, str | float]
+) -> Mapping[str, Model]:
+    """Return the models that differ from a kind in the fewest properties."""
+    different = {name: len(_other_fields(model, full_kind)) for name, model in models.items()}
+    fewest = min(different.values())
+    return {name: model for name, model in models.items() if different[name] == fewest}
+
+
+def _other_fields(model: Model, full_kind: Mapping[str, str | float]) -> list[str]:
+    """Return the properties that a model has otherwise than a kind."""
+    return [field for field in _KINDS if getattr(model, field) != full_kind[field]]
+
+
+def _report_kind(
+    name: str, model: Model, full_kind: Mapping[str, str | float], findings: Findings
+) -> None:
+    """Report each property that the model has otherwise than the script asks, and keep it for a new entry."""
+    other_fields = _other_fields(model, full_kind)
+    for field in other_fields:
+        line = findings.kind_lines.get(field, 0)
+        text = f"the model's {field}={full_kind[field]}"
+        why = f"model {name} has {getattr(model, field)}; no model of params/models.yaml has this kind"
+        findings.leave(line, text, f"{why}: paste the entry, and set model")
+    if other_fields:
+        findings.model_kind.update(full_kind)
 
 
 _CORE_FIELDS = ("layers", "hidden", "heads")
 """Fields of a shape without which there is no model to look for."""
 
 
-def _drop_shape_of_named_model(
-    models: Mapping[str, Model], shape: Mapping[str, int], findings: Findings
-) -> None:
+def _drop_shape_of_named_model(model: Model, shape: Mapping[str, int], findings: Findings) -> None:
     """Drop what a model that the script names has anyway, where some of its shape is given too."""
-    model = models.get(str(findings.value("model", "")))
-    if model:
-        same = [name for name in SHAPE_FIELDS if shape[name] == getattr(model, name)]
-        findings.drop(*(f"training.shape.{name}" for name in same if shape[name]))
-
-
-def _is_of_kind(model: Model, kind: Mapping[str, str | float]) -> bool:
-    """Return whether a model has this activation, normalization and so on.
-
-    Megatron's own where `kind` has none.
-    """
-    full_kind = {**_KINDS, **kind}
-    return all(getattr(model, field) == full_kind[field] for field in _KINDS)
+    same = [name for name in SHAPE_FIELDS if shape[name] == getattr(model, name)]
+    findings.drop(*(f"training.shape.{name}" for name in same if shape[name]))
 
 
 def _is_implied(value: int, model: Model, shape: Mapping[str, int], field: str) -> bool:
@@ -599,12 +684,14 @@ def _nearest_model(
 ) -> str:
     """Return the name of the model that is nearest to a shape, a sequence length and the site."""
     sequence = findings.number("training.sequence_length")
+    core = [field for field in _CORE_FIELDS if shape[field]]
     size = shape["layers"] * shape["hidden"] ** 2  # grows as the parameters of the layers
 
     def distance(name: str) -> tuple[float, ...]:
         model = models[name]
-        other_core = sum(getattr(model, field) != shape[field] for field in _CORE_FIELDS)
-        relative_size = abs(model.layers * model.hidden**2 / size - 1) if other_core else 0
+        other_core = sum(getattr(model, field) != shape[field] for field in core)
+        is_other_size = other_core > 0 and size > 0
+        relative_size = abs(model.layers * model.hidden**2 / size - 1) if is_other_size else 0
         other_fields = 0
         for field in ("kv_heads", "ffn_hidden", "positions"):
             same = (0, getattr(model, field), _implied(model, shape, field))

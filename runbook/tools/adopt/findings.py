@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from runbook.params.schema.keys import accepts
 from runbook.params.schema.site import Site
 from runbook.tools.adopt.script import Word
 
@@ -49,6 +50,12 @@ class Findings:
     leftovers: list[Remark] = field(default_factory=list)
     automatic: list[Remark] = field(default_factory=list)
     """What needs no key: the runbook does it by itself."""
+    kind_lines: dict[str, int] = field(default_factory=dict)
+    """Where the script says something of the model's kind, by the field of a model."""
+    model_kind: dict[str, str | float] = field(default_factory=dict)
+    """The kind of model that no entry of the catalogue has; empty where one has it."""
+    site_values: dict[str, Any] = field(default_factory=dict)
+    """What the site's file may have, by its dotted place there."""
 
     @property
     def site_file(self) -> str:
@@ -87,6 +94,10 @@ class Findings:
         """Something that the site's file may have in one of its sections."""
         self.leave(line, text, f"{why}: write it under {section} of {self.site_file}")
 
+    def for_site(self, place: str, value: Any) -> None:
+        """Note a value for the block that a person can paste into the site's file."""
+        self.site_values[place] = value
+
     def does(self, line: int, text: str, why: str) -> None:
         """Something that the runbook does by itself."""
         self.automatic.append(Remark(line, text, why))
@@ -114,6 +125,9 @@ class Findings:
         try:
             value = read(word.text.strip())
         except (ValueError, KeyError, OverflowError):
+            self.leave(word.line, text, f"{word.shown!r} is not a value of {key}")
+            return
+        if not accepts(key, value):
             self.leave(word.line, text, f"{word.shown!r} is not a value of {key}")
             return
         self.take(key, value, word.line, source, over=over)

@@ -66,6 +66,8 @@ def _take_variable(name: str, value: Word, group: str, findings: Findings) -> bo
     site_value = findings.site.environment[group][name] if group else None
     if site_value is None:
         findings.leave_to_site(value.line, text, "environment")
+        if value.known:
+            findings.for_site(f"environment.adopted.{name}", value.text)
         return False
     is_template = "{" in site_value
     is_longer_path = name.endswith("PATH") and site_value in value.shown
@@ -88,6 +90,7 @@ def take_modules(script: Script, findings: Findings) -> None:
                 findings.does(command.line, text, f"{findings.site_file} loads it")
             else:
                 findings.leave_to_site(command.line, text, "modules", "the site loads others")
+                findings.for_site(f"modules.{module}", module)
         is_script = command.name in ("source", ".") and words[-1].endswith("activate")
         if is_script or words[:2] == ["conda", "activate"]:
             _take_activation(command, findings)
@@ -112,6 +115,7 @@ def _take_activation(command: StartedProgram, findings: Findings) -> None:
         findings.does(command.line, text, f"setup of {findings.site_file} does it")
     else:
         findings.leave(command.line, text, f"write it under setup of {findings.site_file}")
+        findings.for_site(f"setup.{text}", text)
 
 
 _LAUNCHERS = ("deepspeed", "torchrun", "mpiexec", "mpirun", "aprun", "srun")
@@ -395,6 +399,24 @@ def _devices(text: str) -> int:
     return int(numbers[-1])
 
 
+def lsf_clock(text: str) -> str:
+    """Return a time limit of LSF, [hours:]minutes, as the run file has it.
+
+    >>> lsf_clock("2:00"), lsf_clock("90")
+    ('02:00:00', '01:30:00')
+    """
+    hours, _, minutes = text.rpartition(":")
+    return show_clock((int(hours or 0) * 60 + int(minutes)) * 60)
+
+
+def _devices_of_lsf(text: str) -> int:
+    """Return the devices of `-gpu "num=4:mode=shared"`. Raise `ValueError` where it names none."""
+    match = re.search(r"num=(\d+)", text)
+    if match is None:
+        raise ValueError(text)
+    return int(match[1])
+
+
 _SLURM: dict[str, tuple[str, Callable[[str], object]]] = {
     "nodes": (f"{JOB}.nodes", whole),
     "partition": (f"{JOB}.partition", str),
@@ -413,22 +435,30 @@ _PBS: dict[str, tuple[str, Callable[[str], object]]] = {
     "A": ("jobs.account", str),
     "walltime": (f"{JOB}.walltime", clock),
 }
+_LSF: dict[str, tuple[str, Callable[[str], object]]] = {
+    "nnodes": (f"{JOB}.nodes", whole),
+    "W": (f"{JOB}.walltime", lsf_clock),
+    "q": (f"{JOB}.partition", str),
+    "P": ("jobs.account", str),
+    "gpu": (f"{JOB}.devices_per_node", _devices_of_lsf),
+}
+_TABLES = {"slurm": _SLURM, "pbs": _PBS, "lsf": _LSF}
+_SIGNS = {"slurm": "#SBATCH --", "pbs": "#PBS ", "lsf": "#BSUB -"}
 _OUR_DIRECTIVES = json.loads(
     Path(__file__).with_name("directives.json").read_text(encoding="utf-8")
 )
 
 
 def take_directives(directives: Sequence[Directive], findings: Findings) -> None:
-    """Take the values of #SBATCH and #PBS lines.
+    """Take the values of #SBATCH, #PBS and #BSUB lines.
 
     What the site asks for already, or the runbook always gives, needs no key.
     """
     for directive in directives:
         name = directive.name
         line = directive.line
-        is_slurm = directive.queue == "slurm"
-        sign = f"#SBATCH --{name}" if is_slurm else f"#PBS {name}"
-        table = _SLURM if is_slurm else _PBS
+        sign = f"{_SIGNS[directive.queue]}{name}"
+        table = _TABLES[directive.queue]
         text = f"{sign}={directive.value}" if directive.value else sign
         if name == "select" and directive.queue == "pbs":
             _take_select(directive, findings)
@@ -441,6 +471,7 @@ def take_directives(directives: Sequence[Directive], findings: Findings) -> None
             findings.does(line, text, _OUR_DIRECTIVES[name])
         else:
             findings.leave_to_site(line, text, "directives")
+            findings.for_site(f"directives.{name}", directive.value)
 
 
 def _take_select(directive: Directive, findings: Findings) -> None:

@@ -7,10 +7,17 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
 from pathlib import Path
 
-from runbook.tools.adopt.options import count_known
+from runbook.tools.adopt.foreign import foreign_framework
+from runbook.tools.adopt.options import count_known, pairs
 from runbook.tools.adopt.script import Script, StartedProgram, Word
 
-_TRAINS = re.compile(r"(pretrain|train|finetune)\w*\.py$|megatron_gpt_pretraining\.py$")
+_GPT = re.compile(
+    r"(^|/)(pretrain_(gpt|mcore_gpt|llama|mcore)\w*|megatron_gpt_pretraining\w*)\.py$"
+)
+"""Programs that train a GPT, whatever they are given."""
+_MAY_TRAIN = re.compile(
+    r"(pretrain|train|finetun|sft|dpo|ppo|grpo)\w*(\.py|-cli)?$|run_recipe\.py$"
+)
 _NEVER = re.compile(
     r"(preprocess|convert|merge|download|tokenize|evaluate|generate|server|setup|test)\w*\.py$"
 )
@@ -22,6 +29,25 @@ _MODULES = (
 )
 _ENOUGH_OPTIONS = 4
 """Of the known options, which make a script a training whatever its name is."""
+_ENOUGH_CORE_OPTIONS = 2
+"""Of these, such as have no other program's meaning: --bf16 and --seed are many programs' options."""
+_CORE_OPTIONS = {
+    "num-layers",
+    "hidden-size",
+    "num-attention-heads",
+    "seq-length",
+    "tensor-model-parallel-size",
+    "pipeline-model-parallel-size",
+    "micro-batch-size",
+    "global-batch-size",
+    "train-iters",
+    "train-samples",
+    "train-tokens",
+    "lr-decay-iters",
+    "lr-warmup-iters",
+    "vocab-file",
+    "data-path",
+}
 
 
 @dataclass(frozen=True)
@@ -44,10 +70,68 @@ class Launch:
         return [name for name, _ in self.parts]
 
 
+def different_launches(launches: Sequence[Launch]) -> list[Launch]:
+    """Return each launch once, where a loop or a rank starts the same training again."""
+    by_words: dict[tuple[str, ...], Launch] = {}
+    for launch in launches:
+        by_words.pop(_words_of(launch), None)  # the last start of several counts
+        by_words[_words_of(launch)] = launch
+    return list(by_words.values())
+
+
+def _words_of(launch: Launch) -> tuple[str, ...]:
+    return (launch.script.text, *(word.text for word in launch.arguments))
+
+
+@dataclass(frozen=True)
+class ForeignTraining:
+    """One start of a training that adopt does not read."""
+
+    framework: str
+    """Whose program it is; empty where nothing says so."""
+    script: Word
+
+
 def launches_of(commands: Sequence[StartedProgram]) -> list[Launch]:
-    """Return every start of a training script, in order."""
+    """Return every start of a GPT's training by Megatron or NeMo, in order."""
     launches = (_launch(command, commands) for command in commands)
-    return [launch for launch in launches if launch]
+    return [launch for launch in launches if launch and is_ours(launch)]
+
+
+def foreign_trainings(commands: Sequence[StartedProgram]) -> list[ForeignTraining]:
+    """Return every start of a training of another framework, in order."""
+    launches = (_launch(command, commands) for command in commands)
+    return [
+        ForeignTraining(foreign_framework(launch.script, launch.arguments), launch.script)
+        for launch in launches
+        if launch and not is_ours(launch)
+    ]
+
+
+def is_ours(launch: Launch) -> bool:
+    """Return whether a launch trains a GPT by Megatron or NeMo: by its program's name, else by its options."""
+    if _GPT.search(launch.script.text):
+        return True
+    if foreign_framework(launch.script, launch.arguments):
+        return False
+    if _is_nemo_launcher(launch.script, launch.arguments):
+        return True
+    return _has_enough_options(launch.arguments)
+
+
+def _is_nemo_launcher(script: Word, words: Sequence[Word]) -> bool:
+    """Return whether a program is the main.py of NeMo's launcher, which trains."""
+    has_override = any(_LAUNCHER_OVERRIDE.match(word.text) for word in words)
+    return has_override and script.text.endswith("main.py")
+
+
+def _has_enough_options(words: Sequence[Word]) -> bool:
+    """Return whether words are Megatron's options or NeMo's overrides, and not just alike."""
+    names = {name for _, name, _ in pairs(words)}
+    core = names & _CORE_OPTIONS
+    overrides = count_known(words) - count_known([word for word in words if word.text[:2] == "--"])
+    is_enough = count_known(words) >= _ENOUGH_OPTIONS
+    return is_enough and (len(core) >= _ENOUGH_CORE_OPTIONS or overrides >= _ENOUGH_OPTIONS)
 
 
 def option(words: Sequence[Word], *names: str) -> Word | None:
@@ -72,8 +156,10 @@ def option(words: Sequence[Word], *names: str) -> Word | None:
 def _launch(command: StartedProgram, commands: Sequence[StartedProgram]) -> Launch | None:
     """Return the launch that a command is; None where it starts no training."""
     words = command.words
-    place = _place_of_script(command)
-    if place is None or not _is_training(words, place):
+    place = _place_of_script(command, commands)
+    if place is None or not (_is_started_on_devices(command, words) or _may_train(words, place)):
+        return None
+    if _NEVER.search(words[place].text) and not _GPT.search(words[place].text):
         return None
     chain = _programs_around(command, commands)
     parts = [_part(outer) for outer in chain if outer.kind in _AROUND_A_TRAINING]
@@ -87,29 +173,44 @@ _AROUND_A_TRAINING = ("step", "container", "wrapper", "starter")
 """Kinds of the programs whose options belong to a launch."""
 
 
-def _place_of_script(command: StartedProgram) -> int | None:
-    """Return which word of a command is a Python script.
+def _place_of_script(command: StartedProgram, commands: Sequence[StartedProgram]) -> int | None:
+    """Return which word of a command is the training program.
 
-    None where none is, or where something else starts it.
+    None where none is, or where the command goes on to start something else, which is recorded by itself.
     """
-    if command.kind == "unknown" and command.words[0].text.endswith(".py"):
-        return 0
     if command.kind in ("starter", "python"):
         return _script_place(command.words) or None
+    if command.kind == "unknown" and _MAY_TRAIN.search(command.words[0].text):
+        return 0
+    is_last = not any(program.parent == command.identity for program in commands)
+    if command.kind == "unknown" or (is_last and command.kind in _AROUND_A_TRAINING):
+        place = _python_file_place(command.words)
+        if place is not None and _has_enough_options(command.words[place + 1 :]):
+            return place
     return None
 
 
-def _is_training(words: Sequence[Word], place: int) -> bool:
-    """Return whether the script at this place trains: by its name, else by its options."""
-    script = words[place].text
-    if _TRAINS.search(script):
+def _is_started_on_devices(command: StartedProgram, words: Sequence[Word]) -> bool:
+    """Return whether a starter of one process a device runs this command: what it starts trains something."""
+    return command.kind == "starter" or any(word.text in _MODULES for word in words)
+
+
+def _python_file_place(words: Sequence[Word]) -> int | None:
+    """Return which word is the first Python file; None where none is."""
+    for place, word in enumerate(words):
+        if word.text.endswith(".py") and not word.text.startswith("-"):
+            return place
+    return None
+
+
+def _may_train(words: Sequence[Word], place: int) -> bool:
+    """Return whether the program at this place may train anything: by its name, else by its options."""
+    script = words[place]
+    if _GPT.search(script.text):
         return True
-    is_nemo_launcher = any(_LAUNCHER_OVERRIDE.match(word.text) for word in words)
-    if is_nemo_launcher and script.endswith("main.py"):
+    if _MAY_TRAIN.search(script.text) or _is_nemo_launcher(script, words):
         return True
-    if _NEVER.search(script):
-        return False
-    return count_known(words[place + 1 :]) >= _ENOUGH_OPTIONS
+    return _has_enough_options(words[place + 1 :])
 
 
 _LAUNCHER_OVERRIDE = re.compile(r"(training=|stages=\[training)")
@@ -303,7 +404,7 @@ def run_of(script: Script) -> str:
     for command in script.commands:
         names |= command.environment.keys()
     _, run, _, knobs = max(DOCUMENTS, key=lambda document: len(names & document[3]))
-    if names & knobs:
+    if len(names & knobs) >= _ENOUGH_KNOBS:
         return run
     site, score = _most_signs(script, SITE_SIGNS)
     if score < _CLEAR_SCORE:
@@ -311,5 +412,7 @@ def run_of(script: Script) -> str:
     return next(run for place, run, *_ in DOCUMENTS if place == site)
 
 
+_ENOUGH_KNOBS = 2
+"""Of a document's variables: one, such as batch_size, is anybody's."""
 _CLEAR_SCORE = 4
 """Weight of the signs from which on a text clearly speaks of one machine."""

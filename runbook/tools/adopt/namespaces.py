@@ -119,11 +119,12 @@ def _stage(stage: Path, files: Mapping[str, str], missing: Sequence[str]) -> Non
     os.chmod(stage, 0o755)  # noqa: PTH101 - the sandbox of root is entered as nobody
     (stage / "mount").mkdir()
     for name, text in files.items():
-        path = stage / "job" / name
+        path = stage / "above" / name[3:] if name.startswith("../") else stage / "job" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8", errors="surrogateescape")
         path.chmod(0o755)
     (stage / "job").mkdir(exist_ok=True)
+    (stage / "above").mkdir(exist_ok=True)
     shutil.copytree(STUBS, stage / "adopt" / "stubs")
     programs = stage / "adopt" / "bin"
     _write_stubs(programs, stage / "adopt" / "launchers")
@@ -219,6 +220,8 @@ def environment(job: SandboxJob, keep_going: bool) -> dict[str, str]:
     queue_variables: dict[str, str] = {}
     if queues != {"pbs"}:
         queue_variables |= _slurm_variables(size)
+    if "lsf" in queues:
+        queue_variables |= {"LSB_JOBID": "4242", "LSB_DJOB_HOSTFILE": f"{FOLDER}/{_NODE_FILE}"}
     if "pbs" in queues:
         queue_variables |= _pbs_variables(size)
     hosts = "".join(f"node{number}\n" for number in range(1, size.nodes + 1))
@@ -257,13 +260,17 @@ class JobSize:
     """Tasks of a node."""
 
 
+_NODES = ("nodes", "select", "nnodes")
+"""How Slurm, PBS and LSF call the number of nodes."""
+
+
 def _job_size(job: SandboxJob) -> JobSize:
     """Read the nodes, devices and tasks that a job asks for.
 
     The sandbox assumes some where it asks for none.
     """
     asked = {directive.name: directive.value for directive in job.directives}
-    nodes = _number(asked.get("nodes", "")) or _number(asked.get("select", ""))
+    nodes = next(filter(None, (_number(asked.get(name, "")) for name in _NODES)), 0)
     numbers = re.findall(r"\d+", asked.get("gpus-per-node") or asked.get("gres", ""))
     devices = _number(numbers[-1]) if numbers else 0  # gpu:a100:4: the last number counts them
     tasks = _number(asked.get("ntasks-per-node", ""))
@@ -369,11 +376,19 @@ def _names_tested(text: str) -> set[str]:
     return (with_default - required) | tested | compared
 
 
-def num_arguments(job: SandboxJob) -> int:
-    """Count the arguments that the script reads outside its functions, at least."""
+def needed_arguments(job: SandboxJob) -> list[str]:
+    """Return a marker for each argument that the script reads outside its functions, at least.
+
+    An argument with a default of its own, as in ${4:-MOCK}, is left empty, so that the default counts.
+    """
     text = re.sub(r"(?ms)^\s*(?:function\s+)?[\w-]+\s*\(\)\s*\{.*?^\s*\}", "", job.files[job.main])
     text = re.sub(r"(?m)^\s*#.*$|awk\s+[^|\n]*", "", text)
     if re.search(r"case\s+\"?\$\{?1\b", text):  # it parses options, which all have defaults
-        return 0
-    positions = re.findall(r"\$\{?([1-9])\b", text)
-    return max(map(int, positions), default=0)
+        return []
+    with_default = set(re.findall(r"\$\{([1-9]):?[-=]", text))
+    needed = set(re.findall(r"\$\{?([1-9])\b", text)) - with_default
+    last = max(map(int, needed), default=0)
+    return [
+        not_set(f"argument_{number}") if str(number) in needed else ""
+        for number in range(1, last + 1)
+    ]

@@ -10,6 +10,7 @@ from typing import Any
 from runbook.frameworks.megatron import OPTIONS
 from runbook.frameworks.nemo import READ
 from runbook.frameworks.options import Option, minutes, truth
+from runbook.params.schema.entries import names_pair
 from runbook.tools.adopt.findings import Findings
 from runbook.tools.adopt.script import Script, StartedProgram, Word
 
@@ -43,7 +44,8 @@ def _data_path(values: Sequence[Word], findings: Findings) -> None:
     elif dataset:
         findings.does(path.line, text, f"data.dataset: {dataset} knows its files")
     elif path.known and folder.startswith("/") and len(values) < 3:
-        findings.take("data.folder", folder, path.line, "--data-path")
+        place = path.text if names_pair(path.text) else folder
+        findings.take("data.folder", place, path.line, "--data-path")
     else:
         findings.leave(path.line, text, "set data.folder to the folder that holds them")
 
@@ -138,6 +140,7 @@ def take_options(words: Sequence[Word], findings: Findings, framework: str) -> M
     Returns the kind of model that they describe.
     """
     kind: ModelKind = {}
+    attention_dropout: Word | None = None
     site_options = _options_of_site(findings, framework)
     for word, name, values in pairs(words):
         if not name:
@@ -145,6 +148,8 @@ def take_options(words: Sequence[Word], findings: Findings, framework: str) -> M
             findings.leave(word.line, word.shown, why)
         elif name in OPTIONS:
             _take_option(OPTIONS[name], Word(name, word.line), values, findings, kind)
+        elif name == "attention-dropout" and values:
+            attention_dropout = values[0]
         elif name in _SPECIAL and values:
             _SPECIAL[name](values[0], findings)
         elif name in ("data-path", "train-data-path") and values:
@@ -155,7 +160,20 @@ def take_options(words: Sequence[Word], findings: Findings, framework: str) -> M
         else:
             section = f"frameworks.{framework}.options"
             findings.leave_to_site(word.line, _option_text(name, values), section)
+            findings.for_site(f"{section}.{name}", site_value(values))
+    _attention_dropout(attention_dropout, findings)
     return kind
+
+
+def site_value(values: Sequence[Word]) -> str | int | float | bool:
+    """Return an option's values as a site's file has them: a number, a text, or true for none."""
+    if not values:
+        return True
+    text = " ".join(value.shown for value in values)
+    for read in (int, float):
+        with contextlib.suppress(ValueError):
+            return read(text)
+    return text
 
 
 def _take_option(
@@ -163,8 +181,14 @@ def _take_option(
 ) -> None:
     """Take the values of an option that we know, or the one that it means by itself."""
     source = f"--{name.text}"
+    takes_values = option.read is not None or option.means is not None
+    used = len(option.keys) if option.read else 0
+    for extra in values[used:] if takes_values else ():
+        findings.leave(
+            extra.line, extra.shown, f"a word after {source}, which takes {used} of them"
+        )
     if option.key.startswith("model."):
-        _take_kind(option, values, kind)
+        _take_kind(option, name, values, findings, kind)
     elif option.read and len(values) >= len(option.keys):
         for key, value in zip(option.keys, values, strict=False):
             findings.read(key, value, source, option.read)
@@ -189,13 +213,23 @@ def _option_text(name: str, values: Sequence[Word]) -> str:
     return " ".join([f"--{name}", *(value.shown for value in values[:4])])
 
 
-def _take_kind(option: Option, values: Sequence[Word], kind: ModelKind) -> None:
-    """Note what an option says of the model's kind; nothing where its value is missing."""
+def _take_kind(
+    option: Option, name: Word, values: Sequence[Word], findings: Findings, kind: ModelKind
+) -> None:
+    """Note what an option says of the model's kind."""
     field = option.key.removeprefix("model.")
+    findings.kind_lines[field] = name.line
     if option.means is not None:
         kind[field] = option.means
-    elif option.read and values:
-        kind[field] = option.read(values[0].text)
+        return
+    text = " ".join([f"--{name.text}", *(value.shown for value in values)])
+    try:
+        if option.read and values and values[0].known:
+            kind[field] = option.read(values[0].text)
+            return
+    except (ValueError, KeyError):
+        pass
+    findings.leave(name.line, text, f"no value of {field} reached it: choose a model that has it")
 
 
 def _exit_duration(limit: Word, findings: Findings) -> None:
@@ -222,20 +256,30 @@ def _layers_per_stage(layers_of_chunk: Word, findings: Findings) -> None:
         findings.leave(line, f"{source} {layers_of_chunk.shown}", why)
 
 
-def _attention_dropout(share: Word, findings: Findings) -> None:
-    """Take the dropout of attention where it equals the other one.
+def _attention_dropout(share: Word | None, findings: Findings) -> None:
+    """Report a dropout of attention that differs from the other one: a run file has one value for both.
 
-    A run file has one value for both.
+    Where a script gives one of the two, the other is the program's default.
     """
+    hidden = findings.carried.get("training.dropout")
+    hidden_dropout = hidden.value if hidden else DEFAULT_DROPOUT
+    if share is None:
+        if hidden and hidden_dropout != DEFAULT_DROPOUT:
+            why = f"training.dropout is one value for both dropouts: {hidden_dropout}"
+            text = f"attention's dropout {DEFAULT_DROPOUT}, the program's default"
+            findings.leave(hidden.line, text, why)
+        return
     try:
         dropout = float(share.text)
     except ValueError:
         dropout = -1.0
-    if dropout >= 0 and findings.value("training.dropout", dropout) == dropout:
-        findings.take("training.dropout", dropout, share.line, "--attention-dropout")
-    else:
-        text = f"--attention-dropout {share.shown}"
-        findings.leave(share.line, text, "training.dropout is one value for both dropouts")
+    if dropout != hidden_dropout:
+        why = f"training.dropout is one value for both dropouts: {hidden_dropout}"
+        findings.leave(share.line, f"--attention-dropout {share.shown}", why)
+
+
+DEFAULT_DROPOUT = 0.1
+"""Of both dropouts, in Megatron's parser and NeMo's files."""
 
 
 def _tokenizer(kind: Word, findings: Findings) -> None:
@@ -249,7 +293,6 @@ def _tokenizer(kind: Word, findings: Findings) -> None:
 _SPECIAL: dict[str, Callable[[Word, Findings], None]] = {
     "exit-duration-in-mins": _exit_duration,
     "num-layers-per-virtual-pipeline-stage": _layers_per_stage,
-    "attention-dropout": _attention_dropout,
     "tokenizer-type": _tokenizer,
 }
 
@@ -309,6 +352,7 @@ def _take_override(name: str, value: Word, findings: Findings) -> None:
         findings.does(value.line, text, "the site's file and the run's own folders give it")
     elif name != "training":
         findings.leave_to_site(value.line, text, "frameworks.nemo.options")
+        findings.for_site(f"frameworks.nemo.options.{name}", site_value([value]))
 
 
 _GIVEN = {
@@ -363,6 +407,7 @@ def take_documents(script: Script, findings: Findings) -> None:
             findings.does(line, text, "written from the run file")
         else:
             findings.leave_to_site(line, text, _SECTION)
+            findings.for_site(f"{_SECTION}.{name}", value)
 
 
 _DEEPSPEED_SIGNS = {
@@ -406,6 +451,8 @@ def _zero(value: Mapping[str, Any], line: int, script: Script, findings: Finding
     if others:
         text = f"DeepSpeed's zero_optimization: {', '.join(others)}"
         findings.leave(line, text, f"write them under {_SECTION} of {findings.site_file}")
+        for name in others:
+            findings.for_site(f"{_SECTION}.zero_optimization.{name}", value[name])
 
 
 def _scale(value: Mapping[str, Any], line: int, findings: Findings) -> None:

@@ -126,7 +126,7 @@ class Script:
         The number is one of nodes or devices, as `key` says.
         """
         is_nodes = key.endswith(".nodes")
-        names = ("nodes", "select") if is_nodes else ("gpus-per-node", "gres")
+        names = ("nodes", "select", "nnodes") if is_nodes else ("gpus-per-node", "gres")
         is_asked = any(directive.name in names for directive in self.directives)
         number = str(ASSUMED_NODES if is_nodes else ASSUMED_DEVICES)
         if is_asked or word.text != number:

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from runbook.core.visible_text import visible
 from runbook.jobs.directives import Directive, directives_of, options_of
 from runbook.tools.adopt import namespaces
-from runbook.tools.adopt.namespaces import SandboxJob, environment, filled_in, num_arguments
+from runbook.tools.adopt.namespaces import SandboxJob, environment, filled_in, needed_arguments
 from runbook.tools.adopt.script import (
     FOLDER,
     Script,
@@ -21,7 +21,6 @@ from runbook.tools.adopt.script import (
     Word,
     code_blocks,
     is_prose,
-    not_set,
 )
 
 
@@ -266,14 +265,14 @@ def _until_it_starts(
         raw = namespaces.run_job(job.files, command, FOLDER, variables, missing)
         trace = _read(raw, job, numbers)
         absent = _absent_programs(trace, job, missing)
-        num_needed = num_arguments(job)
+        needed = needed_arguments(job)
         if absent:
             missing += absent
         elif starts_training(trace.commands):
             break
-        elif num_needed and not arguments:
-            arguments = [not_set(f"argument_{number}") for number in range(1, num_needed + 1)]
-            notes.append(f"{job.main} takes {num_needed} arguments, which were not given")
+        elif needed and not arguments:
+            arguments = needed
+            notes.append(f"{job.main} takes {len(needed)} arguments, which were not given")
         elif not keep_going and trace.exit_code != 0:
             keep_going = True
             if trace.exit_code:

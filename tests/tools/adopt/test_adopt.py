@@ -191,7 +191,7 @@ def test_pbs_mpiexec_and_deepspeeds_file():
         "jobs.training.nodes": 16,
         "jobs.training.partition": "prod",
         "training.initial_loss_scale": 4096.0,
-        "data.folder": "/eagle/mine",
+        "data.folder": "/eagle/mine/books_text_document",
     }
     assert {key: values(found).get(key) for key in wanted} == wanted
     assert numbers(found) == {22, 24, 25}

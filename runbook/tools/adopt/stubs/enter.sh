@@ -33,6 +33,7 @@ ln -s /proc/self/fd/1 dev/stdout
 ln -s /proc/self/fd/2 dev/stderr
 bind "$stage/adopt" adopt
 mkdir -p ".$folder"
+cp -r "$stage/above/." ".${folder%/*}/"
 cp -r "$stage/job/." ".$folder/"
 cp -r "$stage/root/." .
 # A launcher that is called by its full path is the stub as well.

@@ -27,22 +27,44 @@ record() {  # record KIND OWN_WORDS WORD...: write down this call; OWN_WORDS of 
 }
 
 values_of() {  # how many of the words after this option belong to it
+  case "$name $1" in
+    *" --"*=*) return 0 ;;
+    uv\ --extra | uv\ --with* | uv\ --python | uv\ --group | uv\ --only-group | uv\ --project | uv\ --directory | uv\ --package | \
+      uv\ --index | uv\ --index-url | uv\ --env-file) return 1 ;;
+    conda\ --cwd | mamba\ --cwd | conda\ --prefix | mamba\ --prefix | micromamba\ --prefix) return 1 ;;
+    conda\ -v | mamba\ -v | conda\ -s) return 0 ;;
+    flux\ --cores-* | flux\ --tasks-* | flux\ --setattr | flux\ --queue | flux\ --time-limit | flux\ --env | flux\ --nslots) return 1 ;;
+    deepspeed\ -i | deepspeed\ -H) return 1 ;;
+  esac
   case "$1" in
-    --*=*) return 0 ;;
     -mca | --mca | -gmca | --gmca | -genv | -env | --prtemca | --pmixmca) return 2 ;;
-    -np | -npernode | -hostfile | -machinefile | -host | -hosts | -ppn | -iface | -rmk | -bootstrap | -f) return 1 ;;
+    -np | -npernode | -hostfile | -machinefile | -host | -hosts | -ppn | -iface | -rmk | -bootstrap | -f | -wdir | \
+      -genvlist | -map-by | -bind-to | -rank-by | -npersocket | -perhost | -rf | -cpus-per-proc) return 1 ;;
     -[NnpAtJwxcoeiqCmdDGMSWHBvuasrgb]) return 1 ;;
     # srun
     --job-name | --nodes | --ntasks | --ntasks-per-* | --partition | --account | --time | --nodelist | --exclude | \
       --cpus-per-task | --output | --error | --input | --gpus | --gpus-per-* | --gres | --mem | --mpi | --distribution | \
       --cpu-bind | --gpu-bind | --mem-bind | --export | --chdir | --qos | --jobid | --network | --hint | --constraint | \
-      --reservation | --open-mode | --threads-per-core | --relative | --container-*) return 1 ;;
+      --reservation | --open-mode | --threads-per-core | --relative | --container-image | --container-mounts | \
+      --container-name | --container-workdir | --container-env | --container-save | --container-mount) return 1 ;;
+    --comment | --wckey | --mail-type | --mail-user | --signal | --dependency | --licenses | --switches | --nodefile | \
+      --mem-per-* | --tres-per-* | --tres-bind | --cores-per-socket | --sockets-per-node | --ntasks-per-* | --het-group | \
+      --cpu-freq | --propagate | --task-prolog | --task-epilog | --prolog | --epilog | --acctg-freq | --bcast | --begin | \
+      --deadline | --export-file | --core-spec | --cluster-constraint | --clusters | --priority | --tmp | --uid | --gid | \
+      --wait | --time-min | --gpu-freq | --environment | --accel-bind) return 1 ;;
+    # deepspeed and torchrun where they start a command: --no_python
+    --num_nodes | --num_gpus | --master_addr | --master_port | --launcher | --launcher_args | --include | \
+      --bind_core_list | --nnodes | --nproc_per_node | --nproc-per-node | --node_rank | --node-rank | --rdzv_* | --rdzv-* | \
+      --max_restarts | --max-restarts | --monitor_interval | --monitor-interval | --start_method | --start-method | \
+      --role | --log_dir | --log-dir | --redirects | --tee | --master-addr | --master-port | --local_addr | \
+      --local-addr | --ssh_port) return 1 ;;
     # containers
     --bind | --env | --pwd | --home | --overlay | --mount | --volume | --workdir | --name | --hostname | --shm-size | \
       --ipc | --ulimit | --user | --runtime | --device | --security-opt | --cap-add | --env-file | --entrypoint | \
       --memory | --cpus | --scratch | --image) return 1 ;;
     # mpiexec, jsrun, numactl, nsys
-    --ppn | --np | --hostfile | --map-by | --bind-to | --host | --depth | --rankfile | --nrs | --tasks_per_rs | \
+    --ppn | --np | --npernode | --npersocket | --nperhost | --wdir | --rank-by | --cpus-per-proc | --cpus-per-rank | \
+      --output-filename | --prefix | --machinefile | --envlist | --timeout | --hostfile | --map-by | --bind-to | --host | --depth | --rankfile | --nrs | --tasks_per_rs | \
       --cpu_per_rs | --gpu_per_rs | --rs_per_host | --trace | --sample | --cpunodebind | --membind | --physcpubind | \
       --interleave | --preferred) return 1 ;;
     *) return 0 ;;

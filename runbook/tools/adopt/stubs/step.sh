@@ -1,6 +1,6 @@
 #!/bin/bash -p
 # Programs that start one process on each rank: the command runs once, as rank 0.
-# programs: srun mpiexec mpirun mpiexec.hydra mpirun_rsh orterun aprun jsrun ibrun prun prterun pdsh clush ssh
+# programs: srun mpiexec mpirun mpiexec.hydra mpirun_rsh orterun aprun jsrun ibrun prun prterun pdsh clush ssh flux
 kind=step
 . /adopt/stubs/record.sh
 if [[ $name == ssh || $name == pdsh || $name == clush ]]; then
@@ -12,6 +12,14 @@ if [[ $name == ssh || $name == pdsh || $name == clush ]]; then
   [ "$name" = ssh ] && words=("${words[@]:1}")
   record step "$(($# - ${#words[@]}))" "$@"
   start bash -c "${words[*]}"
+fi
+if [ "$name" = flux ]; then
+  case "${1-}" in
+    run | submit | alloc | batch | mini) kind=wrapper ;;  # a word before the options, as of `uv run`
+    *)
+      record quiet "$#" "$@"
+      exit 0 ;;
+  esac
 fi
 own_words "$@"
 record step "$own" "$@"

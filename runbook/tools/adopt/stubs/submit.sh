@@ -3,6 +3,17 @@
 # programs: sbatch qsub salloc bsub
 kind=submit
 . /adopt/stubs/record.sh
+nodes_asked() {  # the number after -N or --nodes
+  local before= word
+  for word in "$@"; do
+    case "$before $word" in
+      "-N "* | "--nodes "*) echo "${word%%-*}" ;;
+      *" -N"[0-9]*) echo "${word#-N}" ;;
+      *" --nodes="*) echo "${word#--nodes=}" ;;
+    esac
+    before=$word
+  done
+}
 script=
 skip=0
 for word in "$@"; do
@@ -10,12 +21,16 @@ for word in "$@"; do
     skip=$((skip - 1))
   elif [[ $word == -* ]]; then
     values_of "$word" && skip=0 || skip=$?
-    case "$name $word" in qsub\ -[lkjI]) skip=1 ;; esac
+    case "$name $word" in qsub\ -[lkjI] | bsub\ -nnodes | bsub\ -[WPqgRJM] | bsub\ -alloc_flags | bsub\ -gpu) skip=1 ;; esac
   else
     script=$word
     break
   fi
 done
+if [ "$name" = salloc ]; then
+  nodes=$(nodes_asked "$@")
+  [ -z "$nodes" ] || export ADOPT_NODES=$nodes SLURM_NNODES=$nodes SLURM_JOB_NUM_NODES=$nodes
+fi
 if [ "$name" = salloc ] && [ -n "$script" ]; then
   own_words "$@"
   record step "$own" "$@"

@@ -1,8 +1,14 @@
 #!/bin/bash -p
 # Programs that run another one under observation, with other rights or on chosen cores.
-# programs: numactl nsys ncu nvprof dlprof rocprof rocprofv2 rocprofv3 sudo unbuffer strace perf taskset uv poetry pixi hatch ezpz-launch dumb-init tini catchsegv
+# programs: numactl nsys ncu nvprof dlprof rocprof rocprofv2 rocprofv3 sudo unbuffer strace perf taskset uv poetry pixi hatch ezpz-launch dumb-init tini catchsegv conda mamba micromamba
 kind=wrapper
 . /adopt/stubs/record.sh
+case "$name ${1-}" in
+  conda\ run | mamba\ run | micromamba\ run | uv\ run | poetry\ run | pixi\ run | hatch\ run) ;;
+  conda\ * | mamba\ * | micromamba\ * | uv\ * | poetry\ * | pixi\ * | hatch\ *)  # create, activate, install, sync ...
+    record quiet "$#" "$@"
+    exit 0 ;;
+esac
 own_words "$@"
 record wrapper "$own" "$@"
 shift "$own"

@@ -1,0 +1,95 @@
+"""Training programs that adopt does not read: other frameworks, and Megatron's models that are no GPT."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runbook.tools.adopt.script import Word
+
+
+@dataclass(frozen=True)
+class Sign:
+    """What gives a program of another framework away."""
+
+    framework: str
+    """As people call it."""
+    script: str = ""
+    """Pattern of the program's path; empty: any."""
+    option: str = ""
+    """Pattern of a whole option name, with dashes between words; empty: any."""
+    value: str = ""
+    """Pattern of a word that is no option, such as a file; empty: any."""
+
+
+_HUGGING_FACE = (
+    r"model-name-or-path|per-device-(train|eval)-batch-size|gradient-accumulation-steps|do-train|num-train-epochs"
+    r"|save-total-limit|evaluation-strategy|learning-rate|lr-scheduler-type|report-to|logging-steps"
+)
+_VISION = r"img-[hw]|vision-[\w-]+|freeze-(lm|vit)|num-classes|patch-dim|clip-[\w-]+|image-[\w-]+"
+
+SIGNS = (
+    Sign("ESM-2 of BioNeMo", script=r"esm2|esm_|bionemo|evo2|geneformer"),
+    Sign("BERT", script=r"bert\w*\.py$"),
+    Sign("T5", script=r"(^|[/_])t5\w*\.py$"),
+    Sign("Retro", script=r"retro\w*\.py$"),
+    Sign("a retrieval model (ICT, REALM)", script=r"_(ict|realm)\w*\.py$"),
+    Sign("a vision model", script=r"vision|[/_]vit|imagenet|dino|[/_]clip"),
+    Sign("a vision-language model", script=r"multimodal|mimo|[/_]vlm|llava|internvl"),
+    Sign("DeepSpeed-Chat", script=r"rlhf|reward_model"),
+    Sign("LLaMA-Factory", script=r"llama_?factory"),
+    Sign("ms-swift", script=r"(^|/)swift(/|$)|swift[./]cli"),
+    Sign("torchtitan", script=r"torchtitan"),
+    Sign("GPT-NeoX", script=r"deepy\.py$|gpt-?neox"),
+    Sign("llm.c", script=r"train_gpt2(cu|fp32cu)?$"),
+    Sign(
+        "Megatron Bridge",
+        script=r"run_recipe\.py$|run_script\.py$|megatron[-_]bridge|_recipe\w*\.py$",
+    ),
+    Sign("a recipe of NeMo 2", script=r"nemo_?run|llm_pretrain"),
+    Sign("PyTorch FSDP", script=r"fsdp"),
+    Sign(
+        "fine-tuning", script=r"(^|[/_])(finetune|finetuning|sft|dpo|ppo|grpo|peft|lora)[\w-]*\.py$"
+    ),
+    Sign("BERT", option=r"bert-[\w-]+|mask-prob|short-seq-prob"),
+    Sign("T5", option=r"decoder-seq-length"),
+    Sign("a vision model", option=_VISION),
+    Sign("DeepSpeed-Chat", option=r"actor-model-name-or-path|critic-[\w-]+"),
+    Sign("nanotron", script=r"run_train\.py$", option=r"config-file"),
+    Sign("torchtitan", option=r"job\.config[_-]file|training\.\w+|model\.(name|flavor)|module"),
+    Sign("nanoGPT", script=r"train\.py$", option=r"n-layer|n-head|n-embd|block-size"),
+    Sign("nanoGPT", script=r"train\.py$", value=r"(.*/)?config/\w+\.py"),
+    Sign("picotron", script=r"train\.py$", option="config", value=r".*\.json"),
+    Sign("Hugging Face's Trainer", option=_HUGGING_FACE),
+    Sign("Hugging Face's Accelerate", option=r"mixed-precision|num-processes"),
+    Sign("PyTorch FSDP", option=r"fsdp|sharding-strategy|fsdp-[\w-]+"),
+)
+"""In this order: the first that a program shows names it. A program's name says more than its options."""
+
+
+def foreign_framework(script: Word, arguments: Sequence[Word]) -> str:
+    """Return the framework or model that a program belongs to; empty where no sign says so.
+
+    >>> foreign_framework(Word("train.py", 1), [Word("--per_device_train_batch_size", 1), Word("4", 1)])
+    "Hugging Face's Trainer"
+    >>> foreign_framework(Word("pretrain_gpt.py", 1), [Word("--num-layers", 1), Word("4", 1)])
+    ''
+    """
+    names = [_option_name(word.text) for word in arguments if word.text.startswith("--")]
+    values = [word.text for word in arguments if not word.text.startswith("-")]
+    for sign in SIGNS:
+        if _shows(sign, script.text, names, values):
+            return sign.framework
+    return ""
+
+
+def _option_name(text: str) -> str:
+    return text[2:].partition("=")[0].replace("_", "-").lower()
+
+
+def _shows(sign: Sign, script: str, names: Sequence[str], values: Sequence[str]) -> bool:
+    """Return whether a program has every pattern of a sign."""
+    if sign.script and not re.search(sign.script, script, re.IGNORECASE):
+        return False
+    if sign.option and not any(re.fullmatch(sign.option, name) for name in names):
+        return False
+    return not sign.value or any(re.fullmatch(sign.value, value) for value in values)
