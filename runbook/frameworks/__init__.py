@@ -1,11 +1,11 @@
 """The training program's arguments, in the option names of each framework."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from operator import attrgetter
 
 from runbook.core.errors import ParamsError
 from runbook.frameworks import megatron, nemo
-from runbook.frameworks.options import PhaseRun
+from runbook.frameworks.options import PhaseRun, written
 from runbook.params import Settings
 from runbook.params.schema.keys import all_keys
 from runbook.plan_file.schema import PhasePlan, Tuning
@@ -30,6 +30,20 @@ def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
             "Set training.offload to false, or training.framework to megatron-deepspeed."
         )
     return ["plan.json", "--phase", phase.phase]
+
+
+def option_values(settings: Settings, phase: PhasePlan, framework: str) -> dict[str, list[str]]:
+    """Return the words after each option with which a framework would train the same, by its name with dashes.
+
+    The run itself may have another framework.
+    """
+    training = settings.run.training.model_copy(update={"framework": framework})
+    run = settings.run.model_copy(update={"training": training})
+    values = written(_TABLES[framework], PhaseRun(replace(settings, run=run), phase))
+    return {
+        name if framework == "nemo" else name.replace("_", "-"): megatron.texts(value)
+        for name, value in values.items()
+    }
 
 
 _TABLES = {

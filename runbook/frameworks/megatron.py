@@ -580,11 +580,11 @@ def _command_line(values: Mapping[str, object]) -> list[str]:
     """Return each name with dashes, and the words after it."""
     command_line = list[str]()
     for name, value in values.items():
-        command_line += [f"--{name}", *_texts(value)]
+        command_line += [f"--{name}", *texts(value)]
     return command_line
 
 
-def _texts(value: object) -> list[str]:
+def texts(value: object) -> list[str]:
     """Return the words after an option's name; none where it stands alone."""
     if value is True:
         return []

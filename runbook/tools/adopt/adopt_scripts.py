@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import tempfile
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,27 @@ from runbook.core.errors import ParamsError, RunbookError
 from runbook.core.files import write_text
 from runbook.core.table import Row
 from runbook.display import Table
+from runbook.params.catalogues import read_models
+from runbook.params.schema.entries import with_shape
+from runbook.params.schema.run_file import SHAPE_FIELDS
 from runbook.params.secrets import mask
+from runbook.params.settings import with_placeholders
 from runbook.phases.plan_service import render_all
+from runbook.planning import FULL
+from runbook.runs.machine import make_plan_here
 from runbook.tools.adopt.adoption import Adoption
 from runbook.tools.adopt.adoption import adopt as adopt_text
+from runbook.tools.adopt.launches import framework_of
+from runbook.tools.adopt.paste import model_entry, site_block
+from runbook.tools.adopt.proof import (
+    ProvenOption,
+    RenderedPhase,
+    Verdict,
+    prove,
+    shown_names,
+    unaccounted,
+)
+from runbook.tools.adopt.ranks import Rank
 from runbook.tools.adopt.script import Script
 
 _MOST_BYTES = 1 << 18
@@ -47,6 +65,20 @@ class AdoptReport:
     path: Path
     refused: str
     """Why `runbook check` would not take the run file; empty where it does."""
+    proof: Sequence[ProvenOption] = ()
+    """Every option of the script beside the run file's own; empty where the script starts no training."""
+    site_block: str = ""
+    """What to paste into the site's file."""
+    model_entry: str = ""
+    """What to paste into params/models.yaml; empty where the catalogue has the model."""
+
+    @property
+    def check(self) -> str:
+        """What `runbook check` says of the run file, or which options nothing accounts for."""
+        lost = [row.option for row in unaccounted(self.proof)]
+        if self.refused or not lost:
+            return self.refused or "passes"
+        return f"{len(lost)} options of the script are not accounted for: {', '.join(lost)}"
 
     def as_dict(self) -> dict[str, object]:
         """Return everything for --json."""
@@ -68,7 +100,10 @@ class AdoptReport:
             "notes": list(adopted.script.notes),
             "launches": self._launch_rows(),
             "required": self._required_rows(),
-            "check": self.refused or "passes",
+            "proof": self._proof_rows(),
+            "site_block": self.site_block,
+            "model_entry": self.model_entry,
+            "check": self.check,
         }
 
     def _rows(self, items: Iterable[Any], attributes: Mapping[str, str]) -> list[Row]:
@@ -117,7 +152,12 @@ class AdoptReport:
             title = f"The script starts {len(adopted.launches)} trainings; --launch N chooses one"
             parts.append(Table(self._launch_rows(), title).as_text())
         parts.append(_table("Errors of the documents in this script", self._error_rows()))
+        parts += self._proof_parts()
         parts.append(_table("Not carried over", self._leftover_rows()))
+        if self.site_block:
+            parts.append(f"To paste into {findings.site_file}:\n\n{self.site_block.rstrip()}")
+        if self.model_entry:
+            parts.append(f"To paste into params/models.yaml:\n\n{self.model_entry.rstrip()}")
         required = self._required_rows()
         title = "Still to be given, in the run file or by --set"
         parts.append(Table(required, title).as_text() if required else f"{title}: nothing.")
@@ -125,9 +165,58 @@ class AdoptReport:
         name = adopted.name if in_params else str(self.path)
         if self.refused:
             parts.append(f"runbook check {name} will say:\n{self.refused}")
+        elif self.check != "passes":
+            parts.append(f"Compare by hand before you run it: {self.check}.")
         else:
             parts.append(f"runbook check {name}: passes. Next: runbook plan {name}")
         return "\n\n".join(parts)
+
+    def _proof_rows(self) -> list[Row]:
+        """Return a row for each option of the two commands."""
+        places = self.adopted.script.places
+        return [
+            {
+                "option": row.option,
+                "script": row.script,
+                "run_file": row.rendered,
+                "verdict": row.verdict.value,
+                "rank": row.rank.value,
+                "why": row.why,
+                "line": row.line,
+                "place": places[row.line],
+            }
+            for row in self.proof
+        ]
+
+    def _proof_parts(self) -> list[str]:
+        """Return the two commands side by side: a table for each rank, and the options that are the same."""
+        parts = []
+        rows = self._proof_rows()
+        for rank in Rank:
+            different = [
+                {
+                    "option": row["option"],
+                    "script": row["script"],
+                    "run file": row["run_file"],
+                    "": row["verdict"],
+                    "because": row["why"],
+                    "where": row["place"] if row["line"] else "",
+                }
+                for row in rows
+                if row["rank"] == rank and row["verdict"] != Verdict.SAME
+            ]
+            if different:
+                title = f"The script's command and the run file's: {rank.value}, {len(different)} differ"
+                parts.append(Table(different, title).as_text())
+        same = [
+            f"{row.option} {row.script}".strip()
+            for row in self.proof
+            if row.verdict is Verdict.SAME
+        ]
+        if same:
+            text = textwrap.fill("  ".join(same), 100, break_on_hyphens=False)
+            parts.append(f"The same in both commands: {len(same)} options.\n{text}")
+        return parts
 
     def _error_rows(self) -> list[Row]:
         places = self.adopted.script.places
@@ -142,10 +231,13 @@ class AdoptReport:
         ]
 
     def _leftover_rows(self) -> list[Row]:
+        """Return what is not carried over, but for the options, which the proof has."""
+        proven = {row.option for row in self.proof}
         places = self.adopted.script.places
         return [
             {"where": places[remark.line], "what": remark.text, "because": remark.why}
             for remark in self.adopted.findings.leftovers
+            if remark.text.partition(" ")[0] not in proven
         ]
 
 
@@ -176,9 +268,27 @@ def adopt(
         raise ParamsError(
             f"{path} is there and says something else. Name another with --out, or give --replace."
         )
-    refused = _refusal(adopted, project)
+    refused, rendered = _tried(adopted, project)
     write_text(path, adopted.text)
-    return AdoptReport(adopted, path, refused)
+    return _report(adopted, path, refused, rendered, project)
+
+
+def _report(
+    adopted: Adoption, path: Path, refused: str, rendered: RenderedPhase | None, project: Path
+) -> AdoptReport:
+    """Return the report of an adoption, with its proof and what there is to paste."""
+    findings = adopted.findings
+    proof: list[ProvenOption] = []
+    if adopted.launch:
+        rows = prove(adopted.launch, adopted.script, findings, rendered)
+        proof = shown_names(rows, framework_of([adopted.launch]))
+    base_model = read_models(project).get(str(findings.value("model")))
+    shape = {name: findings.number(f"training.shape.{name}") for name in SHAPE_FIELDS}
+    model = with_shape(base_model, shape)
+    sequence_length = findings.number("training.sequence_length") or model.sequence_length
+    model = model.model_copy(update={"sequence_length": sequence_length})
+    entry = model_entry(adopted.name, adopted.source, model, findings)
+    return AdoptReport(adopted, path, refused, proof, site_block(findings), entry)
 
 
 def run_name(script: Path) -> str:
@@ -308,14 +418,21 @@ def _text_files(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _refusal(adopted: Adoption, project: Path) -> str:
-    """Return why `runbook check` would not take the run file; empty where it would."""
+def _tried(adopted: Adoption, project: Path) -> tuple[str, RenderedPhase | None]:
+    """Return why `runbook check` would not take the run file, and the run file's own training.
+
+    The first is empty where it would, the second None where no training can be planned.
+    """
+    rendered = None
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{adopted.name}.yaml"
         path.write_text(adopted.text, encoding="utf-8")
         try:
-            params.load(str(path), project=project, portable=True)
+            settings = params.load(str(path), project=project, portable=True)
+            settings = with_placeholders(settings)
+            plan = make_plan_here(settings)
+            rendered = RenderedPhase(settings, plan.phases[FULL])
             render_all(str(path), (), Path(folder) / "scripts", placeholders=True)
         except RunbookError as error:
-            return str(error).replace(str(path), path.name)
-    return ""
+            return str(error).replace(str(path), path.name), rendered
+    return "", rendered

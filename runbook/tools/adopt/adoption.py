@@ -56,6 +56,8 @@ class Adoption:
     required: Mapping[str, str]
     launches: Sequence[Launch] = ()
     """Every training that the script starts, each once."""
+    source: str = ""
+    """What people call the job: the script's name."""
     launch: Launch | None = None
     """The one that became the run file; None where only a document's variables were read."""
 
@@ -116,6 +118,7 @@ def adopt_script(
         errors_in(evidence),
         required,
         all_launches,
+        file_name,
         launches[-1] if launches else None,
     )
 
@@ -374,9 +377,9 @@ _OPTIONS_OF_OTHER_MODELS = (
 
 def _starts_one_process(launch: Launch, findings: Findings) -> bool:
     """Return whether a launch starts one process: by bare python, or torchrun without a number."""
-    if (
-        framework_of([launch]) == "nemo"
-    ):  # trainer.devices says how many, and the launcher starts them
+    if findings.model_parallel > 1:  # something outside starts the script on every device
+        return False
+    if framework_of([launch]) == "nemo":  # trainer.devices says how many
         return False
     if launch.programs == ["torchrun"]:
         return not option(launch.part("torchrun"), "nproc-per-node")
@@ -460,6 +463,7 @@ def _fill(findings: Findings, framework: str, *, from_options: bool) -> None:
         findings.leave(0, "the text", why)
     _length(findings)
     _evaluation(findings)
+    _devices_of_tasks(findings)
     _nodes(findings)
     _batch(findings)
     if findings.value("parallel.sequence") and findings.number("parallel.tensor", 1) == 1:
@@ -523,6 +527,17 @@ def _carried_lengths(prefix: str, findings: Findings) -> list[CarriedValue]:
     units = ("tokens", "samples", "iterations", "fraction")
     keys = [f"training.{prefix}{unit}" for unit in units]
     return [findings.carried[key] for key in keys if key in findings.carried]
+
+
+def _devices_of_tasks(findings: Findings) -> None:
+    """Take one device for each task of a node, where the queue's own launcher starts a rank for each task."""
+    launcher = findings.value("jobs.launcher", findings.site.launcher)
+    tasks = findings.carried.get("jobs.training.tasks_per_node")
+    if launcher not in ("srun", "mpiexec") or tasks is None or tasks.value < 2:
+        return
+    source = f"{tasks.source}: a rank for each task, and a device for each rank"
+    key = "jobs.training.devices_per_node"
+    findings.take(key, tasks.value, tasks.line, source, over=False)
 
 
 def _nodes(findings: Findings) -> None:

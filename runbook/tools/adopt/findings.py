@@ -54,8 +54,8 @@ class Findings:
     """Where the script says something of the model's kind, by the field of a model."""
     model_kind: dict[str, str | float] = field(default_factory=dict)
     """The kind of model that no entry of the catalogue has; empty where one has it."""
-    site_values: dict[str, Any] = field(default_factory=dict)
-    """What the site's file may have, by its dotted place there."""
+    site_values: dict[tuple[str, str], Any] = field(default_factory=dict)
+    """What the site's file may have, by its section there and its name."""
 
     @property
     def site_file(self) -> str:
@@ -94,9 +94,9 @@ class Findings:
         """Something that the site's file may have in one of its sections."""
         self.leave(line, text, f"{why}: write it under {section} of {self.site_file}")
 
-    def for_site(self, place: str, value: Any) -> None:
+    def for_site(self, section: str, name: str, value: Any) -> None:
         """Note a value for the block that a person can paste into the site's file."""
-        self.site_values[place] = value
+        self.site_values[section, name] = value
 
     def does(self, line: int, text: str, why: str) -> None:
         """Something that the runbook does by itself."""

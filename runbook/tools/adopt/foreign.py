@@ -35,6 +35,7 @@ SIGNS = (
     Sign("a retrieval model (ICT, REALM)", script=r"_(ict|realm)\w*\.py$"),
     Sign("a vision model", script=r"vision|[/_]vit|imagenet|dino|[/_]clip"),
     Sign("a vision-language model", script=r"multimodal|mimo|[/_]vlm|llava|internvl"),
+    Sign("one of Megatron's downstream tasks", script=r"(^|/)tasks/"),
     Sign("DeepSpeed-Chat", script=r"rlhf|reward_model"),
     Sign("LLaMA-Factory", script=r"llama_?factory"),
     Sign("ms-swift", script=r"(^|/)swift(/|$)|swift[./]cli"),

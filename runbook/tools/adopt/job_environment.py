@@ -67,7 +67,7 @@ def _take_variable(name: str, value: Word, group: str, findings: Findings) -> bo
     if site_value is None:
         findings.leave_to_site(value.line, text, "environment")
         if value.known:
-            findings.for_site(f"environment.adopted.{name}", value.text)
+            findings.for_site("environment.adopted", name, value.text)
         return False
     is_template = "{" in site_value
     is_longer_path = name.endswith("PATH") and site_value in value.shown
@@ -90,7 +90,7 @@ def take_modules(script: Script, findings: Findings) -> None:
                 findings.does(command.line, text, f"{findings.site_file} loads it")
             else:
                 findings.leave_to_site(command.line, text, "modules", "the site loads others")
-                findings.for_site(f"modules.{module}", module)
+                findings.for_site("modules", module, module)
         is_script = command.name in ("source", ".") and words[-1].endswith("activate")
         if is_script or words[:2] == ["conda", "activate"]:
             _take_activation(command, findings)
@@ -115,7 +115,7 @@ def _take_activation(command: StartedProgram, findings: Findings) -> None:
         findings.does(command.line, text, f"setup of {findings.site_file} does it")
     else:
         findings.leave(command.line, text, f"write it under setup of {findings.site_file}")
-        findings.for_site(f"setup.{text}", text)
+        findings.for_site("setup", text, text)
 
 
 _LAUNCHERS = ("deepspeed", "torchrun", "mpiexec", "mpirun", "aprun", "srun")
@@ -471,7 +471,7 @@ def take_directives(directives: Sequence[Directive], findings: Findings) -> None
             findings.does(line, text, _OUR_DIRECTIVES[name])
         else:
             findings.leave_to_site(line, text, "directives")
-            findings.for_site(f"directives.{name}", directive.value)
+            findings.for_site("directives", name, directive.value)
 
 
 def _take_select(directive: Directive, findings: Findings) -> None:

@@ -364,6 +364,9 @@ def framework_of(launches: Sequence[Launch]) -> str:
         return "nemo"
     if "deepspeed" in programs or any(_DEEPSPEED_SIGN.match(word) for word in words):
         return "megatron-deepspeed"
+    names = {name for launch in launches for _, name, _ in pairs(launch.arguments)}
+    if names & _ONLY_MEGATRON_LM:
+        return "megatron-lm"
     command_line = " ".join(words)
     names_deepspeed = re.search(r"megatron-deepspeed", command_line, re.I)
     if names_deepspeed and "Megatron-LM" not in command_line:
@@ -371,6 +374,16 @@ def framework_of(launches: Sequence[Launch]) -> str:
     return "megatron-lm"
 
 
+_ONLY_MEGATRON_LM = {
+    "use-distributed-optimizer",
+    "overlap-grad-reduce",
+    "overlap-param-gather",
+    "num-layers-per-virtual-pipeline-stage",
+    "context-parallel-size",
+    "use-mcore-models",
+    "transformer-impl",
+}
+"""Options that Megatron-DeepSpeed's engine has no use for, whatever its folder is called."""
 _NEMO_SIGN = re.compile(r"(training\.)?trainer\.|.*megatron_gpt_pretraining", re.DOTALL)
 _DEEPSPEED_SIGN = re.compile(r"--(deepspeed|zero[-_]stage)|.*pretrain_gpt_alcf", re.DOTALL)
 

@@ -242,10 +242,14 @@ def environment(job: SandboxJob, keep_going: bool) -> dict[str, str]:
     if keep_going:
         login["ADOPT_KEEP_GOING"] = "1"
     unset = {name: not_set(name) for name in _never_set(job) if name not in queue_variables}
+    if any(directive.name in _NODES for directive in job.directives):
+        unset |= {name: str(size.nodes) for name in _NAMES_OF_NODES if name in unset}
     return {**unset, **queue_variables, **job.exports, **login}
 
 
 _NODE_FILE = ".nodes"
+_NAMES_OF_NODES = ("NODES", "NNODES", "NUM_NODES")
+"""Variables that a script compares as numbers; the queue was asked for so many nodes."""
 
 
 @dataclass(frozen=True)

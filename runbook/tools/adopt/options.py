@@ -141,7 +141,7 @@ def take_options(words: Sequence[Word], findings: Findings, framework: str) -> M
     """
     kind: ModelKind = {}
     attention_dropout: Word | None = None
-    site_options = _options_of_site(findings, framework)
+    site_options = options_of_site(findings, framework)
     for word, name, values in pairs(words):
         if not name:
             why = "a word for the training program that no option takes"
@@ -160,7 +160,7 @@ def take_options(words: Sequence[Word], findings: Findings, framework: str) -> M
         else:
             section = f"frameworks.{framework}.options"
             findings.leave_to_site(word.line, _option_text(name, values), section)
-            findings.for_site(f"{section}.{name}", site_value(values))
+            findings.for_site(section, name, site_value(values))
     _attention_dropout(attention_dropout, findings)
     return kind
 
@@ -200,7 +200,7 @@ def _take_option(
         findings.leave(name.line, source, f"no value reached it: set {option.key}")
 
 
-def _options_of_site(findings: Findings, framework: str) -> set[str]:
+def options_of_site(findings: Findings, framework: str) -> set[str]:
     """Return the options that the site's file gives to this framework, in one spelling."""
     for name, checkout in findings.site.frameworks.items():
         if name == framework:
@@ -352,7 +352,7 @@ def _take_override(name: str, value: Word, findings: Findings) -> None:
         findings.does(value.line, text, "the site's file and the run's own folders give it")
     elif name != "training":
         findings.leave_to_site(value.line, text, "frameworks.nemo.options")
-        findings.for_site(f"frameworks.nemo.options.{name}", site_value([value]))
+        findings.for_site("frameworks.nemo.options", name, site_value([value]))
 
 
 _GIVEN = {
@@ -371,7 +371,7 @@ _SECTION = "frameworks.megatron-deepspeed.deepspeed"
 Number = int | float
 
 
-def _documents(commands: Sequence[StartedProgram]) -> list[dict[str, Any]]:
+def documents_of(commands: Sequence[StartedProgram]) -> list[dict[str, Any]]:
     """Return the JSON objects that a training was started with.
 
     Numbers that nothing sets become null.
@@ -391,7 +391,7 @@ def take_documents(script: Script, findings: Findings) -> None:
 
     Options of the training program win over it.
     """
-    documents = _documents(script.commands)
+    documents = documents_of(script.commands)
     if not documents or not _DEEPSPEED_SIGNS & documents[-1].keys():
         return
     for name, value in documents[-1].items():
@@ -407,7 +407,7 @@ def take_documents(script: Script, findings: Findings) -> None:
             findings.does(line, text, "written from the run file")
         else:
             findings.leave_to_site(line, text, _SECTION)
-            findings.for_site(f"{_SECTION}.{name}", value)
+            findings.for_site(_SECTION, name, value)
 
 
 _DEEPSPEED_SIGNS = {
@@ -452,7 +452,7 @@ def _zero(value: Mapping[str, Any], line: int, script: Script, findings: Finding
         text = f"DeepSpeed's zero_optimization: {', '.join(others)}"
         findings.leave(line, text, f"write them under {_SECTION} of {findings.site_file}")
         for name in others:
-            findings.for_site(f"{_SECTION}.zero_optimization.{name}", value[name])
+            findings.for_site(f"{_SECTION}.zero_optimization", name, value[name])
 
 
 def _scale(value: Mapping[str, Any], line: int, findings: Findings) -> None:

@@ -48,7 +48,7 @@ values_of() {  # how many of the words after this option belong to it
       --reservation | --open-mode | --threads-per-core | --relative | --container-image | --container-mounts | \
       --container-name | --container-workdir | --container-env | --container-save | --container-mount) return 1 ;;
     --comment | --wckey | --mail-type | --mail-user | --signal | --dependency | --licenses | --switches | --nodefile | \
-      --mem-per-* | --tres-per-* | --tres-bind | --cores-per-socket | --sockets-per-node | --ntasks-per-* | --het-group | \
+      --mem-per-* | --tres-per-* | --tres-bind | --cores-per-socket | --sockets-per-node | --het-group | \
       --cpu-freq | --propagate | --task-prolog | --task-epilog | --prolog | --epilog | --acctg-freq | --bcast | --begin | \
       --deadline | --export-file | --core-spec | --cluster-constraint | --clusters | --priority | --tmp | --uid | --gid | \
       --wait | --time-min | --gpu-freq | --environment | --accel-bind) return 1 ;;

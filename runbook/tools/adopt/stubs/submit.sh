@@ -4,7 +4,7 @@
 kind=submit
 . /adopt/stubs/record.sh
 nodes_asked() {  # the number after -N or --nodes
-  local before= word
+  local before='' word
   for word in "$@"; do
     case "$before $word" in
       "-N "* | "--nodes "*) echo "${word%%-*}" ;;
