@@ -12,7 +12,7 @@ from runbook.core.units import show_clock
 from runbook.jobs.directives import options_of
 from runbook.params import Settings, load, site_names
 from runbook.params.catalogues import read_models, read_site
-from runbook.params.schema.entries import Model
+from runbook.params.schema.entries import Model, with_shape
 from runbook.params.schema.keys import all_keys
 from runbook.params.schema.run_file import SHAPE_FIELDS
 from runbook.params.schema.site import Site
@@ -227,8 +227,11 @@ def _fill_findings(evidence: Evidence, settings: Settings | None, base: str) -> 
         framework = settings.run.training.framework
         _take_base(settings, base, findings)
     kind = _take_script(evidence, framework)
+    _take_uneven_stages(framework, findings)
     if not launches or framework != "nemo":
         _take_shape(evidence.models, kind, findings)
+    else:
+        _drop_shape_of_nemo(evidence.models, findings)
     findings.take("site", site.site, 0, site.title)
     _take_framework(framework, findings)
     _fill(findings, framework, from_options=bool(launches) and not settings)
@@ -479,6 +482,8 @@ def _take_program_defaults(findings: Findings, framework: str) -> None:
     """Take what Megatron's own parser takes where an option is missing."""
     source = "the program's own default; the script does not say"
     for key, value in MEGATRON_DEFAULTS.items():
+        if key == "data.split" and findings.value("data.held_out"):
+            continue  # whole files are held out, and nothing is split
         findings.take(key, value, 0, source, over=False)
     _precision(findings)
     if framework == "megatron-lm":
@@ -628,11 +633,42 @@ def _take_shape(
         source = f"{shape['layers']} layers x {shape['hidden']}, {shape['heads']} heads"
         findings.take("model", name, line, source)
     for field, value in shape.items():
-        if _is_implied(value, model, shape, field):
+        is_width = field in ("ffn_hidden", "kv_heads") and not missing
+        if not is_width and _is_implied(value, model, shape, field):
             findings.drop(f"training.shape.{field}")
+    if not missing:
+        _take_widths(model, shape, full_kind, findings)
     if findings.value("training.sequence_length") == model.sequence_length:
         findings.drop("training.sequence_length")
     _report_kind(name, model, full_kind, findings)
+
+
+def _take_widths(
+    model: Model,
+    shape: Mapping[str, int],
+    full_kind: Mapping[str, str | float],
+    findings: Findings,
+) -> None:
+    """Set the widths that depend on others, wherever the model would have another than the script's program.
+
+    The program's defaults: 4 x hidden, 2/3 of it with gates, and as many key-value heads as heads.
+    """
+    own_core = {name: shape[name] for name in _CORE_FIELDS if shape[name] != getattr(model, name)}
+    resized = with_shape(model, own_core)
+    hidden = shape["hidden"]
+    is_gated = full_kind["activation"] == "swiglu"
+    default_ffn = int(4 * hidden * 2 / 3 / 64) * 64 if is_gated else 4 * hidden
+    widths = {
+        "ffn_hidden": (shape["ffn_hidden"] or default_ffn, resized.ffn_hidden or 4 * hidden),
+        "kv_heads": (shape["kv_heads"] or shape["heads"], resized.kv_heads or shape["heads"]),
+    }
+    for field, (wanted, width) in widths.items():
+        key = f"training.shape.{field}"
+        if wanted == width:
+            findings.drop(key)
+        elif key not in findings.carried:
+            source = "the script's" if shape[field] else "the program's default"
+            findings.take(key, wanted, 0, f"{source} {field}")
 
 
 def _of_nearest_kind(
@@ -673,6 +709,43 @@ def _drop_shape_of_named_model(model: Model, shape: Mapping[str, int], findings:
     findings.drop(*(f"training.shape.{name}" for name in same if shape[name]))
 
 
+def _take_uneven_stages(framework: str, findings: Findings) -> None:
+    """Take a layout that counts embedding and output layer as two layers more.
+
+    BLOOM's fork divides its 70 layers over 12 stages so. No pinned fork has its option; our trainer has.
+    """
+    layers = findings.number("training.shape.layers")
+    pipeline = findings.number("parallel.pipeline", 1)
+    is_uneven = pipeline > 1 and layers % pipeline != 0
+    if framework == "nemo" or not is_uneven or (layers + 2) % pipeline != 0:
+        return
+    line = findings.carried["parallel.pipeline"].line
+    end_layers = (layers + 2) // pipeline - 1
+    source = f"{layers} layers, embedding and output layer over {pipeline} stages"
+    findings.take("parallel.first_stage_layers", end_layers, line, source)
+    findings.take("parallel.last_stage_layers", end_layers, line, source)
+    if framework == "megatron-lm":
+        return
+    why = "its first and last stage have fewer layers, for which no pinned fork has an option: our own trainer"
+    findings.leave(line, f"framework {framework}", why)
+    findings.take("training.framework", "runbook", line, source)
+    findings.drop("training.offload")
+
+
+def _drop_shape_of_nemo(models: Mapping[str, Model], findings: Findings) -> None:
+    """Drop what the model of NeMo's own file has anyway."""
+    model = models.get(str(findings.value("model", "")))
+    if model is None:
+        return
+    shape = {name: findings.number(f"training.shape.{name}") for name in SHAPE_FIELDS}
+    full_shape = {name: shape[name] or getattr(model, name) for name in SHAPE_FIELDS}
+    for field, value in shape.items():
+        if _is_implied(value, model, full_shape, field):
+            findings.drop(f"training.shape.{field}")
+    if findings.value("training.sequence_length") == model.sequence_length:
+        findings.drop("training.sequence_length")
+
+
 def _is_implied(value: int, model: Model, shape: Mapping[str, int], field: str) -> bool:
     """Return whether the model has this value of a field already, written out or as its default."""
     model_value = getattr(model, field)
@@ -709,8 +782,8 @@ def _nearest_model(
         relative_size = abs(model.layers * model.hidden**2 / size - 1) if is_other_size else 0
         other_fields = 0
         for field in ("kv_heads", "ffn_hidden", "positions"):
-            same = (0, getattr(model, field), _implied(model, shape, field))
-            other_fields += shape[field] not in same
+            wanted = shape[field] or _implied(model, shape, field)
+            other_fields += wanted != (getattr(model, field) or _implied(model, shape, field))
         return (
             other_core > 0,
             relative_size,

@@ -180,7 +180,13 @@ def take_image(image: Word, findings: Findings, source: str = "image") -> None:
     """Take an image that a queue can start; a tag of one machine's docker cannot be pulled."""
     shown = image.shown
     site_image = findings.site.container.image
-    if shown in (site_image, site_image.replace("{stage}", "$STAGE_PATH")):
+    on_stage = re.escape(site_image).replace(re.escape("{stage}"), "(?P<stage>/.+)")
+    match = re.fullmatch(on_stage, shown) if "{stage}" in site_image else None
+    if match and not match["stage"].startswith("/GIVE_"):
+        findings.take(
+            "jobs.stage", match["stage"], image.line, f"the folder of {source}", over=False
+        )
+    if match or shown in (site_image, site_image.replace("{stage}", "$STAGE_PATH")):
         findings.does(image.line, f"{source} {shown}", f"{findings.site_file} names it")
     elif not image.known:
         on_stage = Word(image.text.replace(not_set("STAGE_PATH"), "{stage}"), 0).shown

@@ -325,7 +325,13 @@ class DocumentCall:
 
 
 def site_of(script: Script, sites: Collection[str]) -> str:
-    """The site with most signs; a Slurm script is never PBS's, and the other way round."""
+    """The site that a script of `render` names, else the one with most signs.
+
+    A Slurm script is never PBS's, and the other way round.
+    """
+    ours = script.matching(r"^# Run [\w.-]+, phase [\w-]+, site ([\w.-]+):")
+    if ours and ours[0][1][1] in sites:
+        return ours[0][1][1]
     return _most_signs(script, sites)[0]
 
 

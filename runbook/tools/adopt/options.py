@@ -50,6 +50,16 @@ def _data_path(values: Sequence[Word], findings: Findings) -> None:
         findings.leave(path.line, text, "set data.folder to the folder that holds them")
 
 
+def _held_out(values: Sequence[Word], findings: Findings) -> None:
+    """Take the number of whole files that are held out for the validation; as many more are for the test."""
+    prefixes = values[1::2] if len(values) > 1 else values
+    text = f"--valid-data-path of {len(prefixes)} files"
+    if findings.value("data.dataset") in (None, "tokenized"):
+        findings.leave(values[0].line, text, "list the files of the dataset, and set data.held_out")
+    else:
+        findings.take("data.held_out", len(prefixes), values[0].line, "--valid-data-path")
+
+
 def dataset_of(path: str) -> str:
     """Return the dataset of the catalogue that a path names; empty where it names none."""
     for word, dataset in _DATASETS.items():
@@ -146,6 +156,11 @@ def take_options(words: Sequence[Word], findings: Findings, framework: str) -> M
         if not name:
             why = "a word for the training program that no option takes"
             findings.leave(word.line, word.shown, why)
+        elif _is_sites(name, values, findings, framework):
+            does = f"{findings.site_file} gives it to {framework}"
+            findings.does(word.line, _option_text(name, values), does)
+        elif name == "valid-data-path" and values:
+            _held_out(values, findings)
         elif name in OPTIONS:
             _take_option(OPTIONS[name], Word(name, word.line), values, findings, kind)
         elif name == "attention-dropout" and values:
@@ -206,6 +221,15 @@ def options_of_site(findings: Findings, framework: str) -> set[str]:
         if name == framework:
             return {option.replace("_", "-") for option in checkout.options}
     return set()
+
+
+def _is_sites(name: str, values: Sequence[Word], findings: Findings, framework: str) -> bool:
+    """Return whether the site's file gives this option this value."""
+    for site_framework, checkout in findings.site.frameworks.items():
+        if site_framework == framework:
+            options = {key.replace("_", "-"): value for key, value in checkout.options.items()}
+            return name in options and options[name] == site_value(values)
+    return False
 
 
 def _option_text(name: str, values: Sequence[Word]) -> str:
@@ -443,7 +467,10 @@ def _zero(value: Mapping[str, Any], line: int, script: Script, findings: Finding
         source = "DeepSpeed's offload_optimizer"
         findings.take("training.offload", True, offload_line, source)
     overlap = value.get("overlap_comm")
-    if isinstance(overlap, bool):
+    if isinstance(overlap, bool) and _sites_overlap(findings) == overlap:
+        does = f"{findings.site_file} gives it to DeepSpeed"
+        findings.does(_line(script, "overlap_comm"), "DeepSpeed's overlap_comm", does)
+    elif isinstance(overlap, bool):
         overlap_line = _line(script, "overlap_comm")
         source = "DeepSpeed's overlap_comm"
         findings.take("training.overlap_gradients", overlap, overlap_line, source)
@@ -453,6 +480,15 @@ def _zero(value: Mapping[str, Any], line: int, script: Script, findings: Finding
         findings.leave(line, text, f"write them under {_SECTION} of {findings.site_file}")
         for name in others:
             findings.for_site(f"{_SECTION}.zero_optimization", name, value[name])
+
+
+def _sites_overlap(findings: Findings) -> object:
+    """Return DeepSpeed's overlap_comm in the site's file; None where it has none."""
+    for name, checkout in findings.site.frameworks.items():
+        if name == "megatron-deepspeed":
+            section = checkout.deepspeed.get("zero_optimization")
+            return section.get("overlap_comm") if isinstance(section, Mapping) else None
+    return None
 
 
 def _scale(value: Mapping[str, Any], line: int, findings: Findings) -> None:

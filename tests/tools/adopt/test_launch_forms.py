@@ -203,3 +203,45 @@ def test_token_files_of_a_path_reach_the_job_as_they_are_named():
         f"#SBATCH --nodes 1\nsrun torchrun {TRAIN} --data-path /data/my-gpt_text_document\n"
     )
     assert values(adoption)["data.folder"] == "/data/my-gpt_text_document"
+
+
+def test_key_value_heads_and_widths_are_the_scripts_own_whatever_model_is_near():
+    llama = "--swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear"
+    shape = "--num-layers 80 --hidden-size 10240 --num-attention-heads 80 --ffn-hidden-size 22528 --num-query-groups 8"
+    untied = "--untie-embeddings-and-output-weights"
+    script = f"torchrun pretrain_gpt.py {shape} {llama} {untied} --train-iters 5 --lr 1e-4\n"
+    carried = values(adopted(script))
+    assert (carried["training.shape.kv_heads"], carried["training.shape.ffn_hidden"]) == (8, 22528)
+    # llama-3-8b has 8 key-value heads; a script that names none has as many as heads.
+    many = "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --ffn-hidden-size 14336"
+    carried = values(
+        adopted(f"torchrun pretrain_gpt.py {many} {llama} {untied} --train-iters 5 --lr 1e-4\n")
+    )
+    model = read_models(PROJECT).get(str(carried["model"]))
+    heads = carried.get("training.shape.kv_heads", model.kv_heads or 32)
+    assert (heads, carried.get("training.shape.ffn_hidden", model.ffn_hidden)) == (32, 14336)
+
+
+def test_blooms_own_layout_is_not_refused(tmp_path):
+    script = tmp_path / "bloom.slurm"
+    script.write_text(
+        "#SBATCH --nodes=48\n#SBATCH --ntasks-per-node=1\n#SBATCH --gres=gpu:8\n"
+        "srun torchrun --nproc_per_node 8 --nnodes 48 pretrain_gpt.py --deepspeed --zero-stage 1 --num-layers 70 "
+        "--hidden-size 14336 --num-attention-heads 112 --tensor-model-parallel-size 4 --pipeline-model-parallel-size 12 "
+        "--micro-batch-size 2 --global-batch-size 2048 --seq-length 2048 --train-iters 100 --lr 6e-5 --bf16 "
+        "--checkpoint-activations --pp-partition-method 'type:transformer|embedding'\n"
+    )
+    report = adopt_files([script], tmp_path / "bloom.yaml")
+    carried = values(report.adopted)
+    assert (carried["parallel.first_stage_layers"], carried["parallel.last_stage_layers"]) == (5, 5)
+    assert "layers by pipeline" not in report.refused
+    assert any(
+        text.startswith("framework megatron-deepspeed") for text in leftovers(report.adopted)
+    )
+
+
+def test_a_rank_for_each_task_of_srun_has_a_device():
+    adoption = adopted(f"#SBATCH --nodes 8\n#SBATCH --ntasks-per-node=4\nsrun python {TRAIN}\n")
+    assert values(adoption)["jobs.training.devices_per_node"] == 4
+    one_task = adopted(f"#SBATCH --nodes 8\n#SBATCH --ntasks-per-node=1\nsrun torchrun {TRAIN}\n")
+    assert "jobs.training.devices_per_node" not in values(one_task)
