@@ -27,9 +27,9 @@ from runbook.tools.adopt.adoption import adopt as adopt_text
 from runbook.tools.adopt.launches import framework_of
 from runbook.tools.adopt.paste import model_entry, site_block
 from runbook.tools.adopt.proof import (
+    OptionVerdict,
     ProvenOption,
     RenderedPhase,
-    Verdict,
     prove,
     shown_names,
     unaccounted,
@@ -203,7 +203,7 @@ class AdoptReport:
                     "where": row["place"] if row["line"] else "",
                 }
                 for row in rows
-                if row["rank"] == rank and row["verdict"] != Verdict.SAME
+                if row["rank"] == rank and row["verdict"] != OptionVerdict.SAME
             ]
             if different:
                 title = f"The script's command and the run file's: {rank.value}, {len(different)} differ"
@@ -211,7 +211,7 @@ class AdoptReport:
         same = [
             f"{row.option} {row.script}".strip()
             for row in self.proof
-            if row.verdict is Verdict.SAME
+            if row.verdict is OptionVerdict.SAME
         ]
         if same:
             text = textwrap.fill("  ".join(same), 100, break_on_hyphens=False)

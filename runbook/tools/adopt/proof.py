@@ -24,7 +24,7 @@ from runbook.tools.adopt.ranks import Rank, rank_of
 from runbook.tools.adopt.script import Script, Word
 
 
-class Verdict(StrEnum):
+class OptionVerdict(StrEnum):
     """What became of an option."""
 
     UNACCOUNTED = "unaccounted for"
@@ -44,7 +44,7 @@ class ProvenOption:
     """Its value in the script; empty for an option without one, and where the script lacks it."""
     rendered: str
     """Its value in the run file's command."""
-    verdict: Verdict
+    verdict: OptionVerdict
     why: str
     line: int
     """Of the script; 0 where the script lacks it."""
@@ -72,7 +72,7 @@ def prove(
     rows = list(proof.rows(launch.arguments))
     if framework == "megatron-deepspeed":
         rows += proof.document_rows(script)
-    return sorted(rows, key=lambda row: (list(Verdict).index(row.verdict), row.line))
+    return sorted(rows, key=lambda row: (list(OptionVerdict).index(row.verdict), row.line))
 
 
 class _Proof:
@@ -102,7 +102,7 @@ class _Proof:
             elif last_lines[name] != position:
                 later = given[last_lines[name]][1]
                 why = f"given again in {self.places[later.line]}, which counts"
-                yield self._row(name, word, values, "", Verdict.DROPPED, why)
+                yield self._row(name, word, values, "", OptionVerdict.DROPPED, why)
             else:
                 yield self._option(name, word, values)
                 yield from self._extra_words(name, values)
@@ -116,7 +116,7 @@ class _Proof:
         word: Word,
         values: Sequence[Word],
         rendered: str,
-        verdict: Verdict,
+        verdict: OptionVerdict,
         why: str,
     ) -> ProvenOption:
         text = " ".join(value.shown for value in values)
@@ -124,7 +124,7 @@ class _Proof:
 
     def _loose_word(self, word: Word) -> ProvenOption:
         remark = self._remark_with(word.shown)
-        verdict = Verdict.DROPPED if remark else Verdict.UNACCOUNTED
+        verdict = OptionVerdict.DROPPED if remark else OptionVerdict.UNACCOUNTED
         return ProvenOption(word.shown, "", "", verdict, remark.why if remark else "", word.line)
 
     def _extra_words(self, name: str, values: Sequence[Word]) -> Iterator[ProvenOption]:
@@ -140,15 +140,15 @@ class _Proof:
         if rendered is not None:
             shown = " ".join(rendered)
             if _is_equal(name, [value.text for value in values], rendered):
-                return self._row(name, word, values, shown, Verdict.SAME, "")
+                return self._row(name, word, values, shown, OptionVerdict.SAME, "")
             why = self._reason(name, values)
-            verdict = Verdict.CHANGED if why else Verdict.UNACCOUNTED
+            verdict = OptionVerdict.CHANGED if why else OptionVerdict.UNACCOUNTED
             return self._row(name, word, values, shown, verdict, why)
         by_key = self._by_key(name, word, values)
         if by_key:
             return by_key
         why = self._reason(name, values)
-        verdict = Verdict.DROPPED if why else Verdict.UNACCOUNTED
+        verdict = OptionVerdict.DROPPED if why else OptionVerdict.UNACCOUNTED
         return self._row(name, word, values, "", verdict, why)
 
     def _by_key(self, name: str, word: Word, values: Sequence[Word]) -> ProvenOption | None:
@@ -162,9 +162,9 @@ class _Proof:
             actual = self._value_of(option.key)
             text = f"{option.key}: {actual}"
             if wanted is not None and _same(wanted, actual):
-                return self._row(name, word, values, text, Verdict.SAME, "")
+                return self._row(name, word, values, text, OptionVerdict.SAME, "")
         if carried:
-            return self._row(name, word, values, carried, Verdict.SAME, "")
+            return self._row(name, word, values, carried, OptionVerdict.SAME, "")
         return None
 
     def _model_property(
@@ -175,14 +175,14 @@ class _Proof:
         wanted = _wanted(option, values)
         if self.rendered is None:
             is_kept = not self._remark_starting(f"the model's {field}=") and wanted is not None
-            verdict = Verdict.SAME if is_kept else Verdict.DROPPED
+            verdict = OptionVerdict.SAME if is_kept else OptionVerdict.DROPPED
             return self._row(name, word, values, "", verdict, self._reason(name, values))
         actual = getattr(self.rendered.settings.model, field)
         text = f"model: {field} {actual}"
         if wanted is not None and _same(wanted, actual):
-            return self._row(name, word, values, text, Verdict.SAME, "")
+            return self._row(name, word, values, text, OptionVerdict.SAME, "")
         why = self._reason(name, values) or f"model {self.rendered.settings.run.model} has it so"
-        return self._row(name, word, values, text, Verdict.CHANGED, why)
+        return self._row(name, word, values, text, OptionVerdict.CHANGED, why)
 
     def _value_of(self, key: str) -> Any:
         """Return the value of a key in the run; None where there is no such key."""
@@ -241,7 +241,9 @@ class _Proof:
     def _added(self, name: str, given: set[str]) -> ProvenOption:
         """Return the row of an option that the script lacks, with the reason for it."""
         value = " ".join(self.values[name])
-        return ProvenOption(name, "", value, Verdict.ADDED, self._reason_to_add(name, given), 0)
+        return ProvenOption(
+            name, "", value, OptionVerdict.ADDED, self._reason_to_add(name, given), 0
+        )
 
     def _reason_to_add(self, name: str, given: set[str]) -> str:
         """Return why the run file's command has an option that the script lacks."""
@@ -286,18 +288,20 @@ class _Proof:
             return {}
         return _flat(json.loads(deepspeed_file(self.rendered.settings, self.rendered.phase)))
 
-    def _document_verdict(self, name: str, value: Any, actual: Any) -> tuple[Verdict, str]:
+    def _document_verdict(self, name: str, value: Any, actual: Any) -> tuple[OptionVerdict, str]:
         """Return what became of an entry of DeepSpeed's configuration, and why."""
         if actual is not None and _same(value, actual):
-            return Verdict.SAME, ""
-        verdict = Verdict.DROPPED if actual is None else Verdict.CHANGED
+            return OptionVerdict.SAME, ""
+        verdict = OptionVerdict.DROPPED if actual is None else OptionVerdict.CHANGED
         if value is None:
             return verdict, "its value is known only while the script runs"
         section, _, leaf = name.partition(".")
         for carried in self.findings.carried.values():
             if carried.source in (f"DeepSpeed's {leaf}", f"DeepSpeed's {section}"):
                 is_same = _same(carried.value, value)
-                return (Verdict.SAME, f"{carried.key}") if is_same else (verdict, carried.source)
+                return (
+                    (OptionVerdict.SAME, f"{carried.key}") if is_same else (verdict, carried.source)
+                )
         for remark in (*self.findings.leftovers, *self.findings.automatic):
             is_section = remark.text == f"DeepSpeed's {section}"
             if is_section or remark.text.startswith(f"DeepSpeed's {section} "):
@@ -306,7 +310,7 @@ class _Proof:
                 return verdict, remark.why
         if section in _OWN_DOCUMENT_SECTIONS:
             return verdict, "written from the run file's precision and ZeRO stage"
-        return Verdict.UNACCOUNTED, ""
+        return OptionVerdict.UNACCOUNTED, ""
 
 
 _OWN_DOCUMENT_SECTIONS = ("fp16", "bf16", "zero_optimization")
@@ -413,7 +417,7 @@ def _flat(tree: Mapping[str, object], prefix: str = "") -> dict[str, object]:
 
 def unaccounted(rows: Sequence[ProvenOption]) -> list[ProvenOption]:
     """Return the options that nothing accounts for."""
-    return [row for row in rows if row.verdict is Verdict.UNACCOUNTED]
+    return [row for row in rows if row.verdict is OptionVerdict.UNACCOUNTED]
 
 
 def shown_names(rows: Sequence[ProvenOption], framework: str) -> list[ProvenOption]:

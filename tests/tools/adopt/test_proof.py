@@ -12,7 +12,7 @@ from runbook.params.schema.entries import Model
 from runbook.params.yaml12 import read_mapping
 from runbook.tools.adopt.adopt_scripts import AdoptReport, adopt
 from runbook.tools.adopt.findings import Findings
-from runbook.tools.adopt.proof import Verdict
+from runbook.tools.adopt.proof import OptionVerdict
 from runbook.tools.adopt.ranks import Rank
 
 SCRIPT = """#!/bin/bash
@@ -38,24 +38,26 @@ def report(tmp_path_factory) -> AdoptReport:
     return adopt([script], folder / "mine.yaml")
 
 
-def verdicts(report: AdoptReport) -> dict[str, tuple[Verdict, str, str]]:
+def verdicts(report: AdoptReport) -> dict[str, tuple[OptionVerdict, str, str]]:
     return {row.option: (row.verdict, row.script, row.rendered) for row in report.proof}
 
 
 def test_every_option_of_the_script_has_a_verdict_with_both_values_and_a_reason(report):
     rows = verdicts(report)
     assert report.check == "passes"
-    assert rows["--num-layers"] == (Verdict.SAME, "24", "24")
-    assert rows["--ffn-hidden-size"][0] is Verdict.SAME  # 4 x hidden, which render leaves out
-    assert rows["--lr-warmup-fraction"][0] is Verdict.SAME  # in its own unit
-    assert rows["--train-samples"] == (Verdict.CHANGED, "1000100", "999936")
-    assert rows["--attention-dropout"] == (Verdict.CHANGED, "0.1", "0.0")
-    assert rows["--save"][0] is Verdict.DROPPED  # nothing is saved: there is no --save-interval
-    assert rows["--optimizer"] == (Verdict.DROPPED, "adam", "")
-    assert rows["--swiglu"][0] is Verdict.CHANGED
-    assert rows["--clip-grad"] == (Verdict.ADDED, "", "1.0")
+    assert rows["--num-layers"] == (OptionVerdict.SAME, "24", "24")
+    assert rows["--ffn-hidden-size"][0] is OptionVerdict.SAME  # 4 x hidden, which render leaves out
+    assert rows["--lr-warmup-fraction"][0] is OptionVerdict.SAME  # in its own unit
+    assert rows["--train-samples"] == (OptionVerdict.CHANGED, "1000100", "999936")
+    assert rows["--attention-dropout"] == (OptionVerdict.CHANGED, "0.1", "0.0")
+    assert (
+        rows["--save"][0] is OptionVerdict.DROPPED
+    )  # nothing is saved: there is no --save-interval
+    assert rows["--optimizer"] == (OptionVerdict.DROPPED, "adam", "")
+    assert rows["--swiglu"][0] is OptionVerdict.CHANGED
+    assert rows["--clip-grad"] == (OptionVerdict.ADDED, "", "1.0")
     for row in report.proof:
-        assert row.why or row.verdict is Verdict.SAME, row
+        assert row.why or row.verdict is OptionVerdict.SAME, row
     given = {word for word in SCRIPT.split() if word.startswith("--")} - {
         "--nproc_per_node",
         "--nnodes",
@@ -66,8 +68,8 @@ def test_every_option_of_the_script_has_a_verdict_with_both_values_and_a_reason(
 def test_an_option_that_is_given_twice_counts_once(report):
     rates = [row for row in report.proof if row.option == "--lr"]
     assert {(row.verdict, row.script) for row in rates} == {
-        (Verdict.SAME, "3e-4"),
-        (Verdict.DROPPED, "2e-4"),
+        (OptionVerdict.SAME, "3e-4"),
+        (OptionVerdict.DROPPED, "2e-4"),
     }
 
 
@@ -135,9 +137,9 @@ def test_entries_of_deepspeeds_file_are_proven_too(tmp_path):
         "--num-attention-heads 12 --global-batch-size 64 --train-iters 10 --lr 1e-4 --fp16\n"
     )
     rows = verdicts(adopt([script], tmp_path / "mine.yaml"))
-    assert rows["deepspeed_config train_batch_size"][0] is Verdict.SAME
-    assert rows["deepspeed_config zero_optimization.stage"][0] is Verdict.SAME
+    assert rows["deepspeed_config train_batch_size"][0] is OptionVerdict.SAME
+    assert rows["deepspeed_config zero_optimization.stage"][0] is OptionVerdict.SAME
     assert rows["deepspeed_config zero_optimization.reduce_bucket_size"][0] in (
-        Verdict.DROPPED,
-        Verdict.CHANGED,
+        OptionVerdict.DROPPED,
+        OptionVerdict.CHANGED,
     )
