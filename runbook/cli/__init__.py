@@ -55,6 +55,11 @@ COMMANDS = {
         "runbook.cli.preflight:preflight",
         "Find what is wrong with a cluster before the job does, and name the cause.",
     ),
+    "learn": CommandRow(
+        Group.RUN,
+        "runbook.cli.learn:learn",
+        "Measure a site's nodes and show what its file should say.",
+    ),
     "rehearse": CommandRow(
         Group.RUN,
         "runbook.cli.plan:rehearse",

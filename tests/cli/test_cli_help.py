@@ -107,7 +107,7 @@ def test_an_unknown_command_or_option_is_wrong_usage(runbook):
     said = runbook("stauts")
     assert (said.code, said.out) == (2, "")
     assert said.err.endswith("Error: There is no command 'stauts'. Did you mean status?\n")
-    assert "There are check, plan, preflight, rehearse, why, " in runbook("xyz").err
+    assert "There are check, plan, preflight, learn, rehearse, why, " in runbook("xyz").err
     said = runbook("status", "--jobid", "1")
     assert said.code == 2
     assert "No such option" in said.err

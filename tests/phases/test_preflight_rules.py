@@ -22,7 +22,7 @@ from runbook.phases.p01_environment.preflight.job_answers import JobAnswers, par
 from runbook.phases.p01_environment.preflight.launcher_words import first_end
 from runbook.phases.p01_environment.preflight.link_rules import link_checks
 from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck
-from runbook.phases.p01_environment.preflight.torch_rules import torch_checks
+from runbook.phases.p01_environment.preflight.torch_rules import compiler_check, torch_checks
 
 GIB = 1 << 30
 EXPECTED = Expectations(
@@ -339,6 +339,16 @@ def test_what_torch_says_of_a_node(changes, name, value):
     found = broken(torch_checks(job_of(*lines), EXPECTED))
     assert [check.name for check in found] == ([name] if name else [])
     assert all(value in check.value and check.nodes == ("n2",) for check in found), found
+
+
+def test_a_compiler_of_another_cuda_is_a_warning():
+    lines = []
+    for node, compiler in (("n1", "12.4"), ("n2", "11.8")):
+        lines.append(line("hosts", node, "tools", {"nvcc": compiler, "driver": ""}))
+        lines.append(line("torch", node, "torch", {**TORCH_FACTS, "cuda": "12.6"}))
+    check = compiler_check(job_of(*lines))
+    assert (check.verdict, check.nodes) == ("warn", ("n2",))
+    assert check.value == "n2: nvcc 11.8, torch built with 12.6"
 
 
 LINK_FACTS = {

@@ -12,6 +12,10 @@ import pytest
 import torch
 from two_nodes import BIN, Cluster, Project, wait_until
 
+from runbook import params
+from runbook.phases.p01_environment.preflight.ladder import PreflightResult
+from runbook.phases.p01_environment.preflight.learned_site import learn_site
+
 pytestmark = pytest.mark.slurm
 PACKAGES = Path(torch.__file__).parents[1]
 
@@ -62,6 +66,12 @@ def test_sound_nodes_pass_every_rung(project: Project, cluster: Cluster):
     assert names >= {"shared folder", "import of torch", "links between nodes", "process groups"}
     assert set(found["nodes"]) == {"node1", "node2"}
     assert not cluster.ask("squeue", "-h")
+    site = params.load(str(project.root / "params" / "queued.yaml"), project=project.root).site
+    result = learn_site(site, PreflightResult(nodes=found["nodes"]), "job")
+    assert {lesson.name for lesson in result.lessons} >= {
+        "hardware.cores_per_node",
+        "hardware.network",
+    }
 
 
 def test_defects_of_a_node_are_named_with_it_before_torch_is_imported(

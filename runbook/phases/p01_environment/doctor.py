@@ -19,6 +19,7 @@ from runbook.core import shell
 from runbook.core.checks import counted, judge
 from runbook.core.errors import JobError, ParamsError
 from runbook.core.units import show_bytes, show_duration
+from runbook.jobs.job_folder import JobFolder, read_started
 from runbook.jobs.job_request import JobRequest, QueueLimits, request_problems
 from runbook.jobs.pbs import Pbs, parse_entries
 from runbook.jobs.render.preflight_job import preflight_job
@@ -42,6 +43,7 @@ from runbook.phases.p01_environment.preflight.ladder import (
     climb,
     write_answers,
 )
+from runbook.phases.p01_environment.preflight.learned_site import LearnedSite, learn_site
 from runbook.phases.plan_service import load_plan
 from runbook.phases.token_inputs import text_home
 from runbook.planning import Check, Plan
@@ -144,6 +146,30 @@ def preflight(
     if any(check.verdict == "fail" for check in questions):
         return climb(settings, plan, folder, questions, report)
     return climb_with_run(settings, plan, questions, report, wait_seconds)
+
+
+def learn_about(
+    site: str, run: str, report: Report, wait_seconds: float = QUEUE_SECONDS
+) -> tuple[Path, LearnedSite]:
+    """Climb the ladder on a site, and return its file and what was measured: `runbook learn`."""
+    settings, _ = load_plan(run, ())
+    if settings.site.site != site:
+        raise ParamsError(
+            f"Run {run} is on site {settings.site.site}, not on {site}. Name a run of {site} by --run."
+        )
+    result = preflight(run, (), report, wait_seconds)
+    path = settings.project / "params" / "sites" / f"{site}.yaml"
+    return path, learn_site(settings.site, result, _measured_by(result))
+
+
+def _measured_by(result: PreflightResult) -> str:
+    """Return the job that measured: its folder and its number in the queue."""
+    if not result.job:
+        return "runbook learn on this machine"
+    folder = Path(result.job)
+    started = read_started(JobFolder(folder))
+    number = started.job_id if started else "that never began"
+    return f"job {number} ({folder.name})"
 
 
 def software_checks() -> list[Check]:

@@ -1,0 +1,126 @@
+"""`runbook learn`: what was measured on a site's nodes, written into its file."""
+
+import difflib
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from runbook.cli.preflight import released_by_signals
+from runbook.runs.command_options import RUNS
+
+if TYPE_CHECKING:
+    from runbook.phases.p01_environment.preflight.learned_site import LearnedSite
+
+
+@click.command()
+@click.argument("site", metavar="SITE")
+@click.option(
+    "--run",
+    "run_name",
+    default="",
+    metavar="RUN",
+    help="A run on this site, whose jobs ask; default: the run with the site's name.",
+)
+@click.option("--write", "is_written", is_flag=True, help="Write the values into the site file.")
+@click.option(
+    "--wait",
+    "wait_minutes",
+    type=click.FloatRange(0.1),
+    default=10.0,
+    show_default=True,
+    metavar="MINUTES",
+    help="Take the job out of the queue where it has not started by then.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one object: lessons, gaps, defect.")
+@RUNS
+def learn(
+    site: str,
+    run_name: str,
+    is_written: bool,
+    wait_minutes: float,
+    as_json: bool,
+    runs: Path | None,
+) -> int:
+    """Measure what the file of SITE says of its nodes, and show the difference; --write writes it.
+
+    It climbs the ladder of `runbook preflight`. Each value gets the date, the job and the nodes behind it. What could not
+    be learned is listed with the reason. Exit code 1 if the ladder met a defect.
+    """
+    from runbook.phases.p01_environment.doctor import learn_about
+    from runbook.runs.run_folder import RUNS_VARIABLE
+
+    if runs is not None:
+        os.environ[RUNS_VARIABLE] = str(runs.absolute())
+
+    def report(text: str) -> None:
+        click.echo(f"learn: {text}", err=True)
+
+    with released_by_signals():
+        path, learned = learn_about(site, run_name or site, report, 60 * wait_minutes)
+    old_text = path.read_text(encoding="utf-8")
+    new_text = _with_lessons(old_text, learned)
+    if as_json:
+        click.echo(json.dumps(learned.as_dict(), indent=1))
+    else:
+        click.echo(_summary(path, old_text, new_text, learned))
+    if is_written and new_text != old_text:
+        _write_checked(path, old_text, new_text, run_name or site)
+        click.echo(f"{path}: written.", err=True)
+    elif new_text != old_text:
+        click.echo("Nothing was written: --write writes these values.", err=True)
+    return 1 if learned.defect else 0
+
+
+def _with_lessons(text: str, learned: "LearnedSite") -> str:
+    """Return the site file's text with each value that it does not have yet."""
+    from runbook.params.site_lines import set_value
+
+    date = time.strftime("%Y-%m-%d")
+    for lesson in learned.lessons:
+        if lesson.is_new:
+            comment = f"measured {date} by {learned.job}: {lesson.evidence}"
+            text = set_value(text, lesson.path, lesson.value, comment)
+    return text
+
+
+def _write_checked(path: Path, old_text: str, new_text: str, run_name: str) -> None:
+    """Write the site file; where a run cannot be read with it, put the old one back and raise."""
+    from runbook import params
+    from runbook.core.errors import ParamsError
+    from runbook.core.files import write_text
+
+    write_text(path, new_text)
+    try:
+        params.load(run_name)
+    except ParamsError:
+        write_text(path, old_text)
+        raise
+
+
+def _summary(path: Path, old_text: str, new_text: str, learned: "LearnedSite") -> str:
+    """Return what a person reads: the difference, what agrees, what stays unknown."""
+    lines = _difference(path, old_text, new_text)
+    agreeing = [lesson.name for lesson in learned.lessons if not lesson.is_new]
+    if agreeing:
+        lines.append(f"As the file says: {', '.join(agreeing)}.")
+    lines.append("Not learned:")
+    lines += [f"  {gap.name}: {gap.reason}" for gap in learned.gaps]
+    if learned.defect:
+        lines.append(f"First defect, above which nothing was measured: {learned.defect}")
+    return "\n".join(lines)
+
+
+def _difference(path: Path, old_text: str, new_text: str) -> list[str]:
+    """Return the difference of the two texts, or a line that says that there is none."""
+    if old_text == new_text:
+        return [f"{path}: what was measured is what it says."]
+    old_lines: Sequence[str] = old_text.splitlines()
+    new_lines: Sequence[str] = new_text.splitlines()
+    return list(
+        difflib.unified_diff(old_lines, new_lines, str(path), f"{path} (measured)", "", "", 1, "")
+    )

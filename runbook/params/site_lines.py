@@ -1,0 +1,62 @@
+"""Single values of a YAML file, changed in its text: comments and order of all other lines stay."""
+
+from collections.abc import Sequence
+
+import yaml
+
+from runbook.core.errors import ParamsError
+from runbook.params.yaml12 import compose, write_scalar
+
+INDENT = "  "
+
+
+def set_value(text: str, path: Sequence[str], value: object, comment: str) -> str:
+    r"""Return the text with the key at `path` set to a scalar, and a comment behind it.
+
+    A key that is there is replaced together with its comment; else it becomes the first of its section, and a section
+    that is not there is added. Raise `ParamsError` where the place is no block of one key a line.
+
+    >>> set_value("hardware:\n  device: cpu\n", ("hardware", "cores_per_node"), 2, "measured")
+    'hardware:\n  cores_per_node: 2  # measured\n  device: cpu\n'
+    >>> set_value("a:\n  b: 1  # guessed\n  c: 2\n", ("a", "b"), 3, "measured")
+    'a:\n  b: 3  # measured\n  c: 2\n'
+    >>> set_value("a:\n  b: 1\n", ("d", "e"), 3, "measured")
+    'a:\n  b: 1\nd:\n  e: 3  # measured\n'
+    """
+    lines = text.splitlines()
+    mapping, missing = _nearest_section(compose(text, "the site file"), path)
+    column = mapping.value[0][0].start_mark.column
+    key = missing[0]
+    old = _child(mapping, key)
+    if old is not None:
+        is_one_line = old.start_mark.line == old.end_mark.line
+        if len(missing) > 1 or not isinstance(old, yaml.ScalarNode) or not is_one_line:
+            raise ParamsError(f"{'.'.join(path)}: {key} is not written one key a line.")
+        lines[old.start_mark.line] = f"{' ' * column}{key}: {write_scalar(value)}  # {comment}"
+        return "\n".join(lines) + "\n"
+    block = [f"{' ' * column}{INDENT * depth}{name}:" for depth, name in enumerate(missing)]
+    block[-1] += f" {write_scalar(value)}  # {comment}"
+    is_top = len(missing) == len(path)
+    place = len(lines) if is_top else mapping.value[0][0].start_mark.line
+    return "\n".join([*lines[:place], *block, *lines[place:]]) + "\n"
+
+
+def _nearest_section(
+    node: yaml.Node | None, path: Sequence[str]
+) -> tuple[yaml.MappingNode, list[str]]:
+    """Return the deepest mapping on the way to a key, and the keys that are missing below it."""
+    missing = list(path)
+    if not isinstance(node, yaml.MappingNode) or not node.value:
+        raise ParamsError("The site file has no keys.")
+    while len(missing) > 1:
+        child = _child(node, missing[0])
+        if not isinstance(child, yaml.MappingNode) or child.flow_style or not child.value:
+            break
+        node = child
+        missing.pop(0)
+    return node, missing
+
+
+def _child(node: yaml.MappingNode, key: str) -> yaml.Node | None:
+    """Return the value of a key. None where it is not there."""
+    return next((value for name, value in node.value if name.value == key), None)

@@ -1,0 +1,216 @@
+"""What a climb of the ladder teaches about a site: values of its file, each with its evidence, and what stays unknown."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from runbook.params.schema.site import Site
+from runbook.phases.p01_environment.preflight.host_rules import HOSTS
+from runbook.phases.p01_environment.preflight.ladder import PreflightResult
+from runbook.phases.p01_environment.preflight.link_rules import LISTEN, PEERS
+from runbook.phases.p01_environment.preflight.torch_rules import TORCH
+from runbook.planning.cost.accelerators import find_accelerator, named_memory
+
+CPU = "cpu"
+HARDWARE = "hardware"
+INTERFACE = ("environment", "network", "GLOO_SOCKET_IFNAME")
+GIB = 1 << 30
+NETWORK_DIGITS = 2
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A value of the site file that was measured."""
+
+    path: tuple[str, ...]
+    """The key and its sections."""
+    value: object
+    old: object
+    """What the file says now; empty, 0 or None: nothing."""
+    evidence: str
+
+    @property
+    def name(self) -> str:
+        """The key's whole name."""
+        return ".".join(self.path)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the file says something else, or nothing."""
+        return str(self.value) != str(self.old)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A value that the ladder could not measure."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class LearnedSite:
+    """All that one climb of the ladder says of a site's file."""
+
+    lessons: tuple[Lesson, ...]
+    gaps: tuple[Gap, ...]
+    job: str
+    """What measured: a job, or this machine."""
+    defect: str
+    """The first defect, above which nothing was measured. Empty where there was none."""
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the content of --json."""
+        return {
+            "lessons": [
+                {
+                    "name": lesson.name,
+                    "value": lesson.value,
+                    "old": lesson.old,
+                    "changes": lesson.is_new,
+                    "evidence": lesson.evidence,
+                }
+                for lesson in self.lessons
+            ],
+            "gaps": [{"name": gap.name, "reason": gap.reason} for gap in self.gaps],
+            "job": self.job,
+            "defect": self.defect,
+        }
+
+
+Answers = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""By node, rung and part, as PreflightResult.nodes has them."""
+
+
+def learn_site(site: Site, result: PreflightResult, job: str) -> LearnedSite:
+    """Return what the answers of the nodes say of the site's values; `job` is what measured them."""
+    lessons: list[Lesson] = []
+    gaps: list[Gap] = []
+    for entry in _entries(site, result.nodes):
+        if isinstance(entry, Lesson):
+            lessons.append(entry)
+        else:
+            gaps.append(entry)
+    defect = result.defect.as_text() if result.defect else ""
+    return LearnedSite(tuple(lessons), tuple(gaps), job, defect)
+
+
+def _entries(site: Site, nodes: Answers) -> Iterator[Lesson | Gap]:
+    """Yield a lesson or a gap for each value that a site file may have measured."""
+    yield _cores(site, nodes)
+    yield _memory(site, nodes)
+    yield from _devices(site, nodes)
+    yield _interface(site, nodes)
+    yield _network(site, nodes)
+    yield Gap("write_bandwidth", "one file of each node says little about a whole checkpoint")
+    yield Gap("queues", "limits of partitions are the scheduler's: `runbook init --site` asks them")
+
+
+def _of_part(nodes: Answers, rung: str, part: str) -> dict[str, Mapping[str, Any]]:
+    """Return the facts of one part by node; nodes that said nothing are left out."""
+    return {node: rungs[rung][part] for node, rungs in nodes.items() if part in rungs.get(rung, {})}
+
+
+def _missing(name: str) -> Gap:
+    return Gap(name, "no node came so far")
+
+
+def _cores(site: Site, nodes: Answers) -> Lesson | Gap:
+    facts = _of_part(nodes, HOSTS, "cores")
+    if not facts:
+        return _missing("hardware.cores_per_node")
+    counts = {
+        node: int(min(each["cores"], each["quota"] or each["cores"]))
+        for node, each in facts.items()
+    }
+    evidence = f"usable cores of {_places(counts)}"
+    fewest = max(1, min(counts.values()))
+    return Lesson((HARDWARE, "cores_per_node"), fewest, site.hardware.cores_per_node, evidence)
+
+
+def _memory(site: Site, nodes: Answers) -> Lesson | Gap:
+    facts = _of_part(nodes, HOSTS, "memory")
+    if not facts:
+        return _missing("hardware.node_memory")
+    sizes = {node: int(each["limit"] or each["total"]) // GIB for node, each in facts.items()}
+    old = f"{site.hardware.node_memory // GIB}GiB" if site.hardware.node_memory else ""
+    evidence = f"memory of {_places(sizes)}, in whole GiB"
+    return Lesson((HARDWARE, "node_memory"), f"{min(sizes.values())}GiB", old, evidence)
+
+
+def _devices(site: Site, nodes: Answers) -> Iterator[Lesson | Gap]:
+    """Yield what torch says of the GPUs: how many, which, and their memory."""
+    if site.hardware.device == CPU:
+        yield Gap("hardware.device", "the site computes on CPUs, and its ranks see no GPU")
+        return
+    facts = _of_part(nodes, TORCH, TORCH)
+    gpus = {node: each.get("devices", []) for node, each in facts.items()}
+    if not gpus or not all(gpus.values()):
+        yield _missing("hardware.device")
+        return
+    counts = {node: len(devices) for node, devices in gpus.items()}
+    evidence = f"GPUs that torch sees on {_places(counts)}"
+    old_count = site.hardware.devices_per_node
+    yield Lesson((HARDWARE, "devices_per_node"), min(counts.values()), old_count, evidence)
+    names = {str(device["name"]) for devices in gpus.values() for device in devices}
+    name = min(names)
+    accelerator = find_accelerator(name)
+    if len(names) > 1 or accelerator is None or not named_memory(accelerator.name):
+        shown = ", ".join(sorted(names))
+        yield Gap(
+            "hardware.device", f"torch calls it {shown}: choose its row of the table of peaks"
+        )
+    else:
+        yield Lesson(
+            (HARDWARE, "device"), accelerator.name, site.hardware.device, f"torch calls it {name}"
+        )
+    smallest = min(int(device["total"]) for devices in gpus.values() for device in devices)
+    old = f"{site.hardware.device_memory // GIB}GiB" if site.hardware.device_memory else ""
+    evidence = "the smallest that torch sees, in whole GiB"
+    yield Lesson((HARDWARE, "device_memory"), f"{smallest // GIB}GiB", old, evidence)
+
+
+def _interface(site: Site, nodes: Answers) -> Lesson | Gap:
+    """Return the interface whose address the nodes listened at and reached each other by."""
+    name = ".".join(INTERFACE)
+    facts = _of_part(nodes, HOSTS, "interfaces")
+    listening = _of_part(nodes, PEERS, LISTEN)
+    if any(value for each in facts.values() for value in each["chosen"].values()):
+        return Gap(name, "the site names one, and the nodes reached each other by it")
+    if len(listening) < 2:
+        return Gap(name, "one node: nobody was called")
+    used = {
+        interface
+        for node, each in listening.items()
+        for interface, details in facts[node]["interfaces"].items()
+        if details["address"] and details["address"] == each["address"]
+    }
+    if len(used) != 1:
+        return Gap(name, f"the nodes listened at several: {', '.join(sorted(used)) or 'all'}")
+    evidence = f"{_places(listening)} reached each other by it"
+    return Lesson(INTERFACE, used.pop(), "", evidence)
+
+
+def _network(site: Site, nodes: Answers) -> Lesson | Gap:
+    """Return the bandwidth of TCP where the site states no fabric; a fabric's is not TCP's."""
+    name = "hardware.network"
+    if site.hardware.fabric:
+        return Gap(name, "the adapters' own figure; TCP does not fill a fabric")
+    speeds = [
+        float(part["bytes_per_second"])
+        for rungs in nodes.values()
+        for key, part in rungs.get(PEERS, {}).items()
+        if key.startswith("to ") and "bytes_per_second" in part
+    ]
+    if not speeds:
+        return _missing(name) if len(nodes) > 1 else Gap(name, "one node: nothing was sent")
+    gigabytes = float(f"{min(speeds) / 1e9:.{NETWORK_DIGITS}g}")
+    evidence = f"slowest of {len(speeds)} links, one TCP connection in one direction"
+    return Lesson((HARDWARE, "network"), gigabytes, site.hardware.network or "", evidence)
+
+
+def _places(values: Mapping[str, object]) -> str:
+    """Name the nodes that were asked, at most three."""
+    names = list(values)
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"

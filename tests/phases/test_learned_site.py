@@ -1,0 +1,80 @@
+"""What a climb of the ladder teaches about a site, written into its file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runbook.core.errors import ParamsError
+from runbook.params.catalogues import read_site
+from runbook.params.site_lines import set_value
+from runbook.phases.p01_environment.preflight.ladder import PreflightResult
+from runbook.phases.p01_environment.preflight.learned_site import LearnedSite, learn_site
+
+PROJECT = Path(__file__).parents[2]
+GIB = 1 << 30
+GPU = {"name": "NVIDIA H100 80GB HBM3", "total": 79 * GIB + 7, "free": 78 * GIB}
+
+
+def node(address: str, cores: int, num_gpus: int = 0) -> dict[str, dict[str, object]]:
+    """Facts of one node, as node_checks writes them."""
+    interfaces = {"lo": {"address": "127.0.0.1"}, "eth0": {"address": address}}
+    return {
+        "hosts": {
+            "cores": {"cores": cores, "quota": None},
+            "memory": {"limit": None, "total": 250 * GIB},
+            "interfaces": {"interfaces": interfaces, "chosen": {"GLOO_SOCKET_IFNAME": ""}},
+        },
+        "torch": {"torch": {"devices": [GPU] * num_gpus}},
+        "peers": {
+            "listen": {"port": 50000, "address": address},
+            "to the other": {"bytes_per_second": 1.234e9 + cores},
+        },
+    }
+
+
+def learned(site_name: str, **nodes: dict[str, dict[str, object]]) -> LearnedSite:
+    site, _ = read_site(site_name, PROJECT)
+    return learn_site(site, PreflightResult(nodes=nodes), "job slurm-7 (01-environment-preflight)")
+
+
+def test_values_are_the_smallest_of_all_nodes_each_with_its_evidence():
+    result = learned("slurm", n1=node("10.0.0.1", 64, 8), n2=node("10.0.0.2", 62, 8))
+    values = {lesson.name: lesson.value for lesson in result.lessons}
+    assert values["hardware.cores_per_node"] == 62
+    assert values["hardware.node_memory"] == "250GiB"
+    assert values["hardware.devices_per_node"] == 8
+    assert values["hardware.device_memory"] == "79GiB"
+    assert all("n1, n2" in lesson.evidence for lesson in result.lessons[:3])
+
+
+def test_what_could_not_be_learned_is_said_with_the_reason():
+    result = learned("slurm", n1=node("10.0.0.1", 64))
+    gaps = {gap.name: gap.reason for gap in result.gaps}
+    assert gaps["hardware.device"] == "no node came so far"
+    assert "a whole checkpoint" in gaps["write_bandwidth"]
+    nothing = learned("slurm")
+    assert nothing.lessons == ()
+    assert {"hardware.cores_per_node", "hardware.node_memory"} <= {gap.name for gap in nothing.gaps}
+
+
+def test_an_interface_and_a_network_are_learned_where_the_site_names_none():
+    result = learned("local", n1=node("10.0.0.1", 2), n2=node("10.0.0.2", 2))
+    values = {lesson.name: lesson.value for lesson in result.lessons}
+    assert values["environment.network.GLOO_SOCKET_IFNAME"] == "eth0"
+    assert values["hardware.network"] == 1.2
+
+
+def test_a_value_is_written_once_and_the_other_lines_stay():
+    text = "# mine\nhardware:\n  device: cpu  # by hand\n"
+    written = set_value(text, ("hardware", "node_memory"), "23GiB", "measured")
+    assert written.splitlines() == [
+        "# mine",
+        "hardware:",
+        "  node_memory: 23GiB  # measured",
+        "  device: cpu  # by hand",
+    ]
+    assert set_value(written, ("hardware", "node_memory"), "23GiB", "measured") == written
+    with pytest.raises(ParamsError, match="one key a line"):
+        set_value("hardware: {device: cpu}\n", ("hardware", "node_memory"), 1, "measured")
