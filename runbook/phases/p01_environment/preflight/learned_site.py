@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from runbook.params.schema.site import Site
 from runbook.phases.p01_environment.preflight.host_rules import HOSTS
+from runbook.phases.p01_environment.preflight.job_answers import NodeFacts
 from runbook.phases.p01_environment.preflight.ladder import PreflightResult
 from runbook.phases.p01_environment.preflight.link_rules import LISTEN, PEERS
 from runbook.phases.p01_environment.preflight.torch_rules import TORCH
@@ -78,7 +78,7 @@ class LearnedSite:
         }
 
 
-Answers = Mapping[str, Mapping[str, Mapping[str, Any]]]
+Answers = Mapping[str, Mapping[str, Mapping[str, NodeFacts]]]
 """By node, rung and part, as PreflightResult.nodes has them."""
 
 
@@ -106,7 +106,7 @@ def _entries(site: Site, nodes: Answers) -> Iterator[Lesson | Gap]:
     yield Gap("queues", "limits of partitions are the scheduler's: `runbook init --site` asks them")
 
 
-def _of_part(nodes: Answers, rung: str, part: str) -> dict[str, Mapping[str, Any]]:
+def _of_part(nodes: Answers, rung: str, part: str) -> dict[str, NodeFacts]:
     """Return the facts of one part by node; nodes that said nothing are left out."""
     return {node: rungs[rung][part] for node, rungs in nodes.items() if part in rungs.get(rung, {})}
 
