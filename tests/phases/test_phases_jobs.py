@@ -341,7 +341,7 @@ def test_a_person_who_gives_their_name_may_submit_without_a_smoke_test(runs, que
     write_gate(open_phase, "fail")
     training.launch(open_phase)
     assert queue.calls == ["submit 04-training"]
-    assert events(open_phase) == ["gate_waived", "begun", "submitted"]
+    assert events(open_phase) == ["gate_waived", "begun", "forecasts_sealed", "submitted"]
 
 
 def test_a_job_is_not_resumed_where_the_smoke_test_failed_meanwhile(open_phase, queue):
