@@ -287,7 +287,11 @@ class QueueScheduler(Scheduler):
         if not number:
             return self._status_without_id(folder)
         status = self._status_of_newest(folder, number)
-        return self._waiting_follower(folder, status) or status if status.final else status
+        if not status.final:
+            return status
+        if self._number(folder) != number:  # the next job of its chain began while we asked
+            return self.state(folder)
+        return self._waiting_follower(folder, status) or status
 
     def _status_of_newest(self, folder: JobFolder, number: str) -> JobStatus:
         """Return the status of the job that began last in a folder, or of the first where none began."""
@@ -567,6 +571,8 @@ def _chain_goes_on(folder: JobFolder, status: JobStatus) -> bool:
     """Return whether the next job of a chain trains. The job's script has the same rule in chain.sh.j2."""
     if folder.cancelled.exists() or folder.stop_requested.exists():
         return False
+    if job_folder.read_started(folder) is None:
+        return True  # the next job is moving away what the one before left, or none has begun
     decision = job_folder.read_text(folder.decision)
     if decision:
         return decision.startswith(f"{GO_ON}\n")

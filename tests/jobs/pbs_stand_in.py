@@ -91,6 +91,7 @@ def qsub(words: list[str]) -> None:
             for word in depend.split(":")
             if word[:1].isdigit()
         ],
+        "after_any_end": depend.startswith("afterany:"),
         "elements": list(range(int(first), int(last) + 1)) if first else [],
         "comment": "",
         "pids": [],
@@ -113,7 +114,9 @@ def run(number: str) -> None:
     job = load(number)
     while any(load(other)["state"] != "F" for other in job["after"]):
         time.sleep(0.05)
-    if any(load(other)["status"] for other in job["after"]):
+    if load(number)["state"] == "F":
+        return  # deleted while it waited
+    if not job["after_any_end"] and any(load(other)["status"] for other in job["after"]):
         save(load(number) | {"state": "F", "substate": FINISHED})  # no exit status, no comment
         return
     nodes = int(job["asked"].get("select", "1").partition(":")[0])

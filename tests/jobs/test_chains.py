@@ -110,6 +110,12 @@ def test_a_job_that_was_killed_with_its_script_is_followed(queue, scheduler, fol
     assert scheduler.state(folder).state is JobState.PENDING
 
 
+def test_a_job_that_is_moving_the_files_of_the_one_before_has_not_ended(queue, scheduler, folder):
+    queue.states = {"12": JobState.FAILED, "13": JobState.RUNNING}
+    assert not folder.started.exists()
+    assert scheduler.state(folder).state is JobState.PENDING
+
+
 def test_a_chain_that_is_used_up_has_ended_as_its_last_job(queue, scheduler, folder):
     began(folder, 14)
     ended(folder, 75, "go on")

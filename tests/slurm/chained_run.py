@@ -33,7 +33,7 @@ defaults:
 """
 WORDS = (
     "site=nodes",
-    "training.iterations=20",
+    "training.iterations=14",
     "training.save_interval=4",
     "training.rehearsal_waived_by=the tests",
     "jobs.training.nodes=2",

@@ -85,11 +85,21 @@ class Killer:
         reached = self.run.rows()[-1]["iteration"]
         began = time.monotonic()
         mend = action()
+        wait_until(
+            lambda: self.was_noticed(attempts), f"{action.__name__} is noticed", MOST_SECONDS
+        )
+        mend()
         wait_until(lambda: self.has_gone_on(attempts), f"{action.__name__}", MOST_SECONDS)
         seconds = time.monotonic() - began
-        self.seconds.setdefault(action.__name__, []).append(seconds)
-        print(f"step {reached}: {action.__name__}, next step after {seconds:.1f} s", flush=True)
-        mend()
+        places = [event["id"] for event in self.run.events("attempt_began")]
+        kind = f"{action.__name__}, {'here' if places[-1] == places[attempts - 1] else 'next job'}"
+        self.seconds.setdefault(kind, []).append(seconds)
+        print(f"step {reached}: {kind}, next step after {seconds:.1f} s", flush=True)
+
+    def was_noticed(self, attempts: int) -> bool:
+        """Whether an attempt has begun after these, or the job has ended."""
+        has_begun = len(self.run.events("attempt_began")) > attempts
+        return has_begun or self.run.job.exit_code.exists() or bool(self.run.events("finished"))
 
     def has_gone_on(self, attempts: int) -> bool:
         """Whether an attempt after these has made a step, or the training is done."""

@@ -1,0 +1,109 @@
+"""A chain of jobs under a stand-in for PBS: the same script four times, each start after the end of the one before."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runbook import params
+from runbook.core import processes
+from runbook.jobs import queue
+from runbook.jobs.job_folder import JobFolder, JobState
+from runbook.jobs.pbs import Pbs
+from runbook.jobs.queue import QueueScheduler
+from runbook.jobs.render.training_job import render_job, write_job
+from runbook.planning import make_plan
+
+pytestmark = [
+    pytest.mark.jobs,
+    pytest.mark.skipif(
+        shutil.which("mpiexec") is None, reason="mpiexec is not installed (Debian: mpich)"
+    ),
+]
+PROJECT = Path(__file__).parents[2]
+TRAINER = f"""#!/usr/bin/env bash
+# The first start is killed, the second is stopped by its time limit, the third finishes.
+if [[ $2 == runbook.next_job ]]; then exec {sys.executable} "$@"; fi
+echo start >>starts
+case $(wc -l <starts) in
+  1) kill -KILL $$ ;;
+  2) exit 75 ;;
+esac
+"""
+WORDS = (
+    "training.framework=runbook",
+    "jobs.account=project",
+    "jobs.stage=/stage",
+    "jobs.training.nodes=1",
+    "jobs.training.devices_per_node=1",
+    "jobs.training.partition=debug",
+    "jobs.training.walltime=00:10:00",
+    "jobs.training.chain=4",
+    "parallel.tensor=1",
+    "parallel.pipeline=1",
+    "parallel.zero_stage=0",
+    "parallel.sequence=false",
+    "training.offload=false",
+    "training.sequence_length=128",
+    "model=tiny",
+)
+
+
+@pytest.fixture
+def pbs(tmp_path, monkeypatch) -> QueueScheduler:
+    """The adapter with the stand-in's programs on our PATH."""
+    home = tmp_path / "stand-in"
+    home.mkdir()
+    for name in ("qsub", "qstat", "qselect", "qdel"):
+        text = (Path(__file__).parent / "pbs_stand_in.py").read_text()
+        (home / name).write_text(f"#!{sys.executable} -S\n{text}")
+        (home / name).chmod(0o755)
+    monkeypatch.setenv("PBS_STAND_IN", str(home))
+    monkeypatch.setenv("PATH", f"{home}:{os.environ['PATH']}")
+    monkeypatch.setattr(queue, "ASK_SECONDS", 0.0)
+    return QueueScheduler(Pbs())
+
+
+@pytest.fixture
+def folder(tmp_path) -> JobFolder:
+    """A training's job, with a program that needs no accelerator and no time."""
+    trainer = tmp_path / "trainer"
+    trainer.write_text(TRAINER)
+    trainer.chmod(0o755)
+    settings = params.load("polaris-25b", set_words=WORDS, project=PROJECT)
+    site = settings.site.model_copy(
+        update={
+            "environment": {},
+            "modules": [],
+            "setup": [],
+            "directives": {},
+            "step_options": [],
+            "python": str(trainer),
+            "paths": {},
+            "binding": type(settings.site.binding)(),
+        }
+    )
+    settings = replace(settings, site=site)
+    job = JobFolder(tmp_path / "a run" / "jobs" / "04-training")
+    write_job(job, render_job(settings, make_plan(settings), "04-training", package=PROJECT))
+    return job
+
+
+def test_a_killed_and_a_stopped_job_are_followed_and_a_finished_one_is_not(pbs, folder):
+    pbs.submit(folder)
+    assert pbs.queue_followers(folder, 3) == ["pbs-1701", "pbs-1702", "pbs-1703"]
+    assert processes.wait_until(lambda: pbs.state(folder).final, 120), pbs.state(folder)
+    status = pbs.state(folder)
+    assert (status.state, status.job_id) == (JobState.DONE, "pbs-1702"), folder.err.read_text()
+    starts = folder.run_folder / "starts"
+    assert starts.read_text().splitlines() == ["start"] * 3
+    events = (folder.run_folder / "events.jsonl").read_text().splitlines()
+    ends = [event for event in map(json.loads, events) if event["event"] == "ended"]
+    assert [end["decision"] for end in ends] == ["go on", "go on", "done"]
+    assert "leaves at once" not in folder.err.read_text(), "the fourth was deleted while it waited"
