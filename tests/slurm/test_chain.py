@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from two_nodes import Cluster, what_is_missing
 from runbook.jobs.job_folder import JobState
 from runbook.phases.job_control import training_jobs
 from runbook.phases.job_control.job_rules import Action, decision_of_job
+from runbook.records.logbook import make_entry
+from runbook.runs.bad_nodes import bad_nodes_file, read_bad_nodes
 from runbook.runs.run_folder import RUNS_VARIABLE
 from runbook.tools.drills.faults import VARIABLE as FAULTS
 
@@ -92,6 +95,14 @@ def test_restarts_stay_in_the_allocation_until_its_script_is_killed(killed):
     assert "node node2 does not answer and is left out" in log
     assert "attempt 2 trains on node1,node3" in log
     assert f"slurm-{third}" not in log, "the last job of the chain was taken out of the queue"
+
+
+def test_the_lost_node_is_remembered_and_the_logbook_says_so(killed):
+    (event,) = killed.events("node_replaced")
+    assert event["node"] == "node2"
+    (bad,) = read_bad_nodes(bad_nodes_file(killed.open_phase.settings), time.time())
+    assert (bad.node, bad.job) == ("node2", "04-training")
+    assert "Node node2 of job 04-training does not answer" in make_entry(event).text
 
 
 def test_each_end_is_an_event_with_the_decision_of_the_job_itself(killed):

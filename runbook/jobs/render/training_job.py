@@ -11,6 +11,7 @@ from runbook.frameworks import training_arguments
 from runbook.frameworks.megatron import OWN_DEEPSPEED, deepspeed_file, deepspeed_name
 from runbook.jobs.job_folder import JobFolder
 from runbook.jobs.render.launch_commands import (
+    PROBE_SECONDS,
     image_on_nodes,
     node_command,
     one_process_command,
@@ -122,6 +123,7 @@ class QueuedTraining:
             events=quote(spec.log.events),
             decide_command=self._decide_command(mounts) if self.goes_on_by_itself else "",
             probe_command=probe_command(settings),
+            probe_seconds=PROBE_SECONDS,
             phase=spec.phase,
             framework=self.framework,
             warn_after=0 if site.scheduler == "slurm" else warn_after(job),

@@ -55,7 +55,7 @@ if [[ -e $job/started ]]; then
     exit 0
   fi
   for ((tries = 60; tries; tries--)); do # whoever submitted the chain writes down each number that the queue gave
-    if grep -qxF -- "$1" "$job/chain"; then break; fi
+    if grep -sqxF -- "$1" "$job/chain"; then break; fi
     sleep 1
   done
   if ((tries)); then
@@ -198,7 +198,7 @@ begin_attempt() {
   echo "runbook: attempt $attempt of $RUNBOOK_JOB begins" >&2
   if [[ -s $checkpoints/latest_checkpointed_iteration.txt ]]; then
     saved=$(tr -dc 0-9 <"$checkpoints/latest_checkpointed_iteration.txt") resumed="not known"
-    log_begins=$(stat -c %s "$job/out")
+    log_begins=$(stat -c %s "$job/out" 2>/dev/null || echo 0)
   fi
   if [[ -s $events && -n $(tail -c 1 "$events") ]]; then echo >>"$events"; fi # a line that a kill cut off
   printf '{"time": %(%s)T, "event": "attempt_began", "phase": "04-training", "job": "%s", "attempt": %d, "id": "%s", "saved": %d}\n' \
@@ -206,9 +206,9 @@ begin_attempt() {
 }
 
 check_resume() { # of a program that may begin anew without a word: the log must say that it loaded a checkpoint
-  if grep -qF "successfully loaded checkpoint" <(tail -c "+$log_begins" "$job/out"); then
+  if grep -qF "successfully loaded checkpoint" <(tail -c "+$log_begins" "$job/out" 2>/dev/null); then
     resumed=yes
-  elif grep -qE "iteration +[0-9]+/" <(tail -c "+$log_begins" "$job/out"); then
+  elif grep -qE "iteration +[0-9]+/" <(tail -c "+$log_begins" "$job/out" 2>/dev/null); then
     resumed=no
     kill -TERM "$step" 2>/dev/null || true
   fi
@@ -256,6 +256,21 @@ choose_nodes() { # the first 16 trusted ones, in the queue's own order, which is
   echo "runbook: attempt $attempt trains on $step_nodes" >&2
 }
 
+note_node() { # says in the log and among the run's events what becomes of a node
+  echo "runbook: node $1 $2" >&2
+  printf '{"time": %(%s)T, "event": "node_replaced", "phase": "04-training", "job": "%s", "node": "%s", "why": "%s"}\n' \
+    -1 "${job##*/}" "$1" "$2" >>"$events"
+}
+
+remember_node() { # for a day, in which later jobs of this site leave it out: runbook nodes
+  local moment
+  printf -v moment '%(%s)T' -1
+  mkdir -p ../azure
+  printf '{"node": "%s", "found_by": "failure", "evidence": "%s", "run": "azure-175b", "job": "%s", "found": %d, "expires": %d}\n' \
+    "$1" "no process started there within 30 s" "${job##*/}" "$moment" "$((moment + 86400))" \
+    >>../azure/bad_nodes.jsonl
+}
+
 replace_nodes() { # leaves out nodes on which nothing starts, and takes those under suspicion last
   local node good=() doubtful=()
   local -A question=() is_suspect=()
@@ -266,9 +281,10 @@ replace_nodes() { # leaves out nodes on which nothing starts, and takes those un
   done
   for node in "${trusted[@]}"; do
     if ! wait "${question[$node]}"; then
-      echo "runbook: node $node does not answer and is left out" >&2
+      note_node "$node" "does not answer and is left out"
+      remember_node "$node"
     elif [[ -n ${is_suspect[$node]:-} ]]; then
-      echo "runbook: node $node is under suspicion and becomes a spare" >&2
+      note_node "$node" "is under suspicion and becomes a spare"
       doubtful+=("$node")
     else
       good+=("$node")
