@@ -384,12 +384,13 @@ class Scheduler(ABC):
         return statuses
 
     def queue_followers(self, folder: JobFolder, count: int) -> list[str]:
-        """Queue more jobs from a folder, each to begin when the one before has ended; return their ids.
+        """Queue more jobs from a folder, each after the end of the one before; return their ids.
 
         Raise `JobError` where the scheduler cannot, or where the queue refuses one.
         """
         raise JobError(
-            f"jobs.training.chain: this machine has no queue in which {count + 1} jobs could wait. Set it to 1."
+            f"This machine has no queue in which {count + 1} jobs could wait. Set "
+            "jobs.training.chain to 1."
         )
 
     def request_stop(self, folder: JobFolder) -> None:

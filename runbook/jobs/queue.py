@@ -294,7 +294,7 @@ class QueueScheduler(Scheduler):
         return self._waiting_follower(folder, status) or status
 
     def _status_of_newest(self, folder: JobFolder, number: str) -> JobStatus:
-        """Return the status of the job that began last in a folder, or of the first where none began."""
+        """Return the status of the job that began last in a folder, or of the first one."""
         end = job_request.array_end(folder, self._id(number))
         if end:
             return self._unless_requeued(folder, number, end)
@@ -322,7 +322,7 @@ class QueueScheduler(Scheduler):
         write_text(folder.chain, ids, error=JobError)
 
     def _waiting_follower(self, folder: JobFolder, status: JobStatus) -> JobStatus | None:
-        """Return the status of the chain's next job where it will go on after one that has ended; None otherwise."""
+        """Return the status of the chain's next job. None where it will not go on."""
         followers = _followers(folder)
         if not followers or not _chain_goes_on(folder, status):
             return None
@@ -554,7 +554,7 @@ class QueueScheduler(Scheduler):
 
 
 def _chain(folder: JobFolder) -> list[str]:
-    """Return the ids of the jobs that share a folder, in their order. Empty where there is no chain."""
+    """Return the ids of the jobs that share a folder, in order. Empty without a chain."""
     return job_folder.read_text(folder.chain).split()
 
 
@@ -568,7 +568,7 @@ def _followers(folder: JobFolder) -> list[str]:
 
 
 def _chain_goes_on(folder: JobFolder, status: JobStatus) -> bool:
-    """Return whether the next job of a chain trains. The job's script has the same rule in chain.sh.j2."""
+    """Return whether the next job of a chain trains: the rule of chain.sh.j2."""
     if folder.cancelled.exists() or folder.stop_requested.exists():
         return False
     if job_folder.read_started(folder) is None:

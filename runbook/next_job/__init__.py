@@ -1,1 +1,1 @@
-"""What follows a job: decided by the standard library alone, so that a job can decide it as well."""
+"""What follows a job: decided by the standard library alone, so that a job decides it as well."""

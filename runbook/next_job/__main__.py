@@ -2,8 +2,9 @@
 
     python -m runbook.next_job --job jobs/04-training --code 1 ...
 
-It reads the job's logs and the run's files, and writes `decision` (see `write_decision`), one event `ended`, and the nodes
-that the failure is to be blamed on. Standard library only, in Python 3.10's language.
+It reads the job's logs and the run's files. It writes `decision` (see `write_decision`), one event
+`ended`, and the nodes that the failure is to be blamed on. Standard library only, in Python 3.10's
+language.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ ATTEMPT_LINE = re.compile(r"runbook: attempt \d+ ")
 """Line in both logs of a job at which an attempt begins."""
 TAIL_BYTES = 200_000
 BAD_NODE_SECONDS = 7 * 86_400.0
-"""Time after which a node is given another chance. The same as of a failure that a watcher reports."""
+"""Time after which a node is given another chance, as of a failure that a watcher reports."""
 MOST_STARTS_WITHOUT_A_STEP = 2
-"""So many attempts in one allocation may end without a step. Then another allocation may do better."""
+"""So many attempts in one allocation may end without a step: another one may do better."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ def _with_saved_steps(attempt: Attempt, events: Sequence[JobEvent], saved: int) 
 
 
 def saved_iteration(tracker: Path) -> int:
-    """Return the iteration that a tracker names (120, or global_step120). 0 where nothing was saved."""
+    """Return the iteration that a tracker names, also as global_step120. 0: nothing was saved."""
     match = re.search(r"\d+", _read(tracker))
     return int(match[0]) if match else 0
 
@@ -189,7 +190,7 @@ def may_start_again_here(attempts: Sequence[Attempt]) -> bool:
 
 
 def suspect_nodes(files: JobFiles, attempt: Attempt) -> list[str]:
-    """Return the attempt's nodes that the classifier, the watchdog, the starter or a killed rank names."""
+    """Return the nodes that the classifier, the watchdog, the starter or a killed rank names."""
     nodes = files.nodes()
     named = list(attempt.bad_nodes)
     words = re.split(r"[^\w.-]+", attempt.evidence)
@@ -204,7 +205,7 @@ def suspect_nodes(files: JobFiles, attempt: Attempt) -> list[str]:
 
 
 def write_decision(folder: Path, decision: Decision, here: bool, suspects: Sequence[str]) -> None:
-    """Write the file `decision`, a line each: the action, whether here, the nodes to replace, and why."""
+    """Write `decision`, a line each: the action, whether here, the nodes to replace, and why."""
     why = " ".join(decision.why.split())
     lines = [str(decision.action), "here" if here else "elsewhere", " ".join(suspects), why]
     part = folder / "decision.part"

@@ -65,7 +65,7 @@ def read_attempt(job: EndedJob, events: Sequence[JobEvent], metrics: Path) -> At
 
 
 def read_steps(events: Sequence[JobEvent], metrics: Path) -> tuple[int | None, int]:
-    """Return the step after which a job began, None where it did not come so far, and its newest step."""
+    """Return the step after which a job began (None: it made no start), and its newest step."""
     started = _newest_event(events, "started")
     began_at = int(started.get("from_iteration", 0)) if started else None
     reached = began_at or 0

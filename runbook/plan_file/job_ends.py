@@ -1,4 +1,4 @@
-"""How a job ended, as numbers and names: what decisions about the next job read, inside a job and outside.
+"""How a job ended, as numbers and names: what decisions about the next job read.
 
 Sentences for people are made from it elsewhere. Nothing here, and nothing that decides, reads a
 sentence.

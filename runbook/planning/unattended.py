@@ -31,7 +31,7 @@ def _chain_check(settings: Settings, endurance: Endurance, chain: int) -> Check:
     value = f"{counted(chain, 'job')} queued at once"
     if endurance.walltime_seconds:
         value += f", of at most {show_duration(endurance.walltime_seconds)} each"
-    rule = "as many jobs as the training's time takes, and one more for each failure that a restart cannot mend"
+    rule = "as many jobs as the time takes, and one for each failure that a restart cannot mend"
     needed = endurance.jobs
     if needed is None:
         return Check(name, "pass", value, rule)
@@ -46,8 +46,8 @@ def _spares_check(settings: Settings, nodes: int, spares: int) -> Check:
         return Check(name, "fail", f"{SPARES}={spares}", f"{obstacle}. Set {SPARES} to 0")
     total = nodes + spares
     value = (
-        f"{counted(nodes, 'node')} of {total} train; each hour costs {spares / nodes:.1%} more device-hours "
-        "than the plan counts"
+        f"{counted(nodes, 'node')} of {total} train; each hour costs {spares / nodes:.1%} more "
+        "device-hours than the plan counts"
     )
     available = settings.site.hardware.nodes
     rule = "nodes + spares are at most the nodes of the site"
@@ -61,5 +61,5 @@ def _obstacle(settings: Settings) -> str:
     if settings.site.scheduler == "local":
         return f"site {settings.site.site} has no queue in which a job could wait or ask for nodes"
     if settings.run.training.framework == "nemo":
-        return "the progress of nemo is not known from its checkpoints, so that nothing could end a loop of restarts"
+        return "the progress of nemo is not known, so that nothing could end a loop of restarts"
     return ""

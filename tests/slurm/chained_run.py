@@ -99,15 +99,8 @@ class ChainedRun:
             rows = self.rows()
             return has_begun and bool(rows) and rows[-1]["iteration"] >= step
 
-        wait_until(is_there, f"step {step} in attempt {attempt}\n{self.said()}")
-
-    def wait_for_attempt(self, attempt: int) -> None:
-        """Wait until an attempt has begun."""
-        wait_until(
-            lambda: len(self.events("attempt_began")) >= attempt or self.has_ended(),
-            f"attempt {attempt}",
-        )
-        assert len(self.events("attempt_began")) >= attempt, self.said()
+        wait_until(lambda: is_there() or self.has_ended(), f"step {step} in attempt {attempt}")
+        assert is_there(), self.said()
 
     def has_ended(self) -> bool:
         """Whether the queue has none of its jobs any more."""

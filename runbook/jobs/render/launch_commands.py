@@ -52,7 +52,7 @@ def single_command(settings: Settings, argv: Sequence[str], mounts: Sequence[str
 
 
 def one_process_command(settings: Settings, argv: Sequence[str], mounts: Sequence[str]) -> str:
-    """Return the command of one process on the first node of a job, in the container of the training."""
+    """Return the command of one process on a job's first node, in the training's container."""
     program = " ".join(map(quote, argv))
     if settings.site.container.kind != "pyxis":
         return _LINE_END.join([*_inside(settings, mounts), program])
@@ -62,7 +62,7 @@ def one_process_command(settings: Settings, argv: Sequence[str], mounts: Sequenc
 
 
 PROBE_SECONDS = 30
-"""Time in which a node must start one process. Slurm's own time-outs for a node without power: 10 s."""
+"""Time in which a node must start one process. Slurm waits 10 s for one without power."""
 
 
 def probe_command(settings: Settings) -> str:

@@ -146,7 +146,7 @@ class QueuedTraining:
         return self.job.chain > 1 or self.job.spares > 0
 
     def _decide_command(self, mounts: Sequence[str]) -> str:
-        """Return the command that decides what follows an attempt, without what only the attempt knows."""
+        """Return the command that decides what follows an attempt."""
         options = [
             f"--run={self.settings.name}",
             f"--phase={self.spec.phase}",
@@ -160,10 +160,11 @@ class QueuedTraining:
             return one_process_command(self.settings, argv, mounts)
         if self.framework not in TRACKERS:
             raise JobError(
-                f"jobs.training.chain={self.job.chain}, spares={self.job.spares}: the progress of {self.framework} is not "
-                "known from its checkpoints, so that nothing could end a chain that makes none. Leave both out."
+                f"chain={self.job.chain}, spares={self.job.spares}: the progress of "
+                f"{self.framework} is not known from its checkpoints, so that nothing could end a "
+                "chain that makes none. Leave both out."
             )
-        # The documents' programs have an image without our package: this machine's own Python reads their logs.
+        # Their image has no package of ours: the first node's own Python reads their logs.
         tracker = f"{self.spec.checkpoint.folder}/{TRACKERS[self.framework]}"
         package = quote(f"PYTHONPATH={self.package}")
         words = ["python3", *program, f"--tracker={tracker}"]

@@ -1,4 +1,4 @@
-"""Rules for a phase's job: when it may start, how it ended, and which training the next one continues.
+"""Rules for a phase's job: when it may start, how it ended, which training the next continues.
 
 What follows a job: `runbook.next_job`.
 """

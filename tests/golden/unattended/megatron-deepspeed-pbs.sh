@@ -233,7 +233,7 @@ decide() { # what follows: `action` is "go on", "stop" or "done", `here` is "her
 
 leave_queue() { # the jobs of the chain that still wait would begin only to leave, so they are taken out where that works
   local behind
-  mapfile -t behind < <(sed "1,/^$RUNBOOK_JOB\$/d" "$job/chain" 2>/dev/null)
+  mapfile -t behind < <(awk -v job="$RUNBOOK_JOB" 'seen; $0 == job {seen = 1}' "$job/chain" 2>/dev/null)
   if ((${#behind[@]} == 0)); then return; fi
   qdel "${behind[@]#pbs-}" || true
 }
