@@ -2,7 +2,8 @@
 
     python tests/slurm/random_kills.py --kills 20 --seed 1 --nodes 4
 
-It prints each kill with the seconds until the next step, and compares all losses with those of an undisturbed training.
+It prints each kill, and for each restart the seconds from the last step before it to the first one
+after it. The losses of all steps are compared with those of an undisturbed training.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 from chained_run import ChainedRun, write_site
@@ -24,6 +26,8 @@ from runbook.runs.run_folder import RUNS_VARIABLE
 from runbook.tools.drills.faults import VARIABLE as FAULTS
 
 STEPS_BETWEEN_KILLS = (2, 6)
+STEPS_FOR_A_KILL = 60
+"""A training goes on without the daemon of a node until Slurm misses it."""
 MOST_SECONDS = 300.0
 
 
@@ -35,7 +39,7 @@ class Killer:
         self.cluster = run.cluster
         self.nodes = nodes
         self.draw = random.Random(seed)
-        self.seconds: dict[str, list[float]] = {}
+        self.count = 0
 
     def current_job(self) -> str:
         """Number of the job whose script runs now."""
@@ -90,11 +94,12 @@ class Killer:
         )
         mend()
         wait_until(lambda: self.has_gone_on(attempts), f"{action.__name__}", MOST_SECONDS)
+        self.count += 1
         seconds = time.monotonic() - began
-        places = [event["id"] for event in self.run.events("attempt_began")]
-        kind = f"{action.__name__}, {'here' if places[-1] == places[attempts - 1] else 'next job'}"
-        self.seconds.setdefault(kind, []).append(seconds)
-        print(f"step {reached}: {kind}, next step after {seconds:.1f} s", flush=True)
+        print(
+            f"{self.count}: {action.__name__} at step {reached}, over after {seconds:.0f} s",
+            flush=True,
+        )
 
     def was_noticed(self, attempts: int) -> bool:
         """Whether an attempt has begun after these, or the job has ended."""
@@ -136,7 +141,7 @@ def disturb(root: Path, cluster: Cluster, asked: argparse.Namespace) -> int:
     os.environ[RUNS_VARIABLE] = str(root / "runs")
     write_site(root, asked.nodes)
     training_nodes = asked.nodes - 1
-    iterations = 8 * asked.kills + 8
+    iterations = STEPS_FOR_A_KILL * asked.kills
     words = (
         f"training.iterations={iterations}",
         f"training.global_batch={2 * training_nodes}",
@@ -157,20 +162,37 @@ def disturb(root: Path, cluster: Cluster, asked: argparse.Namespace) -> int:
             break
         killer.wait_for_steps()
         killer.kill()
-    wait_until(lambda: bool(run.events("finished")), "the end of the training", 600)
+    killer.wait_for_steps()
+    run.scheduler.cancel(run.job)
     wait_until(run.has_ended, "an empty queue", 300)
-    return report(run, calm, killer)
+    return report(run, calm)
 
 
-def report(run: ChainedRun, calm: ChainedRun, killer: Killer) -> int:
+def report(run: ChainedRun, calm: ChainedRun) -> int:
     """Print what was measured; return 0 where the losses are equal."""
-    for kind, seconds in sorted(killer.seconds.items()):
+    for place, seconds in restart_seconds(run).items():
         middle = sorted(seconds)[len(seconds) // 2]
-        print(f"{kind}: {len(seconds)} times, median {middle:.1f} s, longest {max(seconds):.1f} s")
-    is_equal = run.losses() == calm.losses()
-    places = [event["id"] for event in run.events("attempt_began")]
-    print(f"{len(places)} attempts in {len(set(places))} jobs; losses bit-equal: {is_equal}")
+        print(
+            f"{place}: {len(seconds)} restarts, median {middle:.1f} s, longest {max(seconds):.1f} s"
+        )
+    undisturbed = calm.losses()
+    losses = run.losses()
+    is_equal = all(loss == undisturbed[step] for step, loss in losses.items())
+    print(f"{len(losses)} steps, losses bit-equal: {is_equal}")
     return 0 if is_equal else 1
+
+
+def restart_seconds(run: ChainedRun) -> dict[str, list[float]]:
+    """Seconds from the last step before each restart to the first step after it, by place."""
+    moments = [row["time"] for row in run.rows()]
+    seconds: dict[str, list[float]] = {}
+    for before, after in pairwise(run.events("attempt_began")):
+        earlier = [moment for moment in moments if moment < after["time"]]
+        later = [moment for moment in moments if moment > after["time"]]
+        if earlier and later:
+            place = "in the allocation" if before["id"] == after["id"] else "in the next job"
+            seconds.setdefault(place, []).append(min(later) - max(earlier))
+    return seconds
 
 
 if __name__ == "__main__":
