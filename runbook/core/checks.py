@@ -87,4 +87,6 @@ def counted(number: int, noun: str) -> str:
     >>> counted(1, "node"), counted(1024, "node")
     ('1 node', '1,024 nodes')
     """
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number:,} {noun}s"

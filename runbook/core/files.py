@@ -141,10 +141,12 @@ def free_name(folder: Path, stem: str, suffixes: Sequence[str] = ("",)) -> str:
 
 def natural_key(name: Path | str) -> list[tuple[int, int | str]]:
     """Sorting key that puts chunk_2 before chunk_10."""
-    parts = []
+    parts: list[tuple[int, int | str]] = []
     for part in re.split(r"(\d+)", str(name)):
-        if part:
-            parts.append((0, int(part)) if part.isdecimal() else (1, part))
+        if part.isdecimal():
+            parts.append((0, int(part)))
+        elif part:
+            parts.append((1, part))
     return parts
 
 

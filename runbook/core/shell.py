@@ -141,8 +141,10 @@ def how_it_ended(exit_code: int) -> str:
     >>> how_it_ended(2), how_it_ended(137), how_it_ended(-15)
     ('exit code 2', 'exit code 137 (killed by signal 9)', 'exit code -15 (killed by signal 15)')
     """
-    number = -exit_code if exit_code < 0 else exit_code - 128
-    return f"exit code {exit_code}" + (f" (killed by signal {number})" if 0 < number < 65 else "")
+    signal_number = -exit_code if exit_code < 0 else exit_code - 128
+    if 0 < signal_number < 65:
+        return f"exit code {exit_code} (killed by signal {signal_number})"
+    return f"exit code {exit_code}"
 
 
 def last_lines(text: str, count: int = TAIL_LINES) -> str:

@@ -73,7 +73,8 @@ class Table:
             lines = [*head, rule, *itertools.chain(*body)]
         else:
             lines = ["(no rows)"]
-        return "\n".join([*([self.title] if self.title else []), *lines, *self.notes])
+        title = [self.title] if self.title else []
+        return "\n".join([*title, *lines, *self.notes])
 
     def as_html(self) -> str:
         """Return a table whose only style is inline: a saved notebook needs nothing else."""
@@ -224,9 +225,13 @@ def _rounded(name: str, value: Any) -> tuple[str, str]:
         return show_value(value), ""
     if "(s" in name and abs(value) < _NO_TIME:
         value = 0.0
-    text = show_quantity(name if is_size else name.replace("(s", "("), value)
+    # Sizes are shown in the unit that reads best; seconds stay seconds, as their column says.
+    quantity = name if is_size else name.replace("(s", "(")
+    text = show_quantity(quantity, value)
     is_exact = text.replace(",", "") in (str(value), f"{value:.0f}")
-    return text, "" if is_exact else f' title="{value!r}"'
+    if is_exact:
+        return text, ""
+    return text, f' title="{value!r}"'
 
 
 def html_with_code(text: str) -> str:

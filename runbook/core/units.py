@@ -140,9 +140,10 @@ def show_duration(seconds: float) -> str:
     pairs = itertools.pairwise(units)
     (big, big_name), (small, small_name) = next(pair for pair in pairs if seconds >= pair[0][0])
     whole, remainder = divmod(seconds, big)
-    return f"{whole:.0f} {big_name}" + (
-        f" {remainder // small:.0f} {small_name}" if remainder >= small else ""
-    )
+    text = f"{whole:.0f} {big_name}"
+    if remainder >= small:
+        text += f" {remainder // small:.0f} {small_name}"
+    return text
 
 
 def show_clock(seconds: int) -> str:

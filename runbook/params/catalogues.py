@@ -84,11 +84,13 @@ def smaller_model(run_model_name: str, run_model: Model, smoke: Model) -> tuple[
 def no_such(name: str, names: list[str], where: str) -> str:
     """Message for an unknown name, with the closest ones."""
     near = nearest(name, names, likeness=0.5)
-    some = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+    first_names = ", ".join(names[:12])
+    if len(names) > 12:
+        first_names += f" and {len(names) - 12} more"
     if near:
         suggestion = f"Did you mean {' or '.join(near)}?"
     else:
-        suggestion = f"It has {some or 'nothing yet'}."
+        suggestion = f"It has {first_names or 'nothing yet'}."
     return f"{where} has no {name}. {suggestion}"
 
 

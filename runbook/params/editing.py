@@ -114,7 +114,8 @@ def _added(text: str, section: yaml.MappingNode, tree: Mapping[str, object]) -> 
     """The text with a value below the last one of a section, in its form."""
     if section.flow_style:
         end = section.end_mark.index - 1
-        return text[:end] + (", " if section.value else "") + _inline(tree) + text[end:]
+        comma = ", " if section.value else ""
+        return text[:end] + comma + _inline(tree) + text[end:]
     last: yaml.Node = section  # the scalar or flow collection that ends the section
     while isinstance(last, yaml.MappingNode) and not last.flow_style and last.value:
         last = last.value[-1][1]
@@ -127,9 +128,11 @@ def _added(text: str, section: yaml.MappingNode, tree: Mapping[str, object]) -> 
 
 
 def _inline(tree: Mapping[str, object]) -> str:
-    return ", ".join(
-        f"{key}: {{{_inline(value)}}}"
-        if isinstance(value, Mapping)
-        else f"{key}: {write_scalar(value)}"
-        for key, value in tree.items()
-    )
+    """Return nested values as YAML in one line."""
+    pairs = []
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            pairs.append(f"{key}: {{{_inline(value)}}}")
+        else:
+            pairs.append(f"{key}: {write_scalar(value)}")
+    return ", ".join(pairs)

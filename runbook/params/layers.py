@@ -148,7 +148,9 @@ class Layer:
             rule = f"there is no such key. Did you mean {near}?"
         else:
             rule = f"there is no such key. {parent or 'A run file'} has {_some_keys(parent)}."
-        self.report(".".join(path), where, rule, ... if isinstance(value, Mapping) else value)
+        # A whole section is not repeated in the message.
+        shown_value = ... if isinstance(value, Mapping) else value
+        self.report(".".join(path), where, rule, shown_value)
 
 
 def _unknown_job_key(path: tuple[str, ...], value: Any, error: ValueError) -> str:
@@ -225,20 +227,19 @@ class LayerStack:
 
     def _clear(self, layer: Layer, meaning: str, group: tuple[str, ...]) -> None:
         """Set the other keys of a group to 0 in the layers below the one that gives a key."""
-        conflicting = [
-            key
-            for key in group
-            if key in layer.leaves and layer.leaves[key].value not in (0, 0.0, "0")
-        ]
-        if len(conflicting) > 1:
-            wheres = dict.fromkeys(layer.leaves[key].where for key in conflicting)
-            rule = f"these are {len(conflicting)} {meaning}. Give one of them."
-            self.problems.append(Problem(" and ".join(conflicting), ", ".join(wheres), rule))
-        for key in group if conflicting else ():
+        stated = []
+        for key in group:
+            if key in layer.leaves and layer.leaves[key].value not in (0, 0.0, "0"):
+                stated.append(key)
+        if not stated:
+            return
+        if len(stated) > 1:
+            wheres = dict.fromkeys(layer.leaves[key].where for key in stated)
+            rule = f"these are {len(stated)} {meaning}. Give one of them."
+            self.problems.append(Problem(" and ".join(stated), ", ".join(wheres), rule))
+        where = f"{layer.leaves[stated[0]].where}, where {stated[0]} is given instead"
+        for key in group:
             if key not in layer.leaves and self.value(key) not in (None, 0, 0.0):
-                where = (
-                    f"{layer.leaves[conflicting[0]].where}, where {conflicting[0]} is given instead"
-                )
                 self.chains[key].append(Origin(layer.name, where, 0))
 
 
@@ -256,22 +257,30 @@ def rule_of(error: Any, key: str) -> str:
     if kind == "value_error":
         return f"{str(context['error']).removesuffix('.')}."
     if kind == "string_pattern_mismatch":
-        return f"must look like {show(all_keys()[key].default) if key in all_keys() else context['pattern']}."
+        example = context["pattern"]
+        if key in all_keys():
+            example = show(all_keys()[key].default)
+        return f"must look like {example}."
     if kind == "string_type":
         return f'must be text; put it in quotes: "{error["input"]}".'
-    near = nearest(
-        str(error["input"]), re.findall(r"'([^']*)'", str(context.get("expected", ""))), 1
-    )
+    allowed_words = re.findall(r"'([^']*)'", str(context.get("expected", "")))
+    near = nearest(str(error["input"]), allowed_words, 1)
     suggestion = f" Did you mean {near[0]}?" if near else ""
-    return f"{_RULES.get(kind) or error['msg'].replace('Input should be', 'must be')}.{suggestion}"
+    rule = _RULES.get(kind) or error["msg"].replace("Input should be", "must be")
+    return f"{rule}.{suggestion}"
 
 
 def _some_keys(section: str) -> str:
-    names = [name for name in (*all_keys(), *sections()) if name.rpartition(".")[0] == section]
-    last_parts = [name.rpartition(".")[2] for name in names]
-    return ", ".join(last_parts[:8]) + (
-        f" and {len(last_parts) - 8} more" if len(last_parts) > 8 else ""
-    )
+    """Return the first keys of a section in words."""
+    last_parts = []
+    for name in (*all_keys(), *sections()):
+        parent, _, last_part = name.rpartition(".")
+        if parent == section:
+            last_parts.append(last_part)
+    text = ", ".join(last_parts[:8])
+    if len(last_parts) > 8:
+        text += f" and {len(last_parts) - 8} more"
+    return text
 
 
 def take_name(set_words: Sequence[str], problems: list[Problem]) -> tuple[str, list[str]]:
@@ -282,10 +291,17 @@ def take_name(set_words: Sequence[str], problems: list[Problem]) -> tuple[str, l
     >>> take_name(["training.iterations=10", "as=quick"], [])
     ('quick', ['training.iterations=10'])
     """
-    names = [word.removeprefix("as=").strip() for word in set_words if word.startswith("as=")]
+    last_name = ""
+    other_words = []
     rule = "must be letters, digits, '.', '_' and '-', at most 80."
-    problems += [Problem("as", f"--as {name}", rule, name) for name in names if not is_name(name)]
-    return names[-1] if names else "", [word for word in set_words if not word.startswith("as=")]
+    for word in set_words:
+        if not word.startswith("as="):
+            other_words.append(word)
+            continue
+        last_name = word.removeprefix("as=").strip()
+        if not is_name(last_name):
+            problems.append(Problem("as", f"--as {last_name}", rule, last_name))
+    return last_name, other_words
 
 
 def words_layer(set_words: Sequence[str]) -> Layer:

@@ -115,12 +115,10 @@ def tokens_in(text: str, where: str) -> list[Problem]:
     problems = []
     for number, line in enumerate(text.splitlines(), 1):
         if find_token(line):
-            problems.append(
-                token_problem(
-                    mask(line).partition(":")[0].strip(" #-") if ":" in line else "this line",
-                    f"{where}:{number}",
-                )
-            )
+            key = "this line"
+            if ":" in line:
+                key = mask(line).partition(":")[0].strip(" #-")
+            problems.append(token_problem(key, f"{where}:{number}"))
     return problems
 
 
@@ -135,11 +133,12 @@ def hidden_in(text: str, where: str) -> list[Problem]:
 
     With it a line reads differently from what it says.
     """
-    return [
-        hidden_problem("this line", f"{where}:{number}", character)
-        for number, line in enumerate(text.split("\n"), 1)
-        if (character := find_hidden(line.removesuffix("\r")))
-    ]
+    problems = []
+    for number, line in enumerate(text.split("\n"), 1):
+        character = find_hidden(line.removesuffix("\r"))
+        if character:
+            problems.append(hidden_problem("this line", f"{where}:{number}", character))
+    return problems
 
 
 class PapermillLoader(yaml.SafeLoader):

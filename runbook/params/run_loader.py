@@ -244,7 +244,9 @@ class RunLoading:
                 rule = f"{name} is made-up ids, which cannot be blended with text."
                 self._report("data.blend", origin.where, rule, origin.value)
             elif dataset:
-                texts.append(TextShare(name, weight, dataset, str(folder) if name == main else ""))
+                # data.folder is that of data.dataset; the others lie where the catalogue says.
+                text_folder = str(folder) if name == main else ""
+                texts.append(TextShare(name, weight, dataset, text_folder))
         return tuple(texts)
 
     def _require(self) -> None:

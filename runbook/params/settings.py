@@ -129,20 +129,19 @@ class Settings:
 
 
 def why(settings: Settings, name: str) -> str:
-    """All that is known of one value.
+    """Return all that is known of one value.
 
-    What each layer gave, the winning one first, and what the documents call it.
+    It says what each layer gave, the winning one first, and what the documents call the key.
     """
     key = all_keys()[name]
     lines = [f"{name} = {show(settings.value(name))}", f"  {key.help}"]
-    lines += [
-        f"  {origin.layer:12s} {show(origin.value):20s} {origin.where}"
-        for origin in reversed(settings.origins[name])
-    ]
+    for origin in reversed(settings.origins[name]):
+        lines.append(f"  {origin.layer:12s} {show(origin.value):20s} {origin.where}")
     lines[2] += "  <- this one"
     fact = settings.site.facts.get(f"defaults.{name}")
     if fact:
-        lines.append(f"  source: {fact.source}{f', {fact.date}' if fact.date else ''}")
+        date = f", {fact.date}" if fact.date else ""
+        lines.append(f"  source: {fact.source}{date}")
     if key.documents:
         lines.append(f"  in the documents: {', '.join(key.documents)}")
     return "\n".join(lines)

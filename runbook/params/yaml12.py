@@ -67,9 +67,8 @@ class YamlDocument:
 def read_text(path: Path, where: str) -> str:
     """The text of a parameter file; `ParamsError` when it is missing, too big, or not UTF-8."""
     if not path.is_file():
-        raise ParamsError(
-            f"{where}: {'is not a file' if path.exists() else 'there is no such file'}."
-        )
+        fault = "is not a file" if path.exists() else "there is no such file"
+        raise ParamsError(f"{where}: {fault}.")
     try:
         size = path.stat().st_size
         if size > _MAX_BYTES:
@@ -300,12 +299,15 @@ def write_tree(
     >>> write_tree({"model": "tiny", "jobs": {"training": {"walltime": "00:30:00"}}})
     'model: tiny\njobs:\n  training:\n    walltime: "00:30:00"\n'
     """
-    return "".join(
-        f"{indent}{key}:\n{write_tree(value, indent + '  ', remark, f'{section}{key}.')}"
-        if isinstance(value, Mapping)
-        else f"{indent}{key}: {write_scalar(value)}{remark(section + key, value)}\n"
-        for key, value in tree.items()
-    )
+    lines = []
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            inner = write_tree(value, f"{indent}  ", remark, f"{section}{key}.")
+            lines.append(f"{indent}{key}:\n{inner}")
+        else:
+            behind = remark(section + key, value)
+            lines.append(f"{indent}{key}: {write_scalar(value)}{behind}\n")
+    return "".join(lines)
 
 
 def write_scalar(value: Any) -> str:
@@ -316,9 +318,11 @@ def write_scalar(value: Any) -> str:
     """
     if isinstance(value, float):
         mantissa, letter, exponent = repr(value).partition("e")
-        if letter:
-            return f"{mantissa}{'' if '.' in mantissa else '.0'}e{int(exponent):+d}"
-        return mantissa
+        if not letter:
+            return mantissa
+        # YAML 1.1 reads a float only with a point and with a sign: 6.0e-5.
+        point = "" if "." in mantissa else ".0"
+        return f"{mantissa}{point}e{int(exponent):+d}"
     text = str(value)
     if isinstance(value, int):
         return text.lower()  # true and false

@@ -129,7 +129,9 @@ def _sections(phase: PhasePlan) -> dict[str, Any]:
     model = as_json(phase.model)
     for key in ("name", "label", "parameters"):
         del model[key]
-    fp8 = phase.precision.fp8
+    precision: dict[str, str] = {"format": phase.precision.format}
+    if phase.precision.fp8 != "none":
+        precision["fp8"] = phase.precision.fp8
     return {
         "seed": phase.seed,
         "model": model,
@@ -137,7 +139,7 @@ def _sections(phase: PhasePlan) -> dict[str, Any]:
         "batch": {"global": phase.batch.global_, "ramp": dataclasses.asdict(phase.batch.ramp)},
         "learning_rate": as_json(phase.learning_rate),
         "optimizer": as_json(phase.optimizer),
-        "precision": {"format": phase.precision.format} | ({"fp8": fp8} if fp8 != "none" else {}),
+        "precision": precision,
         "data": _data(phase),
     }
 

@@ -43,9 +43,10 @@ def append_line(path: Path, record: Mapping[str, object]) -> None:
 
 def as_line(record: Mapping[str, object]) -> bytes:
     """A record as JSON, which has no NaN: it becomes null."""
-    line = {
-        k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()
-    }
+    line = dict(record)
+    for key, value in record.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            line[key] = None
     return json.dumps(line).encode()
 
 

@@ -139,11 +139,14 @@ class PlannedParallel:
         chosen = {stage: count for stage, count in end_stages.items() if count}
         layers_to_share = layers - sum(chosen.values())
         others = self.pipeline - len(chosen)
-        if layers_to_share % others if others else layers_to_share:
+        if others:
+            layers_each, layers_over = divmod(layers_to_share, others)
+        else:
+            layers_each = 0
+            layers_over = layers_to_share
+        if layers_over:
             return ()
-        stages = tuple(
-            chosen.get(stage, layers_to_share // max(1, others)) for stage in range(self.pipeline)
-        )
+        stages = tuple(chosen.get(stage, layers_each) for stage in range(self.pipeline))
         if all(count > 0 and count % self.virtual_pipeline == 0 for count in stages):
             return stages
         return ()

@@ -171,9 +171,8 @@ class Session:
         )
         if twin_path(run_folder, phase).exists():
             set_aside(run_folder, phase, keep_newer_notebook=True)
-        ipython = sys.modules.get(
-            "IPython"
-        )  # nothing of it is imported to find out whether it is around us
+        # Nothing of it is imported to find out whether it is around us.
+        ipython = sys.modules.get("IPython")
         self._shell: Any = ipython.get_ipython() if ipython is not None else None
         if self._shell is not None:
             self._cells.mark_earlier(self._shell.history_manager.input_hist_raw)
@@ -261,9 +260,8 @@ class Session:
         source = result.info.raw_cell
         cell_id = getattr(result.info, "cell_id", None) or ""
         name = self._cells.mark(source, _cell_state(error), cell_id)
-        self._failures.pop(
-            "", None
-        )  # a cell outside the master counts only until the next one runs
+        # A cell outside the master counts only until the next one runs.
+        self._failures.pop("", None)
         self._failures.pop(name, None)
         if error is not None:
             self._failures[name] = _state_and_reason(error)

@@ -130,9 +130,8 @@ class SentencePiece:
 
     def token_id(self, token: str) -> int | None:
         """The id of a token by its name in the vocabulary."""
-        number = int(
-            self.processor.piece_to_id(token)
-        )  # that of the unknown token where there is none
+        # That of the unknown token where there is none.
+        number = int(self.processor.piece_to_id(token))
         return number if self.piece(number) == token else None
 
 
@@ -241,24 +240,28 @@ class Tokenizer:
 
         A model may sample an id between the vocabulary and its padding; it is shown as <id 50300>.
         """
+        texts = []
         runs = itertools.groupby(map(int, ids), key=range(self.vocabulary).__contains__)
-        return "".join(
-            self.judge.decode(list(run)) if is_known else _unknown(run) for is_known, run in runs
-        )
+        for is_known, run in runs:
+            texts.append(self.judge.decode(list(run)) if is_known else _unknown(run))
+        return "".join(texts)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The text of each token alone; bytes that are part of a longer character become U+FFFD."""
-        return [
-            self.judge.piece(token_id) if 0 <= token_id < self.vocabulary else _unknown([token_id])
-            for token_id in map(int, ids)
-        ]
+        texts = []
+        for token_id in map(int, ids):
+            is_known = 0 <= token_id < self.vocabulary
+            texts.append(self.judge.piece(token_id) if is_known else _unknown([token_id]))
+        return texts
 
     def end_of_document(self, name: str = "") -> int:
-        """The id put after each document.
+        """Return the id put after each document.
 
-        The named token, or the first known name that the vocabulary has.
+        It is that of the named token, or else of the first known name that the vocabulary has.
+        Raise `DataError` where the vocabulary has none.
         """
-        for candidate in (name,) if name else EOD_NAMES:
+        candidates = (name,) if name else EOD_NAMES
+        for candidate in candidates:
             token_id = self.judge.token_id(candidate)
             if token_id is not None:
                 return token_id
@@ -324,9 +327,8 @@ def _gpt2(special_tokens: bool, encoder: str) -> Tokenizer:
 
 
 def _content(path: Path, name: str) -> bytes:
-    if (
-        path.exists() and not path.is_file()
-    ):  # to read a pipe waits for ever, and a device has no end
+    # To read a pipe waits for ever, and a device has no end.
+    if path.exists() and not path.is_file():
         raise DataError(
             f"tokenizer {name!r}: {path} is no plain file, but a pipe, a device or a folder."
         )

@@ -105,7 +105,9 @@ def _index_checks(reader: IndexedReader) -> Iterator[Check]:
     )
     ends = int(entries[0]), int(entries[-1])
     good = rises and ends == (0, reader.num_sequences)
-    value = f"{ends[0]} to {ends[1]:,}" + ("" if rises else ", not rising")
+    value = f"{ends[0]} to {ends[1]:,}"
+    if not rises:
+        value += ", not rising"
     yield judge(
         "document index",
         good,
@@ -128,9 +130,8 @@ def _count_checks(reader: IndexedReader, manifest: Manifest) -> Iterator[Check]:
     yield judge("counts", counted == promised, counted, f"as in the manifest: {promised}", AGAIN)
     out = manifest.documents + manifest.skipped_records + manifest.dropped
     value = (
-        f"{manifest.records:,} read, {manifest.documents:,} written, {manifest.skipped_records:,} "
-        "bad, "
-        f"{manifest.dropped:,} left out by choice"
+        f"{manifest.records:,} read, {manifest.documents:,} written, "
+        f"{manifest.skipped_records:,} bad, {manifest.dropped:,} left out by choice"
     )
     yield judge(
         "nothing lost",

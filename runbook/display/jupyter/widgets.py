@@ -32,9 +32,8 @@ from runbook.display.jupyter.kernel import Message, listen, page_kernel
 from runbook.display.jupyter.open_pages import show_to_new_pages
 from runbook.display.output_place import BAD, Place, display_bundle, show_table, where_we_are
 
-Clicks = dict[
-    str, Callable[[], None]
-]  # what a click does, by the id of the button's connection to the page
+# What a click does, by the id of the button's connection to the page.
+Clicks = dict[str, Callable[[], None]]
 TextFields = dict[str, Any]  # the widget in which a text is typed, by the id of its connection
 Actions = Mapping[str, tuple[Callable[..., str], str]]
 TYPED = '"..."'
@@ -222,13 +221,11 @@ class Field:
 class Answer:
     """What follows from the values as they are."""
 
-    errors: Mapping[str, str] = field(
-        default_factory=dict
-    )  # by key; those of no field in the form under an empty key
+    # By key; those of no field in the form under an empty key.
+    errors: Mapping[str, str] = field(default_factory=dict)
     follows: Table | None = None
-    values: Mapping[str, str] = field(
-        default_factory=dict
-    )  # what the values that a person did not touch have become
+    # What the values that a person did not touch have become.
+    values: Mapping[str, str] = field(default_factory=dict)
 
 
 Changes = Mapping[str, str]

@@ -209,9 +209,8 @@ def _nearest_key(parent: str, word: str) -> str:
     names = [*all_keys(), *sections()]
     if "." in word and (close := nearest(word, names, 1)):
         return close[0]
-    last_words = {
-        name.rpartition(".")[2]: name for name in reversed(names)
-    }  # the first name of each
+    # The first name of each.
+    last_words = {name.rpartition(".")[2]: name for name in reversed(names)}
     if word.lower() in last_words:
         return _joined([name for name in names if name.rpartition(".")[2] == word.lower()])
     siblings = {}

@@ -337,9 +337,8 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             unfinished_tasks = asyncio.all_tasks() - before - {task}
             for unfinished in unfinished_tasks:
                 unfinished.cancel()
-            await asyncio.gather(
-                *unfinished_tasks, return_exceptions=True
-            )  # nobody waits for what they had to say
+            # Nobody waits for what they had to say.
+            await asyncio.gather(*unfinished_tasks, return_exceptions=True)
 
     async def _run_cells(self) -> None:
         # Asked before the cells: a kernel that has just answered is now and then interrupted on its
@@ -369,9 +368,8 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
     async def _async_poll_for_reply(
         self, msg_id: str, cell: NotebookNode, timeout: int | None, outputs: Any, alive: Any
     ) -> Any:
-        late_output = self._rest_of(
-            outputs, cell
-        )  # begins when the cell has ended and it is waited for
+        # Begins when the cell has ended and it is waited for.
+        late_output = self._rest_of(outputs, cell)
         try:
             reply = await super()._async_poll_for_reply(msg_id, cell, timeout, late_output, alive)
         finally:

@@ -90,9 +90,8 @@ class RunbookEngine(Engine):  # type: ignore[misc,no-redef]  # noqa: F811
             finally:
                 execution.notebook_complete()
                 unfiled = _file(execution, record)
-        if (
-            trap.received
-        ):  # it came after the last cell: the record is whole, but nothing more is started
+        # It came after the last cell: the record is whole, but nothing more is started.
+        if trap.received:
             raise trap.error()
         if unfiled is not None and error is None:
             raise unfiled
@@ -102,9 +101,8 @@ class RunbookEngine(Engine):  # type: ignore[misc,no-redef]  # noqa: F811
         return nb
 
 
-papermill_engines.register(
-    "runbook", RunbookEngine
-)  # again, where papermill has registered the None above
+# Again, where papermill has registered the None above.
+papermill_engines.register("runbook", RunbookEngine)
 
 
 def _file(execution: Execution, record: tuple[Path, str] | None) -> RunbookError | None:

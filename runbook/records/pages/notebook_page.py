@@ -175,9 +175,8 @@ def _is_in_report(cell: Any) -> bool:
 
 def _markdown_for_report(source: str) -> str:
     """Return markdown for the page: links lead to the pages next to it, remote images are links."""
-    source = source.replace(
-        "../docs/when-it-fails.md", f"../../{HELP}"
-    )  # the page next to the runs
+    # The page next to the runs.
+    source = source.replace("../docs/when-it-fails.md", f"../../{HELP}")
     source = _NEXT.sub(r"](\1.html)", source)
     return _MARKDOWN_IMAGE.sub(r"[\1](\2)", source)
 

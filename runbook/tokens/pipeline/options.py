@@ -89,12 +89,11 @@ class TokenizeOptions:
         }
         choices = {}
         for name, value in vars(self).items():
-            if name not in others and younger.get(name, ...) != value:
-                choices[name] = value
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in choices.items()
-        }
+            if name in others or younger.get(name, ...) == value:
+                continue
+            # A manifest is JSON, which has lists and no tuples.
+            choices[name] = list(value) if isinstance(value, tuple) else value
+        return choices
 
 
 class TokenFiles:
@@ -116,13 +115,11 @@ class TokenFiles:
         self.idx = Path(f"{document_prefix}.idx")
         self.bin_part = Path(f"{self.bin}.part")  # while it is being written
         self.idx_part = Path(f"{self.idx}.part")
-        self.manifest = Path(
-            f"{self.base}.manifest.json"
-        )  # what went in, what came out; written last
+        # What went in, what came out; written last.
+        self.manifest = Path(f"{self.base}.manifest.json")
         self.quarantine = Path(f"{self.base}.quarantine")  # records set aside
-        self.parts = Path(
-            f"{self.base}.parts"
-        )  # folder of unfinished work: locks, done-marks, waiting parts
+        # Folder of unfinished work: locks, done-marks, waiting parts.
+        self.parts = Path(f"{self.base}.parts")
 
     @classmethod
     def existing(cls, prefix: Path) -> TokenFiles:
@@ -158,22 +155,19 @@ class Manifest(Counts):
     fingerprint: (
         str  # of the inputs and the choices: equal means that the same tokens would come out
     )
-    inputs: list[
-        dict[str, Any]
-    ]  # path, bytes, mtime_ns, sample (see `input_files.content_sample`), in order
+    # Path, bytes, mtime_ns, sample (see `input_files.content_sample`), in order.
+    inputs: list[dict[str, Any]]
     options: dict[str, Any]
-    tokenizer: dict[
-        str, Any
-    ]  # name, vocabulary, sha256 of its files, encoder, judge, end_of_document
+    # Name, vocabulary, sha256 of its files, encoder, judge, end_of_document.
+    tokenizer: dict[str, Any]
     dtype: str
     end_of_document_tokens: int
     problems: list[str]  # the first things left out, in words
     sources: dict[str, dict[str, int]]  # documents, text_bytes, tokens by source
     files: dict[str, dict[str, Any]]  # bin and idx: name, bytes, sha256
     shards: list[dict[str, Any]]  # offset, bytes, documents, tokens of each
-    seconds: dict[
-        str, float
-    ]  # wall time of the last call; all workers' time by stage, of every call that did a shard
+    # Wall time of the last call; all workers' time by stage, of every call that did a shard.
+    seconds: dict[str, float]
     rates: dict[str, float]  # MB of text a second: the whole call, and by stage on one worker
     workers: int
     made: str  # when, in UTC
@@ -181,9 +175,8 @@ class Manifest(Counts):
     dropped_sources: dict[str, int] = field(default_factory=dict)  # documents left out by source
     reused_shards: int = 0  # shards that an earlier, interrupted call had done
     schema: int = MANIFEST_SCHEMA
-    reused: bool = field(
-        default=False, compare=False
-    )  # this call found everything done; not in the file
+    # This call found everything done; not in the file.
+    reused: bool = field(default=False, compare=False)
 
     @property
     def text_tokens(self) -> int:

@@ -115,9 +115,8 @@ class ShardCounts(Counts):
     """What a shard brought; the counts of shards add up."""
 
     input_bytes: int = 0
-    sources: dict[str, dict[str, int]] = field(
-        default_factory=dict
-    )  # documents, text_bytes, tokens by source
+    # Documents, text_bytes, tokens by source.
+    sources: dict[str, dict[str, int]] = field(default_factory=dict)
     dropped_sources: dict[str, int] = field(default_factory=dict)  # documents left out by source
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
 
@@ -130,9 +129,10 @@ class ShardCounts(Counts):
 def _sum(first: Any, second: Any) -> Any:
     """The sum of two numbers, of two lists place by place, or of two dictionaries key by key."""
     if isinstance(first, dict):
-        return first | {
-            key: _sum(first[key], value) if key in first else value for key, value in second.items()
-        }
+        sums = dict(first)
+        for key, value in second.items():
+            sums[key] = _sum(first[key], value) if key in first else value
+        return sums
     if isinstance(first, list):
         return [x + y for x, y in itertools.zip_longest(first, second, fillvalue=0)]
     return first + second

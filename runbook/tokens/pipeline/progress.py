@@ -38,23 +38,28 @@ class DataProgress:
     shards_total: int = 0
 
     def as_facts(self) -> Row:
-        """The moment as facts beside a bar of bytes.
+        """Return the moment as facts beside a bar of bytes.
 
-        Per stage, with files, speed, time left, workers and failures.
+        They are the stage, files, speed, time left, workers and failures.
         """
-        return {
+        facts: dict[str, object] = {
             "done": self.bytes,
             "total": self.bytes_total,
             "stage": None if self.stage == "done" else self.stage,
             "files": f"{self.files:,} of {self.files_total:,}",
-            **({"shards": f"{self.shards} of {self.shards_total}"} if self.shards_total else {}),
-            "GB": f"{self.bytes / 1e9:.3f} of {self.bytes_total / 1e9:.3f}",
-            **({"documents": self.documents, "tokens": self.tokens} if self.tokens else {}),
-            "MB/s" if self.stage == "download" else "MB/s of text": round(self.mb_per_second, 1),
-            "to go": show_duration(self.eta_seconds) if self.eta_seconds else None,
-            "workers": self.workers,
-            "failures": self.failures,
         }
+        if self.shards_total:
+            facts["shards"] = f"{self.shards} of {self.shards_total}"
+        facts["GB"] = f"{self.bytes / 1e9:.3f} of {self.bytes_total / 1e9:.3f}"
+        if self.tokens:
+            facts["documents"] = self.documents
+            facts["tokens"] = self.tokens
+        speed_name = "MB/s" if self.stage == "download" else "MB/s of text"
+        facts[speed_name] = round(self.mb_per_second, 1)
+        facts["to go"] = show_duration(self.eta_seconds) if self.eta_seconds else None
+        facts["workers"] = self.workers
+        facts["failures"] = self.failures
+        return facts
 
 
 ProgressCallback = Callable[[DataProgress], None]
@@ -112,7 +117,8 @@ class ProgressReporter:
         counts = [*self._counts(), *in_hand]
         done = sum(self._estimates[: self._committer.committed])
         done += sum(self._estimates[shard] for shard in self._committer.waiting)
-        done += sum(min(shard_counts.input_bytes, max(self._estimates)) for shard_counts in in_hand)
+        for shard_counts in in_hand:
+            done += min(shard_counts.input_bytes, max(self._estimates))
         share = min(1.0, done / max(1.0, sum(self._estimates)))
         eta = self._eta(share, now) if stage == "tokenize" else None
         self._send(stage, counts, share, self._committer.committed, eta)
@@ -131,10 +137,11 @@ class ProgressReporter:
         self, stage: str, counts: Sequence[Counts], share: float, shards: int, eta: float | None
     ) -> None:
         seconds = time.monotonic() - self._began
-        sums = {
-            name: sum(getattr(shard_counts, name) for shard_counts in counts)
-            for name in ("text_bytes", "documents", "tokens")
-        }
+        text_bytes = sum(shard_counts.text_bytes for shard_counts in counts)
+        failures = self._deaths
+        for shard_counts in counts:
+            failures += shard_counts.skipped_records + shard_counts.skipped_files
+        text_bytes_now = text_bytes - self._text_before
         self._callback(
             DataProgress(
                 stage=stage,
@@ -143,17 +150,15 @@ class ProgressReporter:
                 bytes=int(share * self._bytes),
                 bytes_total=self._bytes,
                 seconds=seconds,
-                mb_per_second=(sums["text_bytes"] - self._text_before) / max(seconds, 1e-9) / 1e6,
+                mb_per_second=text_bytes_now / max(seconds, 1e-9) / 1e6,
                 eta_seconds=eta,
                 workers=self.workers,
-                failures=sum(
-                    shard_counts.skipped_records + shard_counts.skipped_files
-                    for shard_counts in counts
-                )
-                + self._deaths,
+                failures=failures,
                 shards=shards,
                 shards_total=len(self._estimates),
-                **sums,
+                text_bytes=text_bytes,
+                documents=sum(shard_counts.documents for shard_counts in counts),
+                tokens=sum(shard_counts.tokens for shard_counts in counts),
             )
         )
 

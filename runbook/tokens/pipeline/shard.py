@@ -295,9 +295,8 @@ class _Work:
         self.lengths.append(lengths[lengths > 0].astype(np.int32))
         if not sources:
             return
-        if sources.count(sources[0]) == len(
-            sources
-        ):  # files often hold one source: no loop over documents
+        # Files often hold one source: no loop over documents.
+        if sources.count(sources[0]) == len(sources):
             rows = [(sources[0], len(sources), sum(text_bytes), int(lengths.sum()))]
         else:
             rows = list(zip(sources, [1] * len(sources), text_bytes, lengths.tolist(), strict=True))

@@ -179,9 +179,8 @@ class _Job:
         ]
         tokenizer = options.tokenizer
         path = tokenizer_path(options.tokenizer)
-        if (
-            tokenizer != "gpt2" and path.is_file()
-        ):  # load_tokenizer says what is wrong with a missing one
+        # load_tokenizer says what is wrong with a missing one.
+        if tokenizer != "gpt2" and path.is_file():
             tokenizer = sha256_of(path)
         self._choices = json.dumps([options.choices(), tokenizer], sort_keys=True)
         everything = "".join(map(repr, self._inputs)) + self._choices
@@ -236,9 +235,8 @@ class _Job:
         if reporter.workers > 1:
             with contextlib.closing(Pool(self.files, options, committer)) as pool:
                 pool.start(reporter.workers)
-                tokenizer = self._load_tokenizer(
-                    "tokenizers"
-                )  # only looked at here, and sooner there than a fast one
+                # Only looked at here, and sooner there than a fast one.
+                tokenizer = self._load_tokenizer("tokenizers")
                 pool.run(shards, lambda: reporter.report("tokenize", pool.in_hand, pool.deaths))
             self._encoder = pool.encoder
             return tokenizer
@@ -266,9 +264,8 @@ class _Job:
             options.tokenizer, special_tokens=options.special_tokens, encoder=encoder
         )
         if options.append_eod:
-            tokenizer.end_of_document(
-                options.eod_token
-            )  # refuse a tokenizer without one before the work, not after
+            # Refuse a tokenizer without one before the work, not after.
+            tokenizer.end_of_document(options.eod_token)
         return tokenizer
 
     def _refuse_small_disk(self, shards: list[Shard]) -> None:
@@ -338,8 +335,10 @@ class _Job:
         if self._options.bad_records != "quarantine":
             return
         with replacing(quarantine, error=DataError) as target:
-            for path in (parts.path(shard.number, "quarantine") for shard in self._shards):
-                target.write(path.read_bytes() if path.exists() else b"")
+            for shard in self._shards:
+                path = parts.path(shard.number, "quarantine")
+                if path.exists():
+                    target.write(path.read_bytes())
 
     def _manifest(self, tokenizer: Tokenizer, idx_sha256: str) -> Manifest:
         options = self._options
@@ -351,18 +350,17 @@ class _Job:
         else:
             eod = None
         wall = time.monotonic() - self._began
-        rates = {"wall": self._reporter.text_done() / wall / 1e6}
-        rates |= {
-            stage: totals.text_bytes / took / 1e6
-            for stage, took in totals.seconds.items()
-            if took > 0
-        }
+        # MB of text a second, over all and of each stage.
+        rates = {"wall": round(self._reporter.text_done() / wall / 1e6, 1)}
+        for stage, stage_seconds in totals.seconds.items():
+            if stage_seconds > 0:
+                rates[stage] = round(totals.text_bytes / stage_seconds / 1e6, 1)
+        inputs = []
+        for file in self._inputs:
+            inputs.append(dict(zip(("path", "bytes", "mtime_ns", "sample"), file, strict=True)))
         return Manifest(
             fingerprint=self.fingerprint,
-            inputs=[
-                dict(zip(("path", "bytes", "mtime_ns", "sample"), file, strict=True))
-                for file in self._inputs
-            ],
+            inputs=inputs,
             options=options.choices(),
             tokenizer={
                 "name": tokenizer.name,
@@ -391,7 +389,7 @@ class _Job:
             },
             shards=committer.spans,
             seconds={"wall": wall} | totals.seconds,
-            rates={name: round(rate, 1) for name, rate in rates.items()},
+            rates=rates,
             workers=self._reporter.workers,
             made=datetime.now(UTC).isoformat(timespec="seconds"),
             versions=_versions(),

@@ -146,12 +146,15 @@ class Pool:
     def run(self, shards: Iterable[Shard], report: Callable[[], None]) -> None:
         """Make all shards; `report` is called a few times a second."""
         self._todo = deque(shards)
-        while (
-            self._todo or any(worker.shard for worker in self.workers) or self._committer.has_work
-        ):
-            worked = self._committer.step()
-            self._listen(0.0 if worked else 0.1)
+        while self._has_work():
+            did_work = self._committer.step()
+            self._listen(0.0 if did_work else 0.1)
             report()
+
+    def _has_work(self) -> bool:
+        if self._todo or self._committer.has_work:
+            return True
+        return any(worker.shard for worker in self.workers)
 
     @property
     def in_hand(self) -> list[ShardCounts]:
@@ -162,12 +165,13 @@ class Pool:
         channels: dict[Any, _Worker] = {}
         for worker in self.workers:
             channels |= {worker.pipe: worker, worker.process.sentinel: worker}
-        for worker in {
-            id(channels[channel]): channels[channel] for channel in wait(list(channels), seconds)
-        }.values():
-            alive = (
-                worker.process.is_alive()
-            )  # asked first: what a dead worker said last is in the pipe by now
+        ready = {}
+        for channel in wait(list(channels), seconds):
+            worker = channels[channel]
+            ready[id(worker)] = worker
+        for worker in ready.values():
+            # Asked first: what a dead worker said last is in the pipe by now.
+            alive = worker.process.is_alive()
             try:
                 while worker.pipe.poll():
                     self._answer(worker, worker.pipe.recv())

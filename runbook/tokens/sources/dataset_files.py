@@ -259,9 +259,8 @@ def dataset_files(dataset: Dataset, *, project: Path, folder: str = "") -> list[
     home = dataset_folder(dataset, project=project, folder=folder)
     listed = expected_files(dataset)
     if dataset.parts and any((home / path).exists() for path in dataset.paths):
-        listed = [
-            SourceFile(path=path) for path in dataset.paths
-        ]  # what the parts become on the documents' way
+        # What the parts become on the documents' way.
+        listed = [SourceFile(path=path) for path in dataset.paths]
     _refuse_faults(dataset, home, listed)
     if not listed:
         return find_inputs([home], dataset.pattern)
@@ -320,9 +319,10 @@ def join_first(
     texts: list[str], most: int, between: str = "\n  ", more: str = "\n  ... and {} more"
 ) -> str:
     """The first of many texts, and how many more there are."""
-    return between.join(texts[:most]) + (
-        more.format(len(texts) - most) if len(texts) > most else ""
-    )
+    text = between.join(texts[:most])
+    if len(texts) > most:
+        text += more.format(len(texts) - most)
+    return text
 
 
 def file_fault(folder: Path, file: SourceFile, *, checksums: bool = True) -> str:

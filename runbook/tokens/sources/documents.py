@@ -147,8 +147,11 @@ class Parser:
         """
         started = time.perf_counter()
         batch = None
-        if len(data) <= self.max_record_bytes:  # else one of its lines may be too long
-            batch = (self._huge(data, offset) if len(data) > HUGE else None) or self._fast(data)
+        # A larger block may have a line that is too long.
+        if len(data) <= self.max_record_bytes:
+            if len(data) > HUGE:
+                batch = self._huge(data, offset)
+            batch = batch or self._fast(data)
         if batch is None:
             batch = DocumentBatch(sources=[] if self._sources else None)
             for line in io.BytesIO(data):

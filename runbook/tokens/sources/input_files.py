@@ -327,9 +327,8 @@ class BrokenFileError(DataError):
     """A file that cannot be read to its end, or changed meanwhile: none of it may be used."""
 
     def __init__(self, path: str, offset: int, reason: str, remedy: str) -> None:
-        super().__init__(
-            path, offset, reason, remedy
-        )  # what it is made of again where it crosses to another process
+        # What it is made of again where it crosses to another process.
+        super().__init__(path, offset, reason, remedy)
         self.path = path
         self.offset = offset
         self.reason = reason
@@ -504,9 +503,8 @@ def _whole_lines(
         for stop in (chunk.find(b"\n") + 1 if len(carried) > HUGE else 0, chunk.rfind(b"\n") + 1):
             if stop > start:
                 carried += memoryview(chunk)[start:stop]
-                ready = [
-                    carried
-                ]  # handed over, not kept: a huge line must not stay here while it is encoded
+                # Handed over, not kept: a huge line must not stay here while it is encoded.
+                ready = [carried]
                 before = position
                 start = stop
                 position = position + len(carried)

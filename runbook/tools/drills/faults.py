@@ -74,9 +74,8 @@ class Faults:
         """A step begins."""
         for fault in self._faults:
             if fault.kind == "slow" and self._step_began:
-                step_seconds = (
-                    time.monotonic() - self._step_began
-                )  # with what the faults before this one took
+                # With what the faults before this one took.
+                step_seconds = time.monotonic() - self._step_began
                 time.sleep(
                     fault.number("seconds", 0) or (fault.number("factor", 2) - 1) * step_seconds
                 )
@@ -164,9 +163,8 @@ def _raise(_fault: Fault) -> None:
 def _full(fault: Fault) -> None:
     limit = int(fault.number("bytes", 100_000))
     with contextlib.suppress(ValueError, OSError):
-        signal.signal(
-            signal.SIGXFSZ, signal.SIG_IGN
-        )  # writing fails with EFBIG instead of ending the process
+        # Writing fails with EFBIG instead of ending the process.
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
 

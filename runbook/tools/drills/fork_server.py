@@ -213,9 +213,8 @@ class RankStandIn:
     def run(self, server: str, module: str, arguments: Sequence[str]) -> int:
         """The rank's exit code; below zero for a signal that ended it."""
         parent = os.getppid()
-        ctypes.CDLL(None).prctl(
-            1, signal.SIGKILL, 0, 0, 0
-        )  # PR_SET_PDEATHSIG, as a rank asks for itself
+        # PR_SET_PDEATHSIG, as a rank asks for itself.
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             return 1
         for number in FORWARDED:

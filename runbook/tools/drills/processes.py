@@ -439,9 +439,8 @@ def clocks(bench: Bench) -> DrillEnding:
         all(0 < row["seconds"] < 60 for row in case.rows()), "step times do not depend on the clock"
     )
     limited = DrillRun(bench, "limit", "jobs.training.walltime=00:00:40", "training.iterations=100")
-    text = limited.train(
-        "slow:seconds=0.5"
-    )  # 50 s of steps: more than the limit, however fast the rest is
+    # 50 s of steps: more than the limit, however fast the rest is.
+    text = limited.train("slow:seconds=0.5")
     stopped = limited.events("stopped")
     ended = limited.events("ended")
     ending.rule(not text and limited.done(), "with a time limit it finished", text[:300])

@@ -263,9 +263,8 @@ def _data_of(manager: TaskManager, name: str) -> tuple[str, str]:
     entry = manager.task_index[name]
     content = entry.cfg or {}
     data = content.get("dataset_path") or f"see {entry.yaml_path.name if entry.yaml_path else name}"
-    files = (content.get("dataset_kwargs") or {}).get(
-        "data_files"
-    )  # of a task that reads files itself
+    # Of a task that reads files itself.
+    files = (content.get("dataset_kwargs") or {}).get("data_files")
     if files:
         data = next(iter(files.values())) if isinstance(files, dict) else files
     return str(data[0] if isinstance(data, list) else data), str(content.get("dataset_name") or "")
