@@ -150,7 +150,8 @@ class OpenPlan:
     def with_(self, *set_words: str, **values: object) -> "OpenPlan":
         """The plan with other values: `with_(micro_batch=2)`, or `with_("training.smoke.micro_batch=2")`.
 
-        `PlanError` says which rule they break, `ParamsError` that there is no such key or value. Nothing is written.
+        `PlanError` says which rule they break, `ParamsError` that there is no such key or value.
+        Nothing is written.
         """
         words = [f"{self._full_key(key)}={write_scalar(value)}" for key, value in values.items()]
         return open_plan(self.source, self.folder, (*self.set_words, *set_words, *words))

@@ -1,7 +1,8 @@
 """Copies of the shipped notebooks: in a project folder (`runbook init`) and in a run's folder (`runbook lab`).
 
-An edited master changes every run that is executed from it; a copy changes only itself. Only its parameters cell and
-its links differ from the master's. Cells keep their ids, so a record says the same.
+An edited master changes every run that is executed from it; a copy changes only itself. Only its
+parameters cell and its links differ from the master's. Cells keep their ids, so a record says the
+same.
 """
 
 import json
@@ -39,7 +40,8 @@ def master_folder() -> Path:
         if (folder / "params" / "models.yaml").is_file() and (folder / "notebooks").is_dir():
             return folder
     raise RunbookError(
-        f"The notebooks are neither in {PACKAGE} nor beside it: this installation is not whole. Install it again: "
+        f"The notebooks are neither in {PACKAGE} nor beside it: this installation is not whole. "
+        "Install it again: "
         "pip install --force-reinstall --no-deps gpt3-runbook"
     )
 
@@ -79,7 +81,9 @@ class RunNotebooks:
     written: tuple[str, ...]
     """Names of the notebooks that were copied now."""
     edited: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Notebooks that were there and say something else than the masters, each with the ids of the cells that do."""
+    """Notebooks that were there and say something else than the masters, each with the ids of the
+    cells that do.
+    """
     moved: Path | None = None
     """Where the copies are that made room."""
 
@@ -89,8 +93,9 @@ def make_copies(
 ) -> RunNotebooks:
     """Copy the masters into the run's folder, with `run` set to this run; a copy that is there is never overwritten.
 
-    `run` is what `runbook run` takes, or the name of a run's folder; `set_words` and `as_name` are what --set and --as
-    say, and stand in the copies' parameters cell. `fresh` moves the copies that are there aside.
+    `run` is what `runbook run` takes, or the name of a run's folder; `set_words` and `as_name` are
+    what --set and --as say, and stand in the copies' parameters cell. `fresh` moves the copies that
+    are there aside.
     """
     named = named_run(run, as_name)
     words = [*set_words, *named.set_words]
@@ -139,9 +144,9 @@ def _refuse_other_overrides(copy: Path, overrides: str) -> None:
     if f"overrides: str = {json.dumps(overrides, ensure_ascii=False)}" in cell.source:
         return
     raise ParamsError(
-        f"{copy} is there, and its parameters cell does not say overrides = {overrides!r}: --set would change nothing. "
-        "Write the values into the cell, add --fresh to copy the notebooks again, or give this set a folder of its own "
-        "with --as NAME."
+        f"{copy} is there, and its parameters cell does not say overrides = {overrides!r}: --set "
+        "would change nothing. Write the values into the cell, add --fresh to copy the notebooks "
+        "again, or give this set a folder of its own with --as NAME."
     )
 
 
@@ -203,7 +208,8 @@ def copies_text(copies: RunNotebooks) -> str:
         lines.append(f"{copies.folder}: {kept} notebooks were there and are kept as they are.")
     for name, cells in copies.edited.items():
         lines.append(
-            f"  {name} differs from its master in {', '.join(cells)}: edited, or the master is newer."
+            f"  {name} differs from its master in {', '.join(cells)}: edited, or the master is "
+            "newer."
         )
     if copies.edited:
         lines.append("  --fresh copies the masters again and keeps these beside them.")

@@ -29,7 +29,9 @@ from runbook.runs import machine, run_files
 from runbook.runs.run_folder import hold_run, runs_folder
 
 VERSIONS = dict.fromkeys(PHASES, 1)
-"""Raised for a phase when what it makes changes: its fingerprint changes with it, and it is done again."""
+"""Raised for a phase when what it makes changes: its fingerprint changes with it, and it is done
+again.
+"""
 
 YOUNGER_KEYS = {
     "data.blend": "",
@@ -38,7 +40,9 @@ YOUNGER_KEYS = {
     "data.source_key": "auto",
     "data.fix_text": "none",
 }
-"""Keys of the data that came after runs had fingerprints, with the value that leaves those as they were."""
+"""Keys of the data that came after runs had fingerprints, with the value that leaves those as they
+were.
+"""
 
 
 @dataclass
@@ -86,8 +90,9 @@ class OpenPhase:
 def bind_phase(phase: str, namespace: Mapping[str, object]) -> OpenPhase:
     """Check a notebook's parameters, compute the plan, open the record, and show what is bound.
 
-    What was given to this run before is taken over where it is not given again. Stops before anything is written when a
-    value is wrong, when values do not fit together, or when the run's folder was made with other parameters.
+    What was given to this run before is taken over where it is not given again. Stops before
+    anything is written when a value is wrong, when values do not fit together, or when the run's
+    folder was made with other parameters.
     """
     settings = with_values_given_before(partial(params.bind, namespace), show_text)
     remember_project(settings.project)
@@ -119,7 +124,8 @@ def with_values_given_before(load: Callable[..., Settings], say: Callable[[str],
 def open_run_phase(settings: Settings, phase: str) -> OpenPhase:
     """The run's folder with its run.yaml and plan.json, made where absent, refused where they differ.
 
-    While somebody else works on the run it is refused too: opening a phase sets its newest record aside.
+    While somebody else works on the run it is refused too: opening a phase sets its newest record
+    aside.
     """
     folder = runs_folder(settings.project) / settings.name
     plan = machine.make_plan_here(settings, machine.calibrations_of_run(settings, folder))
@@ -151,7 +157,9 @@ _GOES_ON = (
     "training.micro_batch",
     "parallel.",
 )
-"""Values of a training's length and cut: `job_rules.why_continued` says when it goes on with others."""
+"""Values of a training's length and cut: `job_rules.why_continued` says when it goes on with
+others.
+"""
 
 
 def refuse_other_parameters(settings: Settings, folder: Path) -> None:
@@ -172,8 +180,10 @@ def refuse_other_parameters(settings: Settings, folder: Path) -> None:
         + "\n".join(lines)
         + "\nTo go on with this run as it is, put the parameters cell back to its defaults."
         * bool(cells)
-        + f"\nTo keep both: runbook run {settings.run.run} --as NAME. To do it again with the new values, the old "
-        f"results kept in its history: runbook run {settings.run.run} --redo 00-plan, with the same --set."
+        + f"\nTo keep both: runbook run {settings.run.run} --as NAME. To do it again with the new "
+        "values, the old "
+        f"results kept in its history: runbook run {settings.run.run} --redo 00-plan, with the "
+        "same --set."
         + (
             " A training that only becomes longer or is cut otherwise goes on from its checkpoint."
             * goes_on
@@ -222,8 +232,8 @@ def train_step(training: str) -> str:
 def refuse_changed_results(settings: Settings, plan: Plan, folder: Path, phase: str) -> None:
     """Raise `ChangedOutputError` where the results of a finished training were changed that this phase reads.
 
-    It is asked before the phase's record is set aside, so that the record stays. Weights are left out: whoever has
-    exported them may delete them, and `jobs.launch` compares them.
+    It is asked before the phase's record is set aside, so that the record stays. Weights are left
+    out: whoever has exported them may delete them, and `jobs.launch` compares them.
     """
     for training in (SMOKE, FULL):
         if PHASES.index(training) <= PHASES.index(phase):
@@ -278,7 +288,8 @@ def phase_fingerprint(settings: Settings, plan: Plan, folder: Path, phase: str) 
 def checksums_of_step(folder: Path, step: str) -> Any:
     """Checksums of what an earlier step made, or None where it is not done.
 
-    A manifest is left out: it also says when and how fast, and the same tokens made again are the same.
+    A manifest is left out: it also says when and how fast, and the same tokens made again are the
+    same.
     """
     mark = run_files.read_mark(folder, step)
     if mark:

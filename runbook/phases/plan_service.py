@@ -75,7 +75,8 @@ def render_all(
 ) -> list[Path]:
     """Write what would be submitted into `out`, laid out as a run's folder, so that it can be submitted from there.
 
-    A value nobody gave is refused, or with `placeholders` marked. A folder from which a job was submitted is refused.
+    A value nobody gave is refused, or with `placeholders` marked. A folder from which a job was
+    submitted is refused.
     """
     settings = load_named(run, set_words)
     if placeholders:
@@ -135,7 +136,8 @@ def run_checks(run: str, set_words: Sequence[str]) -> tuple[str, list[Check]]:
     """Return the name of a run and every rule that its plan keeps, or that another reader would take otherwise."""
     settings, plan = load_plan(run, set_words)
     file = find_run_file(named_run(run).run)
-    # What papermill -f would read otherwise in the run file; our own reader, of every command, takes it as meant.
+    # What papermill -f would read otherwise in the run file; our own reader, of every command,
+    # takes it as meant.
     found = differences(read_text(file.path, file.where), file.where)
     rule = "the run file means the same to readers of YAML 1.1 and 1.2"
     checks = [Check(f"YAML 1.1: {one.key}", "warn", one.where, rule, one.rule) for one in found]
@@ -207,7 +209,10 @@ def _derived_text(key: str, plan: Plan) -> list[str]:
         "sequence_length",
     ):
         return [
-            f"{duration.iterations:,} iterations, {duration.samples:,} sequences, {duration.tokens:,} tokens",
+            (
+                f"{duration.iterations:,} iterations, {duration.samples:,} sequences, "
+                f"{duration.tokens:,} tokens"
+            ),
             f"{phase_plan.batch.num_microbatches} micro-batches a step on each copy",
         ]
     if name.startswith(("warmup", "decay")):
@@ -254,7 +259,8 @@ class RunSearch:
         choice = self.choice
         nodes = counted(choice.nodes, "node")
         head = (
-            f"{self.run}: {found.looked_at:,} layouts over {nodes} of {choice.site.hardware.device}; "
+            f"{self.run}: {found.looked_at:,} layouts over {nodes} of "
+            f"{choice.site.hardware.device}; "
             f"{found.did_not_fit:,} do not fit the memory, {found.broke_a_rule:,} break a rule"
         )
         if found.reason:

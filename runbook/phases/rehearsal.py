@@ -48,10 +48,15 @@ _ABSENT = {
 _TRANSFORMER_ENGINE = (
     "Transformer Engine's layers: megatron-core's own are rehearsed, with torch's attention"
 )
-_DEEPSPEED = "DeepSpeed's path on a GPU: its path on a CPU is, with the attention and the loss that a CPU has"
+_DEEPSPEED = (
+    "DeepSpeed's path on a GPU: its path on a CPU is, with the attention and the loss that a CPU "
+    "has"
+)
 _FUSED = "fused kernels: a function that torch compiles is counted as one kernel"
 Counting = Callable[[Plan, str, Sequence[int]], Iterator[Any]]
-"""Counts ranks of a phase of a plan: the JSON that `python -m runbook.training.rehearsal` writes of each."""
+"""Counts ranks of a phase of a plan: the JSON that `python -m runbook.training.rehearsal` writes of
+each.
+"""
 
 
 class CannotRehearseError(RunbookError):
@@ -98,7 +103,10 @@ class Rehearsal:
         """Each stage that needs more memory than its device has."""
         there = f"{_gib(self.limit_bytes)} GiB of one {self.device} may be used"
         return [
-            f"stage {stage.stage} (rank {stage.rank}) does not fit: it needs {_gib(stage.peak_bytes)} GiB, and {there}"
+            (
+                f"stage {stage.stage} (rank {stage.rank}) does not fit: it needs "
+                f"{_gib(stage.peak_bytes)} GiB, and {there}"
+            )
             for stage in self.stages
             if 0 < self.limit_bytes < stage.peak_bytes
         ]
@@ -115,7 +123,8 @@ class Rehearsal:
             ):
                 if abs(planned - counted) > TOLERANCE * counted:
                     found.append(
-                        f"{where}: the plan's {what} is {show_change(planned / counted)} off what was counted"
+                        f"{where}: the plan's {what} is {show_change(planned / counted)} off what "
+                        "was counted"
                     )
         if (replay := self.replay) and abs(
             replay.planned_seconds - replay.seconds
@@ -141,8 +150,8 @@ class Rehearsal:
             title=f"Memory of one {self.device}",
             notes=[
                 *(f"Set for the rehearsal: {change}" for change in self.changed),
-                f"{self.stages[0].microbatches} of {self.microbatches} micro-batches were run; the others add nothing "
-                "to the peak, and the same work each",
+                f"{self.stages[0].microbatches} of {self.microbatches} micro-batches were run; "
+                "the others add nothing to the peak, and the same work each",
                 *(f"Not rehearsed: {what}" for what in self.not_rehearsed),
             ],
         )
@@ -240,7 +249,8 @@ def rehearse_run(
     """Rehearse the distinct ranks of one phase; `say` is told of each that is done here, `count` does it elsewhere."""
     if count is None and not has_trainer():
         raise CannotRehearseError(
-            "a rehearsal runs the trainer itself, and torch and megatron-core are not both installed here: "
+            "a rehearsal runs the trainer itself, and torch and megatron-core are not both "
+            "installed here: "
             "pip install 'gpt3-runbook[train]'"
         )
     settings, changed = _own_settings(run, set_words)

@@ -37,7 +37,8 @@ def tokenize_options(settings: Settings) -> TokenizeOptions:
 def text_home(settings: Settings, text: TextShare) -> Path:
     """Return the folder of a text's files.
 
-    A text that an earlier version fetched into the project's own folder is read there, and not fetched again.
+    A text that an earlier version fetched into the project's own folder is read there, and not
+    fetched again.
     """
     dataset = text.dataset
     earlier = dataset_folder(dataset, project=settings.project, folder=text.folder)
@@ -95,8 +96,8 @@ def _groups_of(
         named = [Path(path) for path in dataset.paths]
         if len(together) != len(named):
             raise DataError(
-                f"{len(inputs)} files give {len(together)} groups of {size}, and the catalogue names "
-                f"{len(named)}: files are missing, or there are too many"
+                f"{len(inputs)} files give {len(together)} groups of {size}, and the catalogue "
+                f"names {len(named)}: files are missing, or there are too many"
             )
     prefixes = [prefix.with_name(f"{path.name.split('.')[0]}_text_document") for path in named]
     return list(zip(together, prefixes, strict=True))
@@ -105,7 +106,8 @@ def _groups_of(
 def text_identity(settings: Settings, folder: Path) -> list[Any]:
     """Name, size, date and a sample of each text file that no catalogue vouches for: other text means other tokens.
 
-    Once the text is gone, what the token files' manifests in the run's folder say was read: tokens outlive their text.
+    Once the text is gone, what the token files' manifests in the run's folder say was read: tokens
+    outlive their text.
     """
     texts = [text for text in settings.texts if _is_unvouched(text)]
     if not texts:
@@ -188,7 +190,7 @@ def _match_prefixes(text: TextShare, planned: list[str], found: list[Path]) -> l
     if len(planned) == len(found) == 1:
         return found
     raise DataError(
-        f"{text.name} has {len(found)} pairs of token files ({', '.join(sorted(by_name)[:4])}), and the plan reads "
-        f"{len(planned)} ({', '.join(planned[:4])}): list the .bin files under `files` of {text.name} in "
-        f"params/datasets.yaml, so that the plan knows them"
+        f"{text.name} has {len(found)} pairs of token files ({', '.join(sorted(by_name)[:4])}), "
+        f"and the plan reads {len(planned)} ({', '.join(planned[:4])}): list the .bin files under "
+        f"`files` of {text.name} in params/datasets.yaml, so that the plan knows them"
     )

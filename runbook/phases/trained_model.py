@@ -51,7 +51,8 @@ def sample_texts(
 ) -> list[Sample]:
     """Continue prompts from the newest whole checkpoint; an empty one is the run's own, or a new document.
 
-    `wish` has `tokens`, `temperature` (0 takes the likeliest token each time), `top_p`, `cache` and `iteration`.
+    `wish` has `tokens`, `temperature` (0 takes the likeliest token each time), `top_p`, `cache` and
+    `iteration`.
     """
     phases = read_plan_file(folder).phases
     if phase not in phases:
@@ -62,12 +63,14 @@ def sample_texts(
     sampling = phases[phase].sampling
     prompts = [prompt or sampling.prompt for prompt in prompts]
     end = sampling.end_of_document
-    # An empty prompt begins a new document; without an end-of-document token there is no such beginning.
+    # An empty prompt begins a new document; without an end-of-document token there is no such
+    # beginning.
     beginning = [end] if end >= 0 else []
     ids = [load_tokenizer(tokenizer).encode(prompt) if prompt else beginning for prompt in prompts]
     if not all(ids):
         raise ParamsError(
-            "There is no prompt, and this tokenizer has no end of document to begin after: give --prompt."
+            "There is no prompt, and this tokenizer has no end of document to begin after: give "
+            "--prompt."
         )
     answer = ask_trainer(
         "sample", folder, phase, {"iteration": 0, **wish, "seed": seed, "prompts": ids}
@@ -147,7 +150,10 @@ def _model_card(folder: Path, settings: Settings, spec: PhasePlan, exported: Exp
     package_versions = record.versions if record else {}
     versions = ", ".join(f"{name} {version}" for name, version in package_versions.items())
     texts = [
-        f"- {text.dataset.title} (`{text.name}`, weight {text.weight:g}); licence: {text.dataset.licence}"
+        (
+            f"- {text.dataset.title} (`{text.name}`, weight {text.weight:g}); licence: "
+            f"{text.dataset.licence}"
+        )
         for text in settings.texts
     ]
     template = Path(__file__).with_name("model_card.md").read_text(encoding="utf-8")
@@ -189,7 +195,8 @@ def import_weights(folder: Path, source: Path, phase: str = TRAINED) -> str:
     if not any(path.is_file() for name in _FOLDER_FILES for path in source.glob(name)):
         raise DataError(
             f"{source} has no config.json, as a Hugging Face model's folder, and none of "
-            f"{', '.join(_FOLDER_FILES[1:])}, as a Megatron-LM checkpoint's: give one of these folders."
+            f"{', '.join(_FOLDER_FILES[1:])}, as a Megatron-LM checkpoint's: give one of these "
+            "folders."
         )
     _compare_tokenizers(tokenizer_of(folder), source)
     return str(ask_trainer("import", folder, phase, {"source": str(source.absolute())})["folder"])
@@ -208,9 +215,9 @@ def _compare_tokenizers(name: str, source: Path) -> None:
         ids = ours.encode(probe)
         if expected != ids:
             raise ParamsError(
-                f"{path} encodes {probe!r} as {expected[:8]}, and data.tokenizer {name} as {ids[:8]}: the "
-                f"weights would read other words than they learned. Set data.tokenizer to {path}, and "
-                "tokenize the data with it."
+                f"{path} encodes {probe!r} as {expected[:8]}, and data.tokenizer {name} as "
+                f"{ids[:8]}: the weights would read other words than they learned. Set "
+                f"data.tokenizer to {path}, and tokenize the data with it."
             )
 
 
@@ -218,7 +225,9 @@ def ask_trainer(
     command: str, folder: Path, phase: str, request: Mapping[str, object], processes: int = 1
 ) -> dict[str, Any]:
     """What the trainer answers, in a process of its own or in several on this machine."""
-    ranks = f"torch.distributed.run --standalone --local-addr=127.0.0.1 --nproc-per-node={processes} -m".split()
+    ranks = (
+        f"torch.distributed.run --standalone --local-addr=127.0.0.1 --nproc-per-node={processes} -m"
+    ).split()
     argv = [
         sys.executable,
         "-m",
@@ -233,7 +242,8 @@ def ask_trainer(
     if done.exit_code:
         hint = " Install the train extra." if "No module named" in done.err else ""
         raise ProgramError(
-            f"{command} ended with {shell.how_it_ended(done.exit_code)}.{hint}\n{shell.last_lines(done.err)}"
+            f"{command} ended with "
+            f"{shell.how_it_ended(done.exit_code)}.{hint}\n{shell.last_lines(done.err)}"
         )
     answer: dict[str, Any] = json.loads(done.out.splitlines()[-1])
     return answer

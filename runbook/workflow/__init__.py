@@ -4,6 +4,8 @@
 def __getattr__(name: str) -> object:
     """Say how an older copy of a notebook is replaced."""
     raise ImportError(
-        f"runbook.workflow.{name} has moved to runbook.phases, and this notebook is a copy of an older version. "
-        "Call `runbook lab RUN --fresh`: it copies the notebooks again and keeps your copies in lab/before-TIME."
+        f"runbook.workflow.{name} has moved to runbook.phases, and this notebook is a copy of an "
+        "older version. "
+        "Call `runbook lab RUN --fresh`: it copies the notebooks again and keeps your copies in "
+        "lab/before-TIME."
     )

@@ -30,7 +30,9 @@ from runbook.records.pages.runs_index import write_runs_index
 
 POLL_SECONDS = 1.0
 PATIENCE_SECONDS = 300.0
-"""For so long a job is waited for whose state is not known: a queue's controller is restarted now and then."""
+"""For so long a job is waited for whose state is not known: a queue's controller is restarted now
+and then.
+"""
 MOST_ROWS = 1000
 SECONDS_BETWEEN_DEVICE_QUESTIONS = 5.0
 RECENT = 20
@@ -85,8 +87,8 @@ class LiveView:
             self.finish(status)
             again = f"runbook logs {self.settings.name} --follow"
             show_text(
-                f"Watching ended, not the job. Run this cell again (after a restart of the kernel, the cells above it "
-                f"first), or: {again}"
+                "Watching ended, not the job. Run this cell again (after a restart of the kernel, "
+                f"the cells above it first), or: {again}"
             )
             raise
         self.finish(status)

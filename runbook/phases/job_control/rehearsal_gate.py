@@ -39,7 +39,10 @@ JOB_PHASE = "01-environment"
 """The rehearsal's job asks the queue for what the checks of the nodes ask for, without devices."""
 COUNTING = ("gpt3-runbook", "torch", "megatron-core", "deepspeed")
 """Packages of which another version may count otherwise."""
-REMEDY = "raise parallel.tensor or parallel.pipeline, lower training.micro_batch, or set training.recompute"
+REMEDY = (
+    "raise parallel.tensor or parallel.pipeline, lower training.micro_batch, or set "
+    "training.recompute"
+)
 
 
 def require(open_phase: OpenPhase) -> None:
@@ -56,7 +59,8 @@ def show(open_phase: OpenPhase) -> None:
     require_values(open_phase.settings)  # before minutes of counting, not after
     if site.scheduler == "local":
         show_text(
-            f"Site {site.site} has no queue to wait in: nothing is rehearsed. runbook rehearse {name} does it."
+            f"Site {site.site} has no queue to wait in: nothing is rehearsed. runbook rehearse "
+            f"{name} does it."
         )
     elif has_trainer() or kept_rehearsal(open_phase):
         check = check_layout(
@@ -65,7 +69,8 @@ def show(open_phase: OpenPhase) -> None:
         open_phase.check([replace(check, verdict="warn") if check.verdict == "fail" else check])
     else:
         show_text(
-            f"No trainer is installed here: {open_phase.phase} rehearses this layout by a job before its own."
+            f"No trainer is installed here: {open_phase.phase} rehearses this layout by a job "
+            "before its own."
         )
     if rehearsal := kept_rehearsal(open_phase):
         for table in rehearsal.tables():
@@ -81,7 +86,10 @@ def check_layout(open_phase: OpenPhase) -> Check:
     rehearsal = kept_rehearsal(open_phase)
     rule = "one step at full size runs and every stage fits its device, or nothing is submitted"
     if is_warning := framework != "runbook":
-        rule = f"a warning only: our own trainer is rehearsed with this layout, and {framework} will run"
+        rule = (
+            f"a warning only: our own trainer is rehearsed with this layout, and {framework} will "
+            "run"
+        )
     check = partial(Check, "rehearsal", rule=rule)
     if rehearsal is None and open_phase.settings.value(WAIVER).strip():
         return job_rules.apply_waiver(open_phase, check("fail", "not done"), WAIVER)
@@ -154,8 +162,8 @@ def _count_in_a_job(
     """The counts of these ranks, from a job of one core and no device."""
     if not asks_for_queue(open_phase.settings, JOB_PHASE):
         raise CannotRehearseError(
-            "the trainer is not installed here (pip install 'gpt3-runbook[train]'), and no job does it elsewhere: give "
-            "jobs.environment a partition or a walltime"
+            "the trainer is not installed here (pip install 'gpt3-runbook[train]'), and no job "
+            "does it elsewhere: give jobs.environment a partition or a walltime"
         )
     input, out = (_kept_path(open_phase, ending) for ending in ("plan.json", "jsonl"))
     write_text(input, json.dumps(plan.as_dict()))

@@ -18,7 +18,8 @@ from runbook.phases.open_phase import OpenPhase
 def run_tasks(open_phase: OpenPhase, tasks: Sequence[Task]) -> None:
     """Submit tasks, each to begin when all of the one before has ended well, and watch them to their end.
 
-    A job that runs already is watched. Raise `JobFailedError` with the last words of one that failed.
+    A job that runs already is watched. Raise `JobFailedError` with the last words of one that
+    failed.
     """
     scheduler = get_scheduler(open_phase.settings.site)
     assert isinstance(scheduler, QueueScheduler), "only a queue is asked for"

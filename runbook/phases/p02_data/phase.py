@@ -127,7 +127,8 @@ def _fetch_text(open_phase: OpenPhase, text: TextShare) -> None:
     is_begun = any(path.exists() for path in promised)
     if text.folder and holds_dataset(home, dataset) and not is_begun:
         show_text(
-            f"Nothing is fetched: {home}, which data.folder names, holds other files than {text.name}'s; "
+            f"Nothing is fetched: {home}, which data.folder names, holds other files than "
+            f"{text.name}'s; "
             "they are read as they are."
         )
         return
@@ -152,7 +153,8 @@ def tokenize(open_phase: OpenPhase) -> None:
     digest = open_phase.fingerprint
     status = run_files.step_status(open_phase.folder, STEP, digest)
     if status.state is run_files.StepState.OUTPUT_CHANGED:
-        # Whole files with a manifest are not made again, so the change would be marked as what was made.
+        # Whole files with a manifest are not made again, so the change would be marked as what was
+        # made.
         run_files.refuse_changed_output(STEP, status, begin_again(open_phase.settings, PHASE))
     if status.state is run_files.StepState.DONE:
         show_text("tokenize: done, verified. Nothing is made again.")
@@ -180,7 +182,8 @@ def tokenize(open_phase: OpenPhase) -> None:
     if groups:
         tokens = sum(read_manifest(prefix).tokens for _, prefix in groups)
         show_text(
-            f"{tokens:,} tokens in {counted(len(groups), 'pair')} of token files; what they are is shown below."
+            f"{tokens:,} tokens in {counted(len(groups), 'pair')} of token files; what they are is "
+            "shown below."
         )
 
 
@@ -373,7 +376,10 @@ def show_documents(open_phase: OpenPhase) -> None:
             f"Document {document.number}, first {len(document.ids)} of {document.tokens:,} tokens"
         )
         spans = coloured_tokens(zip(document.ids, document.pieces, strict=True))
-        html = f'<div><b>{title}</b><pre style="white-space:pre-wrap;line-height:1.6">{spans}</pre></div>'
+        html = (
+            f"<div><b>{title}</b><pre "
+            f'style="white-space:pre-wrap;line-height:1.6">{spans}</pre></div>'
+        )
         show_html(html, f"{title}:\n" + "|".join(document.pieces))
 
 
@@ -413,7 +419,8 @@ def _manifest_facts(manifests: list[Manifest]) -> list[tuple[str, str]]:
         ("input", _input_text(manifests)),
         (
             "text",
-            f"{show_bytes(text_bytes)} in {total('documents'):,} documents, {total('empty'):,} of them empty",
+            f"{show_bytes(text_bytes)} in {total('documents'):,} documents, {total('empty'):,} of "
+            "them empty",
         ),
         ("tokens", f"{total('tokens'):,}, {end_tokens:,} of them ends of documents"),
         ("bytes of text to a token", f"{bytes_per_token:.2f}"),

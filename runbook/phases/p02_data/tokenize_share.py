@@ -56,7 +56,8 @@ def share_of(environment: Mapping[str, str]) -> tuple[int, int] | None:
         rank = next((environment[name] for name in RANK_VARIABLES if environment.get(name)), "")
         if not rank:
             raise JobError(
-                f"this is one of {tasks} tasks, and none of {', '.join(RANK_VARIABLES)} says which. "
+                f"this is one of {tasks} tasks, and none of {', '.join(RANK_VARIABLES)} says "
+                "which. "
                 "Use jobs.data.array instead of jobs.data.nodes and jobs.data.tasks_per_node."
             )
         task = int(rank)

@@ -200,7 +200,10 @@ def measure(open_phase: OpenPhase) -> None:
 def measure_built_in(folder: Path, settings: Settings, plan: Plan, *, is_here: bool = True) -> str:
     """Score the built-in set on this machine where that is not done; what was done."""
     if (framework := settings.run.training.framework) != OURS:
-        return f"Nothing is measured: the weights are {framework}'s own, and only those of our own trainer are read."
+        return (
+            f"Nothing is measured: the weights are {framework}'s own, and only those of our own "
+            "trainer are read."
+        )
     digest = phase_fingerprint(settings, plan, folder, PHASE)
     path = folder / BUILT_IN
     if not (missing := run_files.what_is_missing(folder, STEP, digest)):
@@ -212,7 +215,10 @@ def measure_built_in(folder: Path, settings: Settings, plan: Plan, *, is_here: b
         old.unlink(missing_ok=True)  # scores of an earlier training
     if not is_here or importlib.util.find_spec("torch") is None:
         why = "torch is not installed" if is_here else "this may be a login node"
-        return f"Nothing is measured here, as {why}. Call `runbook evaluate {settings.name}` on a node, then this again."
+        return (
+            f"Nothing is measured here, as {why}. Call `runbook evaluate {settings.name}` on a "
+            "node, then this again."
+        )
     scores = score_built_in(folder, settings, plan)
     write_text(path, "".join(json.dumps(row) + "\n" for row in scores))
     run_files.write_mark(folder, STEP, 1, digest, [path])

@@ -30,7 +30,9 @@ COPIED = (
     "records/*.json",
     "records/*.ipynb",
 )
-"""What the pages of a run are made from. Job scripts and logs stay at home: they name machines and people."""
+"""What the pages of a run are made from. Job scripts and logs stay at home: they name machines and
+people.
+"""
 README = """\
 ---
 title: Training runs
@@ -50,7 +52,8 @@ def publish(run_folders: Sequence[Path], site: Path, copy_run: CopyRun) -> Path:
     """Write the site, replacing what publish wrote there before, and return its index.html."""
     if site.exists() and any(site.iterdir()) and not (site / MARKER).exists():
         raise RecordError(
-            f"{site} is not empty, and runbook publish did not write it. Nothing in it is replaced: "
+            f"{site} is not empty, and runbook publish did not write it. Nothing in it is "
+            "replaced: "
             "name another folder."
         )
     if not run_folders:

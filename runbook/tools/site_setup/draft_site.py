@@ -255,7 +255,10 @@ def _hardware_lines(
     yield _sourced("devices_per_node", wish.devices_per_node, kind.devices, source, unknown)
     accelerator = find_accelerator(device)
     if accelerator is None:
-        yield "# device_memory, peak_tflops: follow from the device's name where it is in the table of peaks"
+        yield (
+            "# device_memory, peak_tflops: follow from the device's name where it is in the table "
+            "of peaks"
+        )
     else:
         precisions = [name for name in ("fp16", "bf16", "fp32") if name in accelerator.peaks]
         peaks = ", ".join(f"{name}: {accelerator.peaks[name]:g}" for name in precisions)

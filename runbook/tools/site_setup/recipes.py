@@ -164,8 +164,8 @@ def find_recipe(model: str) -> Recipe:
     recipe = RECIPES.get(model.lower())
     if recipe is None:
         raise ParamsError(
-            f"--model {model}: no recipe of this name. There are {', '.join(RECIPES)}. Other shapes are in "
-            "params/models.yaml: write their name into a run file."
+            f"--model {model}: no recipe of this name. There are {', '.join(RECIPES)}. Other "
+            "shapes are in params/models.yaml: write their name into a run file."
         )
     return recipe
 
