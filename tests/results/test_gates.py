@@ -134,6 +134,34 @@ def test_network_is_held_against_the_adapters(good, make):
     )
 
 
+def test_network_is_judged_by_a_quarter_and_a_twentieth_of_the_adapters(good, make):
+    whole = (make.started, *make.saved(100), RELOADED)
+
+    def network(share):
+        measured = replace(NETWORK, bytes_per_second=share * 100e9)
+        checks = good(events=(*whole, measured), network_bytes_per_second=100e9)
+        return verdicts(checks)["network bandwidth"]
+
+    shares = (0.26, 0.24, 0.06, 0.04)
+    assert [network(share) for share in shares] == ["pass", "warn", "warn", "fail"]
+
+
+@pytest.mark.parametrize(("last_loss", "verdict"), [(6.95, "pass"), (7.05, "fail")])
+def test_learning_needs_three_tenths_of_the_first_two_losses_of_a_hundred(make, last_loss, verdict):
+    records = [make.step(n, loss=10.0 if n <= 2 else last_loss) for n in range(1, 101)]
+    learned, _ = learning_check(make.history(records))
+    assert (learned.name, learned.verdict) == ("model learned", verdict)
+
+
+@pytest.mark.parametrize(("first_high", "verdict"), [(90, "fail"), (91, "warn")])
+def test_ten_losses_after_a_spike_are_enough_to_call_it_divergence(make, first_high, verdict):
+    records = []
+    for n in range(1, 101):
+        loss = 3.0 + 0.001 * (n % 3) if n < first_high else 7.0
+        records.append(make.step(n, loss=loss))
+    assert learning_check(make.history(records))[1].verdict == verdict
+
+
 def test_learning_needs_the_fall_that_is_asked_for(history):
     assert verdicts(learning_check(history)) == {
         "model learned": "pass",
