@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runbook.core.errors import JobError
-from runbook.jobs.job_folder import JobFolder, JobState
+from runbook.jobs.job_folder import JobFolder, JobState, heartbeat_age
 from runbook.jobs.queue import LostAnswerError, QueueJob, QueueScheduler, QueueSilentError
 
 
@@ -166,6 +166,50 @@ def test_an_exit_code_is_believed_before_the_queue_but_for_a_job_that_waits_agai
     assert (status.state, status.reason) == (JobState.PENDING, "queued again after: exit code 75")
     folder.exit_code.write_text("0  \n")
     assert scheduler.state(folder).state is JobState.DONE
+
+
+@pytest.mark.parametrize(
+    ("beat", "answer", "state"),
+    [
+        (10, SILENT, JobState.RUNNING),  # a sign of life of the last 20 s is enough
+        (30, SILENT, JobState.UNKNOWN),
+        (100, None, JobState.UNKNOWN),  # files of the last 120 s may still be on their way
+        (140, None, JobState.LOST),
+    ],
+)
+def test_signs_of_life_count_for_20_seconds_alone_and_for_120_beside_the_queue(
+    scheduler, queue, folder, beat, answer, state
+):
+    scheduler.submit(folder)
+    begin(folder, beat)
+    queue.answer = answer
+    assert scheduler.state(folder).state is state
+
+
+@pytest.mark.parametrize(
+    ("age", "answer", "state"),
+    [
+        (500, said(JobState.RUNNING, "COMPLETING"), JobState.RUNNING),
+        (700, said(JobState.RUNNING, "COMPLETING"), JobState.STOPPED),
+        (3400, said(JobState.PENDING), JobState.PENDING),
+        (3800, said(JobState.PENDING), JobState.STOPPED),
+    ],
+)
+def test_a_queue_may_clean_up_for_10_minutes_and_start_a_job_again_for_an_hour(
+    scheduler, queue, folder, age, answer, state
+):
+    scheduler.submit(folder)
+    begin(folder)
+    folder.exit_code.write_text("75 \n")
+    os.utime(folder.exit_code, (time.time() - age, time.time() - age))
+    queue.answer = answer
+    assert scheduler.state(folder).state is state
+
+
+@pytest.mark.parametrize(("seconds_ahead", "is_dated"), [(40, True), (80, False)])
+def test_a_sign_of_life_may_lie_a_minute_in_the_future(folder, seconds_ahead, is_dated):
+    begin(folder, -seconds_ahead)
+    assert (heartbeat_age(folder) is not None) == is_dated
 
 
 def test_an_exit_code_that_is_half_written_is_none(scheduler, queue, folder):
