@@ -5,7 +5,7 @@ import json
 import pytest
 
 from runbook.core.errors import RecordError
-from runbook.results.compare import Tolerance, compare, read_run
+from runbook.results.compare import Tolerance, compare, loss_at, read_run
 from runbook.results.figures.run_figures import comparison_figure
 
 
@@ -64,6 +64,31 @@ def test_worse_loss_and_memory_fail_better_ones_pass(run_folder):
     )
     better = compare([base, run_folder("c", loss=1.0, memory_bytes=10**8, seconds=1.0)])
     assert better.passed
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "verdict"),
+    [
+        ({"seconds": 2.0 / 0.96}, "throughput (tokens/s)", "pass"),
+        ({"seconds": 2.0 / 0.94}, "throughput (tokens/s)", "fail"),
+        ({"loss": 3.02}, "loss at equal tokens (nat/token)", "pass"),
+        ({"loss": 3.04}, "loss at equal tokens (nat/token)", "fail"),
+        ({"memory_bytes": 1_090_000_000}, "memory (B)", "pass"),
+        ({"memory_bytes": 1_110_000_000}, "memory (B)", "fail"),
+    ],
+)
+def test_a_run_may_be_5_percent_slower_1_percent_worse_and_10_percent_larger(
+    run_folder, change, name, verdict
+):
+    runs = [run_folder("a", loss=3.0), run_folder("b", **({"loss": 3.0} | change))]
+    assert verdicts(compare(runs))[f"b: {name}"] == verdict
+
+
+def test_the_loss_at_equal_tokens_is_the_median_of_the_last_five(make):
+    losses = [9.0, 1.0, 2.0, 3.0, 9.0, 9.0]
+    history = make.history([make.step(n, loss=loss) for n, loss in enumerate(losses, 1)])
+    assert loss_at(history, 6 * 1024) == 3.0
+    assert loss_at(history, 4 * 1024) == 2.5
 
 
 def test_a_run_without_a_loss_fails_and_a_base_without_one_says_nothing(run_folder):

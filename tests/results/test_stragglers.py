@@ -30,6 +30,15 @@ def test_the_slow_rank_is_named_and_an_even_run_has_none(make):
     assert all(row["straggler"] == "no" for row in straggler_table(even))
 
 
+@pytest.mark.parametrize(("seconds", "verdict"), [(1.09, "no"), (1.11, "yes")])
+def test_a_straggler_is_a_tenth_above_the_median_rank(make, seconds, verdict):
+    history = make.history(
+        [make.step(n, rank_seconds=[1.0, 1.0, 1.0, seconds]) for n in range(1, 41)]
+    )
+    verdicts = {row["rank"]: row["straggler"] for row in straggler_table(history)}
+    assert verdicts == {0: "no", 1: "no", 2: "no", 3: verdict}
+
+
 def test_one_rank_and_old_files_have_no_stragglers(make, history):
     assert straggler_table(history).notes == ("one rank, or no time of each rank was written",)
     assert (
