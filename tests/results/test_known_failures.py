@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from runbook.cli.report import logs
 from runbook.log_readers.read import parse_files
 from runbook.results.failures.finder import FailureFinder, find_cause, find_failures
-from runbook.results.failures.kinds import BUILD_HANGS, KINDS
+from runbook.results.failures.kinds import BUILD_HANGS, COMPILE_CACHE, KINDS
 from runbook.results.failures.rule import FailureKind, Level, NextStep, Rule
 from runbook.results.failures.rules import RULES
 
@@ -103,6 +103,8 @@ def test_kernel_build_hangs_only_where_it_is_the_last_word():
     words = "> compiling and loading fused kernels ..."
     (found,) = find_failures(["start", words])
     assert (found.name, found.line) == ("fused kernel build hangs", 2)
+    (found,) = find_failures([words, "a", "b", "c"])
+    assert found.name == "fused kernel build hangs", "three more lines leave it the last word"
     assert find_failures([words, "done", "a", "b", "c"]) == []
 
 
@@ -228,6 +230,13 @@ def test_healthy_logs_of_other_programs_name_no_failure(path):
     failures = parse_files([path]).failures
     ended = {"megatron-v2": ["time limit"]}
     assert [failure.name for failure in failures] == ended.get(path.stem, [])
+
+
+@pytest.mark.parametrize(("lines_between", "is_cache"), [(9, True), (10, False)])
+def test_what_explains_an_error_may_stand_ten_lines_above_it(lines_between, is_cache):
+    before = ["  File triton/runtime/cache.py, line 9", *["  a frame"] * lines_between]
+    (failure,) = find_failures([*before, "OSError: [Errno 116] Stale file handle"])
+    assert (failure.name == COMPILE_CACHE.name) == is_cache
 
 
 def test_two_causes_of_one_line_are_told_apart_by_a_check():

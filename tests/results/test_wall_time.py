@@ -56,6 +56,14 @@ def account(rows=ROWS, events=EVENTS):
     )
 
 
+def test_parts_that_overlap_leave_nothing_and_never_less():
+    evaluation = ValidationLoss(5, 1.0, 2.7, 8, seconds=1000.0)
+    history = parse_metrics([json.dumps(line) for line in ROWS])
+    overlapping = account_wall_time(history, (evaluation,), tuple(parse_events(EVENTS)))
+    assert overlapping.parts["evaluation"] == 1000.0
+    assert overlapping.parts["other"] == 0.0
+
+
 def test_the_parts_of_an_interrupted_run():
     one = account()
     assert one.parts == pytest.approx(
