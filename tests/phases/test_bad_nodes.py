@@ -99,6 +99,7 @@ def test_a_slow_or_wrong_rank_names_its_node():
         "n2": (FoundBy.SLOW_RANK, "2.1 s, the others 1.0 s"),
         "n3": (FoundBy.CORRUPTION, "4 of 4"),
     }
+    assert set(nodes_with_alarms(events, "04-training", ["n1", "n2"], 8)) == {"n2"}
 
 
 def test_a_check_that_blames_some_nodes_is_kept_and_one_that_blames_all_is_not(settings):
