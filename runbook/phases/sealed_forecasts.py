@@ -36,6 +36,9 @@ PLAIN_WIDTH = math.log(2.0)
 MEMORY_WIDTH = math.log(1.25)
 """Of the memory: the plan counts the steps, and a process's peak has saves and evaluations as well."""
 
+START_SECONDS = 120.0
+"""Two starts of the trainer with their saves, one of them after a planned stop: 20 s each on two free cores."""
+
 
 def seal_forecasts(open_phase: OpenPhase) -> None:
     """Write what is forecast of the training, once, with the time and a checksum.
@@ -77,7 +80,8 @@ def make_forecasts(open_phase: OpenPhase) -> list[Forecast]:
     for quantity, unit, value in _planned_numbers(plan):
         width, source = _width(plan, quantity, scores)
         factor = math.exp(width)
-        forecasts.append(Forecast(quantity, unit, value, value / factor, value * factor, source))
+        high = value * factor + _start_allowance(plan, quantity)
+        forecasts.append(Forecast(quantity, unit, value, value / factor, high, source))
     return forecasts
 
 
@@ -92,6 +96,15 @@ def _planned_numbers(plan: Plan) -> list[tuple[str, str, float]]:
         ("cost", "device-hours", time.device_hours),
     ]
     return [(quantity, unit, float(value)) for quantity, unit, value in numbers if value]
+
+
+def _start_allowance(plan: Plan, quantity: str) -> float:
+    """Return what starts and saves may add, which the plan does not count, in the unit of the quantity."""
+    if quantity == "total time":
+        return START_SECONDS
+    if quantity == "cost":
+        return START_SECONDS * plan.phases[FULL].parallel.world_size / 3600
+    return 0.0
 
 
 def _width(plan: Plan, quantity: str, scores: Sequence[ForecastScore]) -> tuple[float, str]:

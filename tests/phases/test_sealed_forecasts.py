@@ -11,7 +11,7 @@ from runbook.core.errors import RecordError
 from runbook.phases import report
 from runbook.phases.job_control import training_jobs
 from runbook.phases.plan_service import load_plan
-from runbook.phases.sealed_forecasts import make_forecasts, seal_forecasts
+from runbook.phases.sealed_forecasts import START_SECONDS, make_forecasts, seal_forecasts
 from runbook.planning import FULL
 from runbook.records.manifest import writer_of
 from runbook.results.forecast_scores import (
@@ -126,6 +126,10 @@ def test_what_the_plan_knows_is_forecast_with_an_interval(opened):
     for one in forecasts.values():
         assert one.low < one.value < one.high
         assert one.source
+    time = forecasts["total time"]
+    assert time.high == pytest.approx(2 * time.value + START_SECONDS)
+    hours = forecasts["cost"]
+    assert hours.high == pytest.approx(2 * hours.value + 2 * START_SECONDS / 3600)
 
 
 def test_forecasts_are_sealed_once_and_before_the_first_step(opened):
