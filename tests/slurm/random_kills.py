@@ -135,7 +135,7 @@ def main() -> int:
 
 
 def disturb(root: Path, cluster: Cluster, asked: argparse.Namespace) -> int:
-    """Train once undisturbed and once under fire; compare."""
+    """Train once under fire and once undisturbed, as far as the first one came; compare."""
     for name in ("PATH", "SLURM_CONF", "CLUSTER_DIR"):
         os.environ[name] = cluster.environment[name]
     os.environ[RUNS_VARIABLE] = str(root / "runs")
@@ -148,9 +148,6 @@ def disturb(root: Path, cluster: Cluster, asked: argparse.Namespace) -> int:
         f"training.smoke.global_batch={2 * training_nodes}",
         f"jobs.training.nodes={training_nodes}",
     )
-    calm = ChainedRun(root, cluster, "calm", *words)
-    calm.launch()
-    calm.wait_for_end()
     chain = f"jobs.training.chain={asked.kills + 1}"
     run = ChainedRun(root, cluster, "disturbed", *words, chain, "jobs.training.spares=1")
     os.environ[FAULTS] = "slow:seconds=0.25"
@@ -163,9 +160,20 @@ def disturb(root: Path, cluster: Cluster, asked: argparse.Namespace) -> int:
         killer.wait_for_steps()
         killer.kill()
     killer.wait_for_steps()
+    end_training(run)
+    os.environ.pop(FAULTS)
+    calm = ChainedRun(root, cluster, "calm", *words)
+    calm.launch()
+    last = max(run.losses())
+    wait_until(lambda: calm.rows() and calm.rows()[-1]["iteration"] >= last, "the same steps", 900)
+    end_training(calm)
+    return report(run, calm)
+
+
+def end_training(run: ChainedRun) -> None:
+    """End a training and its chain."""
     run.scheduler.cancel(run.job)
     wait_until(run.has_ended, "an empty queue", 300)
-    return report(run, calm)
 
 
 def report(run: ChainedRun, calm: ChainedRun) -> int:
