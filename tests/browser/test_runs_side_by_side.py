@@ -61,4 +61,7 @@ def test_two_losses_are_laid_over_each_other_while_one_trains(tmp_path, page):
     assert curves.count() == 1
     write_live_curve(training, read_overlay_curve(training, is_running=False))
     page.wait_for_function("() => document.getElementById('live').textContent.includes('ended')")
+    write_steps(training, 41)  # the job after a planned stop
+    write_live_curve(training, read_overlay_curve(training, is_running=True))
+    page.wait_for_function("() => document.getElementById('live').textContent.includes('step 41')")
     assert wrong == []

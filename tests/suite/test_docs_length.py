@@ -7,15 +7,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-WORD_LIMIT = 26_000
+WORD_LIMIT = 25_500
 GENERATED = {
     "departures.md",
     "errors-in-the-documents.md",
+    "hours-lost.md",
     "json.md",
     "lumi-table.md",
     "storage.md",
     "when-it-fails.md",
     "measurements/drills.md",
+    "measurements/preflight-defects.md",
 }
 """Pages that list what the code has, each written or compared by a script (docs/start-here.md)."""
 

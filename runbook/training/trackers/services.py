@@ -131,7 +131,14 @@ class MlflowService:
         self._artifacts = ""
         address = os.environ.get("MLFLOW_TRACKING_URI", "")
         if not address:
-            address = f"sqlite:///{folder / 'mlflow.db'}"
+            database = folder / "mlflow.db"
+            if not database.exists():
+                # MLflow makes its tables in some forty steps, and cannot open a file that was left
+                # between two of them. It takes 4 s on an idle machine, minutes on a busy one.
+                part = database.with_name(f"mlflow.{os.getpid()}.part")
+                MlflowClient(f"sqlite:///{part}")
+                part.replace(database)
+            address = f"sqlite:///{database}"
             self._artifacts = (folder / "mlflow").as_uri()
         self._client = MlflowClient(address)
 
