@@ -139,9 +139,13 @@ def _write_site(folder: Path, cluster_wish: "ClusterWish") -> None:
 
 
 @click.command()
-@click.argument("scripts", metavar="OLD_SCRIPT...", nargs=-1, required=True, type=EXISTING_FILE)
+@click.argument("scripts", metavar="[OLD_SCRIPT]...", nargs=-1, type=EXISTING_FILE)
 @click.option("--out", type=FILE, help="The run file; else params/<script>.yaml.")
 @click.option("--replace", is_flag=True, help="Write over a run file that is there.")
+@click.option(
+    "--pid", type=click.IntRange(min=1), metavar="N", help="Instead: this running process."
+)
+@click.option("--job", metavar="ID", help="Instead: the script of this job of Slurm or PBS.")
 @click.option(
     "--launch",
     type=click.IntRange(min=1),
@@ -153,18 +157,31 @@ def _write_site(folder: Path, cluster_wish: "ClusterWish") -> None:
     "--json", "as_json", is_flag=True, help="Print everything that was found as one object."
 )
 def adopt(
-    scripts: tuple[Path, ...], out: Path | None, replace: bool, launch: int | None, as_json: bool
+    scripts: tuple[Path, ...],
+    out: Path | None,
+    replace: bool,
+    pid: int | None,
+    job: str | None,
+    launch: int | None,
+    as_json: bool,
 ) -> None:
     """Turn a job script, or a block of exports, into a run file, by running it in a sandbox with stub programs.
 
-    The sandbox has no network, no devices and none of your files except copies of the small text
-    files next to the script. Reports, by line, what could not be carried over and which of the
-    documents' known errors the script has. If the script starts others that are elsewhere, list
-    them after it.
+    The sandbox has no network, no devices and none of your files except copies of the small text files next to the
+    script. Ends with every option of the script beside the run file's own command, by how much it matters, and names
+    which of the documents' known errors the script has. If the script starts others that are elsewhere, list them
+    after it. OLD_SCRIPT may also be a log with Megatron's printed arguments.
     """
-    from runbook.tools.adopt.adopt_scripts import adopt as adopt_scripts
+    from runbook.tools.adopt import adopt_scripts
 
-    report = adopt_scripts(scripts, out, replace=replace, launch=launch or 0)
+    if sum(map(bool, (scripts, pid, job))) != 1:
+        raise click.UsageError("give one of OLD_SCRIPT, --pid and --job")
+    if pid:
+        report = adopt_scripts.adopt_process(pid, out, replace=replace)
+    elif job:
+        report = adopt_scripts.adopt_job(job, out, replace=replace, launch=launch or 0)
+    else:
+        report = adopt_scripts.adopt(scripts, out, replace=replace, launch=launch or 0)
     _show(report.as_dict() if as_json else report.as_text())
 
 

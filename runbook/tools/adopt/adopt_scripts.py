@@ -14,6 +14,7 @@ from runbook.core.errors import ParamsError, RunbookError
 from runbook.core.files import write_text
 from runbook.core.table import Row
 from runbook.display import Table
+from runbook.jobs.submitted_script import submitted_script
 from runbook.params.catalogues import read_models
 from runbook.params.schema.entries import with_shape
 from runbook.params.schema.run_file import SHAPE_FIELDS
@@ -22,9 +23,10 @@ from runbook.params.settings import with_placeholders
 from runbook.phases.plan_service import render_all
 from runbook.planning import FULL
 from runbook.runs.machine import make_plan_here
-from runbook.tools.adopt.adoption import Adoption
+from runbook.tools.adopt.adoption import Adoption, adopt_script
 from runbook.tools.adopt.adoption import adopt as adopt_text
 from runbook.tools.adopt.launches import framework_of
+from runbook.tools.adopt.other_sources import is_log, script_of_log, script_of_process
 from runbook.tools.adopt.paste import model_entry, site_block
 from runbook.tools.adopt.proof import (
     OptionVerdict,
@@ -256,14 +258,50 @@ def adopt(
     one counts, or the one that `launch` counts from 1.
     """
     project = params.project_root()
+    path = _run_file_path(out, run_name(scripts[0]), project)
+    log = _log_text(scripts[0])
+    if log:
+        script = script_of_log(log, scripts[0].name)
+        adopted = adopt_script(script, scripts[0].name, path.stem, project, launch)
+        return _write(adopted, path, project, replace=replace)
     # No secret goes into the sandbox, so that none can come out of it into the run file.
-    files = [(path.name, mask(_read(path))) for path in scripts]
+    files = [(script.name, mask(_read(script))) for script in scripts]
     beside, secret_files = _files_beside(scripts[0])
-    path = out or project / "params" / f"{run_name(scripts[0])}.yaml"
-    if path.suffix not in (".yaml", ".yml"):
-        raise ParamsError(f"--out {path}: a run file is called NAME.yaml.")
     adopted = adopt_text(files, path.stem, project, beside, launch)
     adopted = dataclasses.replace(adopted, script=_with_notes(adopted.script, secret_files))
+    return _write(adopted, path, project, replace=replace)
+
+
+def adopt_process(number: int, out: Path | None, *, replace: bool = False) -> AdoptReport:
+    """Turn the command line of a running process into a run file. Nothing is started."""
+    project = params.project_root()
+    path = _run_file_path(out, f"process-{number}", project)
+    script = script_of_process(number)
+    adopted = adopt_script(script, f"process {number}", path.stem, project)
+    return _write(adopted, path, project, replace=replace)
+
+
+def adopt_job(
+    job_id: str, out: Path | None, *, replace: bool = False, launch: int = 0
+) -> AdoptReport:
+    """Turn the script of a job that a queue knows into a run file, as `adopt` does with a script."""
+    project = params.project_root()
+    name, text = submitted_script(job_id)
+    path = _run_file_path(out, f"job-{job_id.partition('.')[0]}", project)
+    adopted = adopt_text([(name, mask(text))], path.stem, project, {}, launch)
+    return _write(adopted, path, project, replace=replace)
+
+
+def _run_file_path(out: Path | None, name: str, project: Path) -> Path:
+    """Return where the run file is written. Raise `ParamsError` where that is no name of one."""
+    path = out or project / "params" / f"{name}.yaml"
+    if path.suffix not in (".yaml", ".yml"):
+        raise ParamsError(f"--out {path}: a run file is called NAME.yaml.")
+    return path
+
+
+def _write(adopted: Adoption, path: Path, project: Path, *, replace: bool) -> AdoptReport:
+    """Write the run file, unless another one is there, and return the report."""
     if path.exists() and not replace and path.read_text(encoding="utf-8") != adopted.text:
         raise ParamsError(
             f"{path} is there and says something else. Name another with --out, or give --replace."
@@ -271,6 +309,20 @@ def adopt(
     refused, rendered = _tried(adopted, project)
     write_text(path, adopted.text)
     return _report(adopted, path, refused, rendered, project)
+
+
+def _log_text(path: Path) -> str:
+    """Return the beginning of a log with Megatron's printed arguments; empty where the file is none."""
+    try:
+        with path.open("rb") as stream:
+            text = stream.read(_MOST_BYTES_OF_LOG).decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+    return text if is_log(text) else ""
+
+
+_MOST_BYTES_OF_LOG = 4 << 20
+"""Of a log; the arguments are printed before the first step."""
 
 
 def _report(

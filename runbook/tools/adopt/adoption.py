@@ -638,6 +638,11 @@ def _take_shape(
             findings.drop(f"training.shape.{field}")
     if not missing:
         _take_widths(model, shape, full_kind, findings)
+    positions = findings.number("training.shape.positions")
+    if 0 < positions < model.sequence_length:  # the smoke test has sequences of the model's length
+        line = findings.carried["training.shape.positions"].line
+        source = "no longer than the model's positions"
+        findings.take("training.smoke.sequence_length", positions, line, source)
     if findings.value("training.sequence_length") == model.sequence_length:
         findings.drop("training.sequence_length")
     _report_kind(name, model, full_kind, findings)

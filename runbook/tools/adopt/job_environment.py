@@ -20,6 +20,13 @@ _OF_A_JOB = re.compile(
     r"RDMAV|EFA|WANDB|SINGULARITYENV|SINGULARITY|APPTAINER|PYTORCH_CUDA|PYTORCH_HIP|NVTE|XLA|TRITON)_\w+|CXX|CC|TMPDIR|LD_PRELOAD|"
     r"LD_LIBRARY_PATH|PYTHONPATH|(http|https|ftp|no)_proxy|HTTPS?_PROXY|HYDRA_FULL_ERROR|LOGLEVEL"
 )
+
+
+def is_of_a_job(name: str) -> bool:
+    """Return whether a variable sets something of a job, such as NCCL_DEBUG."""
+    return _OF_A_JOB.fullmatch(name) is not None
+
+
 _OURS = {
     "MASTER_ADDR": "the first host of the queue's own list",
     "MASTER_PORT": "made from the job's number, so that two jobs on a node do not meet",

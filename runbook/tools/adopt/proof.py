@@ -125,7 +125,8 @@ class _Proof:
     def _loose_word(self, word: Word) -> ProvenOption:
         remark = self._remark_with(word.shown)
         verdict = OptionVerdict.DROPPED if remark else OptionVerdict.UNACCOUNTED
-        return ProvenOption(word.shown, "", "", verdict, remark.why if remark else "", word.line)
+        why = remark.why if remark else ""
+        return ProvenOption(f"word {word.shown}", "", "", verdict, why, word.line)
 
     def _extra_words(self, name: str, values: Sequence[Word]) -> Iterator[ProvenOption]:
         """Yield a row for each word after an option that takes fewer."""
@@ -319,6 +320,8 @@ _REASONS = {
     "train-samples": _WHOLE_STEPS,
     "train-tokens": _WHOLE_STEPS,
     "lr-decay-samples": _WHOLE_STEPS,
+    "lr-decay-tokens": _WHOLE_STEPS,
+    "lr-warmup-tokens": _WHOLE_STEPS,
     "lr-warmup-samples": _WHOLE_STEPS,
     "attention-backend": "the run file knows auto, flash and unfused; with auto the program chooses",
     "data-path": "02-data links the files of data.folder there",

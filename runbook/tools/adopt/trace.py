@@ -259,10 +259,12 @@ def _until_it_starts(
     arguments: list[str] = []
     keep_going = False
     notes: list[str] = []
+    num_bytes = 0
     for _ in range(_MOST_RUNS):
         command = ["bash", job.main, *arguments]
         variables = environment(job, keep_going)
         raw = namespaces.run_job(job.files, command, FOLDER, variables, missing)
+        num_bytes = len(raw.encode(errors="replace"))
         trace = _read(raw, job, numbers)
         absent = _absent_programs(trace, job, missing)
         needed = needed_arguments(job)
@@ -281,9 +283,19 @@ def _until_it_starts(
         else:
             break
     if trace.exit_code is None:
-        limits = f"{namespaces.SECONDS} s or {namespaces.MOST_BYTES >> 20} MiB of commands"
-        notes.append(f"{job.main} was stopped after {limits}")
+        notes.append(_why_stopped(job, trace, num_bytes, numbers))
     return trace, notes
+
+
+def _why_stopped(job: SandboxJob, trace: RunTrace, num_bytes: int, numbers: LineNumbers) -> str:
+    """Return which limit a job met, and what it was doing then."""
+    if num_bytes >= namespaces.MOST_BYTES:
+        limit = f"{namespaces.MOST_BYTES >> 20} MiB of traced commands: it loops without end"
+    else:
+        limit = f"{namespaces.SECONDS} s: it waits or computes without end"
+    program, line = trace.steps[-1] if trace.steps else ("", 0)
+    where = f"; its last command was {program} in {numbers.places[line]}" if line else ""
+    return f"{job.main} was stopped after {limit}{where}"
 
 
 def _absent_programs(trace: RunTrace, job: SandboxJob, stubs: Sequence[str]) -> list[str]:

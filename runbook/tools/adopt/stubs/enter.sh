@@ -54,8 +54,17 @@ exec 197<> /never
 wait_without_fork() { read -r -t "$1" -u 197 _ || true; }
 cat /trace &
 builtin cd "$folder"
+ended=
+trap 'ended=1' CHLD
 setpriv --bounding-set=-all --inh-caps=-all --ambient-caps=-all --no-new-privs \
-  timeout -s KILL "$seconds" "$@" 199>&1 > /dev/null 2>&1 < /dev/null && code=0 || code=$?
+  timeout -s KILL "$seconds" "$@" 199>&1 > /dev/null 2>&1 < /dev/null &
+job=$!
+# A job may stop or trace `timeout`; nothing in here can stop this shell, the first process.
+last=$((SECONDS + seconds + 2))
+while [ -z "$ended" ] && [ "$SECONDS" -lt "$last" ]; do wait_without_fork 0.05; done
+code=124
+if [ -n "$ended" ]; then wait "$job" && code=0 || code=$?; fi
+trap - CHLD
 for _ in 1 2 3 4 5 6 7 8 9 10; do  # what the job left in the background may still be starting
   others=(/proc/[0-9]*)
   [ "${#others[@]}" -gt 3 ] || break

@@ -1,0 +1,58 @@
+"""The script of a job that is in a queue or ran there: from Slurm, or from the file that PBS was given."""
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+
+from runbook.core import shell
+from runbook.core.errors import JobError
+
+_TIMEOUT_SECONDS = 30.0
+
+
+def submitted_script(job_id: str) -> tuple[str, str]:
+    """Return the name and the text of a job's script.
+
+    Slurm keeps the script itself; PBS knows the file that was submitted. Raises `JobError` where
+    neither queue is here, or where it knows no such script any more.
+    """
+    if shutil.which("scontrol"):
+        return f"job-{job_id}.sbatch", _script_of_slurm(job_id)
+    if shutil.which("qstat"):
+        return _script_of_pbs(job_id)
+    raise JobError(
+        f"--job {job_id}: neither scontrol nor qstat is here. Run adopt where the job was submitted."
+    )
+
+
+def _script_of_slurm(job_id: str) -> str:
+    argv = ["scontrol", "write", "batch_script", job_id, "-"]
+    finished = shell.run(argv, timeout=_TIMEOUT_SECONDS, check=False)
+    if finished.exit_code or not finished.out.strip():
+        reason = shell.last_lines(finished.err or finished.out, 1) or "it printed nothing"
+        raise JobError(
+            f"--job {job_id}: Slurm has no script of it ({reason}). It keeps the scripts of jobs that "
+            "wait or run, and only its user may read them."
+        )
+    return finished.out
+
+
+def _script_of_pbs(job_id: str) -> tuple[str, str]:
+    argv = ["qstat", "-x", "-f", "-F", "json", job_id]
+    finished = shell.run(argv, timeout=_TIMEOUT_SECONDS, check=False)
+    try:
+        job = next(iter(json.loads(finished.out)["Jobs"].values()))
+        arguments = shlex.split(job["Submit_arguments"])
+        folder = Path(job["Variable_List"]["PBS_O_WORKDIR"])
+    except (ValueError, KeyError, StopIteration) as error:
+        reason = shell.last_lines(finished.err or finished.out, 1) or "it printed nothing"
+        raise JobError(
+            f"--job {job_id}: PBS does not say what was submitted ({reason})."
+        ) from error
+    path = folder / (arguments[-1] if arguments else "")
+    if not path.is_file():
+        raise JobError(
+            f"--job {job_id}: PBS was given {path}, which is not there. Give adopt the script itself."
+        )
+    return path.name, path.read_text(encoding="utf-8", errors="replace")

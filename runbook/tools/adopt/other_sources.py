@@ -1,0 +1,212 @@
+"""How a training was started, from a running process or from the arguments that Megatron prints into its log."""
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from runbook.core.errors import ParamsError
+from runbook.core.visible_text import visible
+from runbook.frameworks.megatron import OPTIONS
+from runbook.jobs.directives import Directive
+from runbook.params.secrets import mask
+from runbook.tools.adopt.job_environment import is_of_a_job
+from runbook.tools.adopt.launches import program_name
+from runbook.tools.adopt.ranks import Rank, rank_of
+from runbook.tools.adopt.script import Script, Setting, StartedProgram, Word
+
+PROCESSES = Path("/proc")
+_MOST_BYTES_OF_FILE = 65_536
+_SECRET_VARIABLE = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY", re.I)
+
+
+def script_of_process(number: int, processes: Path = PROCESSES) -> Script:
+    """Return what a running process says of its training: its command line, and variables of its job.
+
+    Nothing is started. Variables that are no settings of a job are not read, and secrets are masked.
+    Raises `ParamsError` where there is no such process, or it belongs to somebody else.
+    """
+    folder = processes / str(number)
+    raw_words = _strings(folder / "cmdline", number)
+    if not raw_words:
+        raise ParamsError(f"--pid {number} is a thread of the kernel, which has no command line.")
+    variables = dict(text.partition("=")[::2] for text in _strings(folder / "environ", number))
+    words = [visible(mask(text)) for text in raw_words]
+    settings = tuple(_settings(variables))
+    name = program_name(Word(words[0], 1))
+    kind = {"python": "python", "torchrun": "starter", "deepspeed": "starter"}.get(name, "unknown")
+    command = StartedProgram(
+        kind=kind,
+        words=tuple(Word(word, 1) for word in words),
+        own=len(words),
+        line=1,
+        environment={setting.name: Word(setting.value, setting.line) for setting in settings},
+        files=_documents(folder / "cwd", raw_words),
+    )
+    lines = [shlex.join(words), *(f"{setting.name}={setting.value}" for setting in settings)]
+    place = f"process {number}"
+    return Script(
+        text="".join(f"{line}\n" for line in lines),
+        directives=tuple(_directives_of_ranks(variables)),
+        commands=(command,),
+        settings=settings,
+        places=dict.fromkeys(range(len(lines) + 2), place),
+    )
+
+
+def _strings(path: Path, number: int) -> list[str]:
+    """Return the strings of a file of /proc, which ends each with a zero byte."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError as error:
+        raise ParamsError(f"--pid {number}: there is no such process on this machine.") from error
+    except PermissionError as error:
+        raise ParamsError(
+            f"--pid {number} belongs to another user: run adopt as that user, on the process's own node."
+        ) from error
+    return [text for text in raw.decode(errors="replace").split("\0") if text]
+
+
+def _settings(variables: Mapping[str, str]) -> Iterator[Setting]:
+    """Yield the variables that set something of a job, and no secret."""
+    line = 1
+    for name, value in sorted(variables.items()):
+        if is_of_a_job(name) and not _SECRET_VARIABLE.search(name):
+            line += 1
+            shown = visible(mask(value))
+            yield Setting(name, shown, line, shown, exported=True)
+
+
+def _directives_of_ranks(variables: Mapping[str, str]) -> Iterator[Directive]:
+    """Yield the nodes and devices that the launcher told the process of."""
+    world = _count(variables.get("WORLD_SIZE", ""))
+    local = _count(variables.get("LOCAL_WORLD_SIZE", ""))
+    nodes = world // local if world and local else _count(variables.get("SLURM_JOB_NUM_NODES", ""))
+    for name, count in (("nodes", nodes), ("gpus-per-node", local)):
+        if count:
+            yield Directive("slurm", name, str(count), 0)
+
+
+def _count(text: str) -> int:
+    return int(text) if text.isdecimal() else 0
+
+
+def _documents(folder: Path, words: Sequence[str]) -> dict[str, str]:
+    """Return the small JSON files that a command line names, by their words."""
+    documents = {}
+    for word in words:
+        path = folder / word.rpartition("=")[2]
+        if word.endswith(".json") and path.is_file() and path.stat().st_size < _MOST_BYTES_OF_FILE:
+            documents[word] = mask(path.read_text(encoding="utf-8", errors="replace"))
+    return documents
+
+
+_BEGIN = re.compile(r"-{5,} arguments -{5,}")
+_END = re.compile(r"-{5,} end of arguments -{5,}")
+_ARGUMENT = re.compile(r"(\w+) \.{3,} ?(.*)$")
+_NEGATED = {
+    "add_bias_linear": "disable-bias-linear",
+    "gradient_accumulation_fusion": "no-gradient-accumulation-fusion",
+    "overlap_p2p_comm": "no-overlap-p2p-communication",
+}
+"""Arguments whose option is the opposite, by the name that the program prints."""
+_RENAMED = {"virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank"}
+_WITHOUT_ROW = ("data-path", "attention-dropout", "exit-duration-in-mins", "tokenizer-type")
+"""Options that are read by other means than a row of the table."""
+_COMPUTED = re.compile(
+    r"world_size|rank|local_rank|data_parallel_size|padded_vocab_size|params_dtype|consumed_\w+|start_weight_decay"
+    r"|end_weight_decay|iteration|curr_\w+|num_layers_per_virtual_pipeline_stage|\w+_group_ranks|command|master_\w+"
+    r"|transformer_pipeline_model_parallel_size|encoder_\w+|decoder_\w+|kv_channels|max_tokens_to_oom|model_parallel_size"
+)
+
+
+def is_log(text: str) -> bool:
+    """Return whether a text is a log with Megatron's printed arguments."""
+    return bool(_BEGIN.search(text)) and bool(_END.search(text))
+
+
+def script_of_log(text: str, name: str) -> Script:
+    """Return what the arguments in a log say of a training, the program's defaults included.
+
+    Arguments that no key of a run file has and that change nothing in the training are counted in a note.
+    """
+    lines = text.splitlines()
+    printed = _printed(lines)
+    words = [Word("pretrain_gpt.py", 1)]
+    uncounted = 0
+    for argument, (value, line) in printed.items():
+        option = _option_words(argument, value)
+        uncounted += not option and value not in ("None", "False")
+        words += [Word(visible(mask(word)), line) for word in option]
+    command = StartedProgram("unknown", tuple(words), len(words), 1, {})
+    world = _count(printed.get("world_size", ("", 0))[0])
+    note = (
+        f"{name} has {len(printed)} arguments, defaults included; {uncounted} of them have no key "
+        "of the run file and leave the training as it is"
+    )
+    notes = [note]
+    if world:
+        notes.append(f"{name} has {world} ranks; nodes of the site's size are assumed")
+    return Script(
+        text="".join(f"{visible(mask(line))}\n" for line in lines),
+        directives=tuple(_directives_of_world(world)),
+        commands=(command,),
+        settings=(),
+        places={number: f"line {number}" for number in range(len(lines) + 2)},
+        notes=tuple(notes),
+    )
+
+
+def _printed(lines: Sequence[str]) -> dict[str, tuple[str, int]]:
+    """Return each argument of the first list in a log: its value and its line."""
+    printed: dict[str, tuple[str, int]] = {}
+    is_inside = False
+    for number, line in enumerate(lines, 1):
+        if _END.search(line):
+            break
+        if _BEGIN.search(line):
+            is_inside = True
+            continue
+        match = _ARGUMENT.search(line) if is_inside else None
+        if match:
+            printed.setdefault(match[1], (match[2].strip(), number))
+    return printed
+
+
+def _option_words(argument: str, value: str) -> list[str]:
+    """Return the words with which an argument is given; none where it is off, or another one says the same."""
+    if value == "False":
+        return [f"--{_NEGATED[argument]}"] if argument in _NEGATED else []
+    if value in ("None", "") or argument in _NEGATED or _COMPUTED.fullmatch(argument):
+        return []
+    name = _RENAMED.get(argument, argument.replace("_", "-"))
+    is_known = name in OPTIONS or name in _WITHOUT_ROW
+    matters = rank_of(name) is Rank.TRAINING and value not in ("0", "0.0", "[]", "1")
+    if not is_known and not matters:
+        return []
+    if value == "True":
+        return [f"--{name}"]
+    return [f"--{name}", *_values(value)]
+
+
+def _values(value: str) -> list[str]:
+    """Return the words of a printed value; a list has several."""
+    if value.startswith(("[", "(")):
+        try:
+            items = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            return [value]
+        return [str(item) for item in items]
+    return [value]
+
+
+def _directives_of_world(world: int) -> list[Directive]:
+    """Return the nodes of a number of ranks: of eight devices each, or one node of fewer."""
+    if not world:
+        return []
+    devices = 8 if world % 8 == 0 else world
+    return [
+        Directive("slurm", "nodes", str(world // devices), 0),
+        Directive("slurm", "gpus-per-node", str(devices), 0),
+    ]
