@@ -16,9 +16,9 @@ LIMITS = {
     "nested conditional expressions": 0,
     "comprehensions per 1000 statements": 46.0,
     "walrus per 1000 statements": 3.0,
-    "lines over 100 columns, %": 1.9,
-    "functions of complexity over 12, %": 1.4,
-    "vague names, %": 2.5,
+    "lines over 100 columns, %": 2.0,
+    "functions of complexity over 12, %": 1.6,
+    "vague names, %": 2.6,
     "fmt: skip": 0,
 }
 """The goals, in this order: 5.2, 70, 3, 20, 0, 35, 2, 0.5, 1, 0.5, 5."""

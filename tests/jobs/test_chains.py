@@ -12,6 +12,7 @@ from runbook.jobs.job_folder import JobFolder, JobRecord, JobState
 from runbook.jobs.pbs import Pbs
 from runbook.jobs.queue import Queue, QueueJob, QueueScheduler
 from runbook.jobs.slurm import Slurm
+from runbook.phases.job_control.job_rules import decision_of_job
 
 
 class FakeQueue:
@@ -70,6 +71,15 @@ def ended(folder: JobFolder, code: int, action: str) -> None:
     folder.exit_code.write_text(f"{code}\n")
     folder.reason.write_text("rank 0 ended\n")
     folder.decision.write_text(f"{action}\nelsewhere\n\nwhy\n")
+
+
+def test_a_decision_that_is_half_written_is_none(tmp_path):
+    folder = JobFolder(tmp_path / "jobs" / "04-training")
+    folder.path.mkdir(parents=True)
+    ended(folder, 1, "stop")
+    assert decision_of_job(folder).why == "why"
+    folder.decision.write_text("stop\nelsewhere\n")
+    assert decision_of_job(folder) is None
 
 
 def test_each_job_of_a_chain_waits_for_the_one_before_and_is_written_down(queue, scheduler, folder):

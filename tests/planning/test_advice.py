@@ -1,9 +1,12 @@
 """What an expert would ask about a plan that breaks no rule: each a warning with its remedy, and none on usual plans."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from runbook.params import load
 from runbook.planning import make_plan
+from runbook.planning.advice import _jobs
 from runbook.planning.plan_tables import summary_table
 
 RUN = "azure-175b"
@@ -52,6 +55,13 @@ def test_what_an_expert_would_ask_is_a_warning(word, name, value, remedy):
     assert value in check.value, check.value
     assert remedy in check.remedy, check.remedy
     assert name not in warned(), "the usual value is not warned of"
+
+
+@pytest.mark.parametrize(("jobs", "num_warnings"), [(None, 0), (30, 0), (31, 1)])
+def test_thirty_jobs_in_a_row_are_not_warned_of(jobs, num_warnings):
+    choice = SimpleNamespace(phase="04-training", keys=SimpleNamespace(job="jobs.training"))
+    endurance = SimpleNamespace(jobs=jobs, walltime_seconds=3600.0)
+    assert len(list(_jobs(choice, SimpleNamespace(endurance=endurance)))) == num_warnings
 
 
 def test_the_smoke_test_in_short_includes_its_start():

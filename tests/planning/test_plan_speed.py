@@ -152,6 +152,10 @@ def test_a_smoke_test_calibrates_the_steps_that_are_like_its_own() -> None:
         {"operations": one.operations * LIKE * 1.1},
     ):
         assert Calibrations("this", (replace(one, **other),)).holds_for(choice) is None
+    for times, is_like in ((29, True), (31, False), (1 / 29, True), (1 / 31, False)):
+        other_run = replace(one, operations=one.operations * times)
+        found = Calibrations("this", (other_run,)).holds_for(choice)
+        assert (found is not None) == is_like, times
 
 
 def measured(choice: Choice, factor: float) -> Calibration:

@@ -13,6 +13,7 @@ from runbook.planning.cost.useful_time import (
     FAULT_KINDS,
     GPU,
     HANG,
+    NODE,
     SOFTWARE,
     CampaignParts,
     FaultKind,
@@ -150,6 +151,7 @@ def test_hangs_are_noticed_by_the_watchdogs_limits():
     assert (seconds[HANG.name], seconds[GPU.name]) == (360.0, CRASH_SECONDS)
     assert max(seconds.values()) == 360.0 > LOST_NODE_SECONDS
     assert detection_seconds(600.0, 200.0)[HANG.name] == 600.0
+    assert (seconds[NODE.name], seconds[SOFTWARE.name]) == (300.0, 5.0)
 
 
 AZURE = {
