@@ -7,6 +7,7 @@ from pathlib import Path
 from runbook.results.failures.finder import examples_of
 from runbook.results.failures.kinds import KINDS, TITLE
 from runbook.results.failures.rule import FailureKind
+from runbook.results.failures.trials import trial_of
 
 HEAD = f"""# {TITLE}
 
@@ -30,7 +31,9 @@ def _section(kind: FailureKind) -> str:
     remedy = kind.remedy.replace("<", "&lt;")
     examples = "\n".join(f"- `{line.strip()}` ({source})" for line, source in examples_of(kind))
     advice = f"Then: {kind.decision.advice}"
-    return f"## {kind.name}\n\n{remedy} {advice}\n\nA log shows it by lines like these:\n\n{examples}\n"
+    trial = trial_of(kind)
+    tried = f"{trial.how} (`{trial.place}`)" if trial else "not on any machine by us"
+    return f"## {kind.name}\n\n{remedy} {advice} Tried: {tried}.\n\nA log shows it by lines like these:\n\n{examples}\n"
 
 
 if __name__ == "__main__":

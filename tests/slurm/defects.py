@@ -529,8 +529,8 @@ RANK_DEFECTS = (
     Defect(
         "gpus",
         "site claims GPUs",
-        ("GPUs of a node",),
-        ("node1: 0",),
+        ("queue",),
+        ("Invalid generic resource",),
         site={"device: cpu": "device: a100"},
     ),
 )
@@ -545,7 +545,7 @@ QUEUE_DEFECTS = (
         "too-many-nodes",
         "more nodes than the partition has",
         ("limits of jobs.training", "queue of jobs.training"),
-        options=("--set", "jobs.training.nodes=8"),
+        options=("--set", "jobs.training.nodes=8", "--set", "training.global_batch=32"),
     ),
     Defect(
         "account",
