@@ -578,7 +578,7 @@ QUEUE_DEFECTS = (
         "lost-node",
         "node loses power under the job",
         ("job (torch)",),
-        ("NODE_FAIL",),
+        ("a node was lost",),
         "node2",
         during=("torch", "crash node2"),
     ),

@@ -61,6 +61,8 @@ POLL_SECONDS = 0.3
 QUEUE_SECONDS = 600.0
 """The queue starts the job within this time, or it is cancelled."""
 LOCAL_RUNG_SECONDS = 240.0
+SILENT_SECONDS = 120.0
+"""A job that has had all its time and these seconds more is given up, whatever the queue says of it."""
 Report = Callable[[str], None]
 
 
@@ -370,6 +372,7 @@ class QueueWatch:
     def __init__(
         self, settings: Settings, job: JobFolder, report: Report, wait_seconds: float
     ) -> None:
+        self._settings = settings
         self._scheduler = get_scheduler(settings.site)
         self._job = job
         self._report = report
@@ -433,6 +436,7 @@ class QueueWatch:
     def wait_for(self, rung: str) -> tuple[JobAnswers, PlacedCheck | None]:
         """Wait until the nodes are through a rung; return the answers, and why the job ended before, if it did."""
         self._report(f"rung {rung}")
+        deadline = time.monotonic() + preflight_job(self._settings).walltime + SILENT_SECONDS
         while True:
             status = self._scheduler.state(self._job)
             answers = parse_job_answers(job_folder.read_text(self._job.out))
@@ -440,6 +444,10 @@ class QueueWatch:
             if code == 0:
                 return answers, None
             if code is not None or status.final:
+                return answers, self._why_broken(rung, status, code)
+            # Slurm puts the job of a lost node back into the queue, where it may wait for ever.
+            is_put_back = status.state is JobState.PENDING
+            if is_put_back or time.monotonic() > deadline:
                 return answers, self._why_broken(rung, status, code)
             time.sleep(POLL_SECONDS)
 
@@ -454,6 +462,8 @@ class QueueWatch:
         if code is not None:
             return rule.broken(f"the launcher of rung {rung} ended with exit code {code}: {words}")
         value = f"the job is {status.state} ({status.reason}) {words}".strip()
+        if status.state is JobState.PENDING:
+            value = f"a node was lost, and the queue holds the job again: {status.reason}. {words}".strip()
         if not self._job.out.exists():
             value += (
                 f". It wrote nothing: the node could not open {self._job.out}, so the run's folder is missing or "
