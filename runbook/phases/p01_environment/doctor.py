@@ -331,12 +331,15 @@ def nodes_check(job: Job, limits: Sequence[QueueLimits], slurm: Slurm) -> Check:
     if partition is None or not partition.total_nodes:
         return check("unknown", "the queue does not say how many it has")
     num_cores = job.cpus_per_task * job.tasks_per_node
-    most_cores = slurm.most_cores(partition.name)
+    try:
+        most_cores = slurm.most_cores(partition.name)
+        unusable = slurm.unusable_nodes(partition.name)
+    except JobError as error:
+        return check("unknown", str(error).splitlines()[0])
     if most_cores and num_cores > most_cores:
         value = f"the job asks for {num_cores} cores on each node, the largest has {most_cores}"
         remedy = "Correct hardware.cores_per_node of the site, or jobs.training.cpus_per_task."
         return check("fail", value, remedy=remedy)
-    unusable = slurm.unusable_nodes(partition.name)
     num_usable = partition.total_nodes - sum(nodes.count for nodes in unusable)
     reasons = "; ".join(map(str, unusable[:SHOWN_REASONS]))
     value = f"{num_usable} of {partition.total_nodes}"
