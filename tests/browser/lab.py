@@ -31,10 +31,9 @@ class Lab:
     ) -> None:
         """`jupyter lab` over the root, or `runbook lab RUN` in it."""
         self.token = secrets.token_hex(16)
-        if not run:  # `runbook lab` asks for no news by itself
-            settings = home / "settings" / "@jupyterlab" / "apputils-extension"
-            settings.mkdir(parents=True)
-            (settings / "notification.jupyterlab-settings").write_text(json.dumps(QUIET))
+        settings = home / "settings" / "@jupyterlab" / "apputils-extension"
+        settings.mkdir(parents=True)
+        (settings / "notification.jupyterlab-settings").write_text(json.dumps(QUIET))
         places = {
             "JUPYTER_CONFIG_DIR": home / "config",
             "JUPYTER_DATA_DIR": home / "data",

@@ -35,30 +35,9 @@ def stepped(browser, toy, tmp_path_factory) -> SimpleNamespace:
             notebook = Notebook(context.new_page(), lab, f"runs/{RUN}/lab/{phase}.ipynb")
             said[phase] = step_through(notebook, cells_of(toy, phase), until=until)
             context.close()
-        opened = follow_next(browser, lab, f"runs/{RUN}/lab/00-plan.ipynb")
     finally:
         lab.close()
-    return SimpleNamespace(folder=folder, said=said, masters=masters, opened=opened)
-
-
-def follow_next(browser, lab, path: str) -> SimpleNamespace:
-    """Click the last link of a notebook in a JupyterLab that nobody set up."""
-    from lab import Notebook
-
-    context = browser.new_context(viewport={"width": 1200, "height": 1000})
-    page = context.new_page()
-    Notebook(page, lab, path)
-    link = page.locator(".jp-MarkdownCell a", has_text="01-environment").last
-    link.scroll_into_view_if_needed()
-    link.click()
-    tab = page.locator(".lm-TabBar-tab.jp-mod-current", has_text="01-environment.ipynb")
-    tab.wait_for()
-    title = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) h1", has_text="Environment")
-    title.first.wait_for()
-    popups = page.locator(".Toastify__toast").all_inner_texts()
-    pages = len(context.pages)
-    context.close()
-    return SimpleNamespace(popups=popups, pages=pages)
+    return SimpleNamespace(folder=folder, said=said, masters=masters)
 
 
 def test_a_copy_knows_its_run_and_hands_on_what_it_was_given(stepped):
@@ -99,7 +78,3 @@ def test_the_record_of_a_copy_is_that_of_the_master(stepped, toy, tmp_path):
     assert (stepped.folder / "plan.json").read_bytes() == (
         tmp_path / "runs" / RUN / "plan.json"
     ).read_bytes()
-
-
-def test_next_opens_the_next_notebook_in_the_same_page_and_no_news_pop_up(stepped):
-    assert stepped.opened == SimpleNamespace(popups=[], pages=1)
