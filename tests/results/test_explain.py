@@ -274,3 +274,48 @@ def test_the_table_and_the_figure_say_what_was_expected_planned_and_reached(mode
         *(part.name for part in explanation.parts),
         "reached",
     ]
+
+
+def test_nodes_and_the_devices_of_each_are_multiplied():
+    for text in ("2 nodes of 8 A100", "2 nodes with 8 GPUs", "2 nodes x 8 H100"):
+        assert read_facts(text, {})["n_accel"] == "16", text
+
+
+def test_operations_of_a_token_are_no_speed():
+    facts = read_facts("A step costs 0.05 TFLOP per token; we reach 410 TFLOPs.", {})
+    assert facts["reached.tflops"] == "410"
+    assert "expected.tflops" not in facts
+
+
+def test_figures_of_one_log_that_contradict_each_other_are_named(told):
+    """3.7k tokens/s of a 70B model on an H100 are 50 % of its peak, not 15."""
+    llama = ["model=Llama-3 70B", "accelerator=H100-SXM5", "n_accel=64", "tp=4", "pp=4"]
+    said = "We see {} tokens/s on each GPU and {} % MFU."
+    notes = told(said.format("3.7k", 15), *llama)["assumed"]
+    (note,) = [note for note in notes if "contradict" in note]
+    assert "by the MFU a step takes" in note
+    assert "by the tokens/s" in note
+    agreeing = told(said.format("1k", 45), *llama)["assumed"]
+    assert not [note for note in agreeing if "contradict" in note]
+
+
+def test_a_printed_network_of_sockets_comes_first(told):
+    text = "node1:77:88 [0] NCCL INFO Using network Socket"
+    found = told(text, *SHAPE, *BATCH, "n_accel=16", "dp=16", "recompute=full", "flash=no")
+    assert found["first_causes"][0] == "network"
+    assert read_facts("a cluster without InfiniBand", {})["network"] == "10"
+
+
+def test_step_times_that_grow_are_a_cause(told):
+    line = " iteration {}/ 99 | elapsed time per iteration (ms): {}.0 | lm loss: 2.0E+00 |\n"
+    text = "".join(line.format(n, 1000 + 10 * n) for n in range(1, 61))
+    parts = {part["name"]: part["seconds"] for part in told(text)["parts"]}
+    assert parts["growing steps"] > 0.1
+    assert "growing steps" not in {
+        part["name"] for part in told(line.format(1, 1000) * 60)["parts"]
+    }
+
+
+def test_sizes_are_not_asked_for_where_the_model_is_named(told):
+    missing = told("We train Llama-3 8B on 16 H100.")["missing"]
+    assert not [word for word in missing if word.startswith(("layers", "hidden"))]

@@ -4,9 +4,10 @@ Times are those of one step with the run's own operations. So a figure of anothe
 model can be compared with it.
 """
 
+import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runbook.core.table import Table
 from runbook.core.units import four_digits
@@ -21,12 +22,23 @@ from runbook.tools.speed.described_training import (
     operations,
     stated_seconds,
 )
-from runbook.tools.speed.facts import NEEDED, Facts
+from runbook.tools.speed.facts import NEEDED, SOCKETS, Facts
 from runbook.tools.speed.measured import measured_parts
 from runbook.tools.speed.parts import GapPart, fill
+from runbook.tools.speed.published_rows import billions_in
 
 _OTHER_FLOPS = 0.07
 """Two figures of one speed that differ by a larger share count other operations."""
+_CONTRADICTION = 0.35
+"""Two figures that differ by a larger share contradict each other: recomputation counted or not is a third."""
+_SPARSITY = (1.8, 2.2)
+"""A ratio between these is a peak with sparsity, which is twice the other."""
+_UNIT_NAMES = {
+    "seconds": "the seconds",
+    "tokens_per_second": "the tokens/s",
+    "tflops": "the TFLOP/s",
+    "mfu": "the MFU",
+}
 _BALANCED_AFTER = 400
 """Steps after which the router of a mixture of experts counts as balanced."""
 
@@ -63,7 +75,7 @@ class Explanation:
         values["unit"] = "seconds a step"
         causes = dict.fromkeys(part.name for part in self.parts if part.name != "unexplained")
         values["first_causes"] = list(causes)[:3]
-        values["parts"] = [vars(part) for part in self.parts]
+        values["parts"] = [part.as_row() for part in self.parts]
         return values
 
     def as_table(self) -> Table:
@@ -71,7 +83,7 @@ class Explanation:
 
         Its notes say what was expected, planned, reached, assumed and not stated.
         """
-        rows = [vars(part) | {"seconds": four_digits(part.seconds)} for part in self.parts]
+        rows = [part.as_row() | {"seconds": four_digits(part.seconds)} for part in self.parts]
         planned = _seconds_text(self.planned)
         notes = [
             f"expected ({self.source}): {_seconds_text(self.expected)}",
@@ -98,7 +110,7 @@ def explain(text: str, log: ParsedLog, facts: Facts, models: Mapping[str, Model]
     """
     steady, measured = measured_parts(text, log, facts)
     reached = steady + sum(part.seconds for part in measured)
-    missing = [word for word in NEEDED if word.partition("=")[0] not in facts]
+    missing = _missing_words(facts, models)
     training = described_training(facts, models)
     if isinstance(training, str):
         stated_expectation = float(facts.get("expected.seconds") or 0)
@@ -126,6 +138,7 @@ def explain(text: str, log: ParsedLog, facts: Facts, models: Mapping[str, Model]
         assumed += _printed_convention(log, steady, step_tflop)
     else:
         measured += _convention_part(reached, reached_by_unit)
+    assumed += _contradiction(reached_by_unit)
     modelled, best = modelled_parts(setup, facts, table_shape)
     if expected_by_unit:
         first_stated = next(iter(expected_by_unit.values()))
@@ -135,6 +148,8 @@ def explain(text: str, log: ParsedLog, facts: Facts, models: Mapping[str, Model]
         expected = min(best, reached)
         source = "the plan with every change below"
     unpriced = _unpriced_parts(training, facts, log, reached)
+    if re.search(SOCKETS, text):
+        modelled = [replace(part, is_printed=part.name == "network") for part in modelled]
     parts = fill(reached - expected, measured, modelled, unpriced)
     return Explanation(expected, reached, parts, missing, assumed, source, planned, step_tflop)
 
@@ -142,6 +157,32 @@ def explain(text: str, log: ParsedLog, facts: Facts, models: Mapping[str, Model]
 _NOTHING_REACHED = (
     "no --set reached.tflops=...: what the plan expects of this set-up stands for what was reached"
 )
+
+
+def _missing_words(facts: Facts, models: Mapping[str, Model]) -> list[str]:
+    """Return words for --set that would state what nothing says; a model's name states its sizes."""
+    stated = set(facts)
+    name = facts.get("model", "")
+    if name.lower() in models or billions_in(name):
+        stated |= {"layers", "hidden"}
+    return [word for word in NEEDED if word.partition("=")[0] not in stated]
+
+
+def _contradiction(reached_by_unit: Mapping[str, float]) -> list[str]:
+    """Return a note if two figures of what was reached mean step times that no convention explains."""
+    if len(reached_by_unit) < 2:
+        return []
+    slowest = max(reached_by_unit, key=lambda unit: reached_by_unit[unit])
+    fastest = min(reached_by_unit, key=lambda unit: reached_by_unit[unit])
+    ratio = reached_by_unit[slowest] / reached_by_unit[fastest]
+    smallest, largest = _SPARSITY
+    if ratio <= 1 + _CONTRADICTION or smallest < ratio < largest:
+        return []
+    return [
+        f"two figures contradict each other: by {_UNIT_NAMES[slowest]} a step takes "
+        f"{reached_by_unit[slowest]:.4g} s, by {_UNIT_NAMES[fastest]} {reached_by_unit[fastest]:.4g} s "
+        f"({ratio:.3g} x): another model, count of devices, peak or convention is meant than was said"
+    ]
 
 
 def _printed_convention(log: ParsedLog, steady: float, step_tflop: float) -> list[str]:
@@ -167,7 +208,9 @@ def _convention_part(reached: float, reached_by_unit: Mapping[str, float]) -> li
     ratio = reached / fastest
     sign = f"two figures of one speed differ by {ratio:.3g} x (2: a peak with sparsity)"
     remedy = "compare tokens/s of a device"
-    return [GapPart("FLOPs convention", reached - fastest, sign, remedy)]
+    _, largest = _SPARSITY
+    name = "FLOPs convention" if ratio < largest else "contradicting figures"
+    return [GapPart(name, reached - fastest, sign, remedy)]
 
 
 @dataclass(frozen=True)

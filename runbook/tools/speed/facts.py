@@ -72,8 +72,8 @@ _COLUMNS = {
 }
 """Columns by the last word of a run file's key, where the column has another name."""
 _SPEEDS = {
-    "tflops": r"(\d+(?:\.\d+)?)\W*(?:model )?TFLOP",
-    "tokens_per_second": r"(\d[\d,.]*)\W*tok(?:en)?s?\s*/\s*s",
+    "tflops": r"(\d+(?:\.\d+)?)\W*(?:model )?TFLOPs?\b(?!\s*(?:/|per|a)\s*(?:token|step|sample|sequence|iteration|pass))",
+    "tokens_per_second": r"(\d[\d,.]*k?)\W*tok(?:en)?s?\s*(?:/|per)\s*s",
 }
 _UNITS = (*_SPEEDS, "mfu", "seconds")
 KEYS = [
@@ -105,7 +105,16 @@ _MODEL = (
     r"\d+(?:\.\d+)?[BM])\b"
 )
 _DEVICE_COUNT = r"(\d+) ?(?:x|×)? ?(?:GPUs?\b|(?:NVIDIA )?[ABHV]\d00)"
-_SOCKETS = r"NET/Socket|NCCL_IB_DISABLE=1|NET/IB : No device"
+_NODES_OF_DEVICES = (
+    r"(\d+) ?(?:x|×)? ?nodes?,? ?(?:of|with|x|×|each with|having)? ?(\d+) ?(?:x|×)? ?"
+    r"(?:GPUs?\b|devices?\b|(?:NVIDIA )?(?:GB?|[ABHV])\d{2,3})"
+)
+"""Nodes, and the devices of each: "2 nodes of 8 A100"."""
+SOCKETS = (
+    r"NET/Socket|Using network Socket|NCCL_IB_DISABLE=1|NET/IB : No device"
+    r"|\b(?:no|without|lacks?) (?:Infini[Bb]and|IB|RDMA)\b"
+)
+"""What says that NCCL's messages go through sockets."""
 _SOCKET_GBIT_S = "10"
 """Usual bandwidth where NCCL uses sockets."""
 _FLAGS = (("precision", "bf16"), ("precision", "fp16"), ("activation", "swiglu"))
@@ -171,7 +180,9 @@ def read_facts(text: str, printed: Mapping[str, str]) -> Facts:
         for value in re.findall(pattern, text, re.IGNORECASE):
             if key != "accelerator" or find_accelerator(value):
                 facts[key] = _OUR_VALUES.get(value.lower(), value)
-    if re.search(_SOCKETS, text):
+    for nodes, devices in re.findall(_NODES_OF_DEVICES, text, re.IGNORECASE):
+        facts["n_accel"] = str(int(nodes) * int(devices))
+    if re.search(SOCKETS, text):
         facts["network"] = _SOCKET_GBIT_S
     for key, flag in _FLAGS:
         if re.search(rf"--{flag}\b(?! false)", text, re.IGNORECASE):
@@ -189,13 +200,25 @@ def _speed_facts(text: str, lines: Sequence[str]) -> Facts:
             stated["mfu"] += re.findall(r"(\d+(?:\.\d+)?) ?%", line)
     facts = Facts()
     for unit, figures in stated.items():
-        plain = [figure.strip(".").replace(",", "") for figure in figures]
+        plain = [_plain_figure(figure) for figure in figures]
         ascending = sorted(plain, key=float)
         if ascending:
             facts[f"reached.{unit}"] = ascending[0]
         if len(ascending) > 1:
             facts[f"expected.{unit}"] = ascending[-1]
     return facts
+
+
+def _plain_figure(figure: str) -> str:
+    """Return a figure without separators and thousands.
+
+    >>> _plain_figure("3.7k"), _plain_figure("14,451."), _plain_figure("420.5")
+    ('3700', '14451', '420.5')
+    """
+    plain = figure.strip(".").replace(",", "")
+    if not plain.endswith("k"):
+        return plain
+    return f"{1000 * float(plain[:-1]):g}"
 
 
 def _patterns() -> list[tuple[str, str]]:

@@ -11,6 +11,8 @@ _REMEDIES = {
     "restarts": "find what ended the jobs (runbook logs LOG), and save more often",
     "warm-up": "leave the first steps out of the figure",
     "saves": "save less often, or in the background",
+    "growing steps": "look for what fills up: memory, the page cache, a log, a loader that reads further each time; "
+    "clocks that fall as devices grow hot",
     "slow steps": "look at what these steps met: a slow rank, other users, a cold cache",
     "stragglers": "look at the node of the slowest rank",
     "data wait": "put the tokens on a faster disk; use more workers",
@@ -18,6 +20,10 @@ _REMEDIES = {
 """What to do about the time that steps lose, by its cause."""
 _SLOW = 1.3
 """A slow step takes longer than this many times the median."""
+_GROWN = 1.1
+"""Steps grow where the last third takes this many times the first third, and the middle lies between."""
+_LEAST_TO_GROW = 12
+"""Steps without which nothing is said about growth."""
 _LEAST_SHARE = 0.002
 """Causes that lose a smaller share of all steps are left out."""
 _WARM_UP_STEPS = 10
@@ -38,10 +44,15 @@ def measured_parts(text: str, log: ParsedLog, facts: Facts) -> tuple[float, list
     lost = dict.fromkeys(_REMEDIES, 0.0)
     lost["restarts"] = (len(steps) - step_count) * steady
     save_interval = float(facts.get("save_interval") or 0)
+    begun = _seconds_before_growth([seconds for _, seconds in steps[warm_up:]])
+    if begun:
+        later = [seconds - begun for _, seconds in steps[warm_up:] if seconds < _SLOW * steady]
+        lost["growing steps"] = max(0.0, sum(later))
     for index, (iteration, seconds) in enumerate(steps):
         if seconds > _SLOW * steady:
             cause = _slow_step_cause(index < warm_up, iteration, save_interval)
             lost[cause] += seconds - steady
+    steady = begun or steady
     # What every step waits for is part of the median, so it is taken out of the steady time.
     waits = {"data wait": _data_waits(text), "stragglers": _straggler_lags(text, facts)}
     for cause, samples in waits.items():
@@ -55,6 +66,22 @@ def measured_parts(text: str, log: ParsedLog, facts: Facts) -> tuple[float, list
             evidence = f"{seconds:.3g} s in {step_count} steps"
             parts.append(GapPart(cause, seconds / step_count, evidence, _REMEDIES[cause]))
     return steady, parts
+
+
+def _seconds_before_growth(seconds: list[float]) -> float:
+    """Return the time of a step before steps began to take longer and longer; 0 where they do not.
+
+    >>> _seconds_before_growth([1.0] * 6 + [1.2] * 6 + [1.4] * 6), _seconds_before_growth([1.0] * 30)
+    (1.0, 0.0)
+    """
+    if len(seconds) < _LEAST_TO_GROW:
+        return 0.0
+    third = len(seconds) // 3
+    first = statistics.median(seconds[:third])
+    middle = statistics.median(seconds[third:-third])
+    last = statistics.median(seconds[-third:])
+    has_grown = first < middle < last and last > _GROWN * first
+    return first if has_grown else 0.0
 
 
 def _slow_step_cause(is_warm_up: bool, iteration: int, save_interval: float) -> str:

@@ -16,10 +16,22 @@ class GapPart:
     remedy: str
     words: str = ""
     """The change as --set takes it."""
+    is_printed: bool = False
+    """Whether the program itself printed the cause: it comes before what only a model expects."""
+
+    def as_row(self) -> dict[str, str | float]:
+        """Return what people and --json see of a part."""
+        return {
+            "name": self.name,
+            "seconds": self.seconds,
+            "evidence": self.evidence,
+            "remedy": self.remedy,
+            "words": self.words,
+        }
 
 
 def fill(gap: float, *groups: Sequence[GapPart]) -> list[GapPart]:
-    """Return parts that add up to the gap, largest first, with the unexplained part last.
+    """Return parts that add up to the gap: printed causes, then largest first; the unexplained part last.
 
     Each group takes what the groups before it left. If a group is larger than that, all of its
     parts shrink by the same factor. Without a gap the list is empty.
@@ -31,7 +43,7 @@ def fill(gap: float, *groups: Sequence[GapPart]) -> list[GapPart]:
         share = min(1.0, remaining / group_seconds) if group_seconds else 0.0
         parts += [replace(part, seconds=part.seconds * share) for part in group]
         remaining -= group_seconds * share
-    parts.sort(key=lambda part: -part.seconds)
+    parts.sort(key=lambda part: (not part.is_printed, -part.seconds))
     unexplained = GapPart(
         "unexplained",
         remaining,
