@@ -5,6 +5,8 @@
 
 CHECKOUT is a clone of NVIDIA/Megatron-LM; PYTHON one that can import it (torch, transformers, triton; gigatoken for
 its fast tool). Without it Hugging Face's tokenizers, which Megatron's tool calls, are measured in our own reader.
+Where gigatoken and awkward are installed here, that library with the least writer around it is measured as well
+(`benchmarks.gigatoken_writer`), held to one core like ours.
 
 Every measured command is a process of its own, from its start to its end, imports included. Commands alternate, so
 that a noisy neighbour hits all of them; the median counts. Ours with one worker is held to one core; Megatron's tools
@@ -21,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +102,12 @@ def rows(
         "ours, .jsonl.zst, 1 worker": (ours(packed, out / "b", 1), out / "b", {"core": 0}),
         "ours, .jsonl.zst, 2 workers": (ours(packed, out / "c", 2), out / "c", {}),
     }
+    if find_spec("gigatoken"):
+        writer = [sys.executable, "-m", "benchmarks.gigatoken_writer"]
+        for kind, inputs in ((".jsonl", [whole]), (".jsonl.zst", packed)):
+            prefix = out / f"g{kind[-1]}"
+            words = [*writer, str(prefix), *map(str, inputs)]
+            found[f"gigatoken, {kind}, one core"] = (words, prefix, {"core": 0})
     if megatron is not None:
         found["preprocess_data_fast.py"] = (
             megatron.fast(whole, out / "d"),
@@ -228,6 +237,10 @@ def ratios(figures: dict[str, Any]) -> list[str]:
                 f"ours with one worker against {key}: {mine['mb_per_second'] / rate:.1f} x on the same .jsonl, "
                 f"{packed['mb_per_second'] / rate:.1f} x from .zst"
             )
+        elif key.startswith("gigatoken"):
+            same = packed if ".zst" in key else mine
+            ratio = other["wall"] / same["wall"]
+            lines.append(f"ours with one worker against {key}: {ratio:.2f} x")
         elif key.startswith("three"):
             lines.append(
                 f"ours with two workers against the three steps: {other['wall'] / two['wall']:.1f} x"

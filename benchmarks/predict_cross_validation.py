@@ -2,10 +2,12 @@
 
     python -m benchmarks.predict_cross_validation [TABLE.csv ...] [--fit] [--rows]
 
-Without --fit the coefficients in use are judged. With --fit they are fitted again (damped least squares on logarithms,
-each held to its start by a stated width, sources weighted by the root of their number of rows), printed, and judged by
-leaving out a fifth of all rows after the other, and one source after the other: each row is then predicted by
-coefficients that never saw it, or never saw its source. A null counts as a miss of 100 %.
+Without --fit the coefficients in use are judged, and what the last --fit wrote of rows left out is shown. With --fit they
+are fitted again (damped least squares on logarithms, each held to its start by a stated width, sources weighted by the root
+of their number of rows), printed, and judged by leaving out one source after the other, and one family of devices after
+the other: each row is then predicted by coefficients that never saw its source, or its family. left_out_errors.csv takes
+these errors, from which the intervals of `plan --predict` are made (`intervals`). A null counts as a miss of 100 %.
+Of the step times of one source that has hundreds, fits take `THINNED` rows, so that five minutes are enough.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import csv
 import math
 import random
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -23,14 +26,14 @@ from runbook.params.catalogues import read_models
 from runbook.params.project import project_root
 from runbook.planning.cost import flops
 from runbook.planning.cost.iteration import (
-    CALIBRATED,
     DEFAULT,
     Coefficients,
     StepSetup,
     iteration,
     known,
 )
-from runbook.tools.speed.predict import SPREAD, setup_of
+from runbook.tools.speed.intervals import NODE_COUNTS, half_width, node_count
+from runbook.tools.speed.predict import setup_of
 from runbook.tools.speed.published_rows import read_row
 
 TABLES = (
@@ -39,6 +42,18 @@ TABLES = (
     "benchmarks/mlperf_results.csv",
     "benchmarks/a100_step_times.csv",
 )
+NEVER_FITTED = "benchmarks/mlperf_left_out.csv"
+"""Llama 3.1 8B in MLPerf training 5.1, with one micro-batch a step: looked at once the model's form had been decided, and
+in no fit."""
+LEFT_OUT_ERRORS = Path(__file__).parent / "left_out_errors.csv"
+"""What --fit found of rows whose source, or whose family, the fit had not seen."""
+COVERAGE = 0.8
+"""Share of rows that an interval is to hold."""
+LEAST_ROWS = 9
+LEAST_SOURCES = 3
+"""Fewer rows or sources of a family and count of nodes have the interval of all rows of that count."""
+THINNED = 160
+"""Rows of a source with more than twice as many that a fit takes; they are near-twins."""
 WIDTH = {"sustained": 0.15, "links": 0.15, "network": 0.2, "other": 0.4}
 """How far a coefficient may go from its start: standard deviation of its logarithm."""
 NOISE = 0.10
@@ -73,6 +88,7 @@ START = Coefficients(
     unfused_operator_microseconds=25.0,
     microbatch_operators=100.0,
     launch_power=2.5,
+    step_milliseconds=8.0,
     latency_microseconds=8.0,
     jitter=0.006,
 )
@@ -94,6 +110,16 @@ class Known:
     in_tokens: bool
     convention: str
     setup: StepSetup | None
+
+    @property
+    def name(self) -> str:
+        """Table and line."""
+        return self.label.split(" ", 1)[0]
+
+    @property
+    def nodes(self) -> str:
+        """One node, or many."""
+        return node_count(self.setup) if self.setup else ""
 
 
 def main() -> None:
@@ -121,9 +147,11 @@ def main() -> None:
     if given.rows:
         for row, error in zip(rows, errors(rows, used), strict=True):
             print(f"{error:+8.1%}  {row.answer:10.1f}  {row.label}")
+    never_fitted = read(Path(NEVER_FITTED))
+    show("in no fit: mlperf_left_out.csv", never_fitted, errors(never_fitted, used))
     if given.fit:
-        folded(rows, used)
-        left_out(rows, used)
+        write_left_out(rows, used)
+    show_left_out(read_left_out(rows))
 
 
 def read(path: Path) -> list[Known]:
@@ -162,6 +190,8 @@ def source_of(text: str) -> str:
     """
     if "NeMo" in text:
         return "NVIDIA NeMo"
+    if "mlcommons" in text:
+        return "mlcommons"
     words = text.replace(";", " ").replace("@", " ").replace("(", " ").split()
     return next((word for word in words if "/" in word or word.startswith("arXiv")), text)
 
@@ -186,11 +216,12 @@ def fit(rows: Sequence[Known], begin: Coefficients = START, rounds: int = 12) ->
     """Damped least squares on logarithms from `begin`, with a start that pulls and outliers that pull less."""
     import numpy
 
-    usable = [row for row in rows if row.setup]
-    counts: dict[str, int] = {}
-    for row in usable:
-        counts[row.source] = counts.get(row.source, 0) + 1
-    weights = numpy.array([counts[row.source] ** -0.5 for row in usable])
+    with_setup = [row for row in rows if row.setup]
+    counts = Counter(row.source for row in with_setup)
+    usable = thinned(with_setup)
+    kept = Counter(row.source for row in usable)
+    # A source weighs as much as the root of all its rows, however many of them are taken.
+    weights = numpy.array([counts[row.source] ** 0.5 / kept[row.source] for row in usable])
     weights *= len(usable) / weights.sum()
     names = list(flat(START))
     widths = numpy.array(
@@ -249,18 +280,117 @@ def moved(moves: Mapping[str, float]) -> Coefficients:
     return replace(START, sustained=sustained, **others)
 
 
-def left_out(rows: Sequence[Known], begin: Coefficients) -> None:
-    """Each source predicted by a fit to all others."""
-    found: list[float] = []
-    kept: list[Known] = []
-    for source in sorted({row.source for row in rows}):
+def thinned(rows: Sequence[Known]) -> list[Known]:
+    """Rows with a part of those of a source that has far more than the others, chosen at random."""
+    kept = []
+    for source in dict.fromkeys(row.source for row in rows):
         inside = [row for row in rows if row.source == source]
-        wrong = errors(inside, fit([row for row in rows if row.source != source], begin))
-        show(f"left out: {source}", inside, wrong)
-        found += wrong
+        if len(inside) > 2 * THINNED:
+            inside = random.Random(5).sample(inside, THINNED)
         kept += inside
-    by_group("each source left out once: ", kept, found)
-    by_family(kept, found)
+    return kept
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """The error of a row that the fit did not see."""
+
+    row: Known
+    by: str
+    """What was left out: source or family."""
+    error: float
+
+    @property
+    def logarithm(self) -> float:
+        """Size of the error as a logarithm, which is the same for a half and a double."""
+        return abs(math.log1p(self.error))
+
+
+def write_left_out(rows: Sequence[Known], begin: Coefficients) -> None:
+    """Fit without each source and each family, and write the errors of what was left out."""
+    with LEFT_OUT_ERRORS.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("left_out", "group", "row", "error"))
+        for by in ("source", "family"):
+            for group in sorted({getattr(row, by) for row in rows}):
+                inside = [row for row in rows if getattr(row, by) == group]
+                others = [row for row in rows if getattr(row, by) != group]
+                wrong = errors(inside, fit(others, begin, rounds=5))
+                for row, error in zip(inside, wrong, strict=True):
+                    writer.writerow((by, group, row.name, f"{error:.4f}"))
+                show(f"left out: {group}", inside, wrong)
+
+
+def read_left_out(rows: Sequence[Known]) -> list[LeftOut]:
+    """Errors as the last --fit wrote them, of rows that are still there."""
+    known_rows = {row.name: row for row in rows}
+    lines = LEFT_OUT_ERRORS.read_text(encoding="utf-8").splitlines()
+    found = []
+    for cells in csv.DictReader(lines):
+        row = known_rows.get(cells["row"])
+        if row is not None:
+            found.append(LeftOut(row, cells["left_out"], float(cells["error"])))
+    return found
+
+
+def show_left_out(left_out: Sequence[LeftOut]) -> None:
+    """Errors and coverage of rows whose source, or whose family, was left out."""
+    for by in ("source", "family"):
+        chosen = [one for one in left_out if one.by == by]
+        by_group(f"{by} left out: ", [one.row for one in chosen], [one.error for one in chosen])
+    of_sources = [one for one in left_out if one.by == "source"]
+    print("intervals by family and nodes, from sources left out:")
+    for (family, nodes), half in intervals(of_sources).items():
+        print(f"    ({family!r}, {nodes!r}): {half:.3f},")
+    for nodes, (inside, count) in coverage(of_sources).items():
+        print(f"coverage on sources that the interval never saw: {nodes}: {inside} of {count}")
+
+
+def intervals(left_out: Sequence[LeftOut]) -> dict[tuple[str, str], float]:
+    """Half-widths of the interval of 80 %, by family and count of nodes; '' is any other family.
+
+    Conformal: the error at or below which so many of the errors on sources left out lie, and one more. A source
+    weighs by the root of its rows, as in the fit.
+    """
+    widths: dict[tuple[str, str], float] = {}
+    for nodes in NODE_COUNTS:
+        inside = [one for one in left_out if one.row.nodes == nodes and one.row.setup]
+        if inside:
+            widths["", nodes] = math.expm1(_conformal(inside))
+        for family in sorted({one.row.family for one in inside}):
+            own = [one for one in inside if one.row.family == family]
+            if len(own) >= LEAST_ROWS and len({one.row.source for one in own}) >= LEAST_SOURCES:
+                widths[family, nodes] = math.expm1(_conformal(own))
+    return widths
+
+
+def _conformal(left_out: Sequence[LeftOut]) -> float:
+    """Weighted quantile of the errors' logarithms, with one more error that is larger than all."""
+    sources = [one.row.source for one in left_out]
+    weights = [sources.count(one.row.source) ** -0.5 for one in left_out]
+    ordered = sorted(zip(left_out, weights, strict=True), key=lambda pair: pair[0].logarithm)
+    wanted = COVERAGE * (sum(weights) + statistics.fmean(weights))
+    seen = 0.0
+    for one, weight in ordered:
+        seen += weight
+        if seen >= wanted:
+            return one.logarithm
+    return ordered[-1][0].logarithm
+
+
+def coverage(left_out: Sequence[LeftOut]) -> dict[str, tuple[int, int]]:
+    """Rows inside and all rows, by count of nodes: each source judged by intervals made of all others."""
+    counts: dict[str, tuple[int, int]] = {}
+    for source in dict.fromkeys(one.row.source for one in left_out):
+        widths = intervals([one for one in left_out if one.row.source != source])
+        for one in left_out:
+            if one.row.source != source or one.row.setup is None:
+                continue
+            nodes = one.row.nodes
+            half = widths.get((one.row.family, nodes), widths.get(("", nodes), 0.0))
+            inside, count = counts.get(nodes, (0, 0))
+            counts[nodes] = (inside + (one.logarithm <= math.log1p(half)), count + 1)
+    return counts
 
 
 def group_of(row: Known) -> str:
@@ -278,19 +408,6 @@ def by_group(title: str, rows: Sequence[Known], wrong: Sequence[float]) -> None:
             (row, error) for row, error in zip(rows, wrong, strict=True) if group_of(row) == group
         ]
         show(title + group, [row for row, _ in chosen], [error for _, error in chosen])
-
-
-def folded(rows: Sequence[Known], begin: Coefficients, folds: int = 5) -> None:
-    """Each row predicted by a fit to the other folds."""
-    order = list(range(len(rows)))
-    random.Random(3).shuffle(order)
-    wrong = [0.0] * len(rows)
-    for first in range(folds):
-        inside = set(order[first::folds])
-        used = fit([row for index, row in enumerate(rows) if index not in inside], begin)
-        for index in inside:
-            (wrong[index],) = errors([rows[index]], used)
-    by_group(f"each of {folds} parts left out once: ", rows, wrong)
 
 
 def by_family(rows: Sequence[Known], wrong: Sequence[float]) -> None:
@@ -316,7 +433,7 @@ def within(row: Known, error: float) -> bool:
     """Whether the published speed lies in the interval of 80 % about the prediction."""
     if row.setup is None:
         return False
-    half = 1 + SPREAD[row.setup.code] * (1 if row.family in CALIBRATED else 2)
+    half = 1 + half_width(row.setup)
     return 1 / half <= 1 / (1 + error) <= half
 
 

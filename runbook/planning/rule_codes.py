@@ -90,8 +90,8 @@ _MESSAGES = {
     PlanCode.TRANSFORMER_ENGINE: RuleText(
         title="Transformer Engine",
         value="{wanted} with training.precision={precision} on {device}",
-        rule="these need GPUs, Transformer Engine and the engine megatron-core, "
-        "and fp8 goes with bf16",
+        rule="these need GPUs and the engine megatron-core, and fp8 goes with bf16; Transformer "
+        "Engine computes them, but for fp8 tensorwise, which training.kernels auto or compiled do",
         remedy="Leave them out, or set training.precision to bf16 and training.engine to "
         "megatron-core on a site of GPUs.",
     ),

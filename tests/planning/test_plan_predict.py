@@ -16,6 +16,7 @@ from runbook.params.project import project_root
 from runbook.params.schema.entries import Model
 from runbook.planning.cost.accelerators import ACCELERATORS, find_accelerator
 from runbook.planning.cost.iteration import DEFAULT
+from runbook.tools.speed import intervals
 from runbook.tools.speed.predict import Prediction, check_columns, predict_rows, setup_of, shape_for
 from runbook.tools.speed.published_rows import convention, read_row
 
@@ -116,6 +117,44 @@ def test_the_documents_name_the_errors_with_the_rows_they_are_of(
         median,
         ninth,
     )
+
+
+@pytest.fixture(scope="module")
+def left_out() -> list[benchmark.LeftOut]:
+    """Errors of rows whose source, or whose family, the last fit had not seen."""
+    rows = [row for path in benchmark.TABLES for row in benchmark.read(ROOT / path)]
+    return benchmark.read_left_out(rows)
+
+
+def test_the_documents_name_the_errors_of_sources_left_out(
+    left_out: list[benchmark.LeftOut],
+) -> None:
+    page = (ROOT / "docs/plan.md").read_text()
+    readme = (ROOT / "README.md").read_text()
+    of_sources = [one for one in left_out if one.by == "source"]
+    groups: dict[str, list[float]] = {}
+    for one in of_sources:
+        groups.setdefault(f"{benchmark.group_of(one.row)}, its source", []).append(one.error)
+        groups.setdefault(f"source {one.row.source}", []).append(one.error)
+    assert len(of_sources) == 120 + 169 + 19 + 778
+    for name, wrong in groups.items():
+        figures = (*benchmark.spread(wrong), benchmark.mean_of_times(wrong))
+        cells = " | ".join(f"{figure:.1%}".replace("%", " %") for figure in figures)
+        assert f"| {name} | {len(wrong)} | {cells} |" in page, name
+    figures = benchmark.spread(groups["published_results.csv, its source"])
+    median, ninth = (f"{figure:.1%}".replace("%", " %") for figure in figures)
+    assert f"left out of the fit: median error {median}, 90th percentile {ninth};" in readme
+
+
+def test_intervals_are_those_of_sources_left_out_and_hold_what_they_promise(
+    left_out: list[benchmark.LeftOut],
+) -> None:
+    of_sources = [one for one in left_out if one.by == "source"]
+    assert pytest.approx(benchmark.intervals(of_sources), abs=6e-4) == intervals.HALF_WIDTHS
+    page = (ROOT / "docs/plan.md").read_text()
+    for inside, count in benchmark.coverage(of_sources).values():
+        assert inside / count > 0.72, "on rows of sources that the interval never saw"
+        assert f"{inside} of {count}" in page or f"{inside} of its {count} rows" in page
 
 
 @pytest.mark.parametrize(

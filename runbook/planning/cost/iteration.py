@@ -19,15 +19,15 @@ from runbook.planning.cost.own_kernels import OWN_KERNELS, OwnKernels
 
 _SUSTAINED = MappingProxyType(
     {
-        "V100": 0.772,
-        "A100": 0.836,
-        "H100": 0.671,
-        "H100-500W": 0.647,
-        "Blackwell": 0.605,
-        "Blackwell Ultra": 0.753,
-        "MI250X": 0.562,
+        "V100": 0.752,
+        "A100": 0.814,
+        "H100": 0.664,
+        "H100-500W": 0.63,
+        "Blackwell": 0.607,
+        "Blackwell Ultra": 0.737,
+        "MI250X": 0.545,
         "MI300X": 0.45,
-        "PVC": 0.447,
+        "PVC": 0.435,
         "L40S": 0.55,
     }
 )
@@ -42,43 +42,47 @@ class Coefficients:
 
     sustained: Mapping[str, float] = field(default_factory=lambda: _SUSTAINED)
     """Share of the 16-bit peak that large matrix products sustain at the power limit, by family."""
-    fp8: float = 0.942
+    fp8: float = 0.946
     """The same share in fp8, relative to 16 bits."""
-    attention: float = 0.371
+    attention: float = 0.389
     """Speed of fused attention relative to large matrix products, outside a vendor's own stack."""
-    attention_hopper: float = 0.747
+    attention_hopper: float = 0.717
     """The same again on H100: kernels written for the A100."""
-    elementwise: float = 1.96
+    elementwise: float = 1.86
     """Bytes moved by norms, activations, residuals and dropout, relative to one read and write each by fused code."""
-    eager: float = 2.09
+    eager: float = 1.96
     """The same without a compiler or fused kernels, relative to with."""
-    unfused: float = 0.53
+    unfused: float = 0.692
     """The same in DeepSpeed's forks of Megatron where nothing but their fused CUDA kernels runs."""
-    unfused_elsewhere: float = 6.57
+    unfused_elsewhere: float = 6.33
     """The same where those kernels do not exist (AMD, Intel), or where ZeRO's hooks and copies come on top."""
-    tuned: float = 1.05
+    tuned: float = 0.991
     """The same in a vendor's own tuned stack."""
-    scores: float = 38
+    scores: float = 29.6
     """Bytes a score costs in both passes where attention scores are kept."""
-    tensor_tuned: float = 0.174
-    """Share of tensor-parallel communication that is waited for in a vendor's own stack; elsewhere all of it."""
+    tensor_tuned: float = 0.208
+    """Share of tensor-parallel communication that is waited for in a vendor's own stack from Hopper on, whose Transformer
+    Engine sends while it multiplies; elsewhere all of it."""
     links: float = 0.85
     """Share of the links' datasheet that collectives reach."""
-    network: float = 0.718
+    network: float = 0.78
     """Share of the network's figure that collectives reach."""
-    overlap_power: float = 2.03
+    overlap_power: float = 2.12
     """How sharply communication of shared states hides behind work (1: not at all, infinite: wholly)."""
-    operator_microseconds: float = 13.6
+    operator_microseconds: float = 13.7
     """The host's time to launch one operator: no step takes less, however small its operators are."""
-    unfused_operator_microseconds: float = 40.5
+    unfused_operator_microseconds: float = 40.2
     """The same in DeepSpeed's forks of Megatron, whose engine and hooks are Python."""
-    microbatch_operators: float = 65.4
+    microbatch_operators: float = 73.9
     """Operators of a micro-batch on a stage besides its layers': embedding, output layer, loss, sends, the schedule."""
-    launch_power: float = 3.7
+    launch_power: float = 3.74
     """How sharply the host's launching hides behind the device's work (1: not at all, infinite: wholly)."""
-    latency_microseconds: float = 18.7
+    step_milliseconds: float = 6.52
+    """What a step takes besides its micro-batches, outside DeepSpeed's forks: the norm that all ranks wait for, clipping, the host that begins anew
+    with nothing launched ahead."""
+    latency_microseconds: float = 11.9
     """Least time of a collective for each doubling of its ranks, within a node."""
-    jitter: float = 0.00713
+    jitter: float = 0.00525
     """Time added by each doubling of the devices beyond eight: waiting for the slowest."""
 
 
@@ -107,6 +111,10 @@ _VENDOR_ATTENTION = 0.58
 the rows. Other code ran older kernels, whose share is fitted."""
 _FP8_CASTS = 12.0
 """More bytes a token and hidden unit, forward: quantized copies and transposes."""
+_BLOCK_CASTS = 2.0
+"""The same of recipes that scale blocks along the inner side, relative to one scale a tensor: the backward pass needs
+copies that are quantized along the other side. Counted, not fitted: no row of the tables names its recipe."""
+_BLOCK_RECIPES = ("mxfp8", "blockwise")
 _WAVE = 110 * 128 * 256
 """Elements of a matrix product that a device computes at once: 110 processors, a tile of 128 x 256 each. Half of the
 last such wave is idle on average, which is why small matrices are slow."""
@@ -133,6 +141,16 @@ _BACKWARD_OPERATORS = 1.4
 """Host time of the backward pass relative to the forward pass; it launches more operators, but from C++."""
 _GRAPHED = 0.1
 """Share of the host's time that is left where CUDA graphs launch whole layers; not measured."""
+_OVERLAPS_TENSOR = ("H100", "H100-500W", "Blackwell", "Blackwell Ultra")
+"""Families on which a vendor's own stack sends a product's pieces while it computes others (Transformer Engine's user
+buffers, of 2023). On A100 Megatron-LM waits."""
+_FORWARD_SHARE = 1 / 3
+"""Of a micro-batch's work: behind the first forward pass weights are gathered, behind the last backward pass gradients
+are reduced."""
+_BUCKET = 40e6
+_BUCKET_PER_RANK = 1e6
+"""Parameters of a bucket at least, and for each data-parallel rank (megatron-core's DistributedDataParallel). Nothing hides
+the first that is gathered and the last that is reduced."""
 _NETWORK_LATENCY = 3.0
 """Latency of a collective that leaves its node, relative to one inside."""
 
@@ -167,6 +185,8 @@ class StepSetup(sizes.Cut):
     """Whether DeepSpeed is the engine of the own trainer."""
     cuda_graphs: bool = False
     """Whether the host launches a layer as one graph."""
+    fp8_recipe: str = ""
+    """How factors of 8 bits are scaled: mxfp8 and blockwise along the inner side; other recipes are alike."""
 
     @property
     def world(self) -> int:
@@ -408,7 +428,11 @@ class StepModel:
         inner = shape.ffn_hidden * (1.5 if shape.gated else 1) / (4 * shape.hidden)
         split = (_FORWARD_BYTES - _SHARED_BYTES) * inner / setup.tensor
         whole = _SHARED_BYTES / (setup.tensor if setup.sequence else 1)
-        casts = _FP8_CASTS / setup.tensor if setup.precision == "fp8" else 0.0
+        casts = 0.0
+        if setup.precision == "fp8":
+            casts = _FP8_CASTS / setup.tensor
+        if setup.fp8_recipe in _BLOCK_RECIPES and not self._own:
+            casts *= _BLOCK_CASTS
         if self._own:
             factor = self._own.elementwise
         else:
@@ -457,7 +481,7 @@ class StepModel:
         """
         setup = self.setup
         shape = self.setup.shape
-        waited = self.coefficients.tensor_tuned if setup.code == "tuned" else 1.0
+        waited = self._waited_tensor_share
         activation_bytes = self._tokens * shape.hidden * self._width
         times = 8 + (4 * setup.recomputed if setup.recompute == "full" else 0)
         rank_key_bytes = (
@@ -468,6 +492,13 @@ class StepModel:
         ring = 3 * waited * self.collective(key_bytes, setup.context, span=context_span) / 2
         gather = self.collective(activation_bytes, setup.tensor, span=setup.tensor)
         return times * waited * gather + ring
+
+    @property
+    def _waited_tensor_share(self) -> float:
+        """Share of tensor-parallel communication that nothing hides."""
+        setup = self.setup
+        overlaps = setup.code == "tuned" and setup.device.family in _OVERLAPS_TENSOR
+        return self.coefficients.tensor_tuned if overlaps else 1.0
 
     def _output(self) -> float:
         setup = self.setup
@@ -528,7 +559,8 @@ class StepModel:
         data = self._data(slowest + launching, bubble if setup.code == "tuned" else 0.0)
         microbatches = setup.num_microbatches
         batches = microbatches * self._batch() if setup.broadcasts_batches else 0.0
-        work = microbatches * (slowest + launching) + batches + bubble + data + optimizer
+        once = self._step_seconds
+        work = microbatches * (slowest + launching) + batches + bubble + data + optimizer + once
         times = microbatches * layers
         return StepTime(
             matrices=times * matrices,
@@ -536,7 +568,7 @@ class StepModel:
             elementwise=times * elementwise,
             output=microbatches * (slowest - stage - send),
             recompute=times * again,
-            launching=microbatches * launching,
+            launching=microbatches * launching + once,
             tensor=times * tensor + batches,
             pipeline=microbatches * send,
             bubble=bubble,
@@ -595,8 +627,10 @@ class StepModel:
     def _data(self, microbatch: float, pause: float) -> float:
         """Return the seconds that data-parallel communication adds.
 
-        It hides behind `microbatch`, the seconds of a micro-batch's work, and behind `pause`, seconds
-        in which stages wait.
+        Weights are gathered behind the first forward pass, gradients reduced behind the last backward
+        pass, of `microbatch` seconds together; and both behind half of `pause`, seconds in which
+        stages wait. With interleaving there would be more to hide behind; GPT-3 on 512 to 10,752
+        H100s (MLPerf) does not show it.
         """
         setup = self.setup
         ranks = setup.data * setup.context
@@ -613,9 +647,29 @@ class StepModel:
             return 2 * gather
         # Weights gathered in 16 bits, gradients reduced in 32, or in 16 as vendors' recipes for fp8
         # have it.
-        sent = (2 if setup.precision == "fp8" and setup.code == "tuned" else 3) * gather
-        work = microbatch * max(1, setup.num_microbatches // 4) + pause
-        return self.exposed(work, sent * (1 - setup.shown_data)) + sent * setup.shown_data
+        reduce = gather if setup.precision == "fp8" and setup.code == "tuned" else 2 * gather
+        shown = max(setup.shown_data, self._bucket_share(ranks))
+        forward = _FORWARD_SHARE * microbatch + pause / 2
+        backward = (1 - _FORWARD_SHARE) * microbatch + pause / 2
+        hidden = 1 - shown
+        exposed = self.exposed(forward, hidden * gather) + self.exposed(backward, hidden * reduce)
+        return exposed + shown * (gather + reduce)
+
+    def _bucket_share(self, ranks: int) -> float:
+        """Share of a rank's parameters that are in one bucket."""
+        bucket = max(_BUCKET, _BUCKET_PER_RANK * ranks)
+        return min(1.0, bucket / self._parameters)
+
+    @property
+    def _step_seconds(self) -> float:
+        """Return the seconds of a step besides its micro-batches.
+
+        Those of the own trainer are in what was measured of it, those of DeepSpeed's forks in the
+        time of their launches.
+        """
+        if self._own or self.setup.code == "unfused":
+            return 0.0
+        return 1e-3 * self.coefficients.step_milliseconds
 
     def exposed(self, work: float, talk: float) -> float:
         """What communication adds to the work that it may overlap with."""

@@ -113,6 +113,7 @@ def setup_for(choice: Choice, device: Accelerator) -> StepSetup:
         "precision": _product_precision(choice),
         "recompute": training.recompute,
         "code": code_of(choice),
+        "fp8_recipe": training.fp8,
         "broadcasts_batches": training.broadcast_batches,
     }
     return StepSetup(**inputs)

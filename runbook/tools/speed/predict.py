@@ -17,6 +17,7 @@ from runbook.planning import sizes
 from runbook.planning.cost import flops
 from runbook.planning.cost.accelerators import Accelerator, find_accelerator
 from runbook.planning.cost.iteration import CALIBRATED, StepSetup, iteration, known
+from runbook.tools.speed.intervals import half_width
 from runbook.tools.speed.published_rows import NEEDED, PublishedRow, read_row
 
 SHAPE_TOLERANCE = 0.08
@@ -36,20 +37,6 @@ _BATCH_TOKENS = (
 )
 """Tokens of a global batch for models below so many billions of parameters."""
 _LARGEST_BATCH_TOKENS = 16e6
-SPREAD = {
-    "tuned": 0.10,
-    "fused": 0.11,
-    "eager": 0.11,
-    "unfused": 0.12,
-    # Of the own trainer: not left over from a fit, taken from the codes above.
-    "plain": 0.11,
-    "compiled": 0.11,
-    "compiled-dropout": 0.11,
-}
-"""Half of the interval of 80 %, as a share of the number, by code.
-
-It is what fits left over on rows that they never saw.
-"""
 WIDEST = 256
 """Units of width for each layer at most, in a model whose name says no more than its size."""
 _MIXTURE_OF_EXPERTS = r"\bmoe\b|mixtral|deepseek|\ba\d+b\b|gpt[- ]oss"
@@ -70,15 +57,10 @@ class Prediction:
 
     @property
     def interval(self) -> tuple[float | None, float | None]:
-        """Tokens/s of a device between which 80 % of such rows lie.
-
-        The interval is twice as wide for a family of devices without a published training.
-        """
+        """Tokens/s of a device between which 80 % of such rows lie (`intervals`)."""
         if self.setup is None or self.tokens_s_per_accel is None:
             return None, None
-        spread = SPREAD[self.setup.code]
-        if self.setup.device.family not in CALIBRATED:
-            spread *= 2
+        spread = half_width(self.setup)
         low = self.tokens_s_per_accel / (1 + spread)
         high = self.tokens_s_per_accel * (1 + spread)
         return four_digits(low), four_digits(high)

@@ -72,7 +72,9 @@ _WORDS = {
     "cuda_graphs": {**_YES_OR_NO, "none": "no", "full": "yes"},
     "fp8_recipe": _as_they_are(*_FP8_RECIPES),
 }
-"""Words of the optional columns. All recipes of fp8 are planned alike."""
+"""Words of the optional columns."""
+_RECIPES_IN_WORDS = ((r"mx[- ]?fp8|fp8[- ]mx", "mxfp8"), (r"fp8[- ]?blockwise", "blockwise"))
+"""Recipes of fp8 by a source's words; others are planned alike."""
 _LARGEST_NUMBER = 1e9
 """A larger number in a cell is a slip and counts as not given."""
 _TUNED_SOFTWARE = (
@@ -117,6 +119,7 @@ class PublishedRow(Cut):
     flash: bool
     code: str
     cuda_graphs: bool
+    fp8_recipe: str
     network: float
     """Gbit/s of one device between nodes."""
     sizes: Mapping[str, int]
@@ -180,7 +183,7 @@ def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
     # The cells of words come first, as `unknown` names them in this order.
     flash = row.word("flash")
     cuda_graphs = row.word("cuda_graphs")
-    row.word("fp8_recipe")
+    fp8_recipe = row.word("fp8_recipe")
     network = row.gbit_s("network")
     return PublishedRow(
         number=number,
@@ -203,6 +206,7 @@ def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
         flash=flash == "yes" if flash else has_flash(context, row.text("date")),
         code=row.word("code") or code(context),
         cuda_graphs=cuda_graphs == "yes",
+        fp8_recipe=fp8_recipe or _first_match(_RECIPES_IN_WORDS, stated),
         network=network,
         sizes={name: row.size(column) for column, name in _SIZES.items()},
         unknown=tuple(row.unknown),

@@ -1,0 +1,33 @@
+"""Intervals of 80 % about predicted speeds, by family of devices and count of nodes."""
+
+from runbook.planning.cost.iteration import CALIBRATED, StepSetup
+
+NODE_COUNTS = ("one node", "many nodes")
+HALF_WIDTHS: dict[tuple[str, str], float] = {
+    ("", "one node"): 0.237,
+    ("A100", "one node"): 0.226,
+    ("H100", "one node"): 0.409,
+    ("", "many nodes"): 0.168,
+    ("A100", "many nodes"): 0.148,
+    ("H100", "many nodes"): 0.167,
+}
+"""Half of the interval as a share of the number; '' is any other family.
+
+Conformal, on rows whose source the fit had not seen (`benchmarks.predict_cross_validation`, 2026-11-26).
+"""
+_UNCALIBRATED = 2.0
+"""Times the width, for a family of which nobody published a training."""
+
+
+def node_count(setup: StepSetup) -> str:
+    """Return the word for how many nodes a set-up has, one of `NODE_COUNTS`."""
+    one_node, many_nodes = NODE_COUNTS
+    return one_node if setup.world <= setup.device.devices_per_node else many_nodes
+
+
+def half_width(setup: StepSetup) -> float:
+    """Return half of the interval as a share of the predicted speed."""
+    nodes = node_count(setup)
+    family = setup.device.family
+    width = HALF_WIDTHS.get((family, nodes), HALF_WIDTHS["", nodes])
+    return width if family in CALIBRATED else _UNCALIBRATED * width

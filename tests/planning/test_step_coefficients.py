@@ -1,0 +1,164 @@
+"""Every coefficient of the model of a step, fitted or counted, has an effect that these step times pin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from runbook.params.catalogues import read_models
+from runbook.params.project import project_root
+from runbook.planning.cost import iteration as model
+from runbook.planning.cost.iteration import DEFAULT, Coefficients, StepSetup, iteration
+from runbook.tools.speed.predict import setup_of
+from runbook.tools.speed.published_rows import read_row
+
+CATALOGUE = read_models(project_root())
+MODELS = {name: CATALOGUE.get(name) for name in CATALOGUE.names}
+
+
+def setup(name: str, device: str, count: int, **cells: Any) -> StepSetup:
+    columns = {"model": name, "accelerator": device, "n_accel": count, **cells}
+    row = setup_of(read_row(1, {key: str(value) for key, value in columns.items()}), MODELS)
+    assert not isinstance(row, str), row
+    return row.setup
+
+
+TUNED = {"software": "NeMo", "precision": "fp8", "seq_len": 8192}
+FORKS = {"software": "Megatron-DeepSpeed", "precision": "fp16", "seq_len": 2048, "zero_stage": 0}
+TINY = {"tp": 1, "pp": 1, "global_batch": 64, "micro_batch": 2, "precision": "bf16"}
+SETUPS = {
+    "H100, tensor 4": setup("Llama-3 70B", "H100", 64, tp=4, pp=4, global_batch=128, **TUNED),
+    "H100, one micro-batch": setup(
+        "Llama-3 8B", "H100", 64, tp=1, pp=1, global_batch=64, micro_batch=1, **TUNED
+    ),
+    "B200, blocks": setup(
+        "Llama-3 8B", "B200", 8, tp=1, pp=1, global_batch=16, fp8_recipe="mxfp8", **TUNED
+    ),
+    "A100, tensor waits": setup(
+        "GPT-3 175B", "A100", 128, tp=8, pp=16, global_batch=256, software="NeMo", precision="bf16"
+    ),
+    "A100, forks": setup("GPT 20B", "A100", 64, tp=8, pp=8, global_batch=64, flash="no", **FORKS),
+    "A100, small forks": setup("GPT-3 350M", "A100", 16, tp=2, pp=2, flash="no", **FORKS),
+    "MI250X": setup("GPT-3 13B", "MI250X", 16, tp=2, pp=2, global_batch=64, **FORKS),
+    "H100, eager": setup("GPT-3 1.3B", "H100", 8, code="eager", **TINY),
+    "H100, launches": setup("GPT-3 125M", "H100", 8, **TINY),
+    "H100, graphs": setup("GPT-3 125M", "H100", 8, cuda_graphs="yes", **TINY),
+    "H100, ZeRO 3": setup("GPT-3 13B", "H100", 64, zero_stage=3, seq_len=2048, **TINY),
+    "H100, context": setup(
+        "Llama-3 8B", "H100", 16, tp=2, pp=1, cp=2, global_batch=16, code="fused", seq_len=8192
+    ),
+    "H100, small context": setup(
+        "GPT-3 125M", "H100", 8, tp=1, pp=1, cp=2, global_batch=4, micro_batch=1
+    ),
+    "H100, small graphs": setup(
+        "GPT-3 125M",
+        "H100",
+        8,
+        tp=1,
+        pp=1,
+        global_batch=8,
+        micro_batch=1,
+        seq_len=512,
+        cuda_graphs="yes",
+    ),
+    "H100 of 500 W": setup("Llama-3 8B", "H100 96GB", 64, software="torchtitan", seq_len=8192),
+    "GB300": setup("Llama-3 8B", "GB300", 8, tp=1, pp=1, global_batch=64, **TUNED),
+    "V100": setup("GPT-3 13B", "V100", 64, tp=8, pp=1, software="Megatron-LM", precision="fp16"),
+    "PVC": setup("GPT-3 13B", "PVC", 16, tp=4, pp=1, precision="bf16"),
+    "MI300X": setup("GPT-3 13B", "MI300X", 8, precision="bf16"),
+    "L40S": setup("GPT-3 1.3B", "L40S", 8, precision="bf16"),
+}
+SECONDS = {
+    "H100, tensor 4": 9.746697,
+    "H100, one micro-batch": 0.6559304,
+    "B200, blocks": 0.6102343,
+    "A100, tensor waits": 24.47299,
+    "A100, forks": 3.585089,
+    "A100, small forks": 2.770334,
+    "MI250X": 14.49524,
+    "H100, eager": 0.4264819,
+    "H100, launches": 0.07135347,
+    "H100, graphs": 0.06752896,
+    "H100, ZeRO 3": 0.7211319,
+    "H100, context": 1.121615,
+    "H100, small context": 0.02113019,
+    "H100, small graphs": 0.01035126,
+    "H100 of 500 W": 2.6265,
+    "GB300": 1.851119,
+    "V100": 43.65235,
+    "PVC": 117.7952,
+    "MI300X": 41.15503,
+    "L40S": 5.237536,
+}
+PINNED = 1e-4
+"""Relative difference that the pinned step times allow."""
+
+
+def step_times(coefficients: Coefficients = DEFAULT) -> dict[str, float]:
+    return {name: iteration(one, coefficients).seconds for name, one in SETUPS.items()}
+
+
+def moved_coefficients() -> Iterator[tuple[str, Coefficients]]:
+    for family in DEFAULT.sustained:
+        shares = {**DEFAULT.sustained, family: 1.05 * DEFAULT.sustained[family]}
+        yield f"sustained {family}", replace(DEFAULT, sustained=shares)
+    for field in fields(Coefficients):
+        if field.name != "sustained":
+            value = 1.1 * getattr(DEFAULT, field.name)
+            yield field.name, replace(DEFAULT, **{field.name: value})
+
+
+CONSTANTS = (
+    *("_FORWARD_BYTES", "_SHARED_BYTES", "_BACKWARD", "_LOGIT_BYTES", "_OPTIMIZER_BYTES"),
+    *("_VENDOR_ATTENTION", "_FP8_CASTS", "_BLOCK_CASTS", "_WAVE", "_OPERATORS_ELSEWHERE"),
+    *("_SOFTMAX_OPERATORS", "_CONTEXT_OPERATORS", "_BACKWARD_OPERATORS", "_GRAPHED"),
+    *("_FORWARD_SHARE", "_BUCKET", "_BUCKET_PER_RANK", "_NETWORK_LATENCY"),
+)
+
+
+def test_step_times_are_as_they_were() -> None:
+    """A change on purpose brings new figures here, and a line in CHANGELOG."""
+    assert step_times() == pytest.approx(SECONDS, rel=PINNED)
+
+
+MOVED = [*moved_coefficients()]
+
+
+@pytest.mark.parametrize(("name", "coefficients"), MOVED, ids=[name for name, _ in MOVED])
+def test_each_coefficient_moves_a_pinned_step_time(name: str, coefficients: Coefficients) -> None:
+    moved = step_times(coefficients)
+    assert max(abs(moved[key] / SECONDS[key] - 1) for key in SECONDS) > 2 * PINNED, name
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_each_counted_constant_moves_a_pinned_step_time(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model, name, 2 * getattr(model, name))
+    moved = step_times()
+    assert max(abs(moved[key] / SECONDS[key] - 1) for key in SECONDS) > 2 * PINNED, name
+
+
+def test_only_recipes_that_overlap_hide_tensor_parallel_messages() -> None:
+    waiting = iteration(SETUPS["A100, tensor waits"])
+    share = waiting.tensor / waiting.seconds
+    assert share > 0.08, "Megatron-LM on A100 waits for every message"
+    assert (
+        iteration(SETUPS["H100, tensor 4"]).tensor
+        < 0.05 * iteration(SETUPS["H100, tensor 4"]).seconds
+    )
+
+
+def test_no_work_hides_the_first_and_the_last_bucket() -> None:
+    """One micro-batch a step: weights hide behind its forward pass, gradients behind its backward pass."""
+    one = SETUPS["H100, one micro-batch"]
+    assert one.num_microbatches == 1
+    longer = replace(
+        one, device=replace(one.device, network_bandwidth=one.device.network_bandwidth / 4)
+    )
+    assert iteration(longer).data > 3 * iteration(one).data > 0
+    much_work = replace(one, micro_batch=64, global_batch=64 * one.global_batch)
+    assert iteration(much_work).data > 5e-4
