@@ -78,8 +78,9 @@ class Coefficients:
     launch_power: float = 3.74
     """How sharply the host's launching hides behind the device's work (1: not at all, infinite: wholly)."""
     step_milliseconds: float = 6.52
-    """What a step takes besides its micro-batches, outside DeepSpeed's forks: the norm that all ranks wait for, clipping, the host that begins anew
-    with nothing launched ahead."""
+    """What a step takes besides its micro-batches, outside DeepSpeed's forks.
+
+    The norm that all ranks wait for, clipping, and the host, which begins with nothing launched ahead."""
     latency_microseconds: float = 11.9
     """Least time of a collective for each doubling of its ranks, within a node."""
     jitter: float = 0.00525
