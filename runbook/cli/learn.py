@@ -68,7 +68,9 @@ def learn(
         click.echo(json.dumps(learned.as_dict(), indent=1))
     else:
         click.echo(_summary(path, old_text, new_text, learned))
-    if is_written and new_text != old_text:
+    if is_written and learned.defect:
+        click.echo("Nothing was written: nodes with a defect are no measure of the site.", err=True)
+    elif is_written and new_text != old_text:
         _write_checked(path, old_text, new_text, run_name or site)
         click.echo(f"{path}: written.", err=True)
     elif new_text != old_text:

@@ -220,7 +220,13 @@ def lab(
     masters. Called again, it opens the same copies. Further words go to JupyterLab: runbook lab RUN
     -- --port 8899 --ip 0.0.0.0
     """
-    from runbook.phases.notebook_copies import copies_text, make_copies, server_arguments
+    from runbook.phases.notebook_copies import (
+        SETTINGS_VARIABLE,
+        copies_text,
+        make_copies,
+        server_arguments,
+        with_our_settings,
+    )
     from runbook.runs.run_folder import RUNS_VARIABLE
 
     if runs is not None:
@@ -229,6 +235,7 @@ def lab(
     click.echo(copies_text(copies))
     if copy_only:
         return
+    os.environ[SETTINGS_VARIABLE] = with_our_settings(os.environ)
     from jupyterlab.labapp import LabApp
 
     options = ["--Application.log_level=ERROR"]

@@ -322,19 +322,23 @@ class QueueScheduler(Scheduler):
         write_text(folder.chain, ids, error=JobError)
 
     def _waiting_follower(self, folder: JobFolder, status: JobStatus) -> JobStatus | None:
-        """Return the status of the chain's next job. None where it will not go on."""
-        followers = _followers(folder)
-        if not followers or not _chain_goes_on(folder, status):
+        """Return the status of the chain's next job. None where it will not go on.
+
+        Where the queue does not answer it is UNKNOWN: a chain that seems to have ended would be begun again, beside
+        this one.
+        """
+        if not _chain_goes_on(folder, status):
             return None
-        number = followers[0].partition("-")[2]
-        try:
-            job = self._ask(number)
-        except JobError:
-            return None
-        if job is None or job.state not in ACTIVE:
-            return None
-        reason = f"{followers[0]}, the next of the chain, is {job.word} after: {status.reason}"
-        return self._status(folder, number, JobState.PENDING, reason)
+        for follower in _followers(folder):
+            number = follower.partition("-")[2]
+            try:
+                job = self._ask(number)
+            except JobError as silent:
+                return self._status(folder, number, JobState.UNKNOWN, str(silent))
+            if job is not None and job.state in ACTIVE:
+                reason = f"{follower}, the next of the chain, is {job.word} after: {status.reason}"
+                return self._status(folder, number, JobState.PENDING, reason)
+        return None
 
     def _status_without_id(self, folder: JobFolder) -> JobStatus:
         record = job_folder.read_record(folder)

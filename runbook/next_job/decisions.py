@@ -94,7 +94,7 @@ def decide_restart(attempts: Sequence[Attempt], budget: int) -> Decision:
     last = attempts[-1]
     if last.end.state is JobState.DONE:
         return Decision(Action.DONE, "finished")
-    reason = _reason_to_stop(attempts) or _reason_of_budget(attempts, budget)
+    reason = _reason_to_stop(attempts) or reason_of_budget(attempts, budget)
     if reason:
         return Decision(Action.STOP, reason)
     is_unreached = last.end.cause is EndCause.NODE_UNREACHED
@@ -127,7 +127,7 @@ def _reason_to_stop(attempts: Sequence[Attempt]) -> str:
     return ""
 
 
-def _reason_of_budget(attempts: Sequence[Attempt], budget: int) -> str:
+def reason_of_budget(attempts: Sequence[Attempt], budget: int) -> str:
     """Return why the budget of jobs without a new step is used up. Empty where it is not."""
     furthest_step = 0
     jobs_without_progress = 0

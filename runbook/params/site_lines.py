@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import yaml
 
 from runbook.core.errors import ParamsError
+from runbook.core.visible_text import visible
 from runbook.params.yaml12 import compose, write_scalar
 
 INDENT = "  "
@@ -22,7 +23,10 @@ def set_value(text: str, path: Sequence[str], value: object, comment: str) -> st
     'a:\n  b: 3  # measured\n  c: 2\n'
     >>> set_value("a:\n  b: 1\n", ("d", "e"), 3, "measured")
     'a:\n  b: 1\nd:\n  e: 3  # measured\n'
+    >>> set_value("a:\n  b: 1\n", ("a", "b"), 3, "node n1\nsetup: [evil]")
+    'a:\n  b: 3  # node n1 setup: [evil]\n'
     """
+    comment = " ".join(visible(comment).split())  # from a node's answer: never a line of its own
     lines = text.splitlines()
     mapping, missing = _nearest_section(compose(text, "the site file"), path)
     column = mapping.value[0][0].start_mark.column

@@ -188,6 +188,17 @@ def _differing_cells(
     return tuple(name for name in ours | theirs if ours.get(name) != theirs.get(name))
 
 
+LAB_SETTINGS = PACKAGE / "display" / "jupyter" / "lab_settings"
+"""What our JupyterLab leaves out besides a user's own settings: the question whether to show news in a corner."""
+SETTINGS_VARIABLE = "JUPYTER_CONFIG_PATH"
+
+
+def with_our_settings(environment: Mapping[str, str]) -> str:
+    """Return the folders of Jupyter's settings, ours behind those that the environment names."""
+    named = environment.get(SETTINGS_VARIABLE, "")
+    return os.pathsep.join([named, str(LAB_SETTINGS)] if named else [str(LAB_SETTINGS)])
+
+
 def server_arguments(copies: RunNotebooks) -> list[str]:
     """What JupyterLab is started with: the whole project to browse, the first notebook open, no question about news."""
     root = copies.project if copies.folder.is_relative_to(copies.project) else copies.folder

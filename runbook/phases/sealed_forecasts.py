@@ -131,7 +131,7 @@ def score_forecasts(open_phase: OpenPhase) -> View:
     runs = open_phase.folder.parent
     append_scores(scores, runs)
     open_phase.session.add_results({f"forecast of {one.quantity} held": one.hit for one in scores})
-    table = scores_table(scores, f"Forecasts sealed on {sealed.sealed}")
+    table = scores_table(scores, f"Forecasts sealed on {sealed.sealed[:16].replace('T', ' ')} UTC")
     others = read_scores_of_all(runs)
     return View([table, f"All runs of this project: {calibration_text(others)}"])
 

@@ -11,6 +11,7 @@ from typing import Any
 from runbook.core.errors import RecordError
 from runbook.core.files import read_json_record, read_lines, write_text
 from runbook.core.table import Table
+from runbook.core.units import show_bytes, show_duration
 from runbook.plan_file.json_records import append_line
 
 FORECASTS_FILE = "forecasts.json"
@@ -182,16 +183,25 @@ def scores_table(scores: Sequence[ForecastScore], title: str) -> Table:
     rows = [
         {
             "run": one.run,
-            "quantity": f"{one.quantity} ({one.unit})",
-            "forecast": f"{one.value:.4g}",
-            "80% interval": f"{one.low:.4g} to {one.high:.4g}",
-            "came true": f"{one.actual:.4g}",
+            "quantity": one.quantity,
+            "forecast": _shown(one.value, one.unit),
+            "80% interval": f"{_shown(one.low, one.unit)} to {_shown(one.high, one.unit)}",
+            "came true": _shown(one.actual, one.unit),
             "verdict": _verdict(one),
             "pinball": f"{one.pinball:.4f}",
         }
         for one in ordered
     ]
     return Table(rows, title, [calibration_text(scores)], source=SCORES_FILE)
+
+
+def _shown(value: float, unit: str) -> str:
+    """Return a forecast quantity as a reader wants it: bytes and durations in units that fit."""
+    if unit == "B":
+        return show_bytes(value)
+    if unit == "s":
+        return show_duration(value)
+    return f"{value:.4g} {unit}"
 
 
 def _verdict(one: ForecastScore) -> str:

@@ -10,7 +10,7 @@ import pytest
 from runbook.core.errors import JobError
 from runbook.jobs.job_folder import JobFolder, JobRecord, JobState
 from runbook.jobs.pbs import Pbs
-from runbook.jobs.queue import Queue, QueueJob, QueueScheduler
+from runbook.jobs.queue import Queue, QueueJob, QueueScheduler, QueueSilentError
 from runbook.jobs.slurm import Slurm
 from runbook.phases.job_control.job_rules import decision_of_job
 
@@ -112,6 +112,28 @@ def test_a_folder_is_pending_while_the_next_job_of_its_chain_will_train(
     status = scheduler.state(folder)
     assert status.state is state
     assert status.job_id == ("slurm-13" if state is JobState.PENDING else "slurm-12")
+
+
+def test_a_queue_that_does_not_answer_is_no_end_of_the_chain(queue, scheduler, folder, monkeypatch):
+    """A watcher that took it for one would begin a second chain in the same folders."""
+    began(folder, 12)
+    ended(folder, 75, "go on")
+
+    def silent(job):
+        raise QueueSilentError("squeue: connection refused")
+
+    monkeypatch.setattr(queue, "ask", silent)
+    status = scheduler.state(folder)
+    assert status.state is JobState.UNKNOWN
+    assert not status.final
+
+
+def test_a_later_job_of_the_chain_trains_where_the_next_one_was_cancelled(queue, scheduler, folder):
+    began(folder, 12)
+    ended(folder, 75, "go on")
+    queue.states = {"13": JobState.FAILED, "14": JobState.PENDING}
+    status = scheduler.state(folder)
+    assert (status.state, status.job_id) == (JobState.PENDING, "slurm-14")
 
 
 def test_a_job_that_was_killed_with_its_script_is_followed(queue, scheduler, folder):

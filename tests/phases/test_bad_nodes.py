@@ -100,6 +100,10 @@ def test_a_slow_or_wrong_rank_names_its_node():
         "n3": (FoundBy.CORRUPTION, "4 of 4"),
     }
     assert set(nodes_with_alarms(events, "04-training", ["n1", "n2"], 8)) == {"n2"}
+    # The nodes are those of the last attempt, and so are the alarms that name one.
+    attempt = {"event": "attempt_began", "job": "04-training"}
+    both = [events[0], attempt, *events[1:], attempt]
+    assert nodes_with_alarms(both, "04-training", ["n1", "n2", "n3"], 8) == {}
 
 
 def test_a_check_that_blames_some_nodes_is_kept_and_one_that_blames_all_is_not(settings):

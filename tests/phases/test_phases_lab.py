@@ -13,7 +13,13 @@ from runbook.core.errors import ParamsError
 from runbook.params.parameters_cell import hand_edits
 from runbook.params.schema.run_file import PHASES
 from runbook.phases import open_phase as phases
-from runbook.phases.notebook_copies import copies_text, make_copies, server_arguments
+from runbook.phases.notebook_copies import (
+    SETTINGS_VARIABLE,
+    copies_text,
+    make_copies,
+    server_arguments,
+    with_our_settings,
+)
 from runbook.records.manifest import verify_run
 from runbook.records.session import read_master
 from runbook.runs.run_folder import RUNS_VARIABLE
@@ -186,3 +192,12 @@ def test_jupyterlab_shows_the_project_and_opens_the_first_copy(project):
         "--LabApp.default_url=/lab/tree/runs/local/lab/00-plan.ipynb",
         "--LabApp.news_url=None",
     ]
+
+
+def test_jupyterlab_asks_nobody_about_news(monkeypatch):
+    from jupyterlab_server.config import get_page_config
+
+    monkeypatch.setenv(SETTINGS_VARIABLE, with_our_settings({SETTINGS_VARIABLE: "/a"}))
+    assert with_our_settings({SETTINGS_VARIABLE: "/a"}).startswith("/a:")
+    disabled = get_page_config([])["disabledExtensions"]
+    assert "@jupyterlab/apputils-extension:announcements" in disabled

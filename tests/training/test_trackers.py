@@ -12,6 +12,7 @@ from threading import Event
 import pytest
 
 from runbook.core.errors import ParamsError
+from runbook.core.processes import wait_until
 from runbook.plan_file import schema
 from runbook.plan_file.schema import TRACKERS
 from runbook.training.trackers import processes
@@ -208,5 +209,6 @@ def test_a_training_feeds_one_tracker_and_goes_on_without_a_missing_one(zygote, 
     # On a busy machine it ends after the training.
     endings = ("mlflow ended with exit code 1.", "mlflow is still sending its last numbers.")
     assert any(f"training.trackers: {ending}" in job.out for ending in endings), job.out
-    while "pip install 'gpt3-runbook[mlflow]'" not in (run / "trackers/mlflow.log").read_text():
-        time.sleep(0.1)
+    remedy = "pip install 'gpt3-runbook[mlflow]'"
+    log_of_tracker = run / "trackers/mlflow.log"
+    assert wait_until(lambda: remedy in log_of_tracker.read_text(), 120)

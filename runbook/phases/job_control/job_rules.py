@@ -156,7 +156,10 @@ def nodes_with_alarms(
     """Return the nodes of ranks that a job reported as slow or wrong, each with the alarm's evidence."""
     reported: dict[str, tuple[FoundBy, str]] = {}
     of_job = attempts.events_of_job(events, job)
-    alarms = [event for event in of_job if event.get("event") == "alarm"]
+    # The nodes are those of the last attempt: an earlier one may have had others.
+    of_attempts = attempts.split_by_attempt(of_job, job)
+    newest = of_attempts[-1] if of_attempts else of_job
+    alarms = [event for event in newest if event.get("event") == "alarm"]
     for found_by in ALARMS_OF_NODES:
         for alarm in alarms:
             rank = alarm.get("rank")

@@ -15,6 +15,7 @@ from runbook.display.jupyter.widgets import Actions, controls
 from runbook.jobs import get_scheduler, job_folder
 from runbook.jobs.job_folder import ACTIVE, JobFolder, JobState, JobStatus, Scheduler
 from runbook.jobs.render.training_job import render_job, write_job
+from runbook.next_job.decisions import reason_of_budget
 from runbook.phases.job_control import job_rules, live_view, rehearsal_gate
 from runbook.phases.job_control.job_rules import Action, Attempt, Decision
 from runbook.phases.job_control.task_jobs import end_text
@@ -340,11 +341,13 @@ def _judge(open_phase: OpenPhase, status: JobStatus, attempts: list[Attempt]) ->
     attempts.append(last)
     _report_bad_nodes(open_phase, last)
     decided = job_rules.decision_of_job(_require_latest(open_phase))
+    budget = open_phase.settings.job(open_phase.phase).restarts
     if decided is not None:  # the job has noted it among the events itself
+        reason = reason_of_budget(attempts, budget)  # it knows the attempts of its own folder alone
+        if reason and decided.action is Action.GO_ON:
+            return Decision(Action.STOP, reason)
         return decided
-    decision = job_rules.decide_restart(
-        attempts, open_phase.settings.job(open_phase.phase).restarts
-    )
+    decision = job_rules.decide_restart(attempts, budget)
     facts = {
         key: value for key in ("failure", "evidence", "remedy") if (value := getattr(last, key))
     }

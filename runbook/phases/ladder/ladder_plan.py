@@ -205,6 +205,8 @@ DATA_KEYS = (
 """Values whose change makes losses of two trainings incomparable."""
 RECIPE_KEYS = (
     "training.schedule",
+    "training.wsd_decay_fraction",
+    "training.wsd_decay_style",
     "training.precision",
     "training.fp8",
     "training.dropout",

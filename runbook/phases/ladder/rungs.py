@@ -139,7 +139,8 @@ class LadderRung:
         }
         words = [f"training.{key}={value}" for key, value in training.items()]
         words += [f"parallel.{key}={value}" for key, value in layout.items()]
-        return [*words, "parallel.sequence=false", "jobs.training.nodes=1"]
+        alone = ["parallel.sequence=false", "training.replay_interval=0", "jobs.training.nodes=1"]
+        return [*words, *alone, "jobs.training.chain=1", "jobs.training.spares=0"]
 
 
 def design_rungs(family: Family, count: int, largest_flops: float) -> list[LadderRung]:

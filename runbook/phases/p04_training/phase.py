@@ -3,7 +3,7 @@
 import importlib.util
 from collections.abc import Sequence
 
-from runbook.core.errors import JobError
+from runbook.core.errors import JobError, RecordError
 from runbook.display import CheckTable, Table, View, show_text
 from runbook.jobs.job_folder import JobState
 from runbook.phases import trained_model, training_results
@@ -30,7 +30,15 @@ def check_ready(open_phase: OpenPhase) -> CheckTable:
 
 def launch(open_phase: OpenPhase) -> None:
     """Seal what is forecast of the training, then submit its job, or find the one that runs; nothing runs twice."""
-    training_jobs.launch(open_phase, before_submit=seal_forecasts)
+    training_jobs.launch(open_phase, before_submit=_seal)
+
+
+def _seal(open_phase: OpenPhase) -> None:
+    """Seal the forecasts; a changed seal keeps nobody from training, and 05 refuses to score it."""
+    try:
+        seal_forecasts(open_phase)
+    except RecordError as error:
+        show_text(f"The forecasts of this training are not sealed anew. {error}")
 
 
 def rehearse_stop(open_phase: OpenPhase) -> None:

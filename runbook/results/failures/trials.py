@@ -1,4 +1,8 @@
-"""Which remedies were tried on one machine: the failure was made, the remedy applied, and the failure was gone."""
+"""Which remedies were tried on one machine.
+
+A drill makes the failure, and the job after it goes on by the remedy. A defect is made on a node, a preflight names
+it, and sound nodes pass; the node was not asked again after each single defect was taken away.
+"""
 
 from dataclasses import dataclass
 
@@ -19,12 +23,12 @@ class Trial:
 TRIALS = (
     Trial(
         kinds.SHARED_MEMORY,
-        "a node with /dev/shm of 16 MB fails a preflight, with more it passes",
+        "a node with /dev/shm of 16 MB fails a preflight; nodes with more pass",
         "defect shm",
     ),
     Trial(
         kinds.LIMITS,
-        "a node with 300 open files fails a preflight, with the usual limit it passes",
+        "a node with 300 open files fails a preflight; nodes with the usual limit pass",
         "defect nofile",
     ),
     Trial(
@@ -34,17 +38,17 @@ TRIALS = (
     ),
     Trial(
         kinds.INTERFACE,
-        "an interface that is not there fails a preflight, the right one passes",
+        "an interface that is not there fails a preflight; with the right one nodes pass",
         "defect no-interface",
     ),
     Trial(
         kinds.RENDEZVOUS,
-        "a name that means this node itself fails a preflight, mended it passes",
+        "a name that means this node itself fails a preflight; nodes with right names pass",
         "defect loopback-name",
     ),
     Trial(
         kinds.PORT,
-        "ports held by a left-over program fail a preflight, without it it passes",
+        "ports held by a left-over program fail a preflight; nodes without it pass",
         "defect taken-port",
     ),
     Trial(
@@ -54,12 +58,12 @@ TRIALS = (
     ),
     Trial(
         kinds.STORAGE,
-        "a run folder that is read-only on one node fails a preflight, mounted writable it passes",
+        "a run folder that is read-only on one node fails a preflight; where it is writable, nodes pass",
         "defect read-only",
     ),
     Trial(
         kinds.COMPILE_CACHE,
-        "a cache that takes no libraries fails a preflight, on the node's own disk it passes",
+        "a cache that takes no libraries fails a preflight; nodes with their own disk pass",
         "defect noexec",
     ),
     Trial(
@@ -79,7 +83,7 @@ TRIALS = (
     ),
     Trial(
         kinds.REFUSED_JOB,
-        "a walltime over the partition's limit is refused, on another partition the job runs",
+        "a walltime over the partition's limit is refused; on another partition the job runs",
         "defect time-limit",
     ),
     Trial(

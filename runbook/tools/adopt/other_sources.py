@@ -21,6 +21,43 @@ _MOST_BYTES_OF_FILE = 65_536
 _SECRET_VARIABLE = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY", re.I)
 
 
+_SECRET_OPTION = re.compile(
+    r"(?:^|[-_])(?:(?<!pad[-_])(?<!eos[-_])(?<!bos[-_])(?<!eod[-_])(?<!unk[-_])(?<!sep[-_])token|secret|password|passwd"
+    r"|credentials?|api[-_]?key|access[-_]?key|secret[-_]?key)$",
+    re.I,
+)
+MASKED = "..."
+
+
+def is_secret_option(name: str) -> bool:
+    """Tell whether an option's value is a secret by the option's name.
+
+    >>> [is_secret_option(name) for name in ("--hf-token", "wandb_api_key", "--pad-token", "--tokenizer-type")]
+    [True, True, False, False]
+    """
+    return _SECRET_OPTION.search(name.lstrip("-")) is not None
+
+
+def without_secret_values(words: Sequence[str]) -> list[str]:
+    """Return the words of a command with the values of secret options masked, whatever they look like.
+
+    >>> without_secret_values(["--hf-token", "abc", "--lr", "1", "--api-key=abc", "--hf-token"])
+    ['--hf-token', '...', '--lr', '1', '--api-key=...', '--hf-token']
+    """
+    shown: list[str] = []
+    is_value_of_secret = False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if is_value_of_secret and not word.startswith("--"):
+            shown.append(MASKED)
+        elif word.startswith("--") and equals and is_secret_option(name):
+            shown.append(f"{name}={MASKED}")
+        else:
+            shown.append(word)
+        is_value_of_secret = word.startswith("--") and not equals and is_secret_option(word)
+    return shown
+
+
 def script_of_process(number: int, processes: Path = PROCESSES) -> Script:
     """Return what a running process says of its training: its command line, and variables of its job.
 
@@ -32,7 +69,7 @@ def script_of_process(number: int, processes: Path = PROCESSES) -> Script:
     if not raw_words:
         raise ParamsError(f"--pid {number} is a thread of the kernel, which has no command line.")
     variables = dict(text.partition("=")[::2] for text in _strings(folder / "environ", number))
-    words = [visible(mask(text)) for text in raw_words]
+    words = [visible(mask(text)) for text in without_secret_values(raw_words)]
     settings = tuple(_settings(variables))
     name = program_name(Word(words[0], 1))
     kind = {"python": "python", "torchrun": "starter", "deepspeed": "starter"}.get(name, "unknown")
@@ -131,7 +168,7 @@ def script_of_log(text: str, name: str) -> Script:
 
     Arguments that no key of a run file has and that change nothing in the training are counted in a note.
     """
-    lines = text.splitlines()
+    lines = [_without_secret_argument(line) for line in text.splitlines()]
     printed = _printed(lines)
     words = [Word("pretrain_gpt.py", 1)]
     uncounted = 0
@@ -156,6 +193,18 @@ def script_of_log(text: str, name: str) -> Script:
         places={number: f"line {number}" for number in range(len(lines) + 2)},
         notes=tuple(notes),
     )
+
+
+def _without_secret_argument(line: str) -> str:
+    """Return a line of a log with the value of a printed argument masked where its name is that of a secret.
+
+    >>> _without_secret_argument("  wandb_api_key ................ abc")
+    '  wandb_api_key ................ ...'
+    """
+    match = _ARGUMENT.search(line)
+    if match and match[2] and is_secret_option(match[1]):
+        return line[: match.start(2)] + MASKED
+    return line
 
 
 def _printed(lines: Sequence[str]) -> dict[str, tuple[str, int]]:

@@ -91,7 +91,7 @@ def prepare(job: ReplayJob) -> None:
     limits.pop("exit_interval", None)
     log = content["log"]
     log |= {name: Path(log[name]).name for name in LOG_FILES}
-    for channel in ("alarm_webhook", "alarm_command"):
+    for channel in ("alarm_webhook", "alarm_command", "trackers", "tracker_project"):
         log.pop(channel, None)
     plan = {"schema": 1, "run": job.run.name, "phases": {job.phase.phase: content}}
     write_text(job.folder / "plan.json", json.dumps(plan, indent=1) + "\n")

@@ -21,6 +21,7 @@ class Verdict(StrEnum):
     PROGRAM = "program"
     MACHINE = "machine"
     HARDWARE = "hardware"
+    UNKNOWN = "unknown"
 
 
 _MEANINGS = {
@@ -33,6 +34,8 @@ _MEANINGS = {
     "round otherwise: replay on a machine like the run's.",
     Verdict.HARDWARE: "Tokens, versions, code and kind of machine are the same: one of the two "
     "machines computed something wrong. Replay on a third one to see which.",
+    Verdict.UNKNOWN: "The run recorded neither tokens nor versions nor machines of these steps, so data, program, "
+    "machine and hardware may each explain it.",
 }
 
 
@@ -136,7 +139,7 @@ def _explain(
 ) -> tuple[Verdict, tuple[str, ...]]:
     """Return what explains a difference, by what was recorded of both, and what changed."""
     if before is None or now is None:
-        return Verdict.HARDWARE, ("The run recorded no versions: training.replay_interval was 0.",)
+        return Verdict.UNKNOWN, ("training.replay_interval was 0 in the run.",)
     programs = _program_changes(before.circumstances, now.circumstances)
     machines = _machine_changes(before.circumstances, now.circumstances)
     changes = (*programs, *machines)

@@ -32,7 +32,7 @@ again() {
   read -r _ word <"$job/started" || true
   if [[ $word != "$1" ]]; then return; fi
   while [[ -e $job/started.$number ]]; do number=$((number + 1)); done
-  for name in heartbeat exit_code reason signal rank-0 rank-signal stop hostfile timed_out started; do
+  for name in heartbeat exit_code reason signal rank-0 rank-signal stop hostfile timed_out decision started; do
     if [[ -e $job/$name ]]; then mv -f "$job/$name" "$job/$name.$number"; fi
   done
 }
@@ -55,8 +55,8 @@ if [[ -e $job/started ]]; then
     sleep 1
   done
   if ((tries)); then
-    again "$previous"
     if [[ -e $job/decision ]]; then mv -f "$job/decision" "$job/decision.$previous"; fi
+    again "$previous"
   fi
 fi
 
@@ -271,7 +271,7 @@ remember_node() { # for a day, in which later jobs of this site leave it out: ru
 }
 
 replace_nodes() { # leaves out nodes on which nothing starts, and takes those under suspicion last
-  local node good=() doubtful=()
+  local node good=() doubtful=() silent=()
   local -A question=() is_suspect=()
   for node in $suspects; do is_suspect[$node]=yes; done
   for node in "${trusted[@]}"; do
@@ -280,14 +280,22 @@ replace_nodes() { # leaves out nodes on which nothing starts, and takes those un
   done
   for node in "${trusted[@]}"; do
     if ! wait "${question[$node]}"; then
-      note_node "$node" "does not answer and is left out"
-      remember_node "$node"
+      if [[ -n $asked ]]; then return 1; fi # a signal cut the waiting off: nothing is known of this node
+      silent+=("$node")
     elif [[ -n ${is_suspect[$node]:-} ]]; then
       note_node "$node" "is under suspicion and becomes a spare"
       doubtful+=("$node")
     else
       good+=("$node")
     fi
+  done
+  if ((${#silent[@]} == ${#trusted[@]})); then # then it is rather the queue that does not answer
+    job_reason+="; no node answered"
+    return 1
+  fi
+  for node in "${silent[@]}"; do
+    note_node "$node" "does not answer and is left out"
+    remember_node "$node"
   done
   trusted=("${good[@]}" "${doubtful[@]}")
   ((${#trusted[@]} >= 8)) || {
