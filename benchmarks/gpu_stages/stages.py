@@ -186,8 +186,9 @@ def precision(*, rehearsal: bool) -> list[Job]:
         throughput_job(stage, "recompute selective", recompute="selective", **common),
         throughput_job(stage, "DeepSpeed ZeRO 1", engine="deepspeed", **common),
         Job(stage, "fp8", "precision:fp8", 40, 10, eight_bits),
+        Job(stage, "fp8, losses", "trainings:eight_bits", 40, 10, size),
     ]
-    return [jobs[0], jobs[4]] if rehearsal else jobs
+    return [jobs[0], *jobs[4:]] if rehearsal else jobs
 
 
 def repeats(*, rehearsal: bool) -> list[Job]:

@@ -165,12 +165,21 @@ def against_cpu(size: str, precision: str, losses: list[float]) -> dict[str, Any
 
 
 def run_long(
-    root: Path, size: str, precision: str, engine: str, zero_stage: int, kernels: str
+    root: Path,
+    size: str,
+    precision: str,
+    engine: str,
+    zero_stage: int,
+    kernels: str,
+    *,
+    fp8: str = "none",
 ) -> dict[str, Any]:
     """Train 20 steps and compare the losses with the CPU's."""
-    folder = new_folder(root, f"long-{engine}-{zero_stage}-{precision}-{kernels}")
+    folder = new_folder(root, f"long-{engine}-{zero_stage}-{precision}-{kernels}-{fp8}")
     content = content_of(size, precision, engine=engine, zero_stage=zero_stage)
     set_kernels(content, kernels)
+    if fp8 != "none":
+        content["precision"]["fp8"] = fp8
     begun = time.monotonic()
     lines = train(folder, content)
     row = {"steps": STEPS, "seconds": time.monotonic() - begun}
@@ -257,6 +266,27 @@ def fp16(arguments: dict[str, Any], emit: Emit) -> None:
             "finite": all(math.isfinite(loss) for loss in losses),
         }
         emit({"check": "20 steps fp16", "engine": "megatron-core"} | facts)
+
+
+def eight_bits(arguments: dict[str, Any], emit: Emit) -> None:
+    """Emit 20 steps with products in 8 bits, next to the losses of a CPU in bf16."""
+    check = f"{STEPS} steps bf16, fp8 tensorwise"
+    if not torch.cuda.is_available():
+        emit({"check": check, "not_run": "products in 8 bits need a GPU"})
+        return
+    with corpus_folder() as root:
+        run = _attempt(
+            lambda: run_long(
+                root,
+                arguments["size"],
+                "bf16",
+                "megatron-core",
+                1,
+                "compiled",
+                fp8="tensorwise",
+            )
+        )
+        emit({"check": check, "engine": "megatron-core"} | run)
 
 
 def _attempt(action: Any) -> dict[str, Any]:
