@@ -13,6 +13,12 @@ LOOP_TURNS = 60_000
 ROUNDS = 3
 MAX_TIMED_CORES = 64
 """A node with more is sampled evenly: 64 cores x 3 rounds x 3 ms stay under a second."""
+SUSPECT_RATIO = 1.5
+"""A core that needs so many times the median is timed again."""
+SECOND_LOOKS = 5
+SECOND_LOOK_PAUSE = 0.2
+"""Seconds before each. A virtual machine that waits for its host counts the wait as processor time, for a
+moment, on one core; a core that is slow stays slow."""
 
 
 def look_at_cores() -> Facts:
@@ -24,6 +30,7 @@ def look_at_cores() -> Facts:
     allowed = sorted(os.sched_getaffinity(0))
     step = max(1, len(allowed) // MAX_TIMED_CORES)
     seconds = {core: _loop_seconds(core) for core in allowed[::step]}
+    _look_again(seconds)
     os.sched_setaffinity(0, allowed)
     slowest = max(seconds, key=lambda core: seconds[core])
     return {
@@ -34,6 +41,18 @@ def look_at_cores() -> Facts:
         "slowest_core": slowest,
         "slowest_seconds": seconds[slowest],
     }
+
+
+def _look_again(seconds: dict[int, float]) -> None:
+    """Time the cores that look slow again, and keep the best of their times."""
+    for _ in range(SECOND_LOOKS):
+        limit = SUSPECT_RATIO * statistics.median(seconds.values())
+        suspects = [core for core, core_seconds in seconds.items() if core_seconds > limit]
+        if not suspects:
+            return
+        time.sleep(SECOND_LOOK_PAUSE)
+        for core in suspects:
+            seconds[core] = min(seconds[core], _loop_seconds(core))
 
 
 def _loop_seconds(core: int) -> float:
