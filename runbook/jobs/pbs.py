@@ -210,7 +210,10 @@ class Pbs(Queue):
         return argv, {HOLDER_VARIABLE: None}
 
     def find(self, folder: JobFolder, token: str) -> str | None:
-        """Find a job by its mark among this user's jobs, in the queue and in the server's history."""
+        """Find a job by its mark among this user's jobs.
+
+        The queue is searched, and the server's history.
+        """
         user = pwd.getpwuid(os.getuid()).pw_name
         numbers: set[str] = set()
         for options in _QUEUE_OR_HISTORY:

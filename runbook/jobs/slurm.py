@@ -265,7 +265,10 @@ class Slurm(Queue):
         return [dict(zip(columns, line.split("|"), strict=True)) for line in text.splitlines()]
 
     def unusable_nodes(self, partition: str) -> list[UnusableNodes]:
-        """Return the nodes of a partition that take no job, with the reason that their operators or Slurm gave."""
+        """Return the nodes of a partition that take no job.
+
+        Each comes with the reason that its operators or Slurm gave.
+        """
         selected = f"--partition={partition}"
         text = self.answer(
             "sinfo", "--noheader", "--list-reasons", selected, "--format=%D|%N|%T|%E"

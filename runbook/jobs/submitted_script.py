@@ -1,4 +1,7 @@
-"""The script of a job that is in a queue or ran there: from Slurm, or from the file that PBS was given."""
+"""The script of a job that is in a queue or ran there.
+
+From Slurm, or from the file that PBS was given.
+"""
 
 import json
 import shlex
@@ -22,7 +25,8 @@ def submitted_script(job_id: str) -> tuple[str, str]:
     if shutil.which("qstat"):
         return _script_of_pbs(job_id)
     raise JobError(
-        f"--job {job_id}: neither scontrol nor qstat is here. Run adopt where the job was submitted."
+        f"--job {job_id}: neither scontrol nor qstat is here. Run adopt where the job was "
+        f"submitted."
     )
 
 
@@ -32,7 +36,8 @@ def _script_of_slurm(job_id: str) -> str:
     if finished.exit_code or not finished.out.strip():
         reason = shell.last_lines(finished.err or finished.out, 1) or "it printed nothing"
         raise JobError(
-            f"--job {job_id}: Slurm has no script of it ({reason}). It keeps the scripts of jobs that "
+            f"--job {job_id}: Slurm has no script of it ({reason}). It keeps the scripts of "
+            f"jobs that "
             "wait or run, and only its user may read them."
         )
     return finished.out
@@ -53,6 +58,7 @@ def _script_of_pbs(job_id: str) -> tuple[str, str]:
     path = folder / (arguments[-1] if arguments else "")
     if not path.is_file():
         raise JobError(
-            f"--job {job_id}: PBS was given {path}, which is not there. Give adopt the script itself."
+            f"--job {job_id}: PBS was given {path}, which is not there. Give adopt the script "
+            f"itself."
         )
     return path.name, path.read_text(encoding="utf-8", errors="replace")

@@ -1,1 +1,4 @@
-"""What a node of a job has: asked by a program of the standard library, before anything imports torch."""
+"""What a node of a job has.
+
+A program of the standard library asks, before anything imports torch.
+"""

@@ -21,7 +21,9 @@ LOCAL_SECONDS = 15.0
 FOLDER_SECONDS = 30.0
 """A file server that needs longer for a megabyte hangs or is overloaded."""
 TORCH_SECONDS = 90.0
-"""Importing torch from a cold shared file system took up to a minute on the sites' documents' systems."""
+"""Importing torch from a cold shared file system took up to a minute on the sites' documents'
+systems.
+"""
 
 
 def main() -> int:

@@ -18,8 +18,10 @@ MARK = "@preflight "
 PIECE_MARK = "@preflight-piece "
 """Begins each line of an answer that is too long for one."""
 PIECE_LETTERS = 700
-"""Slurm's step daemon hands on at most 1,024 bytes at once (MAX_MSG_LEN of its stdio): of longer lines, those of several
-nodes mix. Seen on Slurm 22.05 under load, where a sound node's answer was lost."""
+"""Slurm's step daemon hands on at most 1,024 bytes at once (MAX_MSG_LEN of its stdio): of longer
+lines, those of several nodes mix. Seen on Slurm 22.05 under load, where a sound node's answer was
+lost.
+"""
 NODES_VARIABLE = "RUNBOOK_NODES"
 """The names of the job's nodes, separated by spaces, in the scheduler's order."""
 ADDRESS_VARIABLE = "MASTER_ADDR"
@@ -113,7 +115,10 @@ class Rung:
     def write(
         self, part: str, state: PartState, facts: Facts | None = None, error: str = ""
     ) -> None:
-        """Write an answer, each line of it in a single call, so that lines of several nodes do not mix."""
+        """Write an answer, each line of it in a single call.
+
+        This way lines of several nodes do not mix.
+        """
         line = {
             "rung": self.name,
             "node": self.node,
@@ -160,7 +165,10 @@ def read_answers(text: str) -> Iterator[PartAnswer]:
 
 
 def _answer_texts(text: str) -> Iterator[str]:
-    """Yield the text of each answer, put together from its pieces when the last of them is there."""
+    """Yield the text of each answer.
+
+    It is put together from its pieces when the last of them is there.
+    """
     pieces_of: dict[str, dict[int, str]] = {}
     for line in text.splitlines():
         _, mark, content = line.partition(MARK)

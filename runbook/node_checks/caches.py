@@ -50,7 +50,10 @@ CACHES = (
 
 
 def look_at_caches() -> Facts:
-    """Return for each cache its folder, the kind of its file system, and whether it is shared or refuses files."""
+    """Return for each cache its folder and the kind of its file system.
+
+    It also says whether the folder is shared or refuses files.
+    """
     facts: Facts = {}
     for cache in CACHES:
         folder = Path(os.environ.get(cache.variable) or _default(cache)).expanduser()

@@ -1,4 +1,7 @@
-"""Control groups: the limits that a scheduler, a container or systemd puts around a job's processes."""
+"""Control groups: the limits around a job's processes.
+
+A scheduler, a container or systemd sets them.
+"""
 
 import contextlib
 from collections.abc import Iterator

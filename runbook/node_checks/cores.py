@@ -9,7 +9,8 @@ from runbook.node_checks.answers import Facts
 from runbook.node_checks.control_groups import core_quota
 
 LOOP_TURNS = 60_000
-"""About 3 ms on a core of 2023. Short enough for 256 cores, long enough for the clock's resolution."""
+"""About 3 ms on a core of 2023. Short enough for 256 cores, long enough for the clock's
+resolution."""
 ROUNDS = 3
 MAX_TIMED_CORES = 64
 """A node with more is sampled evenly: 64 cores x 3 rounds x 3 ms stay under a second."""
@@ -22,7 +23,9 @@ moment, on one core; a core that is slow stays slow."""
 
 
 def look_at_cores() -> Facts:
-    """Return the number of usable cores, their quota, and the processor seconds of a fixed loop on each.
+    """Return the number of usable cores, their quota, and the seconds of a loop on each.
+
+    The loop is fixed; its seconds are those of the processor.
 
     The median and the slowest core are told. Processor time is counted and not the clock's, so that
     another process on the same core does not make the core slow.

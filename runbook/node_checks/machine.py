@@ -26,7 +26,8 @@ PACKAGES = (
     "nemo-toolkit",
     "tensorboard",
 )
-"""Packages whose version must be the same on all nodes. One that is installed nowhere is no fault."""
+"""Packages whose version must be the same on all nodes. One that is installed nowhere is no
+fault."""
 SHARED_MEMORY = Path("/dev/shm")
 TOOL_SECONDS = 20
 
@@ -87,7 +88,10 @@ def _memory_bytes(name: str) -> int:
 
 
 def look_at_scratch() -> Facts:
-    """Return the node's own folder for temporary files, and its free bytes; raise where it takes no file."""
+    """Return the node's own folder for temporary files, and its free bytes.
+
+    Raise where it takes no file.
+    """
     folder = Path(tempfile.gettempdir())
     with tempfile.NamedTemporaryFile(dir=folder) as stream:
         stream.write(b"x" * 65536)

@@ -55,10 +55,12 @@ def mount_of(path: Path) -> Mount:
 
 
 def parse_mounts(text: str, path: str) -> Mount:
-    r"""Return the mount of `path` from the text of mountinfo: the longest mount point that holds it.
+    r"""Return the mount of `path` from the text of mountinfo.
 
-    >>> parse_mounts("1 1 0:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / /data ro,noatime - nfs4 s:/h rw", "/data/me")
-    Mount(point='/data', kind='nfs4', options='ro,noatime')
+    The longest mount point that holds it.
+
+    >>> parse_mounts("1 1 0:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / /data ro,noatime - nfs4 s:/h rw",
+    "/data/me") Mount(point='/data', kind='nfs4', options='ro,noatime')
     """
     best = Mount("", "", "")
     for line in text.splitlines():

@@ -18,7 +18,9 @@ _IS_RUNNING = 0x40
 
 
 def look_at_interfaces() -> Facts:
-    """Return each interface with its address, whether it is up, and its MTU; and the InfiniBand devices.
+    """Return each interface with its address, whether it is up, and its MTU.
+
+    And the InfiniBand devices.
 
     The names come from the system call: /sys may show another network namespace's.
     """
@@ -43,7 +45,10 @@ def describe_interface(name: str) -> Facts:
 
 
 def interface_address(name: str) -> str:
-    """Return an interface's IPv4 address. Empty where it has none, or where there is no such interface."""
+    """Return an interface's IPv4 address.
+
+    Empty where it has none, or where there is no such interface.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         try:
             answer = fcntl.ioctl(asked.fileno(), _GET_ADDRESS, struct.pack("256s", name.encode()))
@@ -62,7 +67,10 @@ def _ask_interface(name: str, request: int, form: str) -> int | None:
 
 
 def local_addresses() -> list[str]:
-    """Return every address of this node, also those that an interface has besides its first. Empty: not known."""
+    """Return every address of this node, also those that an interface has besides its first.
+
+    Empty: not known.
+    """
     addresses = set()
     with contextlib.suppress(OSError):
         addresses |= parse_local_routes(Path("/proc/self/net/fib_trie").read_text())
@@ -76,8 +84,8 @@ def local_addresses() -> list[str]:
 def parse_local_routes(text: str) -> set[str]:
     r"""Return the IPv4 addresses of this host from the text of /proc/net/fib_trie.
 
-    >>> sorted(parse_local_routes("|-- 10.0.0.0\n /24 link UNICAST\n |-- 10.0.0.7\n /32 host LOCAL\n"))
-    ['10.0.0.7']
+    >>> sorted(parse_local_routes("|-- 10.0.0.0\n /24 link UNICAST\n |-- 10.0.0.7\n /32 host
+    LOCAL\n")) ['10.0.0.7']
     """
     addresses = set()
     address = ""

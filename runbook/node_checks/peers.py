@@ -1,4 +1,6 @@
-"""TCP between the nodes: can they connect, how long does a small message take, how fast do large ones go?
+"""TCP between the nodes.
+
+Can they connect, how long does a small message take, how fast do large ones go?
 
 Each node listens at the port where the trainer's ranks would meet. Whoever connects there learns a
 second port, chosen by the kernel as gloo and NCCL let it choose theirs, and the address of the
@@ -50,7 +52,9 @@ _SEGS_OUT = 136
 
 
 def peers_of(index: int, num_nodes: int) -> list[int]:
-    """Return whom a node calls: those at distance 1, 2, 4, ... in a ring, so that few pairs tell of many nodes.
+    """Return whom a node calls: those at distance 1, 2, 4, ... in a ring.
+
+    This way few pairs tell of many nodes.
 
     With two nodes each calls the other, so both directions are tried.
 
@@ -66,7 +70,10 @@ def peers_of(index: int, num_nodes: int) -> list[int]:
 
 
 class Listener:
-    """What a node offers to the others: the meeting port, and a second port at the chosen interface."""
+    """What a node offers to the others.
+
+    The meeting port, and a second port at the chosen interface.
+    """
 
     def __init__(self, port: int) -> None:
         self.nonce = secrets.token_hex(8)
@@ -118,7 +125,10 @@ def _listen(address: str, port: int) -> socket.socket:
 
 
 def _receive(connection: socket.socket, num_bytes: int) -> bytes:
-    """Read exactly so many bytes; only the first 64 are kept. Raise `EOFError` where the peer hung up."""
+    """Read exactly so many bytes; only the first 64 are kept.
+
+    Raise `EOFError` where the peer hung up.
+    """
     head = b""
     missing = num_bytes
     while missing:
@@ -140,7 +150,10 @@ def ask_peers(rung: Rung) -> None:
     try:
         listener = Listener(port)
     except OSError as error:
-        text = f"{os.environ[ADDRESS_VARIABLE]}:{port}, interface address {chosen_address()!r}: {error}"
+        text = (
+            f"{os.environ[ADDRESS_VARIABLE]}:{port}, interface address "
+            f"{chosen_address()!r}: {error}"
+        )
         rung.write("listen", PartState.FAILED, {"port": port}, text)
         return
     rung.write("listen", PartState.DONE, {"port": port, "address": listener.address})
@@ -181,7 +194,10 @@ def _try_peer(name: str, port: int, own_nonce: str) -> Facts:
 
 
 def _ask_offer(name: str, port: int) -> Facts:
-    """Return what a node says at its meeting port; it is called again while nobody listens there yet."""
+    """Return what a node says at its meeting port.
+
+    It is called again while nobody listens there yet.
+    """
     deadline = time.monotonic() + LISTEN_SECONDS
     while True:
         try:
@@ -221,7 +237,10 @@ def _measure_small(connection: socket.socket) -> Facts:
 
 
 def _measure_large(connection: socket.socket) -> Facts:
-    """Send megabytes for about a second, each acknowledged after the next was sent; return bytes per second."""
+    """Send megabytes for about a second, each acknowledged after the next was sent.
+
+    Return bytes per second.
+    """
     content = os.urandom(CHUNK_BYTES)
     connection.sendall(_LENGTH.pack(CHUNK_BYTES))  # no more small ones
     start = time.monotonic()
@@ -242,7 +261,10 @@ def _measure_large(connection: socket.socket) -> Facts:
 
 
 def count_segments(connection: socket.socket) -> tuple[int, int]:
-    """Return how many segments of a connection were sent again, and how many were sent. (0, 0): not known."""
+    """Return how many segments of a connection were sent again, and how many were sent.
+
+    (0, 0): not known.
+    """
     try:
         content = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
         sent_again = struct.unpack_from("=I", content, _TOTAL_RETRANS)[0]

@@ -12,13 +12,16 @@ from runbook.node_checks.mounts import mount_of
 TOKEN_NAME = "token"
 """Written by the one who submits; each node must read the same."""
 SEEN_SECONDS = 20.0
-"""A file that another node wrote is seen within this time. NFS keeps attributes for up to 60 s, but a
-new name in a folder that changed is looked up again (acdirmin 30 s is for folders that did not)."""
+"""A file that another node wrote is seen within this time. NFS keeps attributes for up to 60 s, but
+a new name in a folder that changed is looked up again (acdirmin 30 s is for folders that did not).
+"""
 POLL_SECONDS = 0.1
 
 
 def look_at_folder(folder: Path, token: str) -> Facts:
-    """Read the token, write, rename, link and lock a file, and wait for the files of the other nodes.
+    """Read the token; write, rename, link and lock a file.
+
+    Then wait for the files of the other nodes.
 
     Raise `OSError` where the folder cannot be used at all. A step that fails says so in `errors`.
     """

@@ -13,7 +13,10 @@ LAST_LINES = 4
 
 
 def look_at_torch(device: str, seconds: float) -> Facts:
-    """Return what torch says of this node, or how its process ended: signal, exit code, last words."""
+    """Return what torch says of this node, or how its process ended.
+
+    Signal, exit code, last words.
+    """
     argv = [sys.executable, "-m", CHILD, "--only-torch", "--device", device]
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     try:

@@ -1,4 +1,7 @@
-"""`runbook.open`: a run as an object, its plan, steps, results, checks, samples and figures, read when asked for."""
+"""`runbook.open`: a run as an object.
+
+Its plan, steps, results, checks, samples and figures are read when asked for.
+"""
 
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -51,7 +54,10 @@ class OpenRun:
 
     @cached_property
     def plan(self) -> "OpenPlan":
-        """The plan it was started with; of a run that was never started, the plan of its run file."""
+        """The plan it was started with.
+
+        Of a run that was never started, the plan of its run file.
+        """
         return open_plan(self._source, self.folder)
 
     @property
@@ -66,7 +72,10 @@ class OpenRun:
 
     @property
     def results(self) -> Table:
-        """The numbers of the training, each with its unit and the lines that it was computed from."""
+        """Return the numbers of the training with their units.
+
+        Each comes with the lines that it was computed from.
+        """
         one = self.training
         return run_tables.numbers_table(
             one.summary, title=f"{self.name}: {self.phase}", history=one.history
@@ -74,7 +83,10 @@ class OpenRun:
 
     @property
     def checks(self) -> CheckTable:
-        """The checks in the records of all phases that were executed, each after the name of its phase."""
+        """Return the checks in the records of all executed phases.
+
+        Each stands after the name of its phase.
+        """
         twins = [twin for phase in PHASES if (twin := find_twin(self.folder, phase))]
         return CheckTable(
             replace(check, name=f"{twin.phase}: {check.name}")
@@ -84,7 +96,10 @@ class OpenRun:
 
     @property
     def samples(self) -> Table:
-        """What the model wrote before the first step and after the last; no row where none was asked for."""
+        """What the model wrote before the first step and after the last.
+
+        No row where none was asked for.
+        """
         plan = read_plan_file(self.folder).phases[self.phase]
         return Table(sample_rows(self.folder, plan, tokenizer_of(self.folder)), "Samples")
 
@@ -94,7 +109,10 @@ class OpenRun:
         return slow_steps_table(one.history, one.validation, one.events, count=count)
 
     def loss_figure(self, *others: "OpenRun | str") -> Any:
-        """The loss by iteration, or with other runs theirs too, by tokens and by time: a matplotlib figure."""
+        """The loss by iteration, or with other runs theirs too, by tokens and by time.
+
+        A matplotlib figure.
+        """
         if not others:
             return self.training.loss_figure(f"Loss of {self.name}")
         runs = [
@@ -133,12 +151,18 @@ class OpenPlan:
 
     @property
     def memory(self) -> Table:
-        """GiB of each part on one rank of the fullest stage; needed and there is, of a device or of a node."""
+        """GiB of each part on one rank of the fullest stage.
+
+        Needed and there is, of a device or of a node.
+        """
         return plan_tables.by_phase(partial(plan_tables.memory_numbers, self.plan), "Memory")
 
     @property
     def time(self) -> Table:
-        """Planned speed and length of both trainings; an empty cell is not known, and the notes say why."""
+        """Planned speed and length of both trainings.
+
+        An empty cell is not known, and the notes say why.
+        """
         notes = (f"{name}: {one.basis}" for name, one in self.plan.time.items())
         return plan_tables.by_phase(partial(plan_tables.time_numbers, self.plan), "Time", *notes)
 
@@ -148,7 +172,9 @@ class OpenPlan:
         return CheckTable(self.plan.checks)
 
     def with_(self, *set_words: str, **values: object) -> "OpenPlan":
-        """The plan with other values: `with_(micro_batch=2)`, or `with_("training.smoke.micro_batch=2")`.
+        """The plan with other values.
+
+        `with_(micro_batch=2)`, or `with_("training.smoke.micro_batch=2")`.
 
         `PlanError` says which rule they break, `ParamsError` that there is no such key or value.
         Nothing is written.
@@ -202,7 +228,10 @@ class OpenPlan:
 
 
 def open_plan(source: str, folder: Path, set_words: tuple[str, ...] = ()) -> OpenPlan:
-    """The plan of a run file with such `--set` words; without any, the one that the run's folder holds."""
+    """The plan of a run file with such `--set` words.
+
+    Without any, the one that the run's folder holds.
+    """
     settings = params.load(source, set_words=set_words)
     if not set_words and (folder / "plan.json").exists():
         return OpenPlan(settings, read_plan_file(folder), source, folder)

@@ -1,4 +1,7 @@
-"""The loss that a run is forecast to end with: by its ladder where one was trained, else by the published law."""
+"""The loss that a run is forecast to end with.
+
+By its ladder where one was trained, else by the published law.
+"""
 
 from dataclasses import dataclass
 
@@ -58,7 +61,10 @@ def by_published_law(phase: PhasePlan) -> PlannedLoss:
         same_compute=tuple(sizes),
         best=_size(*published_law.best_size(parameters, tokens)),
         warnings=(
-            "no ladder was trained: the law is of other text and another tokenizer, and its interval is wide",
+            (
+                "no ladder was trained: the law is of other text and another tokenizer, and its "
+                "interval is wide"
+            ),
         ),
     )
     return PlannedLoss(forecast)
@@ -70,10 +76,14 @@ def _size(parameters: float, tokens: float) -> SizeForecast:
 
 
 def show_planned_loss(settings: Settings, plan: Plan) -> View:
-    """Return the forecast with other sizes at the same compute, and how a ladder would better it."""
+    """Return the forecast with other sizes at the same compute.
+
+    It says how a ladder would better it.
+    """
     planned = planned_loss(settings, plan)
     advice = (
-        f"runbook ladder {settings.run.run} --plan shows what a ladder of small trainings would cost, which forecasts "
+        f"runbook ladder {settings.run.run} --plan shows what a ladder of small trainings "
+        f"would cost, which forecasts "
         f"the loss on this text."
     )
     forecast = planned.forecast

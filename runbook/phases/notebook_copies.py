@@ -1,4 +1,6 @@
-"""Copies of the shipped notebooks: in a project folder (`runbook init`) and in a run's folder (`runbook lab`).
+"""Copies of the shipped notebooks.
+
+In a project folder (`runbook init`) and in a run's folder (`runbook lab`).
 
 An edited master changes every run that is executed from it; a copy changes only itself. Only its
 parameters cell and its links differ from the master's. Cells keep their ids, so a record says the
@@ -35,7 +37,10 @@ IGNORED = "runs/\n.ipynb_checkpoints/\n"
 
 
 def master_folder() -> Path:
-    """The folder of the shipped notebooks and parameters: in the installed package, or next to it in a clone."""
+    """The folder of the shipped notebooks and parameters.
+
+    In the installed package, or next to it in a clone.
+    """
     for folder in (PACKAGE / "masters", PACKAGE.parent):
         if (folder / "params" / "models.yaml").is_file() and (folder / "notebooks").is_dir():
             return folder
@@ -47,7 +52,10 @@ def master_folder() -> Path:
 
 
 def make_project(folder: Path, *, clone: bool = False) -> tuple[list[Path], list[Path]]:
-    """Copy notebooks and parameters into a folder, or `clone` which has them; the files written, and those kept."""
+    """Copy notebooks and parameters into a folder, or `clone` which has them.
+
+    The files written, and those kept.
+    """
     if folder.exists() and not folder.is_dir():
         raise RunbookError(f"{folder} is a file; a project is a folder. Name another.")
     source = master_folder()
@@ -91,7 +99,9 @@ class RunNotebooks:
 def make_copies(
     run: str, *, set_words: Sequence[str] = (), as_name: str = "", fresh: bool = False
 ) -> RunNotebooks:
-    """Copy the masters into the run's folder, with `run` set to this run; a copy that is there is never overwritten.
+    """Copy the masters into the run's folder, with `run` set to this run.
+
+    A copy that is there is never overwritten.
 
     `run` is what `runbook run` takes, or the name of a run's folder; `set_words` and `as_name` are
     what --set and --as say, and stand in the copies' parameters cell. `fresh` moves the copies that
@@ -139,7 +149,10 @@ def make_copies(
 
 
 def _refuse_other_overrides(copy: Path, overrides: str) -> None:
-    """Raise where a copy that is kept says other overrides than --set does now: they would not count."""
+    """Raise where a copy that is kept says other overrides than --set does now.
+
+    They would not count.
+    """
     (cell,) = (cell for cell in read_master(copy) if cell.is_parameters)
     if f"overrides: str = {json.dumps(overrides, ensure_ascii=False)}" in cell.source:
         return
@@ -151,7 +164,10 @@ def _refuse_other_overrides(copy: Path, overrides: str) -> None:
 
 
 def _master_text(master: Path, named: Mapping[str, str], to_project: str) -> str:
-    """The master's text with the run in its parameters cell, and with links that lead to the same pages."""
+    """Return the master's text with the run in its parameters cell.
+
+    Its links lead to the same pages.
+    """
     try:
         content = json.loads(master.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -180,7 +196,10 @@ def _set_parameter(name: str, value: str, source: str) -> str:
 def _differing_cells(
     master: tuple[MasterCell, ...], copy: tuple[MasterCell, ...]
 ) -> tuple[str, ...]:
-    """Ids of code cells that only one of both has, or that differ; values in the parameters cell are a choice."""
+    """Ids of code cells that only one of both has, or that differ.
+
+    Values in the parameters cell are a choice.
+    """
     ours, theirs = (
         {cell.id: "" if cell.is_parameters else cell.source.strip() for cell in cells}
         for cells in (master, copy)
@@ -189,7 +208,9 @@ def _differing_cells(
 
 
 LAB_SETTINGS = PACKAGE / "display" / "jupyter" / "lab_settings"
-"""What our JupyterLab leaves out besides a user's own settings: the question whether to show news in a corner."""
+"""What our JupyterLab leaves out besides a user's own settings: the question whether to show news
+in a corner.
+"""
 SETTINGS_VARIABLE = "JUPYTER_CONFIG_PATH"
 
 
@@ -200,7 +221,10 @@ def with_our_settings(environment: Mapping[str, str]) -> str:
 
 
 def server_arguments(copies: RunNotebooks) -> list[str]:
-    """What JupyterLab is started with: the whole project to browse, the first notebook open, no question about news."""
+    """What JupyterLab is started with.
+
+    The whole project to browse, the first notebook open, no question about news.
+    """
     root = copies.project if copies.folder.is_relative_to(copies.project) else copies.folder
     first = (copies.folder / f"{PHASES[0]}.ipynb").relative_to(root).as_posix()
     return [

@@ -66,16 +66,25 @@ class OpenPhase:
         return phase_fingerprint(self.settings, self.plan, self.folder, self.phase)
 
     def hold(self, what: str) -> AbstractContextManager[None]:
-        """Keep others from changing the run meanwhile; `runbook run` already holds it for its own notebooks."""
+        """Keep others from changing the run meanwhile.
+
+        `runbook run` already holds it for its own notebooks.
+        """
         return hold_run(self.folder, what)
 
     def append_event(self, event: str, **facts: Any) -> None:
-        """Add a line to the run's history of events; one write, so that lines of several processes do not mix."""
+        """Add a line to the run's history of events.
+
+        One write, so that lines of several processes do not mix.
+        """
         line = {"time": time.time(), "event": event, "phase": self.phase, **facts}
         append_line(self.folder / self.phase_plan.log.events, line)
 
     def check(self, checks: Sequence[Check]) -> CheckTable:
-        """Show checks, keep them in the record, and stop where one failed; they are a table to use elsewhere."""
+        """Show checks, keep them in the record, and stop where one failed.
+
+        They are a table to use elsewhere.
+        """
         for check in checks:
             self.session.check(check)
         show_checks(checks)
@@ -109,7 +118,10 @@ def binder(phase: str) -> Callable[[Mapping[str, object]], OpenPhase]:
 
 
 def with_values_given_before(load: Callable[..., Settings], say: Callable[[str], None]) -> Settings:
-    """A run's values, and below them those that were given by hand when its folder was made, which are said."""
+    """Return a run's values over those given by hand when its folder was made.
+
+    The latter are printed.
+    """
     settings = load()
     path = runs_folder(settings.project) / settings.name / run_files.OVERRIDES
     if not path.exists():
@@ -122,7 +134,9 @@ def with_values_given_before(load: Callable[..., Settings], say: Callable[[str],
 
 
 def open_run_phase(settings: Settings, phase: str) -> OpenPhase:
-    """The run's folder with its run.yaml and plan.json, made where absent, refused where they differ.
+    """Return the run's folder with its run.yaml and plan.json, made where absent.
+
+    It is refused where they differ.
 
     While somebody else works on the run it is refused too: opening a phase sets its newest record
     aside.
@@ -163,7 +177,10 @@ others.
 
 
 def refuse_other_parameters(settings: Settings, folder: Path) -> None:
-    """Raise where the folder was made with other values, naming each of them and where the new one stands."""
+    """Raise where the folder was made with other values.
+
+    The error names each of them and where the new one stands.
+    """
     if not (changed := run_files.changed_values(folder, settings)):
         return
     goes_on = all(key.startswith(_GOES_ON) for key, _, _ in changed)
@@ -230,7 +247,9 @@ def train_step(training: str) -> str:
 
 
 def refuse_changed_results(settings: Settings, plan: Plan, folder: Path, phase: str) -> None:
-    """Raise `ChangedOutputError` where the results of a finished training were changed that this phase reads.
+    """Raise `ChangedOutputError` where a finished training's results were changed.
+
+    Only results that this phase reads count.
 
     It is asked before the phase's record is set aside, so that the record stays. Weights are left
     out: whoever has exported them may delete them, and `jobs.launch` compares them.
@@ -252,7 +271,10 @@ def begin_again(settings: Settings, phase: str) -> str:
 
 
 def phase_fingerprint(settings: Settings, plan: Plan, folder: Path, phase: str) -> str:
-    """What a phase depends on: change it and the phase is done again, change anything else and it is not."""
+    """Return what a phase depends on.
+
+    Change it and the phase is done again, change anything else and it is not.
+    """
     inputs: dict[str, Any]
     if phase == "00-plan":
         inputs = {"plan": run_files.with_prompt_ids(settings, plan).as_dict()}

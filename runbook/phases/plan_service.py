@@ -1,4 +1,7 @@
-"""`runbook check`, `plan`, `why`, `render`: a run before it is started, forecasts and layout search included."""
+"""`runbook check`, `plan`, `why`, `render`.
+
+A run before it is started, forecasts and layout search included.
+"""
 
 import sys
 from collections.abc import Sequence
@@ -39,7 +42,9 @@ from runbook.runs.run_names import named_run
 
 
 def load_named(word: str, set_words: Sequence[str]) -> Settings:
-    """Return the settings of a run, a variant, or the folder that `--as` made, such as `local--quick`.
+    """Return the settings of a run, a variant, or the folder that `--as` made.
+
+    Such a folder is named like `local--quick`.
 
     What was given by hand when such a folder was made counts again.
     """
@@ -54,7 +59,10 @@ def load_named(word: str, set_words: Sequence[str]) -> Settings:
 def load_plan(
     run: str, set_words: Sequence[str], *, measured: bool = False
 ) -> tuple[Settings, Plan]:
-    """A run's settings and plan, without a folder; `measured`: smoke tests run here correct the step times."""
+    """A run's settings and plan, without a folder.
+
+    `measured`: smoke tests run here correct the step times.
+    """
     settings = load_named(run, set_words)
     if measured:
         found = machine.known_calibrations(settings, runs_folder(settings.project))
@@ -73,7 +81,9 @@ def render_jobs(settings: Settings, plan: Plan) -> dict[str, RenderedJob]:
 def render_all(
     run: str, set_words: Sequence[str], out: Path, *, placeholders: bool = False
 ) -> list[Path]:
-    """Write what would be submitted into `out`, laid out as a run's folder, so that it can be submitted from there.
+    """Write what would be submitted into `out`, laid out as a run's folder.
+
+    This way it can be submitted from there.
 
     A value nobody gave is refused, or with `placeholders` marked. A folder from which a job was
     submitted is refused.
@@ -133,7 +143,10 @@ def plan_text(settings: Settings, plan: Plan) -> str:
 
 
 def run_checks(run: str, set_words: Sequence[str]) -> tuple[str, list[Check]]:
-    """Return the name of a run and every rule that its plan keeps, or that another reader would take otherwise."""
+    """Return the name of a run and every rule that its plan keeps.
+
+    Values that another YAML reader would take otherwise are listed as well.
+    """
     settings, plan = load_plan(run, set_words)
     file = find_run_file(named_run(run).run)
     # What papermill -f would read otherwise in the run file; our own reader, of every command,
@@ -161,7 +174,10 @@ def check_text(run: str, set_words: Sequence[str]) -> str:
 
 
 def why_facts(run: str, key: str, set_words: Sequence[str]) -> list[dict[str, object]]:
-    """Return the origins of a value, and what the plan makes of it; several where a name of the documents means more."""
+    """Return the origins of a value, and what the plan makes of it.
+
+    Several where a name of the documents means more.
+    """
     settings, plan = load_plan(run, set_words)
     explained = document_name(key)
     names = explained.keys if explained else [params.key_meant(key)]
@@ -225,7 +241,10 @@ def _derived_text(key: str, plan: Plan) -> list[str]:
 
 @dataclass(frozen=True)
 class RunSearch:
-    """Every layout of a run's training that fits its nodes, best first, and the best on more and more nodes."""
+    """Every layout of a run's training that fits its nodes, best first.
+
+    Then the best on more and more nodes.
+    """
 
     run: str
     choice: Choice

@@ -1,4 +1,7 @@
-"""A run's training rehearsed at full size on this machine: what each stage really needs, beside what the plan says."""
+"""A run's training rehearsed at full size on this machine.
+
+What each stage really needs, beside what the plan says.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,10 @@ each.
 
 
 class CannotRehearseError(RunbookError):
-    """What is installed here cannot say whether the job would work; nothing is said against the job."""
+    """What is installed here cannot say whether the job would work.
+
+    Nothing is said against the job.
+    """
 
 
 @dataclass(frozen=True)
@@ -193,7 +199,10 @@ class Rehearsal:
         )
 
     def figures(self) -> dict[str, object]:
-        """Pictures: `memory` of the fullest and the emptiest stage, and `schedule`, where a step could be replayed."""
+        """Return pictures: `memory` of the fullest and the emptiest stage, and `schedule`.
+
+        The schedule is there where a step could be replayed.
+        """
         from runbook.results.figures.plan_figures import memory_course_figure, schedule_figure
 
         fullest, emptiest = (
@@ -246,7 +255,10 @@ def rehearse_run(
     say: Any = None,
     count: Counting | None = None,
 ) -> Rehearsal:
-    """Rehearse the distinct ranks of one phase; `say` is told of each that is done here, `count` does it elsewhere."""
+    """Rehearse the distinct ranks of one phase.
+
+    `say` is told of each that is done here, `count` does it elsewhere.
+    """
     if count is None and not has_trainer():
         raise CannotRehearseError(
             "a rehearsal runs the trainer itself, and torch and megatron-core are not both "
@@ -373,7 +385,10 @@ def _own_settings(run: str, set_words: Sequence[str]) -> tuple[Settings, tuple[s
 
 
 def distinct_ranks(spec: PhasePlan) -> list[int]:
-    """The first rank of each pipeline stage and, with several copies, the job's last: no other holds more."""
+    """The first rank of each pipeline stage and, with several copies, the job's last.
+
+    No other holds more.
+    """
     if spec.parallel.data == 1:
         return first_ranks(spec)
     return [*first_ranks(spec), spec.parallel.world_size - 1]

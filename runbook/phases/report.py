@@ -35,7 +35,8 @@ from runbook.runs.status import active_jobs
 def write_report(folder: Path, *, manifest: bool = False) -> Path:
     """Write index.html and report.html of the run and index.html of all runs.
 
-    `manifest` is for the end of a phase: the files that it wrote are recorded too. A report records only its own pages.
+    `manifest` is for the end of a phase: the files that it wrote are recorded too. A report records
+    only its own pages.
     """
     page = run_pages.write_campaign(folder, read_front_page(folder))
     write_runs_index(folder.parent)
@@ -45,7 +46,9 @@ def write_report(folder: Path, *, manifest: bool = False) -> Path:
 
 
 def write_checked_report(folder: Path) -> Path:
-    """Write the report of a run again from its files, and name in it those that were changed after they were recorded.
+    """Write the report of a run again from its files.
+
+    It names the files that were changed after they were recorded.
 
     For a report between phases. While a phase ends, its own files are newer than the manifest.
     """
@@ -56,12 +59,15 @@ def write_checked_report(folder: Path) -> Path:
 
 
 def changed_files(folder: Path) -> list[str]:
-    """Return a line for each file that a report shows and that was changed or lost after it was recorded."""
+    """Return a line for each file of a report that was changed or lost since its record."""
     return [f"{finding.kind}: {finding.file}" for finding in changed_records(folder)]
 
 
 def file_notebook(notebook: Path, folder: Path) -> str:
-    """File a notebook that a person executed among the records of its run; another run's is refused."""
+    """File a notebook that a person executed among the records of its run.
+
+    Another run's is refused.
+    """
     from runbook.records.engine.execute import adopt_execution
 
     filed = adopt_execution(notebook, run_folder=folder)
@@ -69,7 +75,10 @@ def file_notebook(notebook: Path, folder: Path) -> str:
 
 
 def read_front_page(folder: Path) -> run_pages.FrontPage:
-    """What the model wrote before and after, the plan beside what came true, and the numbers a reader wants first."""
+    """Show what the model wrote before and after, and the numbers a reader wants first.
+
+    The plan stands beside what came true.
+    """
     samples, trained, comparison = _outcome(folder)
     texts = [*samples.values()]
     sample = (texts[0], texts[-1]) if len(texts) > 1 else None
@@ -94,13 +103,19 @@ MOST_MISSES = 3
 
 
 def _forecast_facts(runs: Path) -> list[tuple[str, str]]:
-    """Return the calibration of all forecasts of the project, misses first. Empty where none was scored."""
+    """Return the calibration of all forecasts of the project, misses first.
+
+    Empty where none was scored.
+    """
     scores = read_scores_of_all(runs)
     if not scores:
         return []
     misses = [score for score in scores if not score.hit and not score.late]
     named = [
-        f"{miss.run}: {miss.quantity} {miss.actual:.4g} {miss.unit}, forecast {miss.low:.4g} to {miss.high:.4g}"
+        (
+            f"{miss.run}: {miss.quantity} {miss.actual:.4g} {miss.unit}, forecast {miss.low:.4g} "
+            f"to {miss.high:.4g}"
+        )
         for miss in misses[-MOST_MISSES:]
     ]
     text = calibration_text(scores)
@@ -112,7 +127,7 @@ def _forecast_facts(runs: Path) -> list[tuple[str, str]]:
 def _outcome(
     folder: Path,
 ) -> tuple[dict[int, str], list[training_results.TrainingResults], Sequence[Row]]:
-    """What the model wrote after which iteration, the trainings that wrote metrics, the plan beside what came true."""
+    """Return what the model wrote, the trainings with metrics, and plan beside actual."""
     plan = run_files.read_plan_file(folder)
     found = training_results.sample_rows(folder, plan.phases[FULL], run_files.tokenizer_of(folder))
     samples = {row["after iteration"]: f"{row['prompt']}{row['continuation']}" for row in found}
@@ -131,9 +146,12 @@ def _outcome(
 
 
 def card(folder: Path, phases: Sequence[str] = PHASES) -> str:
-    """What a person wants to know at the end: verdict, loss, text before and after, plan against actual, the report.
+    """What a person wants to know at the end.
 
-    The verdict is that of the phases that were asked for; what an earlier run left of the others stands in the table.
+    Verdict, loss, text before and after, plan against actual, the report.
+
+    The verdict is that of the phases that were asked for; what an earlier run left of the others
+    stands in the table.
     """
     run = read_run(folder)
     samples, trained, comparison = _outcome(folder)
@@ -164,11 +182,15 @@ def card(folder: Path, phases: Sequence[str] = PHASES) -> str:
 
 
 def write_tables(folder: Path, out: Path) -> list[Path]:
-    """Write a run's results and steps as tables: CSV and Parquet to compute with, Markdown and LaTeX to paste."""
+    """Write a run's results and steps as tables.
+
+    CSV and Parquet to compute with, Markdown and LaTeX to paste.
+    """
     _, trained, comparison = _outcome(folder)
     if not trained:
         raise RecordError(
-            f"{folder.name} has trained nothing yet, so it has no results. runbook run {folder.name} does."
+            f"{folder.name} has trained nothing yet, so it has no results. runbook run "
+            f"{folder.name} does."
         )
     numbers = {
         one.phase: run_tables.numbers_table(one.summary, history=one.history) for one in trained
@@ -188,22 +210,28 @@ def write_tables(folder: Path, out: Path) -> list[Path]:
 
 
 def finish(open_phase: OpenPhase, outputs: Sequence[Path] = (), digest: str = "") -> None:
-    """Write the record, mark the phase done over its outputs, refresh the report; a failed verdict is an error.
+    """Write the record, mark the phase done over its outputs, refresh the report.
 
-    While a job of the phase runs, or before its training is done, nothing is finished and nothing written.
+    A failed verdict is an error.
+
+    While a job of the phase runs, or before its training is done, nothing is finished and nothing
+    written.
     """
     phase = open_phase.phase
     for job, status in active_jobs(open_phase.folder, get_scheduler(open_phase.settings.site)):
         if f"{job.path.name}-".startswith(f"{phase}-"):
             raise JobError(
-                f"{phase} is not finished: jobs/{job.path.name} is {status.state} ({status.reason}). Run the cell that "
-                f"watches it, or end it: runbook cancel {open_phase.settings.name}. Then run this cell again."
+                f"{phase} is not finished: jobs/{job.path.name} is {status.state} "
+                f"({status.reason}). Run the cell that "
+                f"watches it, or end it: runbook cancel {open_phase.settings.name}. Then run "
+                f"this cell again."
             )
     if phase in TRAINING_PHASES and (
         missing := training_jobs.what_is_missing(open_phase, by_content=False)
     ):
         raise RecordError(
-            f"{phase} is not finished, because its training is not ({missing}). Run the cells that launch and watch "
+            f"{phase} is not finished, because its training is not ({missing}). Run the cells "
+            f"that launch and watch "
             "it, then this cell again."
         )
     twin = open_phase.session.finish()
@@ -211,7 +239,8 @@ def finish(open_phase: OpenPhase, outputs: Sequence[Path] = (), digest: str = ""
         raise RecordError(f"{phase} did not pass; its checks above say why.")
     marked = (open_phase.folder, phase, VERSIONS[phase], digest or open_phase.fingerprint)
     run_files.write_mark(*marked, outputs, verdict=twin.verdict)
-    # Our engine still writes this notebook, then the manifest; noted here, a kill in between would look like an edit.
+    # Our engine still writes this notebook, then the manifest; noted here, a kill in between would
+    # look like an edit.
     write_report(open_phase.folder, manifest=ENGINE_VARIABLE not in os.environ)
     open_checks = [
         f"{check.name} ({check.value}; rule: {check.rule})"

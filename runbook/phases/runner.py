@@ -53,7 +53,8 @@ class RunRequest:
         last = PHASES.index(phase_name(self.to_phase))
         if first > last:
             raise ParamsError(
-                f"--from {self.from_phase} comes after --to {self.to_phase}; the order is {', '.join(PHASES)}."
+                f"--from {self.from_phase} comes after --to {self.to_phase}; the order is "
+                f"{', '.join(PHASES)}."
             )
         return PHASES[first : last + 1]
 
@@ -63,7 +64,10 @@ class RunRequest:
 
 
 def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
-    """Execute the phases that are not done yet, to the first that fails; returns how it ended, and the run's folder."""
+    """Execute the phases that are not done yet, to the first that fails.
+
+    Returns how it ended, and the run's folder.
+    """
     redo = phase_name(request.redo) if request.redo else ""
     from_scratch = redo == PHASES[0]
     load = partial(params.load, request.run, set_words=request.words())
@@ -102,7 +106,8 @@ def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
             write_report(folder)
         except NotebookStopped as stopped:
             say(
-                f"Stopped between two notebooks by signal {stopped.number}; the same command goes on from here."
+                f"Stopped between two notebooks by signal {stopped.number}; the same command "
+                f"goes on from here."
             )
             raise
     return outcome, folder
@@ -111,7 +116,10 @@ def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
 def run_phase(
     request: RunRequest, settings: Settings, plan: Plan, folder: Path, phase: str, say: Say
 ) -> Outcome:
-    """One phase: nothing where it is done and unchanged, else its notebook, executed and recorded."""
+    """Do one phase, or nothing where it is done and unchanged.
+
+    Its notebook is executed and recorded.
+    """
     open_phase.refuse_changed_results(settings, plan, folder, phase)
     if not (missing := why_not_done(settings, plan, folder, phase)):
         say(f"{phase:16} done, verified")
@@ -132,7 +140,10 @@ def run_phase(
 
 @contextmanager
 def repeat_output(phase: str, verbose: bool, say: Say) -> Iterator[None]:
-    """Repeat a notebook's output on the terminal: all of it, or only the lines of progress; the record has the rest."""
+    """Repeat a notebook's output on the terminal: all of it, or only the lines of progress.
+
+    The record has the rest.
+    """
 
     class Repeat(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -153,7 +164,10 @@ def repeat_output(phase: str, verbose: bool, say: Say) -> Iterator[None]:
 
 
 def why_not_done(settings: Settings, plan: Plan, folder: Path, phase: str) -> str:
-    """Why a phase has to run, or an empty string where it is done, its inputs are unchanged and its outputs whole."""
+    """Return why a phase has to run.
+
+    Empty where it is done, its inputs are unchanged and its outputs whole.
+    """
     digest = open_phase.phase_fingerprint(settings, plan, folder, phase)
     if missing := run_files.what_is_missing(folder, phase, digest):
         return missing
@@ -175,7 +189,10 @@ def why_not_done(settings: Settings, plan: Plan, folder: Path, phase: str) -> st
 
 
 def forget(settings: Settings, plan: Plan, folder: Path, phase: str, say: Say) -> None:
-    """Make a phase run again: its marks go, its outputs and an older run.yaml move into the history."""
+    """Make a phase run again.
+
+    Its marks go, its outputs and an older run.yaml move into the history.
+    """
     refuse_while_a_job_runs(folder, get_scheduler(settings.site))
     changed = run_files.changed_values(folder, settings)
     for key, old, new in changed:

@@ -32,19 +32,24 @@ from runbook.results.forecast_scores import (
 CALIBRATED_WIDTH = math.log(1.3)
 """Half-width of step time and total time where a smoke test of this machine corrected the plan."""
 PLAIN_WIDTH = math.log(2.0)
-"""The same by the plan alone: its uncorrected step times are within a factor of 2 of the published ones (docs/plan.md)."""
+"""The same by the plan alone: its uncorrected step times are within a factor of 2 of the published
+ones (docs/plan.md).
+"""
 MEMORY_WIDTH = math.log(1.25)
-"""Of the memory: the plan counts the steps, and a process's peak has saves and evaluations as well."""
+"""Of the memory: the plan counts the steps, and a process's peak has saves and evaluations as
+well."""
 
 START_SECONDS = 120.0
-"""Two starts of the trainer with their saves, one of them after a planned stop: 20 s each on two free cores."""
+"""Two starts of the trainer with their saves, one of them after a planned stop: 20 s each on two
+free cores.
+"""
 
 
 def seal_forecasts(open_phase: OpenPhase) -> None:
     """Write what is forecast of the training, once, with the time and a checksum.
 
-    A training that begins anew with other values gets a new seal; the old one moves into the history. Raise `RecordError`
-    where a sealed forecast was changed.
+    A training that begins anew with other values gets a new seal; the old one moves into the
+    history. Raise `RecordError` where a sealed forecast was changed.
     """
     folder = open_phase.folder
     sealed = read_sealed(folder)
@@ -70,7 +75,10 @@ def has_steps(metrics: Path) -> bool:
 
 
 def make_forecasts(open_phase: OpenPhase) -> list[Forecast]:
-    """Return what is forecast of the training: loss, step time, memory, total time, cost, as far as each is known."""
+    """Return what is forecast of the training.
+
+    Loss, step time, memory, total time, cost, as far as each is known.
+    """
     plan = open_phase.plan
     forecasts = []
     loss = planned_loss(open_phase.settings, plan).forecast
@@ -99,7 +107,10 @@ def _planned_numbers(plan: Plan) -> list[tuple[str, str, float]]:
 
 
 def _start_allowance(plan: Plan, quantity: str) -> float:
-    """Return what starts and saves may add, which the plan does not count, in the unit of the quantity."""
+    """Return what starts and saves may add, in the unit of the quantity.
+
+    The plan does not count them.
+    """
     if quantity == "total time":
         return START_SECONDS
     if quantity == "cost":
@@ -120,7 +131,10 @@ def _width(plan: Plan, quantity: str, scores: Sequence[ForecastScore]) -> tuple[
 
 
 def score_forecasts(open_phase: OpenPhase) -> View:
-    """ForecastScore the sealed forecasts, append the scores to those of the project, and show both, misses first."""
+    """Score the sealed forecasts and show them, misses first.
+
+    The scores are appended to those of the project, which are shown as well.
+    """
     sealed = read_sealed(open_phase.folder)
     if sealed is None:
         return View(

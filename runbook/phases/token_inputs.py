@@ -50,7 +50,9 @@ def text_home(settings: Settings, text: TextShare) -> Path:
 
 
 def input_files(settings: Settings, text: TextShare | None = None) -> list[Path]:
-    """The files of one of the run's texts (its first where none is named), or of data.folder where one is given.
+    """Return the files of one of the run's texts, or of data.folder where one is given.
+
+    It is the first text where none is named.
 
     In place of the shipped corpus that folder holds anybody's text, so its files may have any name.
     """
@@ -70,7 +72,10 @@ def input_files(settings: Settings, text: TextShare | None = None) -> list[Path]
 
 
 def token_groups(settings: Settings, data: DataPlan, folder: Path) -> list[tuple[list[Path], Path]]:
-    """(input files, prefix) of each pair of token files: one for all text, or one a file where files are held out."""
+    """(input files, prefix) of each pair of token files.
+
+    One for all text, or one a file where files are held out.
+    """
     prefixes = {part.dataset: part.prefix for part in data.parts or [data]}
     return [
         group
@@ -104,7 +109,9 @@ def _groups_of(
 
 
 def text_identity(settings: Settings, folder: Path) -> list[Any]:
-    """Name, size, date and a sample of each text file that no catalogue vouches for: other text means other tokens.
+    """Name, size, date and a sample of each text file that no catalogue vouches for.
+
+    Other text means other tokens.
 
     Once the text is gone, what the token files' manifests in the run's folder say was read: tokens
     outlive their text.
@@ -149,13 +156,19 @@ def _files_in_manifests(folder: Path) -> list[tuple[Any, ...]]:
 
 
 def ready_pairs(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
-    """Prefixes of the run's token files that were made elsewhere, where the plan's section `data` reads them."""
+    """Return prefixes of the run's token files that were made elsewhere.
+
+    The plan's section `data` reads them there.
+    """
     ready = [text for text in settings.texts if text.dataset.kind == TOKENIZED]
     return [folder / prefix for text in ready for prefix in _planned_prefixes(text, data)]
 
 
 def link_ready_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
-    """Link ready token files to where the plan reads them, in the run's folder; the files that are there then."""
+    """Link ready token files to where the plan reads them, in the run's folder.
+
+    The files that are there then.
+    """
     made: list[Path] = []
     for text in settings.texts:
         if text.dataset.kind != TOKENIZED:

@@ -1,4 +1,7 @@
-"""A run's checkpoint at work, in a process of its own: text from it, Hugging Face folders out of it and into it."""
+"""A run's checkpoint at work, in a process of its own.
+
+Text from it, Hugging Face folders out of it and into it.
+"""
 
 import json
 import shutil
@@ -49,7 +52,9 @@ def sample_texts(
     seed: int = 1234,
     **wish: float,
 ) -> list[Sample]:
-    """Continue prompts from the newest whole checkpoint; an empty one is the run's own, or a new document.
+    """Continue prompts from the newest whole checkpoint.
+
+    An empty one is the run's own, or a new document.
 
     `wish` has `tokens`, `temperature` (0 takes the likeliest token each time), `top_p`, `cache` and
     `iteration`.
@@ -95,7 +100,10 @@ class Exported:
 def export_weights(
     folder: Path, out: Path, phase: str = TRAINED, iteration: int = 0, shard_bytes: int = 5 * 10**9
 ) -> Exported:
-    """Write the newest checkpoint as a Hugging Face folder, which is there when it is whole; `out` has to be new."""
+    """Write the newest checkpoint as a Hugging Face folder, which is there when it is whole.
+
+    `out` has to be new.
+    """
     part = out.absolute().with_name(f"{out.absolute().name}.part")
     out = out.absolute()
     for path, why in (
@@ -191,7 +199,10 @@ def _validation_loss_text(validation: Path, last: int) -> str:
 
 
 def import_weights(folder: Path, source: Path, phase: str = TRAINED) -> str:
-    """Let the run begin with a Hugging Face model's or a Megatron-LM checkpoint's weights; the new checkpoint."""
+    """Let the run begin with a Hugging Face model's or a Megatron-LM checkpoint's weights.
+
+    The new checkpoint.
+    """
     if not any(path.is_file() for name in _FOLDER_FILES for path in source.glob(name)):
         raise DataError(
             f"{source} has no config.json, as a Hugging Face model's folder, and none of "

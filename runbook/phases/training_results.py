@@ -68,7 +68,10 @@ class TrainingResults:
 
     @cached_property
     def account(self) -> WallTime | None:
-        """Where the wall time went over all jobs: the one account that every table has; None before the first step."""
+        """Where the wall time went over all jobs: the one account that every table has.
+
+        None before the first step.
+        """
         return account_wall_time(self.history, self.validation, self.events)
 
     def loss_figure(self, title: str = "") -> Any:
@@ -131,12 +134,17 @@ def read_results(folder: Path, plan: Plan, phase: str) -> TrainingResults:
 
 @lru_cache(maxsize=2)
 def _read_history(path: Path, state: tuple[int, int] | None) -> History:
-    """The steps in a file, read again only when it changed: the sections of a notebook all ask for them."""
+    """The steps in a file, read again only when it changed.
+
+    The sections of a notebook all ask for them.
+    """
     return read_metrics(path)
 
 
 def rounded(value: Any) -> Any:
-    """Seven digits of a measured number: more than it has, and the same in every form of the record.
+    """Seven digits of a measured number.
+
+    More than it has, and the same in every form of the record.
 
     >>> rounded(10.859001234), rounded(64633856), rounded("megatron-full")
     (10.859, 64633856, 'megatron-full')
@@ -145,14 +153,18 @@ def rounded(value: Any) -> Any:
 
 
 def show_loss(open_phase: OpenPhase, phases: Sequence[str] = ()) -> View:
-    """The loss curve of the open phase, or each phase named, over all restarts, beside ln(vocabulary), and in words."""
+    """Show the loss curve of the open phase, or of each phase named, over all restarts.
+
+    It stands beside ln(vocabulary), and is told in words too.
+    """
     view = View()
     for phase in phases or [open_phase.phase]:
         trained = read_results(open_phase.folder, open_phase.plan, phase)
         summary = trained.summary
         caption = (
             f"{phase}: loss {summary.first_loss:.4g} at iteration {summary.first_iteration}, "
-            f"{summary.last_loss:.4g} at {summary.last_iteration}; lowest {summary.lowest_loss:.4g}."
+            f"{summary.last_loss:.4g} at {summary.last_iteration}; lowest "
+            f"{summary.lowest_loss:.4g}."
         )
         view.append((trained.loss_figure(), caption))
     return view
@@ -168,11 +180,15 @@ def show_account(open_phase: OpenPhase) -> View:
 
 
 def account_view(one: TrainingResults) -> View:
-    """The account of a phase as a figure and a table, its interruptions one by one, what stood still."""
+    """Return the account of a phase as a figure and a table.
+
+    It lists the interruptions one by one, and what stood still.
+    """
     if (account := one.account) is None:
         return View([f"{one.phase} has made no step yet."])
     caption = (
-        f"{account.goodput or 0:.1%} of {show_duration(account.wall_seconds)} were productive steps, over "
+        f"{account.goodput or 0:.1%} of {show_duration(account.wall_seconds)} were productive "
+        f"steps, over "
         f"{counted(account.jobs, 'job')}; {counted(account.lost_steps, 'step')} done again, "
         f"{counted(account.missing_steps, 'step')} missing."
     )
@@ -192,7 +208,8 @@ def account_view(one: TrainingResults) -> View:
 def sample_rows(folder: Path, phase_plan: PhasePlan, tokenizer: str) -> list[Row]:
     """One row for each sample: at which iteration, the prompt, its continuation.
 
-    A line that the trainer did not write so is passed over: `runbook verify` says that the file was edited.
+    A line that the trainer did not write so is passed over: `runbook verify` says that the file was
+    edited.
     """
     rows = filter(_is_sample, read_lines(folder / phase_plan.log.samples))
     found = {row["iteration"]: row for row in rows}
@@ -219,7 +236,10 @@ def _is_sample(row: Mapping[str, object]) -> bool:
 
 
 def headline(one: TrainingResults, rates: Rates) -> list[tuple[str, str, str]]:
-    """What a reader asks first of a training: name, answer, and what stands beside it; empty before the first step."""
+    """What a reader asks first of a training: name, answer, and what stands beside it.
+
+    Empty before the first step.
+    """
     summary = one.summary
     planned = one.planned
     model = one.phase_plan.model
@@ -288,14 +308,20 @@ def _restarts_text(one: TrainingResults) -> str:
 
 
 def plan_versus_actual(one: TrainingResults) -> Table:
-    """The plan's numbers of one training phase beside the measured ones, with what explains a difference."""
+    """Return the plan's numbers of one training phase beside the measured ones.
+
+    A difference comes with what explains it.
+    """
     planned = {what: value for what, value in one.promised.items() if value is not None}
     actual = run_tables.actual_numbers(one.summary, one.account)
     if one.account and run_tables.USEFUL_TIME in planned:
         held_seconds = one.account.wall_seconds - one.account.waiting_seconds
         productive = one.account.parts["productive"]
         actual[run_tables.USEFUL_TIME] = 100 * productive / held_seconds if held_seconds else None
-    memory = "measured: the fullest process's peak, saves and evaluations included; the plan is for the steps"
+    memory = (
+        "measured: the fullest process's peak, saves and evaluations included; the plan "
+        "is for the steps"
+    )
     reasons = {
         "step time (s/iteration)": _step_reason(one),
         "throughput (tokens/s)": _step_reason(one),
@@ -320,7 +346,8 @@ def _step_reason(one: TrainingResults) -> str:
     high = summary.seconds_high
     if low and high and high > 1.3 * low:
         parts.append(
-            f"uneven: 80 % of the steps take {low:.3g} to {high:.3g} s, as on a machine that others use too"
+            f"uneven: 80 % of the steps take {low:.3g} to {high:.3g} s, as on a machine that "
+            f"others use too"
         )
     parts.append("warm-up left out")
     return "; ".join(parts)

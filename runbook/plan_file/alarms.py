@@ -1,12 +1,15 @@
-"""Alarms on a stream of metrics: spike, divergence, plateau, NaN, drift, slow file system; and slow ranks.
+"""Alarms on a stream of metrics: spike, divergence, plateau, NaN, drift, slow file system.
+
+And slow ranks.
 
     watch = MetricWatch()
     for step in steps:                  of metrics.jsonl, of the trainer, or records of any log
         for alarm in watch.look(step):  nothing where all is well
 
-No level is fixed: each record is compared with the median of those before it, in units of their spread (1.48 median
-deviations, the standard deviation of normal noise). The trainer looks at each step with it, `runbook logs` and
-05-analysis at finished logs. docs/logbook.md says on which healthy and diverging curves the numbers below were tried.
+No level is fixed: each record is compared with the median of those before it, in units of their
+spread (1.48 median deviations, the standard deviation of normal noise). The trainer looks at each
+step with it, `runbook logs` and 05-analysis at finished logs. docs/logbook.md says on which healthy
+and diverging curves the numbers below were tried.
 """
 
 from collections import deque
@@ -31,10 +34,14 @@ UNEXPLAINED = (
     2.2  # times the usual loss: no odd text costs as much, and no other record is waited for
 )
 SUDDEN_SHARE = 0.10
-"""A loss so far above each of the `CONFIRMING` before it is a spike where its gradient is large as well."""
+"""A loss so far above each of the `CONFIRMING` before it is a spike where its gradient is large as
+well.
+"""
 LARGE_NORM_FACTOR = 10.0
-"""Times the usual gradient norm. Early in a training the loss falls by so much that a jump of a fifth is still below
-the median of the curve; only its gradient tells it from a batch of odd text (7.90 to 9.59 with a norm of 24)."""
+"""Times the usual gradient norm. Early in a training the loss falls by so much that a jump of a
+fifth is still below the median of the curve; only its gradient tells it from a batch of odd text
+(7.90 to 9.59 with a norm of 24).
+"""
 USUAL_NORMS = 5
 """Gradient norms that tell what is usual."""
 BACK_SHARE = 0.02
@@ -50,12 +57,18 @@ RISING_PAIRS, STEADY_SHARE, RISE_SPREADS = (
 )  # pairs of levels that rise; newer slope against older; rise
 DRIFT_SHARES = {"grad_norm": 1.0, "seconds_per_sequence": 0.25}
 COMPOUND_FACTOR = 4.0
-"""A gradient norm that grows by a share of itself is a drift once it is this many times what it was."""
+"""A gradient norm that grows by a share of itself is a drift once it is this many times what it
+was.
+"""
 COMPOUND_BLOCK = 5
 COMPOUND_LEVELS = 20
-"""Growth by a share of itself is over soon: 1 % a step is fourfold in 139 steps, so that levels are short and few."""
+"""Growth by a share of itself is over soon: 1 % a step is fourfold in 139 steps, so that levels are
+short and few.
+"""
 LOST_NORMS = 50
-"""Skipped steps in a row with a gradient norm that is no number: from 2^32 a healthy loss scale needs 33 to find 1."""
+"""Skipped steps in a row with a gradient norm that is no number: from 2^32 a healthy loss scale
+needs 33 to find 1.
+"""
 WAIT_SECONDS, WAIT_SHARE, SLOW_FACTOR = (
     5.0,
     0.2,
@@ -89,7 +102,10 @@ class Alarm:
 
 
 def spread_of(values: Sequence[float]) -> float:
-    """Standard deviation of normal noise with the same median deviation; outliers do not move it."""
+    """Standard deviation of normal noise with the same median deviation.
+
+    Outliers do not move it.
+    """
     middle = median(values)
     return 1.4826 * median(abs(value - middle) for value in values)
 
@@ -115,7 +131,10 @@ def _make(
 ) -> Alarm:
     usual = median(before)
     name = metric.replace("_", " ")
-    against = f"the {len(before)} before have the median {usual:.4g} and the spread {spread_of(before):.2g}"
+    against = (
+        f"the {len(before)} before have the median {usual:.4g} and the spread "
+        f"{spread_of(before):.2g}"
+    )
     return Alarm(
         kind,
         metric,
@@ -144,7 +163,10 @@ RISE_NOISES = 4.0
 
 
 class RiseWatch:
-    """Finds a loss that rises record by record: no single one jumps, so that a curve of medians follows it up."""
+    """Finds a loss that rises record by record.
+
+    No single one jumps, so that a curve of medians follows it up.
+    """
 
     def __init__(self, metric: str) -> None:
         self._metric = metric
@@ -214,8 +236,9 @@ def _spread_around_line(values: Sequence[float]) -> float:
 class LossWatch:
     """Spikes, divergence and plateaus of one loss curve.
 
-    Healthy trainings have single batches of odd text with up to twice the usual loss, and sometimes two in a row. So a
-    spike is three records, or one that no text explains, or one with a gradient norm many times the usual.
+    Healthy trainings have single batches of odd text with up to twice the usual loss, and sometimes
+    two in a row. So a spike is three records, or one that no text explains, or one with a gradient
+    norm many times the usual.
     """
 
     def __init__(self, metric: str = "loss") -> None:
@@ -247,7 +270,10 @@ class LossWatch:
         return (loss - usual) / max(JUMP_SPREADS * spread_of(self._recent), least, 1e-9)
 
     def look(self, iteration: int, loss: float, grad_norm: float = nan) -> Iterator[Alarm]:
-        """What is wrong with the curve now that this loss is known; `grad_norm` is NaN where nobody knows it."""
+        """What is wrong with the curve now that this loss is known.
+
+        `grad_norm` is NaN where nobody knows it.
+        """
         sudden = self._find_sudden(iteration, loss, grad_norm)
         was_spike = self._is_spike
         was_reported = self._rise.is_reported
@@ -266,7 +292,10 @@ class LossWatch:
             yield rise
 
     def _find_sudden(self, iteration: int, loss: float, grad_norm: float) -> Alarm | None:
-        """A jump above the last losses with a gradient norm many times the usual, reported once until it is over."""
+        """Report a jump above the last losses with a gradient norm many times the usual.
+
+        It is reported once until it is over.
+        """
         last = [*self._last]
         norms = [*self._norms]
         self._last.append(loss)
@@ -283,7 +312,10 @@ class LossWatch:
         if loss <= limit or self._is_spike or self._above < inf:
             return None
         self._above = limit
-        what = f"it jumped, and its gradient norm {grad_norm:.4g} is {grad_norm / median(norms):.3g} times the usual"
+        what = (
+            f"it jumped, and its gradient norm {grad_norm:.4g} is "
+            f"{grad_norm / median(norms):.3g} times the usual"
+        )
         return _make("spike", self._metric, iteration, loss, last, what)
 
     def _look_at_curve(self, iteration: int, loss: float) -> Iterator[Alarm]:
@@ -344,9 +376,12 @@ class LossWatch:
             yield from self._look_at_fall(iteration)
 
     def _look_at_fall(self, iteration: int) -> Iterator[Alarm]:
-        """A plateau: in the newer half the loss fell far less than in the quarter before, and no noise hides it.
+        """Report a plateau: the newer half fell far less than the quarter before.
 
-        A healthy loss falls by about as much in each doubling of the steps, and more while the learning rate decays.
+        No noise hides the loss's fall.
+
+        A healthy loss falls by about as much in each doubling of the steps, and more while the
+        learning rate decays.
         """
         count = len(self._all)
         width = len(self._all) // 10
@@ -354,7 +389,10 @@ class LossWatch:
         first, middle, last = map(median, windows)
         noise = max(spread_of(windows[1]), spread_of(windows[2])) / width**0.5
         if middle - last + 4 * noise < FLAT_SHARE * (first - middle):
-            what = f"it fell by {middle - last:.3g} over {count // 2} records, by {first - middle:.3g} over {count // 4}"
+            what = (
+                f"it fell by {middle - last:.3g} over {count // 2} records, by "
+                f"{first - middle:.3g} over {count // 4}"
+            )
             yield _make(
                 "plateau", self._metric, iteration, last, windows[1], f"{what} before these"
             )
@@ -364,8 +402,9 @@ class LossWatch:
 class GrowthWatch:
     """Finds steady growth of a number over `levels` levels, each the median of so many records.
 
-    What fills up or warms up grows ever more slowly, and noise wanders back: neither is steady. `widens`: to levels of
-    twice as many records each time, so that the whole training is looked at; else the newest ones are.
+    What fills up or warms up grows ever more slowly, and noise wanders back: neither is steady.
+    `widens`: to levels of twice as many records each time, so that the whole training is looked at;
+    else the newest ones are.
     """
 
     def __init__(
@@ -385,7 +424,10 @@ class GrowthWatch:
         self._records, self._levels = list[float](), list[tuple[int, float]]()
 
     def look(self, iteration: int, value: float) -> Alarm | None:
-        """The growth as a drift, once it is known: from the usual value to the value, between the two iterations."""
+        """The growth as a drift, once it is known.
+
+        From the usual value to the value, between the two iterations.
+        """
         if (
             self._levels and iteration <= self._levels[-1][0]
         ):  # after a rollback or a restart: a curve of its own
@@ -428,14 +470,18 @@ class GrowthWatch:
         name = self._metric.replace("_", " ")
         steps = iteration - since
         evidence = (
-            f"{name} grew from {show(first)} to {show(first + rise)} over {steps} iterations, {show(slope)} each, "
+            f"{name} grew from {show(first)} to {show(first + rise)} over {steps} iterations, "
+            f"{show(slope)} each, "
             f"steadily: the spread around that line is {show(spread)}"
         )
         return Alarm("drift", self._metric, iteration, since, first + rise, first, evidence)
 
 
 class CompoundGrowthWatch:
-    """Finds a number that grows by a share of itself again and again: its logarithm grows steadily."""
+    """Finds a number that grows by a share of itself again and again.
+
+    Its logarithm grows steadily.
+    """
 
     def __init__(self, metric: str) -> None:
         self._metric = metric
@@ -461,12 +507,18 @@ class CompoundGrowthWatch:
 
 
 def _slopes(levels: Sequence[tuple[int, float]]) -> list[float]:
-    """Between all pairs of levels; their median is Theil and Sen's slope, which outliers do not move."""
+    """Between all pairs of levels.
+
+    Their median is Theil and Sen's slope, which outliers do not move.
+    """
     return [(b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(levels, 2)]
 
 
 class WaitWatch:
-    """Waiting for data, window by window; a file system that is slow makes it many times what it usually is."""
+    """Waiting for data, window by window.
+
+    A file system that is slow makes it many times what it usually is.
+    """
 
     def __init__(self) -> None:
         self._window, self._waits, self._num_slow = (
@@ -507,7 +559,9 @@ class NormWatch:
         self._loss_scale = 0.0
 
     def look(self, step: Any) -> Alarm | None:
-        """Return an alarm at the third such step in a row, at the `LOST_NORMS`th where each was skipped.
+        """Return an alarm at the third such step in a row.
+
+        Where each was skipped, it comes at the `LOST_NORMS`th.
 
         An overflow in fp16 is healthy: the step is skipped, and the loss scale halved.
         """
@@ -549,7 +603,10 @@ class EvaluationWatch:
         self._is_finite = True
 
     def look(self, iteration: int | None, loss: float) -> Iterator[Alarm]:
-        """What is wrong with the curve now; a NaN before the first number is a log that has none yet."""
+        """What is wrong with the curve now.
+
+        A NaN before the first number is a log that has none yet.
+        """
         place = self._last + 1 if iteration is None else iteration
         if place < self._last:  # a restart
             self._curve = LossWatch(self._metric)
@@ -627,7 +684,10 @@ class MetricWatch:
         return None
 
     def _look_at_times(self, step: Any) -> Iterator[Alarm]:
-        """Drift of the time of a step (of a sequence, while the batch ramps up), and waiting for data."""
+        """Report drift of the time of a step, and waiting for data.
+
+        While the batch ramps up, the time of a sequence takes the place of the step's.
+        """
         seconds = getattr(step, "seconds", None) or nan
         if not isfinite(seconds):
             return
@@ -685,10 +745,12 @@ class StragglerDetector:
     _count: dict[int, int] = field(default_factory=dict)
 
     def look(self, times: ExchangedTimes, now: float) -> list[Alarm]:
-        """The ranks that were slow in `SLOW_WINDOWS` windows in a row, reported once until they recover.
+        """Report ranks that were slow in `SLOW_WINDOWS` windows in a row.
 
-        The first times are left out: a first step compiles and fills caches. Megatron numbers the ranks of one stage
-        in a row.
+        Each is reported once until it recovers.
+
+        The first times are left out: a first step compiles and fills caches. Megatron numbers the
+        ranks of one stage in a row.
         """
         before = self._seconds
         nothing = [0.0] * len(times.seconds)
@@ -722,7 +784,10 @@ class StragglerDetector:
                 slow = own > SLOW_RANK_FACTOR * others and own - others > 0.002
                 self._count[rank] = self._count.get(rank, 0) + 1 if slow else 0
                 if slow and self._count[rank] == SLOW_WINDOWS:
-                    evidence = f"rank {rank} computes {own:.3f} s a step, the others of its stage {others:.3f} s"
+                    evidence = (
+                        f"rank {rank} computes {own:.3f} s a step, the others of its "
+                        f"stage {others:.3f} s"
+                    )
                     at = times.iteration
                     alarms.append(
                         Alarm(

@@ -1,4 +1,7 @@
-"""How long the ranks wait for one of them before it counts as hung: for the watchdog, and for who plans with it."""
+"""How long the ranks wait for one of them before it counts as hung.
+
+For the watchdog, and for who plans with it.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,17 @@ from collections import deque
 from dataclasses import dataclass, field
 
 HANG_SHARE = 0.6
-"""A rank is ended after this share of the process groups' time-out, so that its stack is seen before the others end."""
+"""A rank is ended after this share of the process groups' time-out, so that its stack is seen
+before the others end.
+"""
 UNMEASURED_SHARE = 0.9
-"""The same for the first step, evaluation or save of a job: nothing is known yet of how long it takes."""
+"""The same for the first step, evaluation or save of a job: nothing is known yet of how long it
+takes.
+"""
 MEASURED_FACTOR = 3.0
-"""A step, an evaluation or a save may take so many times the longest one of its kind that was measured."""
+"""A step, an evaluation or a save may take so many times the longest one of its kind that was
+measured.
+"""
 MEASURED = 50
 """So many of each kind are remembered, the newest."""
 FIRST_COUNTS_UNTIL = 4
@@ -19,7 +28,10 @@ FIRST_COUNTS_UNTIL = 4
 
 @dataclass
 class HangLimits:
-    """How long the others may wait for a rank, from what its own steps, evaluations and saves take."""
+    """Return how long the others may wait for a rank.
+
+    It is computed from what the rank's own steps, evaluations and saves take.
+    """
 
     timeout: float
     """Of the process groups, as planned."""

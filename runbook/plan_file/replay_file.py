@@ -1,7 +1,9 @@
-"""What a training recorded of the micro-batches that it computed again: replay.jsonl, and how two of them compare.
+"""What a training recorded of the micro-batches that it computed again.
 
-A segment begins with a line that says what computed it. Each step that was computed again has a line with a
-fingerprint of four bytes for every rank, layer and part.
+`replay.jsonl`, and how two of them compare.
+
+A segment begins with a line that says what computed it. Each step that was computed again has a
+line with a fingerprint of four bytes for every rank, layer and part.
 """
 
 from __future__ import annotations
@@ -19,10 +21,13 @@ PARTS = (FORWARD, BACKWARD, GRADIENT)
 """Activations, gradients of activations, gradients of weights."""
 ATTENTION, FEED_FORWARD, OUTPUT = ("attention", "feed-forward", "output")
 BLOCKS = (ATTENTION, FEED_FORWARD, OUTPUT)
-"""Parts of a layer in the order of computing. After each of the first two, tensor-parallel ranks sum up."""
+"""Parts of a layer in the order of computing. After each of the first two, tensor-parallel ranks
+sum up.
+"""
 MARK_BYTES = 4
 TRANSIENT = "transient corruption"
-"""Alarm: a rank computed something wrong once. The same rank and others agree about it afterwards."""
+"""Alarm: a rank computed something wrong once. The same rank and others agree about it
+afterwards."""
 PERSISTENT = "persistent corruption"
 """Alarm: a rank goes on computing something wrong."""
 
@@ -35,7 +40,9 @@ class ComputedPlace(NamedTuple):
     """From 1; 0: the embedding, one more than there are layers: what comes after the last."""
     name: str
     number: int = 0
-    """How often it was computed before in the same pass: by an earlier micro-batch, or before it was recomputed."""
+    """How often it was computed before in the same pass: by an earlier micro-batch, or before it
+    was recomputed.
+    """
 
     def describe(self, num_layers: int) -> str:
         """Return the place in words.
@@ -57,8 +64,8 @@ class ComputedPlace(NamedTuple):
 def passing_order(place: ComputedPlace, position: int) -> tuple[int, int, int, int]:
     """Return where a place comes among those of all ranks, which compute it after one another.
 
-    `position`: among those of its rank. Forward through the layers, then backward; a weight's gradient is the last
-    thing that its layer computes.
+    `position`: among those of its rank. Forward through the layers, then backward; a weight's
+    gradient is the last thing that its layer computes.
     """
     if place.part == FORWARD:
         return (0, place.layer, 0, position)
@@ -68,7 +75,9 @@ def passing_order(place: ComputedPlace, position: int) -> tuple[int, int, int, i
 def first_difference(
     one: Mapping[ComputedPlace, float], other: Mapping[ComputedPlace, float], tolerance: float = 0.0
 ) -> tuple[tuple[int, int, int, int], ComputedPlace] | None:
-    """Return the first place at which two computations of a rank differ, with its order; None: nowhere.
+    """Return the first place at which two computations of a rank differ, with its order.
+
+    None: nowhere.
 
     `tolerance`: relative difference of two numbers that counts as none.
     """
@@ -95,7 +104,10 @@ def _agree(one: float | None, other: float | None, tolerance: float) -> bool:
 
 
 class MarkKey(NamedTuple):
-    """What a recorded mark is of: a block of a layer, between two sums over tensor-parallel ranks."""
+    """What a recorded mark is of.
+
+    A block of a layer, between two sums over tensor-parallel ranks.
+    """
 
     part: str
     layer: int
@@ -115,14 +127,20 @@ class MarkKey(NamedTuple):
         return cls(place.part, place.layer, OUTPUT)
 
     def order(self) -> tuple[int, int, int, int]:
-        """Return where it comes among the marks of all ranks, which are computed after one another."""
+        """Return its order among the marks of all ranks.
+
+        These are computed after one another.
+        """
         position = BLOCKS.index(self.block)
         place = ComputedPlace(self.part, self.layer, self.block)
         return passing_order(place, position if self.part == FORWARD else -position)
 
 
 def layer_marks(numbers: Mapping[ComputedPlace, float]) -> dict[MarkKey, bytes]:
-    """Return four bytes for each block of a layer, which change where any fingerprint of it does."""
+    """Return four bytes for each block of a layer.
+
+    They change where any fingerprint of the block does.
+    """
     texts: dict[MarkKey, list[bytes]] = {}
     for place, number in numbers.items():
         form = "<q" if isinstance(number, int) else "<d"
@@ -236,7 +254,10 @@ class Difference:
 
 
 def compare_steps(one: RecordedStep, other: RecordedStep) -> Difference | None:
-    """Return where two recordings of a step first differ, in the order of computing; None: nowhere."""
+    """Return where two recordings of a step first differ, in the order of computing.
+
+    None: nowhere.
+    """
     different: list[tuple[MarkKey, int]] = []
     for rank, (marks, others) in enumerate(zip(one.marks, other.marks, strict=True)):
         different += [(key, rank) for key in marks if marks[key] != others.get(key)]

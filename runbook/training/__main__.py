@@ -23,12 +23,14 @@ def train_rank(spec: PhasePlan, ranks: Ranks, stopping: StopConditions, until: i
     `until`: end after this step without a save; 0: at the end of the training.
     """
     stopping.limit_seconds = spec.limits.exit_duration_seconds
-    # megatron-core warns at import that Apex and Transformer Engine are absent; CausalAttention takes their place.
+    # megatron-core warns at import that Apex and Transformer Engine are absent; CausalAttention
+    # takes their place.
     warnings.filterwarnings("ignore", module=r"megatron\..*")
-    # 0.16 also warns that the CPU's random state changed while the GPU's was forked (here they are one), and 0.19 of
-    # its own future.
+    # 0.16 also warns that the CPU's random state changed while the GPU's was forked (here they are
+    # one), and 0.19 of its own future.
     logging.getLogger("megatron.core").setLevel(logging.ERROR)
-    # torch built for CUDA warns where a CUDA toolkit is installed but no GPU: on such a machine none is asked for.
+    # torch built for CUDA warns where a CUDA toolkit is installed but no GPU: on such a machine
+    # none is asked for.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     # torch 2.13 has newer names for what megatron-core 0.16 uses.
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
@@ -97,7 +99,8 @@ def main() -> int:
         rank = ranks.rank
         die_with_launcher(ranks)
         spec = read_plan(arguments.plan, arguments.phase)
-        # Before torch takes its first memory: pages of 2 MiB for large tensors, where the kernel has them to give.
+        # Before torch takes its first memory: pages of 2 MiB for large tensors, where the kernel
+        # has them to give.
         os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
         return train_rank(spec, ranks, stopping, arguments.until)
@@ -108,7 +111,10 @@ def main() -> int:
 
 
 def _leave(code: int) -> None:
-    """End at once: after a failure the exit handlers of torch and gloo may wait for ranks that are gone."""
+    """End at once.
+
+    After a failure the exit handlers of torch and gloo may wait for ranks that are gone.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

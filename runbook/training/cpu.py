@@ -1,12 +1,16 @@
-"""Training on a CPU: megatron-core's questions to torch.cuda answered, and matmuls that suit the processor.
+"""Training on a CPU.
 
-megatron-core 0.16 asks `torch.cuda` for the current device, random states and tensor type names on every path. Here
-those few questions are answered for the CPU; nothing is changed where torch sees a GPU.
+Megatron-core's questions to torch.cuda are answered, and matmuls suit the processor.
 
-torch multiplies float32 by MKL, which takes its AVX2 code on processors that Intel did not make: 105 GFLOP/s of a Zen 5
-core, where oneDNN, which torch has for 16-bit numbers, reaches 200 to 250 in all three products of a layer (torch 2.13,
-2026-11-22). Sums are float32 in both. On a processor without instructions for bfloat16, torch's matmul of it is 5 to 80
-times slower than that of float32: there factors are widened to float32 and the result is rounded once.
+megatron-core 0.16 asks `torch.cuda` for the current device, random states and tensor type names on
+every path. Here those few questions are answered for the CPU; nothing is changed where torch sees a
+GPU.
+
+torch multiplies float32 by MKL, which takes its AVX2 code on processors that Intel did not make:
+105 GFLOP/s of a Zen 5 core, where oneDNN, which torch has for 16-bit numbers, reaches 200 to 250 in
+all three products of a layer (torch 2.13, 2026-11-22). Sums are float32 in both. On a processor
+without instructions for bfloat16, torch's matmul of it is 5 to 80 times slower than that of
+float32: there factors are widened to float32 and the result is rounded once.
 """
 
 import ctypes
@@ -58,7 +62,10 @@ def answer_for_cpu() -> None:
 
 
 def name_types_as_on_gpu() -> None:
-    """Let `Tensor.type()` name a tensor as on a GPU: optimizers compare it with torch.cuda.FloatTensor and its like."""
+    """Let `Tensor.type()` name a tensor as on a GPU.
+
+    Optimizers compare it with torch.cuda.FloatTensor and its like.
+    """
     original = torch.Tensor.type
 
     def type_(self: torch.Tensor, dtype: Any = None, *arguments: Any, **options: Any) -> Any:
@@ -73,9 +80,9 @@ def name_types_as_on_gpu() -> None:
 def keep_freed_memory() -> None:
     """Let glibc keep freed blocks instead of handing each back to the kernel.
 
-    Activations are allocated and freed in every micro-batch; faulting their pages in again each time took 10 to 15 % of
-    a step of the 12 x 512 model (measured 2026-11, glibc 2.36), those of the logits alone 4 % (2026-11-23). Another C
-    library is left as it is.
+    Activations are allocated and freed in every micro-batch; faulting their pages in again each
+    time took 10 to 15 % of a step of the 12 x 512 model (measured 2026-11, glibc 2.36), those of
+    the logits alone 4 % (2026-11-23). Another C library is left as it is.
     """
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         trim_threshold, mmap_max = -1, -4  # M_TRIM_THRESHOLD, M_MMAP_MAX of <malloc.h>
@@ -84,7 +91,10 @@ def keep_freed_memory() -> None:
 
 
 def _answer_random_states() -> None:
-    """One generator for all: Megatron's forked "GPU" states are states of the CPU's default generator."""
+    """Use one generator for all.
+
+    Megatron's forked "GPU" states are states of the CPU's default generator.
+    """
     from megatron.core.tensor_parallel import random
 
     def get(device: Any = None, **_: Any) -> torch.Tensor:
@@ -116,8 +126,8 @@ OUTPUT_BLOCK = 2048  # outputs of a layer whose weight gradient is computed in o
 SUM_DEPTH = 256
 """Numbers that are summed at once: a matmul is then off by 3e-7 of its norm, as MKL's is.
 
-oneDNN sums a thousand and is off by 6e-7, enough for Adam to move one of a million weights 1.1e-5 away from a plain
-program's in its first step. It costs 2 to 3 % of a step of the 12 x 512 model.
+oneDNN sums a thousand and is off by 6e-7, enough for Adam to move one of a million weights 1.1e-5
+away from a plain program's in its first step. It costs 2 to 3 % of a step of the 12 x 512 model.
 """
 
 _CPU_INFO = Path("/proc/cpuinfo")
@@ -125,7 +135,10 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 @functools.cache
 def onednn_is_faster() -> bool:
-    """Whether oneDNN is faster than MKL here: torch has both, and this is an AVX-512 CPU not made by Intel."""
+    """Whether oneDNN is faster than MKL here.
+
+    Torch has both, and this is an AVX-512 CPU not made by Intel.
+    """
     both = torch.backends.mkl.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")  # type: ignore[no-untyped-call]
     if on_gpu() or not both or torch.backends.cpu.get_cpu_capability() != "AVX512":
         return False
@@ -142,7 +155,10 @@ def multiplies_half() -> bool:
 
 @functools.cache
 def widen_half_matmuls() -> None:
-    """Compute every 16-bit matmul on the CPU in float32 where the processor has no kernels for it."""
+    """Compute every 16-bit matmul on the CPU in float32.
+
+    Only where the processor has no kernels for it.
+    """
     if not (on_gpu() or multiplies_half()):
         widen_every_half_matmul()
 
@@ -186,8 +202,9 @@ def onednn_matmul(
 ) -> torch.Tensor:
     """`left @ right + bias` of two float32 matrices.
 
-    Where more numbers are summed than a row of the result has, they are taken `SUM_DEPTH` at a time; elsewhere the
-    copies of the result (of all logits, perhaps) would cost more than the digit is worth.
+    Where more numbers are summed than a row of the result has, they are taken `SUM_DEPTH` at a
+    time; elsewhere the copies of the result (of all logits, perhaps) would cost more than the digit
+    is worth.
     """
     depth = left.shape[1]
     if depth <= max(SUM_DEPTH, right.shape[1] - 1):
@@ -221,9 +238,12 @@ def _matmul(
 
 
 def add_weight_gradient(gradient: torch.Tensor, values: torch.Tensor, total: torch.Tensor) -> None:
-    """Add `gradient.t() @ values` block by block, so that no copy of a gradient (of all logits, perhaps) exists.
+    """Add `gradient.t() @ values` block by block.
 
-    oneDNN copies a float32 factor that is sliced or transposed: values that are the smaller one are copied once.
+    This way no copy of a gradient (of all logits, perhaps) exists.
+
+    oneDNN copies a float32 factor that is sliced or transposed: values that are the smaller one are
+    copied once.
     """
     by_onednn = values.dtype == torch.float32 and onednn_is_faster()
     if by_onednn and gradient.shape[1] > values.shape[1]:

@@ -1,13 +1,14 @@
 """The cached order of the text (data.cache): checksums when it is built, compared at every start.
 
-megatron-core takes a cached order by its file name alone. One changed number in it changes which samples are trained, and
-nothing shows it: with a constant index a training repeats one sample until its loss is 0. So rank 0 writes
-`checksums.json` next to the files that it builds, compares every file with it at the next start, and builds again what
-does not agree. Each checkpoint keeps the checksums too, so that no training goes on in another order.
+megatron-core takes a cached order by its file name alone. One changed number in it changes which
+samples are trained, and nothing shows it: with a constant index a training repeats one sample until
+its loss is 0. So rank 0 writes `checksums.json` next to the files that it builds, compares every
+file with it at the next start, and builds again what does not agree. Each checkpoint keeps the
+checksums too, so that no training goes on in another order.
 
-Cost: rank 0 alone reads the cache once at each start, on one core (1 to 2 GB a second where the processor computes
-SHA-256 in hardware, and a third of it where not). A sample takes 12 to 20 bytes, a document 4 bytes an epoch: 2 to 3 GB for
-300 billion tokens in sequences of 2,048.
+Cost: rank 0 alone reads the cache once at each start, on one core (1 to 2 GB a second where the
+processor computes SHA-256 in hardware, and a third of it where not). A sample takes 12 to 20 bytes,
+a document 4 bytes an epoch: 2 to 3 GB for 300 billion tokens in sequences of 2,048.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ class _Verified:
 
 
 class CacheFolder:
-    """The folder of the cache at a start: `remove_faulty` before megatron-core builds, `seal` after it."""
+    """The folder of the cache at a start.
+
+    `remove_faulty` before megatron-core builds, `seal` after it.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -69,7 +73,8 @@ class CacheFolder:
     def remove_faulty(self, indexes: Sequence[Path]) -> None:
         """Remove the cached files that must not be read, and keep the reasons.
 
-        `indexes` are the .idx files of the text: an order that is older than one of them is of another text.
+        `indexes` are the .idx files of the text: an order that is older than one of them is of
+        another text.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -114,13 +119,17 @@ class CacheFolder:
 def other_order(saved: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """Return the files whose content is another than when a checkpoint was saved.
 
-    A longer training has files of other names, and begins with the same samples: those are not compared.
+    A longer training has files of other names, and begins with the same samples: those are not
+    compared.
     """
     return sorted(name for name, digest in saved.items() if now.get(name, digest) != digest)
 
 
 def _fault(path: Path, newest_text: int, built: CachedFile | None) -> CacheFault | None:
-    """Return why a cached file must not be read, or None where it is what was built of this text."""
+    """Return why a cached file must not be read.
+
+    None where it is what was built of this text.
+    """
     try:
         numpy.load(path, mmap_mode="r")
     except (ValueError, OSError):

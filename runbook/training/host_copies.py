@@ -1,8 +1,10 @@
-"""Copies of a training's state on the host, where a save writes them from while the training goes on.
+"""Copies of a training's state on the host.
 
-From a GPU they go to pinned memory, which its bus fills at full rate and without the host's waiting for each tensor.
-Pinning takes seconds for what a rank of 1.3B weights saves (14 bytes a weight, 18 GB), so the memory is kept for the
-next save.
+A save writes them from there while the training goes on.
+
+From a GPU they go to pinned memory, which its bus fills at full rate and without the host's waiting
+for each tensor. Pinning takes seconds for what a rank of 1.3B weights saves (14 bytes a weight, 18
+GB), so the memory is kept for the next save.
 """
 
 from __future__ import annotations
@@ -23,13 +25,18 @@ from runbook.training.ranks import cores_of_rank, on_gpu
 from runbook.training.report import say
 
 SLAB_BYTES = 512 * 2**20
-"""Memory is pinned by so much at once, and by less at first; a larger tensor gets a slab of its own."""
+"""Memory is pinned by so much at once, and by less at first; a larger tensor gets a slab of its
+own.
+"""
 FIRST_SLAB_BYTES = 64 * 2**20
-"""The first slab. Each one after it is as large as all before it, so that a small model pins little."""
+"""The first slab. Each one after it is as large as all before it, so that a small model pins
+little.
+"""
 ALIGNMENT = 512
 """Each copy begins at a multiple of it, as torch's own allocators have it."""
 MOST_UNDER_WAY = 2**30
-"""Bytes that may be queued before the host waits: the GPU's memory behind them is free only then."""
+"""Bytes that may be queued before the host waits: the GPU's memory behind them is free only
+then."""
 MOST_THREADS = 8
 PIECE_BYTES = 32 * 2**20
 
@@ -49,7 +56,10 @@ class HostCopies:
         """Let go of the copies of the save before, which must be written."""
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a copy on the host. It is whole only after `wait`; the tensor may be freed at once."""
+        """Return a copy on the host.
+
+        It is whole only after `wait`; the tensor may be freed at once.
+        """
         room = self._room(tensor.shape, tensor.dtype)
         room.copy_(tensor.detach(), non_blocking=True)
         return room
@@ -59,7 +69,10 @@ class HostCopies:
         return False
 
     def let_go(self, num_bytes: int) -> None:
-        """Note that so many bytes of the device were freed which queued work uses. Wait where that is too much."""
+        """Note that so many bytes of the device were freed which queued work uses.
+
+        Wait where that is too much.
+        """
         self._under_way += num_bytes
         if self._under_way > MOST_UNDER_WAY:
             self.wait()
@@ -148,10 +161,14 @@ def make_host_copies() -> HostCopies:
 
 
 def _touched_memory(num_bytes: int) -> mmap.mmap:
-    """Return new memory with all its pages there, in huge ones where Linux has them: pinning goes page by page."""
+    """Return new memory with all its pages there, in huge ones where Linux has them.
+
+    Pinning goes page by page.
+    """
     size = -(-num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    # A child process gets none of it: while a child shares a page, the parent's next write would move it elsewhere.
+    # A child process gets none of it: while a child shares a page, the parent's next write would
+    # move it elsewhere.
     for advice in ("MADV_HUGEPAGE", "MADV_DONTFORK"):
         if hasattr(mmap, advice):
             with contextlib.suppress(OSError):  # a kernel without it

@@ -49,7 +49,10 @@ class OfflineRequest:
 
 
 def sample(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
-    """Continue each prompt by up to `tokens` ids; what becomes of one does not depend on the others."""
+    """Continue each prompt by up to `tokens` ids.
+
+    What becomes of one does not depend on the others.
+    """
     import torch
 
     from runbook.training import scoring
@@ -111,7 +114,10 @@ def _check_draw(request: OfflineRequest) -> None:
 
 
 class _Scores:
-    """Scores of the token after a text that grows; keys and values of what was seen are kept for `cached` tokens."""
+    """Scores of the token after a text that grows.
+
+    Keys and values of what was seen are kept for `cached` tokens.
+    """
 
     def __init__(self, gpt: torch.nn.Module, spec: PhasePlan, cached: int) -> None:
         from megatron.core.inference.contexts import StaticInferenceContext
@@ -123,7 +129,10 @@ class _Scores:
             self._seen = None
 
     def after(self, ids: list[int]) -> torch.Tensor:
-        """Those of every token of the vocabulary; a text longer than the model's positions is cut at its beginning."""
+        """Those of every token of the vocabulary.
+
+        A text longer than the model's positions is cut at its beginning.
+        """
         import torch
 
         from runbook.training.process_groups import device
@@ -156,7 +165,10 @@ def export(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
 
 
 def import_(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
-    """Begin the training from another program's folder: a checkpoint of iteration 0 that has weights alone."""
+    """Begin the training from another program's folder.
+
+    A checkpoint of iteration 0 that has weights alone.
+    """
     from runbook.training.checkpoints import folders, hugging_face, megatron, state
 
     root = spec.path(spec.checkpoint.folder)

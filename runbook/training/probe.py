@@ -39,14 +39,18 @@ COPIED_BYTES = {True: 1 << 30, False: 64 << 20}
 TIMED_ROUNDS = 5
 GROUP_BYTES = 1 << 20
 MEETING_SECONDS = 120
-"""Until all ranks are there: the slowest node imports torch and megatron-core from a cold file system."""
+"""Until all ranks are there: the slowest node imports torch and megatron-core from a cold file
+system.
+"""
 GIVE_UP_SECONDS = 10
 """torch's own time-out says more where it comes: it is given so much longer."""
 UNUSED_GROUPS = ("EXPERT", "HYBRID")
 """Words in the names of process groups that a dense model makes and never uses."""
 SUM_ROUNDS = 5
 CLOCK_ROUNDS = 5
-"""Comparisons of clocks, of which the closest counts: a rank that waits for a core reads its clock late."""
+"""Comparisons of clocks, of which the closest counts: a rank that waits for a core reads its clock
+late.
+"""
 
 Facts = dict[str, object]
 """What a rank found; each part is None until it was looked at, or where `errors` says why not."""
@@ -118,7 +122,10 @@ def main() -> int:
 
 
 class Deadline:
-    """Ends this rank where a step with the others takes too long, and leaves the step's name behind."""
+    """End this rank where a step with the others takes too long.
+
+    The step's name is left behind.
+    """
 
     def __init__(self, facts: Facts, folder: Path, rank: int) -> None:
         self._facts = facts
@@ -160,7 +167,10 @@ def _save(facts: Facts, folder: Path, rank: int) -> None:
 
 
 def write_speed(folder: Path, rank: int) -> Facts:
-    """How fast a file is written and synced, and by how many seconds the file server's clock is off."""
+    """Return how fast a file is written and synced.
+
+    Also by how many seconds the file server's clock is off.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f".probe-{rank}.{os.getpid()}"
     content = os.urandom(WRITTEN_BYTES)
@@ -243,7 +253,10 @@ def _time_device(place: Any) -> Facts:
 
 
 def _quickest_seconds(action: Callable[[], object]) -> float:
-    """Return the seconds of the quickest of some rounds; on a CPU those that this thread computed."""
+    """Return the seconds of the quickest of some rounds.
+
+    On a CPU those that this thread computed.
+    """
     from runbook.training.process_groups import wait_for_gpu
 
     clock = time.perf_counter if on_gpu() else time.thread_time
@@ -283,7 +296,10 @@ def _try_groups(ranks: Ranks, layout: str, deadline: Deadline) -> Facts:
 
 
 def _make_groups(layout: str, deadline: Deadline) -> list[NamedGroup]:
-    """Let megatron-core make its groups as the trainer does; return them in the order they were made."""
+    """Let megatron-core make its groups as the trainer does.
+
+    Return them in the order they were made.
+    """
     import torch
     from megatron.core import parallel_state
 
@@ -314,7 +330,10 @@ def _make_groups(layout: str, deadline: Deadline) -> list[NamedGroup]:
 
 
 def _sum_over(group: NamedGroup) -> Facts:
-    """Sum a megabyte over a group: its name, the seconds of its first sum, and whether the sum is right."""
+    """Sum a megabyte over a group.
+
+    Its name, the seconds of its first sum, and whether the sum is right.
+    """
     import torch
 
     from runbook.training.process_groups import device, wait_for_gpu

@@ -26,14 +26,18 @@ T = TypeVar("T")
 
 
 def join_process_group(ranks: Ranks, timeout_seconds: int) -> None:
-    """Join the other ranks over nccl (GPU) or gloo (CPU); every wait ends after `timeout_seconds`."""
+    """Join the other ranks over nccl (GPU) or gloo (CPU).
+
+    Every wait ends after `timeout_seconds`.
+    """
     cuda = on_gpu()
     timeout = datetime.timedelta(seconds=timeout_seconds)
     if cuda:
         number = own_gpu(ranks.local_rank, torch.cuda.device_count())
         torch.cuda.set_device(number)
     elif ranks.master_address in ("127.0.0.1", "localhost"):
-        # gloo otherwise listens on what the host name resolves to, which on a laptop or in a container may be nothing.
+        # gloo otherwise listens on what the host name resolves to, which on a laptop or in a
+        # container may be nothing.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if ranks.launcher == "torchrun":
         address = "env://"
@@ -55,7 +59,10 @@ def join_process_group(ranks: Ranks, timeout_seconds: int) -> None:
 
 
 def make_parallel_groups(spec: PhasePlan) -> int:
-    """Make the groups of tensor, pipeline and data parallel ranks, seed this rank's random numbers; its stage."""
+    """Make the groups of tensor, pipeline and data parallel ranks, seed this rank's random numbers.
+
+    Its stage.
+    """
     from megatron.core import parallel_state
 
     parallel = spec.parallel
@@ -74,7 +81,9 @@ def make_parallel_groups(spec: PhasePlan) -> int:
 
 
 def seed_ranks(seed: int, *, graphs: bool = False) -> None:
-    """Seed dropout: the same masks on ranks that compute the same activations, other masks on all others.
+    """Seed dropout: the same masks on ranks that compute the same activations.
+
+    All others get other masks.
 
     `graphs`: by a generator that CUDA graphs can advance.
     """
@@ -110,7 +119,10 @@ def wait_for_gpu() -> None:
 
 
 def sum_speed(num_bytes: int, rounds: int) -> tuple[float, float]:
-    """Median seconds of a sum over all ranks, and bus bandwidth as nccl-tests counts it: 2 (n - 1) / n x bytes / s."""
+    """Median seconds of a sum over all ranks, and bus bandwidth as nccl-tests counts it.
+
+    2 (n - 1) / n x bytes / s.
+    """
     ranks = torch.distributed.get_world_size()
     message = torch.zeros(num_bytes // 4, dtype=torch.float32, device=device())
     seconds = []
@@ -150,7 +162,10 @@ def gather_on_first_rank(value: T) -> list[T]:
 
 
 def run_on_all_ranks(action: Callable[[], T]) -> T:
-    """Run an action on every rank; where it fails on one, every rank raises that error instead of waiting for ever."""
+    """Run an action on every rank.
+
+    Where it fails on one, every rank raises that error instead of waiting for ever.
+    """
     result = None
     error = None
     try:
@@ -183,7 +198,8 @@ _long_actions = itertools.count()
 def run_long_on_first_rank(action: Callable[[], T], description: str, silence_seconds: float) -> T:
     """`run_on_first_rank` for what may take longer than the process groups' time-out.
 
-    The others wait outside of any collective, at the ranks' store, until rank 0 has given no sign of life for so long.
+    The others wait outside of any collective, at the ranks' store, until rank 0 has given no sign
+    of life for so long.
     """
     number = next(_long_actions)
     first = torch.distributed.get_rank() == 0
@@ -208,7 +224,8 @@ def _work_alone(action: Callable[[], T], description: str, sign: str, end: str) 
                 return
             if count % (PROGRESS_SECONDS // SIGN_SECONDS) == 0:
                 say(
-                    f"rank 0 is {description}, for {time.monotonic() - start:.0f} s so far; the others wait for it"
+                    f"rank 0 is {description}, for {time.monotonic() - start:.0f} s so far; "
+                    f"the others wait for it"
                 )
 
     thread = threading.Thread(target=give_signs, name="signs", daemon=True)
@@ -234,23 +251,30 @@ def _wait_for_first(description: str, silence_seconds: float, sign: str, end: st
             heard = now
         if now - heard > silence_seconds:
             raise TrainingError(
-                f"rank 0 gave no sign of life for {silence_seconds:.0f} s while it was {description}"
+                f"rank 0 gave no sign of life for {silence_seconds:.0f} s while it was "
+                f"{description}"
             )
         time.sleep(min(max(0.02, (now - start) / 10), longest))
 
 
 RENDEZVOUS_MARGIN_SECONDS = 5
-"""After torch's own time-out, which does not cover a server that accepts the connection and never answers."""
+"""After torch's own time-out, which does not cover a server that accepts the connection and never
+answers.
+"""
 
 _RENDEZVOUS_CAUSES = {
     "eaddrinuse|address already in use": (
         "another process uses this port: choose another one, for example from the job's number"
     ),
-    "clients joined": "not all ranks came: look for a rank that failed before, or a node that is missing",
+    "clients joined": (
+        "not all ranks came: look for a rank that failed before, or a node that is missing"
+    ),
     "gaierror|could not be resolved": (
         "MASTER_ADDR is no host that can be found: it must be a name or address of rank 0's node"
     ),
-    "failed to listen": "rank 0 cannot listen there: the port is in use, or the address is another node's",
+    "failed to listen": (
+        "rank 0 cannot listen there: the port is in use, or the address is another node's"
+    ),
     "timed out": "rank 0 does not answer: it failed, runs elsewhere, or a firewall is between",
     "connection refused": "nothing listens there: rank 0 failed, or MASTER_ADDR is another node",
 }
@@ -258,7 +282,10 @@ _RENDEZVOUS_CAUSES = {
 
 @contextlib.contextmanager
 def rendezvous(ranks: Ranks, timeout_seconds: int) -> Iterator[None]:
-    """Join the others in the body: `TrainingError` with the cause where it fails, end the process where it hangs."""
+    """Join the others in the body.
+
+    `TrainingError` with the cause where it fails, end the process where it hangs.
+    """
     where = f"{ranks.master_address}:{ranks.master_port}"
     text = f"rank {ranks.rank} of {ranks.world_size} did not meet the others at {where}"
 

@@ -1,4 +1,7 @@
-"""Ranks and devices: which process of the job this is, and what it computes on; imports no torch."""
+"""Ranks and devices: which process of the job this is, and what it computes on.
+
+Imports no torch.
+"""
 
 import ctypes
 import os
@@ -46,8 +49,9 @@ def ranks_from(environment: Mapping[str, str]) -> Ranks:
 
     SLURM_PROCID alone is not believed: a batch script has it too, without being a task of a step.
 
-    >>> ranks_from({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"})
-    Ranks(rank=3, world_size=8, local_rank=3, launcher='torchrun', master_address='n1', master_port=29500)
+    >>> ranks_from({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "MASTER_ADDR": "n1",
+    "MASTER_PORT": "29500"}) Ranks(rank=3, world_size=8, local_rank=3, launcher='torchrun',
+    master_address='n1', master_port=29500)
     >>> ranks_from({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}).launcher
     'alone'
     """
@@ -81,7 +85,8 @@ def _master(environment: Mapping[str, str], launcher: str, world_size: int) -> t
         port = port or str(20000 + int(environment.get("SLURM_JOB_ID", "0")) % 20000)
     if not address or not port.isdigit():
         raise RefusedError(
-            f"{launcher} started {world_size} ranks, but MASTER_ADDR={address!r} and MASTER_PORT={port!r} do not say "
+            f"{launcher} started {world_size} ranks, but MASTER_ADDR={address!r} and "
+            f"MASTER_PORT={port!r} do not say "
             f"where they meet: export both in the job script (the first node's name, a free port)"
         )
     return address, int(port)
@@ -90,17 +95,20 @@ def _master(environment: Mapping[str, str], launcher: str, world_size: int) -> t
 def first_host(nodelist: str) -> str:
     """First name of a Slurm node list.
 
-    >>> first_host("nid[005012-005015,006001]"), first_host("gpu7"), first_host("a1,a2"), first_host("")
-    ('nid005012', 'gpu7', 'a1', '')
+    >>> first_host("nid[005012-005015,006001]"), first_host("gpu7"), first_host("a1,a2"),
+    first_host("") ('nid005012', 'gpu7', 'a1', '')
     """
     match = re.match(r"([^,\[]*)(?:\[([0-9]+))?", nodelist)
     return (match[1] + (match[2] or "")) if match else ""
 
 
 def die_with_launcher(ranks: Ranks) -> None:
-    """Ask Linux to kill this process when the launcher dies, so that no rank is left computing for nobody.
+    """Ask Linux to kill this process when the launcher dies.
 
-    A process that was started alone keeps running when the shell that started it is gone: that is how people detach.
+    This way no rank is left computing for nobody.
+
+    A process that was started alone keeps running when the shell that started it is gone: that is
+    how people detach.
     """
     if ranks.launcher == "alone" or not sys.platform.startswith("linux"):
         return
@@ -121,12 +129,16 @@ SHOWN_BY = (*HIDDEN_BY, "ROCR_VISIBLE_DEVICES")
 
 
 def use_planned_device(device: str) -> None:
-    """Compute on what the plan names, GPUs that torch sees or a CPU: call it before torch first looks for a GPU."""
+    """Compute on what the plan names, GPUs that torch sees or a CPU.
+
+    Call it before torch first looks for a GPU.
+    """
     if device == CPU:
         hide_gpus()
         if on_gpu():
             raise RefusedError(
-                f"plan.json says device {CPU}, but torch saw GPUs before they were hidden from it. Set "
+                f"plan.json says device {CPU}, but torch saw GPUs before they were hidden from "
+                f"it. Set "
                 f"{' and '.join(HIDDEN_BY)} to nothing before the trainer is started"
             )
     elif not on_gpu():
@@ -139,8 +151,10 @@ def use_planned_device(device: str) -> None:
         else:
             built_for = "the CPU alone"
         raise RefusedError(
-            f"plan.json says device {device}, but torch {torch.__version__}, built for {built_for}, sees no GPU here. "
-            "Install torch for this GPU (`make setup GPU=1`, or the site's image), look whether nvidia-smi or rocm-smi "
+            f"plan.json says device {device}, but torch {torch.__version__}, built for "
+            f"{built_for}, sees no GPU here. "
+            "Install torch for this GPU (`make setup GPU=1`, or the site's image), look "
+            "whether nvidia-smi or rocm-smi "
             "answers, or train on a site whose hardware.device is cpu"
         )
 
@@ -151,14 +165,20 @@ def hide_gpus() -> None:
 
 
 def on_gpu() -> bool:
-    """Whether this rank computes on a GPU; true only where the plan says so, once `use_planned_device` was called."""
+    """Whether this rank computes on a GPU.
+
+    True only where the plan says so, once `use_planned_device` was called.
+    """
     import torch
 
     return torch.cuda.is_available()
 
 
 def cores_of_rank(environment: Mapping[str, str] = os.environ) -> int:
-    """Cores that this rank may keep busy: those of this process, shared by the ranks that torchrun started here."""
+    """Cores that this rank may keep busy.
+
+    Those of this process, shared by the ranks that torchrun started here.
+    """
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:
@@ -167,7 +187,9 @@ def cores_of_rank(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def own_gpu(local_rank: int, visible: int, environment: Mapping[str, str] = os.environ) -> int:
-    """Number of this rank's GPU among the visible ones: its local rank, or the only one that its launcher shows it.
+    """Number of this rank's GPU among the visible ones.
+
+    Its local rank, or the only one that its launcher shows it.
 
     >>> own_gpu(1, 2, {}), own_gpu(3, 1, {"CUDA_VISIBLE_DEVICES": "3"})
     (1, 0)
@@ -178,7 +200,8 @@ def own_gpu(local_rank: int, visible: int, environment: Mapping[str, str] = os.e
     if visible == 1 and shown and all("," not in value for value in shown):
         return 0
     raise RefusedError(
-        f"local rank {local_rank} has no GPU of its own: torch sees {visible} on this node. Start one rank for each "
+        f"local rank {local_rank} has no GPU of its own: torch sees {visible} on this node. "
+        f"Start one rank for each "
         "GPU (jobs.<phase>.devices_per_node), or make a plan for the GPUs that are here"
     )
 
@@ -186,8 +209,9 @@ def own_gpu(local_rank: int, visible: int, environment: Mapping[str, str] = os.e
 def claim_gpu(store: Any, rank: int, number: int) -> None:
     """Refuse where another rank has the same GPU; `store` is the ranks' common one.
 
-    NCCL would say it only at the first sum, and not which ranks: two ranks that each see one GPU, as number 0, see
-    nothing wrong by themselves. A GPU without an identity (an older torch) is not asked about.
+    NCCL would say it only at the first sum, and not which ranks: two ranks that each see one GPU,
+    as number 0, see nothing wrong by themselves. A GPU without an identity (an older torch) is not
+    asked about.
     """
     import torch
 
@@ -196,6 +220,7 @@ def claim_gpu(store: Any, rank: int, number: int) -> None:
     identity = f"{getattr(gpu, 'uuid', '')} {getattr(gpu, 'pci_bus_id', '')}".strip()
     if identity and store.add(f"runbook GPU {host} {identity}", 1) > 1:
         raise RefusedError(
-            f"rank {rank} has GPU {identity} of {host}, and so has another rank. Start one rank for each GPU, or let "
+            f"rank {rank} has GPU {identity} of {host}, and so has another rank. Start one "
+            f"rank for each GPU, or let "
             "the launcher show each rank its own"
         )

@@ -1,4 +1,7 @@
-"""What a run reports: log lines in Megatron-LM's form, metrics.jsonl, events.jsonl, TensorBoard, alarms."""
+"""What a run reports.
+
+Log lines in Megatron-LM's form, metrics.jsonl, events.jsonl, TensorBoard, alarms.
+"""
 
 import contextlib
 import dataclasses
@@ -74,7 +77,10 @@ class TrainingReport:
         self._trackers = TrackerProcesses(say)
 
     def begin(self, segment: int) -> None:
-        """Open what is kept open; called when training really begins, so that a refusal leaves nothing behind."""
+        """Open what is kept open; called when training really begins.
+
+        This way a refusal leaves nothing behind.
+        """
         self.segment = segment
         if self.ranks.is_last:
             self._trackers.start(self.spec)
@@ -82,7 +88,8 @@ class TrainingReport:
                 from torch.utils.tensorboard import SummaryWriter
             except ImportError:
                 say(
-                    "tensorboard is not installed: no TensorBoard events; metrics.jsonl has the same numbers"
+                    "tensorboard is not installed: no TensorBoard events; metrics.jsonl has "
+                    "the same numbers"
                 )
             else:
                 self._board = SummaryWriter(str(self.spec.path(self.spec.log.tensorboard)))
@@ -96,13 +103,19 @@ class TrainingReport:
                 self.alerts.send(f"the training failed: {fields['message']}", record)
 
     def earlier_starts(self) -> int:
-        """How many segments this training had before: its starts and rollbacks in events.jsonl; call it on rank 0."""
+        """How many segments this training had before: its starts and rollbacks in events.jsonl.
+
+        Call it on rank 0.
+        """
         return sum(
             event.get("event") in ("started", "rolled_back") for event in self._earlier_events()
         )
 
     def rolled_back(self) -> list[list[int]]:
-        """First and last samples of the steps that this training rolled back, from events.jsonl; call it on rank 0."""
+        """First and last samples of the steps that this training rolled back, from events.jsonl.
+
+        Call it on rank 0.
+        """
         return [
             [event["first_sample"], event["last_sample"]]
             for event in self._earlier_events()
@@ -110,7 +123,10 @@ class TrainingReport:
         ]
 
     def _earlier_events(self) -> list[dict[str, Any]]:
-        """The events of this phase since the last "begun", which says that an earlier training was set aside."""
+        """Return the events of this phase since the last "begun".
+
+        That event says that an earlier training was set aside.
+        """
         path = self.spec.path(self.spec.log.events)
         events = list[dict[str, Any]]()
         try:
@@ -165,7 +181,10 @@ class TrainingReport:
             steps.clear()
 
     def rank_times(self, times: ExchangedTimes) -> None:
-        """What each rank took since the last exchange: a line of rank_times.jsonl, four digits each."""
+        """What each rank took since the last exchange.
+
+        A line of rank_times.jsonl, four digits each.
+        """
         if self.ranks.is_last and self.ranks.world_size > 1:
             seconds = [float(f"{value:.4g}") for value in times.seconds]
             line = {
@@ -181,7 +200,10 @@ class TrainingReport:
         self._append(self.spec.log.replay, {**line, "segment": self.segment})
 
     def alarms(self, alarms: Iterable[Alarm]) -> None:
-        """Log what goes wrong, as an event too, and send it: from the one rank that knows or is to say it."""
+        """Log what goes wrong, as an event too, and send it.
+
+        From the one rank that knows or is to say it.
+        """
         for alarm in alarms:
             text = f"ALARM {alarm.kind} at iteration {alarm.iteration}: {alarm.evidence}"
             say(text)
@@ -229,7 +251,10 @@ class TrainingReport:
                 self._board.close()
 
     def _append(self, name: str, record: Mapping[str, object]) -> None:
-        """Append a line; a file that cannot be written is reported once, and the training goes on."""
+        """Append a line.
+
+        A file that cannot be written is reported once, and the training goes on.
+        """
         path = self.spec.path(name)
         try:
             append_line(path, record)
@@ -258,7 +283,10 @@ _DRAWN = (
 
 
 def training_line(step: StepRecord, iterations: int, tflops: float, now: datetime.datetime) -> str:
-    """The line of megatron-core 0.16 with throughput (`--log-throughput`); `step` has averages since the last line."""
+    """The line of megatron-core 0.16 with throughput (`--log-throughput`).
+
+    `step` has averages since the last line.
+    """
     loss = "" if step.loss is None else f" lm loss: {step.loss:.6E} |"
     norm = "" if math.isnan(step.grad_norm) else f" grad norm: {step.grad_norm:.3f} |"
     return (
@@ -328,7 +356,8 @@ class AlertSender:
         except NotAllowedError as error:
             if self._broken.setdefault(key, current_thread()) is current_thread():
                 say(
-                    f"training.{key} is not started, and the training goes on: it is in the run file, and not in "
+                    f"training.{key} is not started, and the training goes on: it is in the "
+                    f"run file, and not in "
                     f"your own {allowed_commands_file()}. If you wrote or read it: {error}"
                 )
         except (OSError, ValueError, HTTPException, subprocess.SubprocessError) as error:
@@ -339,7 +368,8 @@ class AlertSender:
                     (value for name in names if (value := getattr(error, name, None))), ""
                 )
                 say(
-                    f"training.{key} could not send an alarm, and the training goes on: {type(error).__name__} {detail}"
+                    f"training.{key} could not send an alarm, and the training goes on: "
+                    f"{type(error).__name__} {detail}"
                 )
 
     def close(self) -> None:

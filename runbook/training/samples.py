@@ -1,4 +1,7 @@
-"""Samples in an order that depends only on the seed and the text (megatron-core's datasets), and read ahead."""
+"""Samples in an order that depends only on the seed and the text, and read ahead.
+
+The datasets are megatron-core's.
+"""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -63,7 +66,8 @@ def datasets(spec: PhasePlan, tokens: Mapping[str, int]) -> Samples:
         split=None if data.mock or separate else data.split,
     )
     if config.split_matrix is not None:
-        # No test samples are drawn here, and megatron-core loops for ever on a split without documents.
+        # No test samples are drawn here, and megatron-core loops for ever on a split without
+        # documents.
         config.split_matrix = [
             config.split_matrix[0],
             config.split_matrix[1] if evaluates else None,
@@ -91,10 +95,11 @@ SampleOrder = tuple[numpy.ndarray[Any, Any], numpy.ndarray[Any, Any], numpy.ndar
 class EpochDataset(GPTDataset):  # type: ignore[misc]
     """megatron-core's samples of one token file, with each epoch shuffled separately.
 
-    megatron-core shuffles all epochs together, so another number of epochs changes the data from the first step on.
-    Here a longer training starts with exactly the samples of a shorter one. A single epoch is in megatron-core's own
-    order. Blends need no change: megatron-core picks the next text from the weights and the samples drawn so far.
-    The names of the cache files hash this class and the number of samples, so two lengths never share a file.
+    megatron-core shuffles all epochs together, so another number of epochs changes the data from
+    the first step on. Here a longer training starts with exactly the samples of a shorter one. A
+    single epoch is in megatron-core's own order. Blends need no change: megatron-core picks the
+    next text from the weights and the samples drawn so far. The names of the cache files hash this
+    class and the number of samples, so two lengths never share a file.
     """
 
     def _build_document_sample_shuffle_indices(self) -> SampleOrder:
@@ -140,7 +145,10 @@ class MockEpochDataset(EpochDataset, MockGPTDataset):  # type: ignore[misc]
 def _build_cache(
     folder: Path, indexes: list[Path], builder: BlendedMegatronDatasetBuilder
 ) -> data_cache.CacheCheck:
-    """Build on rank 0 what the others read: megatron-core lets them wait in a barrier, however large the text is."""
+    """Build on rank 0 what the others read.
+
+    Megatron-core lets them wait in a barrier, however large the text is.
+    """
     cache = data_cache.CacheFolder(folder)
     cache.remove_faulty(indexes)
     is_initialized = torch.distributed.is_initialized
@@ -155,7 +163,10 @@ def _build_cache(
 def _weighted(
     spec: PhasePlan, sources: tuple[Source, ...], tokens: Mapping[str, int]
 ) -> tuple[list[str], list[float] | None]:
-    """Paths of the files, and their shares of the samples: of a text with several files by their tokens."""
+    """Paths of the files, and their shares of the samples.
+
+    Of a text with several files by their tokens.
+    """
     prefixes = [str(spec.path(source.prefix)) for source in sources]
     weights = []
     for source in sources:
@@ -170,7 +181,10 @@ Batch: TypeAlias = dict[str, torch.Tensor]
 
 
 class BatchReader:
-    """Micro-batches of this rank's data-parallel copy, on its device, each read when it is asked for."""
+    """Micro-batches of this rank's data-parallel copy, on its device.
+
+    Each is read when it is asked for.
+    """
 
     def __init__(self, spec: PhasePlan, share: DataParallelShare, clock: StepClock) -> None:
         self.share, self.clock, self.device = share, clock, device()
@@ -190,7 +204,10 @@ class BatchReader:
             yield self.deliver(partial(self.read, dataset, indices))
 
     def deliver(self, read: Callable[[], Batch]) -> Batch:
-        """The next micro-batch on this rank's device: by `read`, or from the tensor-parallel rank that reads it."""
+        """The next micro-batch on this rank's device.
+
+        By `read`, or from the tensor-parallel rank that reads it.
+        """
         group = self._group
         batch = Batch()
         with self.clock.during(DATA):
@@ -208,19 +225,26 @@ class BatchReader:
             return _unpack(message)
 
     def _on_device(self, value: torch.Tensor) -> torch.Tensor:
-        """Return what was read on this rank's device; from pinned memory, as the host else waits for the GPU."""
+        """Return what was read on this rank's device.
+
+        From pinned memory, as the host else waits for the GPU.
+        """
         if self.device.type == "cuda":
             value = value.pin_memory()  # which does nothing for what was read ahead
         return value.to(self.device, non_blocking=True)
 
     def read(self, dataset: Any, indices: range) -> Batch:
-        """These samples as a micro-batch on the host; a rank of a context-parallel group gets its pieces of each."""
+        """These samples as a micro-batch on the host.
+
+        A rank of a context-parallel group gets its pieces of each.
+        """
         samples = [dataset[index] for index in indices]
         batch = {key: torch.stack([sample[key] for sample in samples]) for key in _KEYS}
         highest = int(max(batch["tokens"].max(), batch["labels"].max()))
         if highest >= self._vocabulary:
             raise TrainingError(
-                f"samples {indices.start} to {indices.stop - 1} hold token {highest}, but the model's vocabulary "
+                f"samples {indices.start} to {indices.stop - 1} hold token {highest}, but the "
+                f"model's vocabulary "
                 f"is {self._vocabulary}: the data was tokenized with another vocabulary"
             )
         return slice_sequences(batch)
@@ -250,11 +274,14 @@ PIECE_MICRO_BATCHES = 32
 
 
 class ReadAhead:
-    """Micro-batches of a training, read by a thread while those before are computed; for a GPU into pinned memory.
+    """Micro-batches of a training, read by a thread while those before are computed.
 
-    A training takes its samples one after the other, whatever its batch ramp. Where it leaves some out, or goes back,
-    reading begins again at that place. An error of the data is raised where the micro-batch is asked for. The thread
-    reads no further than sample `end`, and never keeps the process from ending.
+    For a GPU into pinned memory.
+
+    A training takes its samples one after the other, whatever its batch ramp. Where it leaves some
+    out, or goes back, reading begins again at that place. An error of the data is raised where the
+    micro-batch is asked for. The thread reads no further than sample `end`, and never keeps the
+    process from ending.
     """
 
     def __init__(self, reader: BatchReader, tokens: int, end: int) -> None:

@@ -1,7 +1,7 @@
 """How likely a model finds texts, in any layout; `offline score` asks it.
 
-Tensor and pipeline parallel as the plan says; the copies share the texts. Everything is computed in float32, with the
-optimizer's float32 weights where the checkpoint has them.
+Tensor and pipeline parallel as the plan says; the copies share the texts. Everything is computed in
+float32, with the optimizer's float32 weights where the checkpoint has them.
 """
 
 import dataclasses
@@ -34,7 +34,10 @@ class Scorer:
     """A model that is not trained any more; every method is called on every rank."""
 
     def __init__(self, spec: PhasePlan, name: str) -> None:
-        """With the newest whole checkpoint (`trained`), or as drawn before the first step (`first`)."""
+        """Use the newest whole checkpoint (`trained`), or the weights as drawn (`first`).
+
+        The latter are those before the first step.
+        """
         spec = in_float32(spec)
         whole = weights.newest_weights(spec) if name == "trained" else None
         self.spec, self.iteration = spec, whole.iteration if whole else 0
@@ -44,7 +47,10 @@ class Scorer:
         self._gpt.eval()
 
     def log_likelihoods(self, pairs: Sequence[tuple[Ids, Ids]]) -> list[tuple[float, bool]]:
-        """Of each continuation of a context: its log probability, and whether each of its tokens is the likeliest."""
+        """Of each continuation of a context.
+
+        Its log probability, and whether each of its tokens is the likeliest.
+        """
         copies = parallel_state.get_data_parallel_world_size()
         copy = parallel_state.get_data_parallel_rank()
         own: dict[int, tuple[float, bool]] = {}

@@ -1,4 +1,7 @@
-"""Token files (.bin/.idx): checked before the first step, and the order in which their samples are taken."""
+"""Token files (.bin/.idx), checked before the first step.
+
+Also the order in which their samples are taken.
+"""
 
 import math
 from collections.abc import Iterator
@@ -21,8 +24,9 @@ from runbook.plan_file.token_index import (
 )
 
 SCANNED_BYTES = 2**30
-"""Of longer .bin files only this much is scanned for ids outside the vocabulary, in blocks over their whole length;
-the loop looks at every batch it reads as well."""
+"""Of longer .bin files only this much is scanned for ids outside the vocabulary, in blocks over
+their whole length; the loop looks at every batch it reads as well.
+"""
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,10 @@ class TokenFile:
 
 
 def check_token_files(spec: PhasePlan) -> dict[str, int]:
-    """Tokens by file; `RefusedError` if one is missing, broken, of another type or vocabulary, or too short."""
+    """Return tokens by file.
+
+    Raise `RefusedError` if one is missing, broken, of another type or vocabulary, or too short.
+    """
     if spec.data.mock:
         return {}
     if not spec.data.train:
@@ -80,12 +87,14 @@ def _check_sources(spec: PhasePlan) -> None:
             where = f"data.{use}[{index}]"
             if not (math.isfinite(source.weight) and source.weight > 0):
                 problems.append(
-                    f"{where} ({source.prefix}): its weight {source.weight:g} is not a number above 0"
+                    f"{where} ({source.prefix}): its weight {source.weight:g} is not a number "
+                    f"above 0"
                 )
             earlier = seen.setdefault(str(spec.path(source.prefix)), where)
             if earlier != where:
                 problems.append(
-                    f"{where} ({source.prefix}): the same file as {earlier}; name it once, with the sum"
+                    f"{where} ({source.prefix}): the same file as {earlier}; name it once, "
+                    f"with the sum"
                 )
     if problems:
         raise RefusedError(
@@ -98,8 +107,10 @@ def _checked(spec: PhasePlan, prefix: str, scanned: int) -> TokenFile:
     outside, place = highest_token(file, scanned)
     if not 0 <= outside < spec.model.vocabulary:
         raise RefusedError(
-            f"{file.prefix}.bin holds token {outside}, but the model's vocabulary is {spec.model.vocabulary} (ids 0 to "
-            f"{spec.model.vocabulary - 1}): it was tokenized with another tokenizer, or overwritten (token number "
+            f"{file.prefix}.bin holds token {outside}, but the model's vocabulary is "
+            f"{spec.model.vocabulary} (ids 0 to "
+            f"{spec.model.vocabulary - 1}): it was tokenized with another tokenizer, or "
+            f"overwritten (token number "
             f"{place:,} of {file.tokens:,})"
         )
     return file
@@ -118,7 +129,8 @@ def open_pair(prefix: Path) -> TokenFile:
         content = stream.read(INDEX_HEADER.size)
     if len(content) < INDEX_HEADER.size:
         raise RefusedError(
-            f"{index} has {len(content)} bytes, fewer than the {INDEX_HEADER.size} of an index header"
+            f"{index} has {len(content)} bytes, fewer than the {INDEX_HEADER.size} of an index "
+            f"header"
         )
     magic, version, code, sequences, documents = INDEX_HEADER.unpack(content)
     if magic != INDEX_MAGIC or version != INDEX_VERSION:
@@ -133,7 +145,8 @@ def open_pair(prefix: Path) -> TokenFile:
     expected = index_bytes(sequences, documents)
     if index.stat().st_size != expected:
         raise RefusedError(
-            f"{index} has {index.stat().st_size} bytes; {sequences} sequences and {documents - 1} documents make "
+            f"{index} has {index.stat().st_size} bytes; {sequences} sequences and "
+            f"{documents - 1} documents make "
             f"{expected}: it was cut short or overwritten"
         )
     lengths: numpy.ndarray[tuple[int], numpy.dtype[Any]]
@@ -152,7 +165,10 @@ def open_pair(prefix: Path) -> TokenFile:
 
 
 def _check_index(index: Path, file: TokenFile, documents: int, block: int = 2**22) -> None:
-    """Check that sequences follow one another and that documents cover them: megatron-core assumes both."""
+    """Check that sequences follow one another and that documents cover them.
+
+    Megatron-core assumes both.
+    """
     sequences = len(file.lengths)
     begins = numpy.memmap(
         index, "<i8", "r", INDEX_HEADER.size + sequences * 4, (sequences + documents,)
@@ -168,8 +184,10 @@ def _check_index(index: Path, file: TokenFile, documents: int, block: int = 2**2
         if len(wrong):
             at = int(wrong[0])
             raise RefusedError(
-                f"{index} says sequence {start + at} has {lengths[at]} tokens and begins at byte {begins[start + at]} "
-                f"of the .bin; by the sequences before, it begins at byte {right[at]}: it was overwritten"
+                f"{index} says sequence {start + at} has {lengths[at]} tokens and begins at "
+                f"byte {begins[start + at]} "
+                f"of the .bin; by the sequences before, it begins at byte {right[at]}: it was "
+                f"overwritten"
             )
         begin = int(ends[-1])
     bounds = begins[sequences:]
@@ -180,12 +198,16 @@ def _check_index(index: Path, file: TokenFile, documents: int, block: int = 2**2
         or bool((bounds[1:] < bounds[:-1]).any())
     ):
         raise RefusedError(
-            f"{index} has documents that do not go from sequence 0 to {sequences} in order: it was overwritten"
+            f"{index} has documents that do not go from sequence 0 to {sequences} in order: it "
+            f"was overwritten"
         )
 
 
 def highest_token(file: TokenFile, scanned: int) -> tuple[int, int]:
-    """The highest id in the file, or a negative one, and its place; over at most about `scanned` bytes of it."""
+    """The highest id in the file, or a negative one, and its place.
+
+    Over at most about `scanned` bytes of it.
+    """
     size = file.tokens * file.dtype.itemsize
     highest = 0
     place = 0
@@ -203,7 +225,10 @@ def highest_token(file: TokenFile, scanned: int) -> tuple[int, int]:
 
 
 def _blocks(size: int, scanned: int, block: int = 2**24) -> Iterator[tuple[int, int]]:
-    """Starts and lengths of blocks: the whole file, or blocks spread evenly from its first to its last byte."""
+    """Starts and lengths of blocks.
+
+    The whole file, or blocks spread evenly from its first to its last byte.
+    """
     starts = list(range(0, size, block))
     if size > scanned:
         count = max(2, scanned // block)
@@ -230,8 +255,10 @@ def _check_share(file: TokenFile, share: tuple[float, float], spec: PhasePlan, u
     tokens = int(file.lengths[begin:end].sum(dtype=numpy.int64))
     if tokens <= spec.model.sequence_length:
         raise RefusedError(
-            f"{file.prefix}.bin has {sequences} documents; the {use} share of split {spec.data.split} is {end - begin} "
-            f"of them with {tokens} tokens, and one sample needs {spec.model.sequence_length + 1}: give more text, "
+            f"{file.prefix}.bin has {sequences} documents; the {use} share of split "
+            f"{spec.data.split} is {end - begin} "
+            f"of them with {tokens} tokens, and one sample needs "
+            f"{spec.model.sequence_length + 1}: give more text, "
             f"another data.split, or {'evaluation.interval 0' if use == 'validation' else 'a shorter sequence'}"
         )
 
@@ -260,7 +287,9 @@ class DataParallelShare:
 def shuffled_epochs(
     documents: numpy.ndarray[Any, Any], ends: list[int], seed: int
 ) -> tuple[numpy.ndarray[Any, Any], numpy.ndarray[Any, Any]]:
-    """Document order and sample order, both shuffled within each epoch; `ends` counts the samples up to each end.
+    """Document order and sample order, both shuffled within each epoch.
+
+    `ends` counts the samples up to each end.
 
     >>> short, long = (shuffled_epochs(numpy.arange(5), ends, seed=1) for ends in ([3], [3, 7]))
     >>> [part.tolist() for part in short], [part.tolist() for part in long]

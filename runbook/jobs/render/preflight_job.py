@@ -13,7 +13,9 @@ from runbook.plan_file.schema import PhasePlan
 PREFLIGHT_PHASE = "01-environment-preflight"
 """Begins the names of its job folders."""
 WALLTIME_SECONDS = 600
-"""Where jobs.environment says none. A short job starts sooner, and the ladder takes a minute or two."""
+"""Where jobs.environment says none. A short job starts sooner, and the ladder takes a minute or
+two.
+"""
 RUNG_SECONDS = 150
 """A rung takes no longer: containers start, torch is imported."""
 GROUPS_SECONDS = 240
@@ -104,7 +106,9 @@ class _PreflightJob(QueuedTraining):
 
 
 def preflight_job(settings: Settings) -> Job:
-    """Return what the job asks of the queue: the training's shape, and jobs.environment's queue and size.
+    """Return what the job asks of the queue.
+
+    The training's shape, and jobs.environment's queue and size.
 
     Two nodes where jobs.environment asks for one and the training for more: with one nothing is
     asked about the network.

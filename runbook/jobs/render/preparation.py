@@ -33,7 +33,10 @@ class SetupStep:
 
 
 def setup_steps(settings: Settings, package: Path) -> list[SetupStep]:
-    """The pinned checkout, the kernels' stale locks, the tokenizer's files, then what the site's document sets up."""
+    """Return the parts that prepare a job, in their order.
+
+    The pinned checkout, the kernels' stale locks, the tokenizer's files, then the site's own.
+    """
     site = settings.site
     stage = settings.run.jobs.stage.rstrip("/")
     checkout = site.frameworks.get(settings.run.training.framework)

@@ -58,7 +58,9 @@ def variable(name: str) -> str:
 
 
 def image(name: str) -> str:
-    """The name of a container image, refused if a line of a Dockerfile could read it as anything else.
+    """Return the name of a container image.
+
+    Refuse it if a line of a Dockerfile could read it as anything else.
 
     >>> image("nvcr.io/nvidia/pytorch:24.05-py3")
     'nvcr.io/nvidia/pytorch:24.05-py3'

@@ -71,7 +71,7 @@ class QueuedTraining:
             self.deepspeed = deepspeed_name(settings, spec)
 
     def render(self) -> RenderedJob:
-        """Return the script that is submitted, rank.sh that every process runs, and the job's other files."""
+        """Return the script that is submitted, rank.sh for every process, and other files."""
         arguments = training_arguments(self.settings, self.spec)
         files = {"rank.sh": self.rank_script(arguments)}
         node_commands = self._node_commands()

@@ -45,7 +45,8 @@ def apply_waiver(
 ) -> Check:
     """The gate's verdict; a failed one becomes a warning where a person took it upon themselves.
 
-    The name stands in the record of this phase and, with the time and the account, once in events.jsonl.
+    The name stands in the record of this phase and, with the time and the account, once in
+    events.jsonl.
     """
     if gate.verdict == "pass":
         return gate
@@ -69,7 +70,10 @@ def apply_waiver(
 
 
 def readiness_checks(open_phase: OpenPhase, *, by_content: bool = True) -> list[Check]:
-    """What has to pass before the phase's job is submitted; by content, every byte of the token files is read."""
+    """What has to pass before the phase's job is submitted.
+
+    By content, every byte of the token files is read.
+    """
     is_training = open_phase.phase == FULL  # the smoke test needs no smoke test
     gates = [apply_waiver(open_phase, gate_check(open_phase))] if is_training else []
     return [*gates, data_check(open_phase, by_content=by_content)]
@@ -134,7 +138,10 @@ def read_attempt(folder: JobFolder, status: JobStatus, metrics: Path, events: Pa
 
 
 def decision_of_job(folder: JobFolder) -> Decision | None:
-    """Return what a job of a chain or with spare nodes decided at its end. None where it decided nothing."""
+    """Return what a job of a chain or with spare nodes decided at its end.
+
+    None where it decided nothing.
+    """
     lines = job_folder.read_text(folder.decision).splitlines()
     if not folder.exit_code.exists() or len(lines) < 4 or lines[0] not in set(Action):
         return None
@@ -147,13 +154,18 @@ def nodes_of_job(folder: JobFolder) -> list[str]:
 
 
 ALARMS_OF_NODES = (FoundBy.SLOW_RANK, FoundBy.BIT_FLIP, FoundBy.CORRUPTION)
-"""Alarms of the trainer that are about a rank's node; of two about the same node, the later one here counts."""
+"""Alarms of the trainer that are about a rank's node; of two about the same node, the later one
+here counts.
+"""
 
 
 def nodes_with_alarms(
     events: Sequence[JobEvent], job: str, nodes: Sequence[str], ranks_per_node: int
 ) -> dict[str, tuple[FoundBy, str]]:
-    """Return the nodes of ranks that a job reported as slow or wrong, each with the alarm's evidence."""
+    """Return the nodes of ranks that a job reported as slow or wrong.
+
+    Each comes with the alarm's evidence.
+    """
     reported: dict[str, tuple[FoundBy, str]] = {}
     of_job = attempts.events_of_job(events, job)
     # The nodes are those of the last attempt: an earlier one may have had others.
@@ -189,7 +201,10 @@ def note_start(open_phase: OpenPhase, digest: str) -> None:
 
 
 def _inputs(open_phase: OpenPhase) -> dict[str, Any]:
-    """What makes it another training, whatever its plan: our version of the phase, and the tokens."""
+    """What makes it another training, whatever its plan.
+
+    Our version of the phase, and the tokens.
+    """
     return {
         "version": VERSIONS[open_phase.phase],
         "data": checksums_of_step(open_phase.folder, "02-data--tokenize"),
@@ -197,7 +212,10 @@ def _inputs(open_phase: OpenPhase) -> dict[str, Any]:
 
 
 def _started_phase(open_phase: OpenPhase) -> PhasePlan | None:
-    """The plan of the training whose outputs are in the folder; None where its inputs are others, or not known."""
+    """The plan of the training whose outputs are in the folder.
+
+    None where its inputs are others, or not known.
+    """
     started = started_path(open_phase.folder, open_phase.phase)
     if not started.exists():
         return None
@@ -210,9 +228,12 @@ def _started_phase(open_phase: OpenPhase) -> PhasePlan | None:
 
 
 def why_continued(open_phase: OpenPhase) -> str:
-    """Why the next job goes on with what lies in the folder although inputs changed, and what that means.
+    """Return why the next job goes on with what lies in the folder although inputs changed.
 
-    Empty where it is another training, where nothing was saved, or where nothing is left to train: it begins again.
+    It says what that means.
+
+    Empty where it is another training, where nothing was saved, or where nothing is left to train:
+    it begins again.
     """
     # The one phase that may be prolonged: a smoke test is judged from its first step on.
     if open_phase.phase != FULL or open_phase.settings.run.training.framework != "runbook":
@@ -229,7 +250,10 @@ def why_continued(open_phase: OpenPhase) -> str:
         f"{name} {old[name]} -> {new[name]}" for name in old if old[name] != new[name]
     )
     sentences = [
-        f"The training goes on from its checkpoint of iteration {saved:,}: {changed or 'replanned'}."
+        (
+            f"The training goes on from its checkpoint of iteration {saved:,}: "
+            f"{changed or 'replanned'}."
+        )
     ]
     if before.duration.iterations != now.duration.iterations:
         try:
@@ -240,7 +264,8 @@ def why_continued(open_phase: OpenPhase) -> str:
         sentences.append(_rate_text(before, now, consumed))
     if before.engine != now.engine:
         sentences.append(
-            "Each engine's optimizer state is its own: the weights are taken up, and Adam begins anew."
+            "Each engine's optimizer state is its own: the weights are taken up, and Adam "
+            "begins anew."
         )
     return " ".join([*sentences, "To begin anew instead: runbook run with --redo training."])
 
@@ -261,13 +286,19 @@ def _shown_values(phase_plan: PhasePlan) -> dict[str, str]:
 
 def _rate_text(before: PhasePlan, now: PhasePlan, consumed: int) -> str:
     if before.learning_rate == now.learning_rate or before.learning_rate.schedule == "constant":
-        return "The learning rate does not depend on the length: the losses are those of one undisturbed training."
+        return (
+            "The learning rate does not depend on the length: the losses are those of one "
+            "undisturbed training."
+        )
     next_samples = consumed + now.batch.global_
     old = before.learning_rate.at(next_samples)
     new = now.learning_rate.at(next_samples)
     return (
-        f"The learning rate follows the new length from there: {new:.3g} in the next step, where the old plan had "
-        f"{old:.3g}. The steps before were made by the old one, so the losses are not those of a training planned for "
-        f"{now.duration.iterations:,} from its start; training.decay_samples={before.learning_rate.decay_samples} "
+        f"The learning rate follows the new length from there: {new:.3g} in the next step, "
+        f"where the old plan had "
+        f"{old:.3g}. The steps before were made by the old one, so the losses are not those of "
+        f"a training planned for "
+        f"{now.duration.iterations:,} from its start; "
+        f"training.decay_samples={before.learning_rate.decay_samples} "
         f"would keep the old rate."
     )

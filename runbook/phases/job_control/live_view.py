@@ -1,4 +1,7 @@
-"""The live view of a running training: facts, loss curve and last events, from its files, queue and machine."""
+"""The live view of a running training.
+
+Facts, loss curve and last events, from its files, queue and machine.
+"""
 
 import math
 import time
@@ -95,7 +98,10 @@ class LiveView:
         return status
 
     def _lasts(self, status: JobStatus) -> bool:
-        """Whether the job may still go on; one whose queue does not answer is waited for, a while."""
+        """Whether the job may still go on.
+
+        One whose queue does not answer is waited for, a while.
+        """
         if status.state is not JobState.UNKNOWN:
             self._silent_since = math.inf
             return status.state in ACTIVE
@@ -191,10 +197,12 @@ def training_facts(
 
 
 def thinned(rows: Sequence[Row]) -> list[Row]:
-    """About a thousand rows of many, the newest among them: looking at a long training must not cost more each day.
+    """About a thousand rows of many, the newest among them.
 
-    >>> [len(thinned([{}] * number)) for number in (0, 3, 1000, 1_000_000)], thinned([{"n": n} for n in range(25)])[-1]
-    ([0, 3, 1000, 1001], {'n': 24})
+    Looking at a long training must not cost more each day.
+
+    >>> [len(thinned([{}] * number)) for number in (0, 3, 1000, 1_000_000)], thinned([{"n": n} for n
+    in range(25)])[-1] ([0, 3, 1000, 1001], {'n': 24})
     """
     step = max(1, len(rows) // MOST_ROWS)
     newest = rows[-1:] if rows and (len(rows) - 1) % step else []

@@ -1,4 +1,7 @@
-"""Rehearsal of a layout before its first job on a cluster: counted once, kept by fingerprint, judged at each launch."""
+"""Rehearsal of a layout before its first job on a cluster.
+
+Counted once, kept by fingerprint, judged at each launch.
+"""
 
 import itertools
 import json
@@ -46,14 +49,20 @@ REMEDY = (
 
 
 def require(open_phase: OpenPhase) -> None:
-    """Stop before the phase's first job on a cluster if its layout, rehearsed at full size, fails or does not fit."""
+    """Stop before the phase's first job on a cluster if its layout fails or does not fit.
+
+    The layout is rehearsed at full size.
+    """
     if open_phase.settings.site.scheduler != "local":
         require_values(open_phase.settings)
         open_phase.check([check_layout(open_phase)])
 
 
 def show(open_phase: OpenPhase) -> None:
-    """What the rehearsal of the phase's layout counted: the kept one, or one made now where this site has a queue."""
+    """What the rehearsal of the phase's layout counted.
+
+    The kept one, or one made now where this site has a queue.
+    """
     name = open_phase.settings.name
     site = open_phase.settings.site
     require_values(open_phase.settings)  # before minutes of counting, not after
@@ -81,7 +90,10 @@ def show(open_phase: OpenPhase) -> None:
 
 
 def check_layout(open_phase: OpenPhase) -> Check:
-    """Whether every stage of the phase fits its device at full size; rehearsed now where that was never done."""
+    """Whether every stage of the phase fits its device at full size.
+
+    Rehearsed now where that was never done.
+    """
     framework = open_phase.settings.run.training.framework
     rehearsal = kept_rehearsal(open_phase)
     rule = "one step at full size runs and every stage fits its device, or nothing is submitted"
@@ -105,7 +117,10 @@ def check_layout(open_phase: OpenPhase) -> Check:
             there = f" of {rehearsal.limit_bytes / 2**30:.4g}" * bool(rehearsal.limit_bytes)
             return check(
                 "pass",
-                f"stage {fullest.stage} is the fullest: {fullest.peak_bytes / 2**30:.4g}{there} GiB",
+                (
+                    f"stage {fullest.stage} is the fullest: "
+                    f"{fullest.peak_bytes / 2**30:.4g}{there} GiB"
+                ),
             )
         failed = check("fail", "; ".join(misfits), rule=f"{rule}: {REMEDY}")
     if is_warning:
@@ -114,7 +129,10 @@ def check_layout(open_phase: OpenPhase) -> Check:
 
 
 def kept_rehearsal(open_phase: OpenPhase) -> Rehearsal | None:
-    """The rehearsal of the phase's very layout that is in the run's folder, compared with the devices of now."""
+    """Return the rehearsal of the phase's very layout that is in the run's folder.
+
+    It is compared with the devices of now.
+    """
     try:
         content = json.loads(_kept_path(open_phase).read_text(encoding="utf-8"))
         kept = from_json(
@@ -140,7 +158,10 @@ def _software(open_phase: OpenPhase) -> dict[str, str]:
 
 
 def _rehearse(open_phase: OpenPhase) -> Rehearsal:
-    """One step of the first rank of each stage, here or as a job; kept by the fingerprint of its layout."""
+    """One step of the first rank of each stage, here or as a job.
+
+    Kept by the fingerprint of its layout.
+    """
     phase = open_phase.phase
     done = itertools.count(1)
     ranks = first_ranks(open_phase.phase_plan)

@@ -16,7 +16,9 @@ from runbook.phases.open_phase import OpenPhase
 
 
 def run_tasks(open_phase: OpenPhase, tasks: Sequence[Task]) -> None:
-    """Submit tasks, each to begin when all of the one before has ended well, and watch them to their end.
+    """Submit tasks and watch them to their end.
+
+    Each begins when all of the one before has ended well.
 
     A job that runs already is watched. Raise `JobFailedError` with the last words of one that
     failed.

@@ -37,9 +37,12 @@ def step_name(open_phase: OpenPhase) -> str:
 
 
 def require_unchanged(open_phase: OpenPhase, digest: str) -> run_files.StepStatus:
-    """Return where the training stands; raise `ChangedOutputError` where a file of a finished one was changed.
+    """Return where the training stands.
 
-    A finished training is never marked done again over other files: the change would become the record.
+    Raise `ChangedOutputError` where a file of a finished one was changed.
+
+    A finished training is never marked done again over other files: the change would become the
+    record.
     """
     step = step_name(open_phase)
     status = run_files.step_status(open_phase.folder, step, digest)
@@ -68,7 +71,10 @@ def _was_submitted_since(open_phase: OpenPhase) -> bool:
 
 
 def what_is_missing(open_phase: OpenPhase, *, by_content: bool = True) -> str:
-    """Why the phase's training is not finished from these inputs; see `run_files.what_is_missing`."""
+    """Why the phase's training is not finished from these inputs.
+
+    See `run_files.what_is_missing`.
+    """
     digest = open_phase.fingerprint
     return run_files.what_is_missing(
         open_phase.folder, step_name(open_phase), digest, by_content=by_content
@@ -76,10 +82,12 @@ def what_is_missing(open_phase: OpenPhase, *, by_content: bool = True) -> str:
 
 
 def launch(open_phase: OpenPhase, before_submit: Callable[[OpenPhase], None] | None = None) -> None:
-    """Submit the phase's job, or find the one that runs, or say that it is done; nothing runs twice.
+    """Submit the phase's job, or find the one that runs, or say that it is done.
 
-    A job is submitted only where the smoke test and the token files pass now, whatever an earlier cell has shown.
-    `before_submit` is called once it is known that a job will be.
+    Nothing runs twice.
+
+    A job is submitted only where the smoke test and the token files pass now, whatever an earlier
+    cell has shown. `before_submit` is called once it is known that a job will be.
     """
     digest = open_phase.fingerprint
     if not (missing := require_unchanged(open_phase, digest).as_text()):
@@ -98,24 +106,31 @@ def launch(open_phase: OpenPhase, before_submit: Callable[[OpenPhase], None] | N
             before_submit(open_phase)
         folder = _submit(open_phase)
     show_text(
-        f"{missing.capitalize()}: submitted jobs/{folder.path.name} as {scheduler.state(folder).job_id}."
+        f"{missing.capitalize()}: submitted jobs/{folder.path.name} as "
+        f"{scheduler.state(folder).job_id}."
     )
 
 
 def _is_submitted(open_phase: OpenPhase, scheduler: Scheduler, digest: str) -> bool:
-    """Whether the newest job does this work or did it, which is said; an active one of other inputs is refused."""
+    """Whether the newest job does this work or did it, which is said.
+
+    An active one of other inputs is refused.
+    """
     if not (latest := _latest(open_phase)):
         return False
     status = scheduler.state(latest)
     is_ours = job_rules.was_started_from(open_phase, digest)
     if status.state in ACTIVE and not is_ours:
         raise JobError(
-            f"{latest.path} is {status.state} ({status.reason}) with other parameters or data than these. Wait "
-            f"until it has ended, or end it: runbook cancel {open_phase.settings.name}. Then launch again."
+            f"{latest.path} is {status.state} ({status.reason}) with other parameters or data "
+            f"than these. Wait "
+            f"until it has ended, or end it: runbook cancel {open_phase.settings.name}. Then "
+            f"launch again."
         )
     if status.state in ACTIVE:
         show_text(
-            f"Job {status.job_id} of {latest.path.name} is {status.state}; it is watched, not started again."
+            f"Job {status.job_id} of {latest.path.name} is {status.state}; it is watched, not "
+            f"started again."
         )
         return True
     if status.state is JobState.DONE and is_ours:
@@ -125,7 +140,10 @@ def _is_submitted(open_phase: OpenPhase, scheduler: Scheduler, digest: str) -> b
 
 
 def watch(open_phase: OpenPhase) -> None:
-    """Follow the job to its end from its files, resuming it where it stopped; a failure is shown in its own words."""
+    """Follow the job to its end from its files, resuming it where it stopped.
+
+    A failure is shown in its own words.
+    """
     digest = open_phase.fingerprint
     if require_unchanged(open_phase, digest).state is run_files.StepState.DONE:
         show_text(f"{open_phase.phase}: done, verified. Nothing to watch.")
@@ -145,7 +163,8 @@ def watch(open_phase: OpenPhase) -> None:
         _wait_for_recovery(decision)
         folder = resubmit(open_phase)
         show_text(
-            f"The job ended as {status.state} ({status.reason}); it goes on as jobs/{folder.path.name}."
+            f"The job ended as {status.state} ({status.reason}); it goes on as "
+            f"jobs/{folder.path.name}."
         )
     version = VERSIONS[open_phase.phase]
     run_files.write_mark(
@@ -162,7 +181,10 @@ def _wait_for_recovery(decision: Decision) -> None:
 
 
 def follow(open_phase: OpenPhase, until: int = 0) -> JobStatus:
-    """Show the newest job's progress until it ends, or until it has itself come to iteration `until`."""
+    """Show the newest job's progress until it ends.
+
+    With `until`, no longer than until the job itself has come to that iteration.
+    """
     scheduler = get_scheduler(open_phase.settings.site)
     folder = _require_latest(open_phase)
     name = open_phase.settings.name
@@ -193,7 +215,10 @@ def follow(open_phase: OpenPhase, until: int = 0) -> JobStatus:
 
 
 def stop_gently(open_phase: OpenPhase) -> JobStatus:
-    """Ask the newest job to save and stop, as a queue does before its time limit, and wait for its end."""
+    """Ask the newest job to save and stop, and wait for its end.
+
+    A queue asks the same before its time limit.
+    """
     scheduler = get_scheduler(open_phase.settings.site)
     folder = _require_latest(open_phase)
     try:
@@ -212,7 +237,10 @@ def resubmit(open_phase: OpenPhase) -> JobFolder:
 
 
 def training_outputs(open_phase: OpenPhase) -> list[Path]:
-    """Files whose checksums say that a training is still what it was: metrics and the newest checkpoint."""
+    """Files whose checksums say that a training is still what it was.
+
+    Metrics and the newest checkpoint.
+    """
     folder = open_phase.folder
     phase_plan = open_phase.phase_plan
     newest = newest_checkpoint(folder / phase_plan.checkpoint.folder)
@@ -222,20 +250,27 @@ def training_outputs(open_phase: OpenPhase) -> list[Path]:
 
 
 def failure_text(open_phase: OpenPhase, status: JobStatus, decision: Decision | None = None) -> str:
-    """Why a job failed, in its own last words, where they stand, and why it is not started again."""
+    """Return why a job failed, in its own last words, and where they stand.
+
+    It also says why the job is not started again.
+    """
     folder = _require_latest(open_phase)
     if decision and decision.action is Action.STOP:
         why = f"\nNot started again: {decision.why}."
     else:
         why = ""
     return (
-        f"{end_text(open_phase.phase, status, [folder])}{why}\nThe whole log: {folder.err} and {folder.out}. After "
+        f"{end_text(open_phase.phase, status, [folder])}{why}\nThe whole log: {folder.err} and "
+        f"{folder.out}. After "
         "mending the cause, launch again: it resumes from the newest checkpoint."
     )
 
 
 def move_to_history(folder: Path, phase: str, outputs: list[Path]) -> Path | None:
-    """Move earlier outputs of a phase into the run's history, so that nothing is overwritten and nothing is mixed."""
+    """Move earlier outputs of a phase into the run's history.
+
+    This way nothing is overwritten and nothing is mixed.
+    """
     if not (present := [path for path in outputs if path.exists()]):
         return None
     history = make_dated_folder(folder / "history", phase)
@@ -269,7 +304,10 @@ def sealed_paths(folder: Path, phase: str) -> list[Path]:
 
 
 def _go_on_or_begin(open_phase: OpenPhase, digest: str) -> None:
-    """Continue the training whose outputs are here, or move another training's outputs into the history."""
+    """Continue the training whose outputs are here.
+
+    Another training's outputs move into the history.
+    """
     if job_rules.was_started_from(open_phase, digest):
         pass  # noted again below: an older program kept the fingerprint alone
     elif why := job_rules.why_continued(open_phase):
@@ -280,7 +318,8 @@ def _go_on_or_begin(open_phase: OpenPhase, digest: str) -> None:
         paths += sealed_paths(open_phase.folder, open_phase.phase)
         if moved := move_to_history(open_phase.folder, open_phase.phase, paths):
             show_text(
-                f"Outputs made from other inputs were moved to {moved.relative_to(open_phase.folder)}."
+                f"Outputs made from other inputs were moved to "
+                f"{moved.relative_to(open_phase.folder)}."
             )
         open_phase.append_event("begun")  # what came before it belongs to another training
     job_rules.note_start(open_phase, digest)
@@ -289,7 +328,10 @@ def _go_on_or_begin(open_phase: OpenPhase, digest: str) -> None:
 def note_job_end(
     open_phase: OpenPhase, status: JobStatus, decision: Decision, **facts: Any
 ) -> None:
-    """Add to the events how the newest job ended and what follows, for the account of the wall time."""
+    """Add to the events how the newest job ended and what follows.
+
+    The account of the wall time reads it.
+    """
     job = _require_latest(open_phase).path.name
     state = str(status.state)
     code = status.exit_code
@@ -316,7 +358,10 @@ def _submit(open_phase: OpenPhase) -> JobFolder:
 
 
 def _queue_followers(open_phase: OpenPhase, scheduler: Scheduler, folder: JobFolder) -> None:
-    """Queue the other jobs of a chain. The job that was submitted trains without them where the queue refuses one."""
+    """Queue the other jobs of a chain.
+
+    The job that was submitted trains without them where the queue refuses one.
+    """
     count = open_phase.settings.job(open_phase.phase).chain - 1
     if count < 1:
         return
@@ -326,13 +371,17 @@ def _queue_followers(open_phase: OpenPhase, scheduler: Scheduler, folder: JobFol
         show_text(f"The chain is shorter than jobs.training.chain={count + 1}: {error}")
         return
     show_text(
-        f"A chain: {', '.join(followers)} begin one after another in jobs/{folder.path.name}, each where the one before "
+        f"A chain: {', '.join(followers)} begin one after another in jobs/{folder.path.name}, "
+        f"each where the one before "
         "left off. Nobody has to stay logged in."
     )
 
 
 def _judge(open_phase: OpenPhase, status: JobStatus, attempts: list[Attempt]) -> Decision:
-    """What follows the newest job; it is noted among the run's events, and among the attempts so far."""
+    """What follows the newest job.
+
+    It is noted among the run's events, and among the attempts so far.
+    """
     log = open_phase.phase_plan.log
     run = open_phase.folder
     last = job_rules.read_attempt(

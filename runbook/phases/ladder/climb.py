@@ -36,12 +36,16 @@ class FinishedRung:
 
 
 def climb(ladder: Ladder, settings: Settings, say: Say) -> list[FinishedRung]:
-    """Train every rung that is not trained yet, the smallest first. Raise `RunbookError` where one fails."""
+    """Train every rung that is not trained yet, the smallest first.
+
+    Raise `RunbookError` where one fails.
+    """
     finished = []
     for position, planned in enumerate(ladder.rungs):
         folder = rung_folder(ladder, settings, planned)
         say(
-            f"{planned.name}: {planned.rung.parameters:,} parameters, {planned.rung.tokens:,} tokens"
+            f"{planned.name}: {planned.rung.parameters:,} parameters, {planned.rung.tokens:,} "
+            f"tokens"
         )
         share_tokens(settings, ladder, folder)
         _train(ladder, planned, first=position == 0, say=say)
@@ -54,7 +58,10 @@ def climb(ladder: Ladder, settings: Settings, say: Say) -> list[FinishedRung]:
 
 
 def _train(ladder: Ladder, planned: PlannedRung, *, first: bool, say: Say) -> None:
-    """Execute the phases of a rung that are not done; the environment is looked at once, by the first rung."""
+    """Execute the phases of a rung that are not done.
+
+    The environment is looked at once, by the first rung.
+    """
     set_words = (*ladder.set_words, *planned.rung.words())
     phases = [("00-plan", "02-data"), (FULL, FULL)]
     if not first:
@@ -64,7 +71,8 @@ def _train(ladder: Ladder, planned: PlannedRung, *, first: bool, say: Say) -> No
         outcome, folder = run_phases(request, say)
         if outcome.exit_code:
             raise RunbookError(
-                f"{folder.name} stopped in {to_phase}. The same command goes on from there once the cause is mended: "
+                f"{folder.name} stopped in {to_phase}. The same command goes on from there "
+                f"once the cause is mended: "
                 f"{outcome.message}"
             )
 
@@ -75,7 +83,10 @@ def rung_folder(ladder: Ladder, settings: Settings, planned: PlannedRung) -> Pat
 
 
 def share_tokens(settings: Settings, ladder: Ladder, folder: Path) -> None:
-    """Give a rung the token files of the run, or of the first rung, as hard links: 02-data finds them done."""
+    """Give a rung the token files of the run, or of the first rung, as hard links.
+
+    02-data finds them done.
+    """
     data = folder / "data"
     own = runs_folder(settings.project) / settings.name
     first = rung_folder(ladder, settings, ladder.rungs[0])
@@ -89,7 +100,10 @@ def share_tokens(settings: Settings, ladder: Ladder, folder: Path) -> None:
 
 
 def _has_tokens(folder: Path) -> bool:
-    """Return whether a run made token files in its own folder; a site may have another place for them."""
+    """Return whether a run made token files in its own folder.
+
+    A site may have another place for them.
+    """
     return read_mark(folder, TOKENS_STEP) is not None and (folder / "data").is_dir()
 
 

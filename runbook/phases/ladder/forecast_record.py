@@ -45,7 +45,8 @@ def sizes_table(forecast: RunForecast) -> Table:
     if forecast.best is not None:
         best = forecast.best
         notes.append(
-            f"The best size at this compute: {show_count(best.parameters)} parameters on {show_count(best.tokens)} tokens, "
+            f"The best size at this compute: {show_count(best.parameters)} parameters on "
+            f"{show_count(best.tokens)} tokens, "
             f"loss {best.loss:.4f}."
         )
     return Table(rows, f"Other sizes at the compute of the run, by {forecast.source}", notes)

@@ -1,4 +1,7 @@
-"""What a ladder would train and cost: rungs that fit a budget, kept in ladder.json once the first of them is trained."""
+"""What a ladder would train and cost.
+
+Rungs that fit a budget, kept in ladder.json once the first of them is trained.
+"""
 
 import json
 from collections.abc import Sequence
@@ -29,7 +32,9 @@ DEFAULT_SHARE = 0.01
 DEFAULT_SECONDS = 600.0
 """Least budget where none is given: a ladder of a small run would else have no time at all."""
 START_SECONDS = 45.0
-"""Notebooks, start of the trainer and checks of one rung: 40 to 50 s of the clock on two free cores (docs/ladder.md)."""
+"""Notebooks, start of the trainer and checks of one rung: 40 to 50 s of the clock on two free cores
+(docs/ladder.md).
+"""
 BUDGET_ROUNDS = 4
 CLOSE_ENOUGH = 1.02
 
@@ -67,7 +72,10 @@ class Ladder:
 
     @property
     def seconds(self) -> float | None:
-        """Planned time of all rungs one after the other, with their starts; None where one is not known."""
+        """Planned time of all rungs one after the other, with their starts.
+
+        None where one is not known.
+        """
         times = [rung.seconds for rung in self.rungs]
         known = [seconds for seconds in times if seconds is not None]
         if len(known) < len(times):
@@ -102,7 +110,8 @@ def plan_ladder(
     framework = settings.run.training.framework
     if framework != "runbook":
         raise ParamsError(
-            f"The rungs of a ladder are trained by the runbook's own trainer, which evaluates after the last step, and "
+            f"The rungs of a ladder are trained by the runbook's own trainer, which evaluates "
+            f"after the last step, and "
             f"training.framework is {framework}. Add --set training.framework=runbook."
         )
     family = family_of(settings, plan)
@@ -125,13 +134,17 @@ def plan_ladder(
 
 
 def _fit_budget(ladder: Ladder, family: Family, count: int, hours: float) -> Ladder:
-    """Return the ladder whose rungs take so many device-hours, or fewer where they reach a quarter of the run."""
+    """Return the ladder whose rungs take so many device-hours.
+
+    They take fewer where they reach a quarter of the run.
+    """
     most = LARGEST_SHARE * family.flops
     start_hours = count * START_SECONDS * family.devices / 3600
     if hours <= start_hours:
         raise ParamsError(
             f"A budget of {show_device_hours(hours)} is used up by starting {count} rungs, "
-            f"{START_SECONDS:.0f} s each on {family.devices} devices. Give more than {show_device_hours(start_hours)}."
+            f"{START_SECONDS:.0f} s each on {family.devices} devices. Give more than "
+            f"{show_device_hours(start_hours)}."
         )
     largest = most
     for _ in range(BUDGET_ROUNDS):
@@ -149,9 +162,15 @@ def _fit_budget(ladder: Ladder, family: Family, count: int, hours: float) -> Lad
 
 
 def _without_times(ladder: Ladder, family: Family, count: int) -> Ladder:
-    """Return a ladder of about 1% of the run's compute, where the plan does not know the time of a step."""
+    """Return a ladder of about 1% of the run's compute.
+
+    It is for plans that do not know the time of a step.
+    """
     designed = design_rungs(family, count, DEFAULT_SHARE / 2 * family.flops)
-    note = "The plan does not know how long a step takes on this site: the rungs take 1% of the run's compute."
+    note = (
+        "The plan does not know how long a step takes on this site: the rungs take 1% of "
+        "the run's compute."
+    )
     planned = tuple(_planned(ladder, rung) for rung in designed)
     return replace(ladder, rungs=planned, notes=(note, *_notes(designed)))
 
@@ -162,7 +181,8 @@ def _notes(rungs: Sequence[LadderRung]) -> tuple[str, ...]:
         return ()
     numbers = ", ".join(f"{rung.number} ({rung.iterations} steps)" for rung in short)
     return (
-        f"Rungs {numbers} have fewer than {FEWEST_STEPS} steps: the loss of so short a training follows its steps, "
+        f"Rungs {numbers} have fewer than {FEWEST_STEPS} steps: the loss of so short a "
+        f"training follows its steps, "
         f"not its tokens. Give a larger budget, or a smaller training.global_batch.",
     )
 
@@ -251,7 +271,10 @@ def write_ladder(ladder: Ladder, folder: Path) -> Ladder:
 
 
 def plan_table(ladder: Ladder) -> Table:
-    """Return the rungs and what they would cost, with the run that they forecast as the last row."""
+    """Return the rungs and what they would cost.
+
+    The run that they forecast is the last row.
+    """
     rows = [_row(planned) for planned in ladder.rungs]
     rows.append(
         {

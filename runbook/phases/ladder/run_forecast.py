@@ -1,4 +1,7 @@
-"""The loss that a ladder forecasts for its run, what other sizes would reach, and when that is not to be trusted."""
+"""The loss that a ladder forecasts for its run.
+
+Also what other sizes would reach, and when that is not to be trusted.
+"""
 
 import math
 from collections.abc import Sequence
@@ -17,12 +20,17 @@ from runbook.phases.ladder.ladder_plan import DATA_KEYS, Ladder
 from runbook.phases.ladder.rungs import Family, short_rungs
 
 CHANGED_RECIPE_WIDENING = 2.0
-"""Another schedule or regularisation moved final losses by 1 to 3% in the series of docs/forecast.md, as much as the
-interval's own half-width."""
+"""Another schedule or regularisation moved final losses by 1 to 3% in the series of
+docs/forecast.md, as much as the interval's own half-width.
+"""
 EPOCHS_AS_NEW = 4.0
-"""Up to four epochs repeated tokens are nearly worth new ones (Muennighoff et al., arXiv:2305.16264)."""
+"""Up to four epochs repeated tokens are nearly worth new ones (Muennighoff et al.,
+arXiv:2305.16264).
+"""
 MOST_EPOCHS = 16.0
-"""From there on repeated tokens are worth almost nothing (the same source): a law of new tokens says nothing."""
+"""From there on repeated tokens are worth almost nothing (the same source): a law of new tokens
+says nothing.
+"""
 EPOCHS_WIDENING = 2.0
 SIZE_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Sizes at the same compute that are shown."""
@@ -30,7 +38,9 @@ OPTIMUM_REACH = 8.0
 """The best size is looked for within this factor of the run's."""
 OPTIMUM_STEPS = 61
 FEWEST_RATIOS = 1.5
-"""Tokens per parameter of the rungs have to differ by this factor, or size and tokens are not told apart."""
+"""Tokens per parameter of the rungs have to differ by this factor, or size and tokens are not told
+apart.
+"""
 
 
 def forecast_run(
@@ -42,8 +52,8 @@ def forecast_run(
 ) -> RunForecast:
     """Return the forecast for a run as it is planned now.
 
-    `values` are the run's `family_values`, `epochs` how often its tokens repeat (None: not known). Raise `DataError`
-    where the rungs are too few or of other text, or tokens repeat too often.
+    `values` are the run's `family_values`, `epochs` how often its tokens repeat (None: not known).
+    Raise `DataError` where the rungs are too few or of other text, or tokens repeat too often.
     """
     _refuse_other_text(ladder, values)
     doubts = [
@@ -92,13 +102,18 @@ def _recipe_doubt(ladder: Ladder, values: dict[str, object]) -> _Doubt:
 
 
 def _epochs_doubt(epochs: float | None) -> _Doubt:
-    """Return how often tokens repeat. Raise `DataError` where they repeat so often that no law holds."""
+    """Return how often tokens repeat.
+
+    Raise `DataError` where they repeat so often that no law holds.
+    """
     if epochs is None or epochs <= 1:
         return _Doubt()
     if epochs > MOST_EPOCHS:
         raise DataError(
-            f"The run reads its text {epochs:.1f} times, and a law of new tokens forecasts at most {MOST_EPOCHS:.0f}: "
-            f"from there on a repeated token teaches almost nothing (arXiv:2305.16264). Take more text, or train less."
+            f"The run reads its text {epochs:.1f} times, and a law of new tokens forecasts at "
+            f"most {MOST_EPOCHS:.0f}: "
+            f"from there on a repeated token teaches almost nothing (arXiv:2305.16264). Take "
+            f"more text, or train less."
         )
     text = f"the run reads its text {epochs:.1f} times: the loss will be higher"
     if epochs <= EPOCHS_AS_NEW:
@@ -125,7 +140,8 @@ def _refuse_other_text(ladder: Ladder, values: dict[str, object]) -> None:
             f"{key} {ladder.family.get(key)!r} -> {values.get(key)!r}" for key in changed
         )
         raise DataError(
-            f"The rungs of {ladder.run} were trained on other text or tokens ({differences}), and losses on other "
+            f"The rungs of {ladder.run} were trained on other text or tokens ({differences}), "
+            f"and losses on other "
             f"text do not compare. Begin another ladder: runbook ladder {ladder.run} --as NAME."
         )
 
@@ -148,7 +164,8 @@ def _sizes(
     ratios = runs.tokens / runs.params
     if ratios.max() / ratios.min() < FEWEST_RATIOS:
         note = (
-            "all rungs have about the same tokens per parameter, so that they do not say what another size would reach; "
+            "all rungs have about the same tokens per parameter, so that they do not say what "
+            "another size would reach; "
             "runbook ladder RUN --rungs 7 --as NAME adds rungs of other sizes"
         )
         return (), None, note
@@ -157,7 +174,10 @@ def _sizes(
     tried = _forecast_ratios(runs, family, [float(ratio) for ratio in grid], factor)
     position = min(range(len(tried)), key=lambda index: tried[index].loss)
     if position in (0, len(tried) - 1):
-        note = f"the best size at this compute is more than {OPTIMUM_REACH:.0f} times smaller or larger than the run's"
+        note = (
+            f"the best size at this compute is more than {OPTIMUM_REACH:.0f} times smaller "
+            f"or larger than the run's"
+        )
         return shown, None, note
     return shown, tried[position], ""
 
@@ -165,7 +185,10 @@ def _sizes(
 def _forecast_ratios(
     runs: Runs, family: Family, ratios: Sequence[float], factor: float
 ) -> tuple[SizeForecast, ...]:
-    """Return forecasts for sizes that are these multiples of the run's, with tokens for the same compute."""
+    """Return forecasts for sizes that are these multiples of the run's.
+
+    Their tokens are those of the same compute.
+    """
     sizes = [(family.parameters * ratio, family.tokens / ratio, family.flops) for ratio in ratios]
     forecasts = forecast_from_ladder(runs, _targets(sizes))
     result = []

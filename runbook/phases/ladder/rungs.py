@@ -1,8 +1,10 @@
-"""The rungs of a ladder: smaller trainings of the same family, by one rule from the run's own values.
+"""The rungs of a ladder: smaller trainings of the same family.
 
-Every rung has the run's text, tokenizer, sequence length and shape of schedule. Tokens grow with the size, as in the run
-itself. Learning rate and batch follow the size as in the ladders of Porian et al. (arXiv:2406.19146) and of OLMo
-(arXiv:2412.04403): rate by N^(-1/3), batch by N^(2/3).
+One rule makes them from the run's own values.
+
+Every rung has the run's text, tokenizer, sequence length and shape of schedule. Tokens grow with
+the size, as in the run itself. Learning rate and batch follow the size as in the ladders of Porian
+et al. (arXiv:2406.19146) and of OLMo (arXiv:2412.04403): rate by N^(-1/3), batch by N^(2/3).
 """
 
 import math
@@ -17,30 +19,41 @@ FEWEST_RUNGS = 5
 """A law of size and tokens has five numbers."""
 MOST_RUNGS = 8
 COMPUTE_BETWEEN_RUNGS = 2.0
-"""Five rungs then span a factor of 16, and all of them cost twice the largest. Less where the smallest would be narrower
-than `NARROWEST`."""
+"""Five rungs then span a factor of 16, and all of them cost twice the largest. Less where the
+smallest would be narrower than `NARROWEST`.
+"""
 LEAST_BETWEEN_RUNGS = 1.25
 """Closer rungs differ by little more than two seeds do."""
 NARROWEST = 32
-"""Width below which a model learns unlike wider ones. With a vocabulary of 50,000 it is 1.6 M parameters already."""
+"""Width below which a model learns unlike wider ones. With a vocabulary of 50,000 it is 1.6 M
+parameters already.
+"""
 LARGEST_SHARE = 0.25
 """Of the run's compute: a rung that costs more than that is no small training."""
 ON_ONE_LINE = 5
-"""Rungs with the run's own tokens per parameter. Rungs beyond them have other sizes at the compute of one of these:
-they tell what size does from what tokens do."""
+"""Rungs with the run's own tokens per parameter. Rungs beyond them have other sizes at the compute
+of one of these: they tell what size does from what tokens do.
+"""
 OTHER_SIZES = ((2, 2.0), (2, 0.5), (3, 2.0))
-"""Rung whose compute such an extra rung has, and its size relative to it. Small rungs, since they are cheap."""
+"""Rung whose compute such an extra rung has, and its size relative to it. Small rungs, since they
+are cheap.
+"""
 RATE_EXPONENT = -1 / 3
 BATCH_EXPONENT = 2 / 3
 WORST_BATCH_ROUNDING = 0.06
-"""A batch of few sequences cannot follow the size: 6 instead of 5 is another number of steps, and the losses of the
-rungs would lie on a zigzag. Then every rung takes the run's own batch."""
+"""A batch of few sequences cannot follow the size: 6 instead of 5 is another number of steps, and
+the losses of the rungs would lie on a zigzag. Then every rung takes the run's own batch.
+"""
 USUAL_INIT_STD = 0.02
 FEWEST_STEPS = 150
-"""Of a rung. The loss of a shorter training follows the number of its steps, not its tokens: on the shipped corpus 95,000
-tokens in 46 steps end at 7.60 nats, in 186 steps of a quarter of the batch at 6.97 (docs/ladder.md)."""
+"""Of a rung. The loss of a shorter training follows the number of its steps, not its tokens: on the
+shipped corpus 95,000 tokens in 46 steps end at 7.60 nats, in 186 steps of a quarter of the batch at
+6.97 (docs/ladder.md).
+"""
 HELD_OUT_TOKENS = 65_536
-"""Tokens of the evaluation at the end of a rung: the error of the mean of so many is about 0.01 nats."""
+"""Tokens of the evaluation at the end of a rung: the error of the mean of so many is about 0.01
+nats.
+"""
 WIDE = 1024
 """Width of the run from which rungs have widths and heads that GPUs compute well."""
 WIDE_UNIT = 64
@@ -150,7 +163,8 @@ def design_rungs(family: Family, count: int, largest_flops: float) -> list[Ladde
     """
     if not FEWEST_RUNGS <= count <= MOST_RUNGS:
         raise ParamsError(
-            f"A ladder has {FEWEST_RUNGS} to {MOST_RUNGS} rungs, not {count}: a law of size and tokens has five numbers, "
+            f"A ladder has {FEWEST_RUNGS} to {MOST_RUNGS} rungs, not {count}: a law of size "
+            f"and tokens has five numbers, "
             f"and more than {MOST_RUNGS} cost more than they tell."
         )
     rungs = [
@@ -179,7 +193,10 @@ def _wanted_sizes(
 
 
 def _compute_factor(family: Family, largest_flops: float) -> float:
-    """Return the factor of compute between rungs. Raise `ParamsError` where embeddings leave no room for five."""
+    """Return the factor of compute between rungs.
+
+    Raise `ParamsError` where embeddings leave no room for five.
+    """
     narrowest = whole(_scaled(family.shape, 1, NARROWEST)).total
     largest = family.parameters * math.sqrt(largest_flops / family.flops)
     room = (largest / narrowest) ** 2
@@ -187,14 +204,19 @@ def _compute_factor(family: Family, largest_flops: float) -> float:
     factor: float = min(COMPUTE_BETWEEN_RUNGS, room ** (1 / steps))
     if factor < LEAST_BETWEEN_RUNGS:
         raise ParamsError(
-            f"The largest rung of this budget has {largest:,.0f} parameters, and a model {NARROWEST} wide has {narrowest:,} "
-            f"with its embeddings: that is no room for {ON_ONE_LINE} rungs. Take a larger budget, or a larger model."
+            f"The largest rung of this budget has {largest:,.0f} parameters, and a model "
+            f"{NARROWEST} wide has {narrowest:,} "
+            f"with its embeddings: that is no room for {ON_ONE_LINE} rungs. Take a larger "
+            f"budget, or a larger model."
         )
     return factor
 
 
 def _rung(family: Family, parameters: float, flops: float) -> LadderRung:
-    """Return a rung of about this size with the run's own batch; its tokens make its compute exact."""
+    """Return a rung of about this size with the run's own batch.
+
+    Its tokens make its compute exact.
+    """
     shape = _nearest_shape(family.shape, parameters)
     counted = whole(shape)
     samples = flops / shape.flops_per_sequence()
@@ -225,7 +247,10 @@ def _rung(family: Family, parameters: float, flops: float) -> LadderRung:
 
 
 def _nearest_shape(shape: Shape, parameters: float) -> Shape:
-    """Return the shape with about as many parameters whose ratio of width to depth and heads are nearest to the run's."""
+    """Return the shape with about as many parameters that is most like the run's.
+
+    Its ratio of width to depth and its heads are nearest to the run's.
+    """
     ratio = shape.hidden / shape.layers
     candidates = []
     for layers in range(1, shape.layers + 1):
@@ -251,7 +276,10 @@ def _of_width(shape: Shape, layers: int, parameters: float) -> Shape:
 
 
 def _scaled(shape: Shape, layers: int, hidden: int) -> Shape:
-    """Return the shape with another depth and width; heads keep about their size, the feed-forward block its ratio."""
+    """Return the shape with another depth and width.
+
+    Heads keep about their size, the feed-forward block its ratio.
+    """
     heads = _heads(shape, hidden)
     per_group = shape.heads // shape.kv_heads
     kv_heads = heads // per_group if heads % per_group == 0 else heads
@@ -276,7 +304,10 @@ def _heads(shape: Shape, hidden: int) -> int:
 
 
 def _with_batches(family: Family, rungs: list[LadderRung]) -> list[LadderRung]:
-    """Return the rungs with batches by their size, or all with the run's own where those would be too coarse."""
+    """Return the rungs with batches by their size.
+
+    All get the run's own batch where those would be too coarse.
+    """
     wanted = [
         family.global_batch * (rung.parameters / family.parameters) ** BATCH_EXPONENT
         for rung in rungs
@@ -290,7 +321,10 @@ def _with_batches(family: Family, rungs: list[LadderRung]) -> list[LadderRung]:
 
 
 def _with_batch(family: Family, rung: LadderRung, batch: int) -> LadderRung:
-    """Return the rung in whole steps of this batch, with the run's own shares of warm-up and decay."""
+    """Return the rung in whole steps of this batch.
+
+    Warm-up and decay keep the run's own shares.
+    """
     length = family.shape.sequence_length
     iterations = max(1, round(rung.tokens / (batch * length)))
     tokens = iterations * batch * length
@@ -312,7 +346,10 @@ def _with_batch(family: Family, rung: LadderRung, batch: int) -> LadderRung:
 
 
 def _micro_batch(family: Family, batch: int) -> int:
-    """Return the largest micro-batch up to the run's own that divides what a device gets of the batch."""
+    """Return the largest micro-batch that divides what a device gets of the batch.
+
+    It is at most the run's own.
+    """
     on_device = batch // family.devices
     sizes = range(1, min(family.micro_batch, on_device) + 1)
     return max(size for size in sizes if on_device % size == 0)

@@ -1,4 +1,7 @@
-"""What `runbook ladder` and its notebook call: plan a ladder, climb it, forecast the run, keep the results."""
+"""What `runbook ladder` and its notebook call.
+
+Plan a ladder, climb it, forecast the run, keep the results.
+"""
 
 import json
 from collections.abc import Sequence
@@ -89,7 +92,10 @@ class LadderState:
 
 
 def find_ladder(request: LadderRequest) -> LadderState:
-    """Return the ladder that was begun under this name, else the one that the budget allows. Nothing is written."""
+    """Return the ladder that was begun under this name, else the one that the budget allows.
+
+    Nothing is written.
+    """
     _refuse_named_folder(request.run)
     settings, plan = load_plan(request.run, request.set_words, measured=True)
     folder = ladder_folder(settings, _prefix(settings, request.name))
@@ -106,7 +112,8 @@ def find_ladder(request: LadderRequest) -> LadderState:
         return LadderState(ladder, folder, ())
     if request.rungs not in (0, len(ladder.rungs)):
         raise ParamsError(
-            f"{folder.name} was begun with {len(ladder.rungs)} rungs, and {request.rungs} are asked for. Leave --rungs "
+            f"{folder.name} was begun with {len(ladder.rungs)} rungs, and {request.rungs} are "
+            f"asked for. Leave --rungs "
             f"out to go on with it, or begin another by --as NAME."
         )
     finished = read_finished(ladder, settings)
@@ -121,7 +128,8 @@ def _refuse_named_folder(run: str) -> None:
     named = named_run(run)
     if named.as_name:
         raise ParamsError(
-            f"{run} is a folder that --as made. Name the run, and give its values again: runbook ladder {named.run} "
+            f"{run} is a folder that --as made. Name the run, and give its values again: "
+            f"runbook ladder {named.run} "
             f"--as NAME --set KEY=VALUE."
         )
 
@@ -165,7 +173,10 @@ def epochs_of(plan: Plan) -> float | None:
 
 
 def forecast_of_plan(settings: Settings, plan: Plan) -> RunForecast | None:
-    """Return what the run's finished ladder forecasts for it as it is planned now; None where there is none."""
+    """Return what the run's finished ladder forecasts for it as it is planned now.
+
+    None where there is none.
+    """
     ladder = read_ladder(ladder_folder(settings, _prefix(settings, "ladder")))
     if ladder is None:
         return None
@@ -191,7 +202,10 @@ def figure_of(state: LadderState, settings: Settings) -> Any:
 
 
 def reached_loss(folder: Path) -> float | None:
-    """Return the loss of a run after its last step; None where it is not trained or not evaluated there."""
+    """Return the loss of a run after its last step.
+
+    None where it is not trained or not evaluated there.
+    """
     if not read_mark(folder, f"{FULL}--train"):
         return None
     plan = read_plan(folder / "plan.json", FULL)

@@ -1,6 +1,7 @@
 """00-plan: what will be trained, on what, for how long; and the form that changes it.
 
-The form starts from what the parameters cell says over the run file, and a run file that it writes keeps that.
+The form starts from what the parameters cell says over the run file, and a run file that it writes
+keeps that.
 """
 
 from collections.abc import Iterable, Mapping
@@ -46,7 +47,10 @@ def bind(namespace: Mapping[str, object]) -> OpenPhase:
 
 
 def choose(open_phase: OpenPhase) -> None:
-    """The values of the run as a form that shows what a change does, and writes a run file; else a table of them."""
+    """The values of the run as a form that shows what a change does, and writes a run file.
+
+    Else a table of them.
+    """
     settings = open_phase.settings
     run = str(run_file_of(settings))
     given = values_over_file(run, settings)
@@ -56,7 +60,10 @@ def choose(open_phase: OpenPhase) -> None:
     def write(name: str, changes: Mapping[str, str]) -> str:
         path = write_run_file(run, name, changes, given)
         shown = path.relative_to(settings.project)
-        return f'{shown} is written and passes runbook check. Next: run = "{path.stem}" in the first cell.'
+        return (
+            f'{shown} is written and passes runbook check. Next: run = "{path.stem}" in the '
+            f"first cell."
+        )
 
     consider = partial(consider_changes, run, keys=keys, given=given)
     show_form(sections, consider, write, values_table(settings), f"{settings.run.run}-mine")
@@ -85,7 +92,10 @@ def show_layout(open_phase: OpenPhase) -> View:
         view.append(
             (
                 pipeline,
-                "What each stage does in a step, as planned; the rehearsal below counts each by itself.",
+                (
+                    "What each stage does in a step, as planned; the rehearsal below counts each "
+                    "by itself."
+                ),
             )
         )
     rates = plan_figures.rate_figure({"smoke test": plan.phases[SMOKE], "training": training})
@@ -118,7 +128,10 @@ def show_time(open_phase: OpenPhase) -> View:
 
 
 def show_storage(open_phase: OpenPhase) -> View:
-    """Bytes of checkpoints and data, and what preparing the text takes, our way and the documents'."""
+    """Show the bytes of checkpoints and data, and what preparing the text takes.
+
+    Both as this runbook does it and as the documents do.
+    """
     plan = open_phase.plan
     settings = open_phase.settings
     beside = plan_tables.site_tables(settings.site, plan, settings.run.training.precision)
@@ -190,7 +203,10 @@ def run_file_of(settings: Settings) -> Path:
 
 
 def values_over_file(run: str, settings: Settings) -> Mapping[str, Any]:
-    """What the run has over its file, nested and as it was written: a variant's values, those given by hand."""
+    """What the run has over its file, nested and as it was written.
+
+    A variant's values, those given by hand.
+    """
     file = params.load(run)
     chosen = _chosen_values(settings)
     return nest(
@@ -244,7 +260,10 @@ def values_table(settings: Settings) -> Table:
         {"key": key, "value": value, "from": origin, "what": text}
         for key, (value, origin, text) in values.items()
     ]
-    note = "In JupyterLab this is a form. Elsewhere: runbook plan RUN --set KEY=VALUE shows what a change would do."
+    note = (
+        "In JupyterLab this is a form. Elsewhere: runbook plan RUN --set KEY=VALUE shows "
+        "what a change would do."
+    )
     return Table(rows, "Values one mostly changes", [note])
 
 
@@ -278,7 +297,10 @@ def consider_changes(
 def write_run_file(
     run: str, name: str, changes: Mapping[str, str], given: Mapping[str, Any] | None = None
 ) -> Path:
-    """Write params/<name>.yaml with what the run's own file and the changes say; another person's file is kept."""
+    """Write params/<name>.yaml with what the run's own file and the changes say.
+
+    Another person's file is kept.
+    """
     name = name.removesuffix(".yaml")
     if not is_name(name):
         raise ParamsError(
@@ -289,7 +311,8 @@ def write_run_file(
     path = settings.project / "params" / f"{name}.yaml"
     if path.exists() and not path.read_text(encoding="utf-8").startswith(MADE_BY):
         raise ParamsError(
-            f"{path.name} exists already and was not written by this form. Choose another file name."
+            f"{path.name} exists already and was not written by this form. Choose another file "
+            f"name."
         )
     write_text(path, file_text(settings, name))
     params.load(str(path), project=settings.project, portable=True)
@@ -297,7 +320,10 @@ def write_run_file(
 
 
 def file_text(settings: Settings, name: str) -> str:
-    """The run's own file with every value that was chosen: comments, order and what stays are kept as written there."""
+    """The run's own file with every value that was chosen.
+
+    Comments, order and what stays are kept as written there.
+    """
     values = {"run": name} | _chosen_values(settings) | {"run": name}
     head = f"{MADE_BY}{settings.run.run}; runbook check {name} says whether it still fits.\n"
     path = run_file_of(settings)

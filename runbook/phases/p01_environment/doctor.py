@@ -60,7 +60,7 @@ MAGIC = {b"hsqs": "SquashFS", b"!<ar": "archive"}
 
 
 def all_checks() -> list[Check]:
-    """Python, the trainer's software, cores, memory, disk, and the tools that are used where they exist."""
+    """Judge Python, the trainer's software, cores, memory, disk, and optional tools."""
     python = Check(
         "python",
         "pass",
@@ -91,9 +91,12 @@ def run_questions(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
 
 
 def run_checks(run: str, set_words: Sequence[str]) -> list[Check]:
-    """Everything that a run needs of its site; on this machine the ranks work in a folder that is removed again.
+    """Everything that a run needs of its site.
 
-    On a queue the nodes are asked where jobs.environment says how, and where the questions before found nothing.
+    On this machine the ranks work in a folder that is removed again.
+
+    On a queue the nodes are asked where jobs.environment says how, and where the questions before
+    found nothing.
     """
     settings, plan = load_plan(run, set_words)
     folder = runs_folder(settings.project) / settings.name
@@ -126,7 +129,10 @@ def climb_with_run(
     report: Report,
     wait_seconds: float = QUEUE_SECONDS,
 ) -> PreflightResult:
-    """Climb the ladder by a job in the run's own folder, which is held meanwhile, and keep the answers there."""
+    """Climb the ladder by a job in the run's own folder, and keep the answers there.
+
+    The folder is held meanwhile.
+    """
     folder = runs_folder(settings.project) / settings.name
     with hold_run(folder, "checking the nodes"):
         result = climb(settings, plan, folder, questions, report, wait_seconds)
@@ -155,7 +161,8 @@ def learn_about(
     settings, _ = load_plan(run, ())
     if settings.site.site != site:
         raise ParamsError(
-            f"Run {run} is on site {settings.site.site}, not on {site}. Name a run of {site} by --run."
+            f"Run {run} is on site {settings.site.site}, not on {site}. Name a run of {site} "
+            f"by --run."
         )
     result = preflight(run, (), report, wait_seconds)
     path = settings.project / "params" / "sites" / f"{site}.yaml"
@@ -173,10 +180,16 @@ def _measured_by(result: PreflightResult) -> str:
 
 
 def software_checks() -> list[Check]:
-    """What this Python can import, and which GPUs its torch sees: asked of a probe that is alone."""
+    """What this Python can import, and which GPUs its torch sees.
+
+    Asked of a probe that is alone.
+    """
     facts = probe_alone()
     num_gpus = sum(len(gpus_of(one)) for one in facts)
-    rule = "site local computes on the CPU and hides them; site local-gpu takes those that torch sees, one a process"
+    rule = (
+        "site local computes on the CPU and hides them; site local-gpu takes those that "
+        "torch sees, one a process"
+    )
     return [
         software_check(facts, "runbook"),
         judge("GPUs", num_gpus > 0, str(num_gpus), rule, otherwise="warn"),
@@ -271,10 +284,16 @@ def modules_check(settings: Settings) -> Check:
     check = partial(Check, "modules", rule="every module that jobs load can be loaded")
     if not wanted:
         return check("pass", "none are loaded")
-    script = 'type module >/dev/null 2>&1 || exit 3; for one in "$@"; do module load "$one" || exit 1; done'
+    script = (
+        'type module >/dev/null 2>&1 || exit 3; for one in "$@"; do module load "$one" || '
+        "exit 1; done"
+    )
     said = shell.run(["bash", "-lc", script, "modules", *wanted], check=False, timeout=120)
     if said.exit_code == 3:
-        remedy = f"This is not a login node of {settings.site.site}, or its module system is not set up here."
+        remedy = (
+            f"This is not a login node of {settings.site.site}, or its module system is "
+            f"not set up here."
+        )
         return check("unknown", "there is no module command here", remedy=remedy)
     if said.exit_code:
         words = shell.last_lines(said.err or said.out, 2).replace("\n", " ")
@@ -316,7 +335,10 @@ def queue_checks(settings: Settings) -> list[Check]:
 
 
 def nodes_check(job: Job, limits: Sequence[QueueLimits], slurm: Slurm) -> Check:
-    """Judge whether enough nodes of the partition take jobs for the preflight; drained ones do not."""
+    """Judge whether enough nodes of the partition take jobs for the preflight.
+
+    Drained ones do not.
+    """
     check = partial(
         Check, "nodes of the queue", rule="enough nodes of the partition take jobs for a preflight"
     )
@@ -348,7 +370,8 @@ def nodes_check(job: Job, limits: Sequence[QueueLimits], slurm: Slurm) -> Check:
     if num_usable >= job.nodes:
         return check("pass", value)
     remedy = (
-        "Ask the cluster's operators about these nodes (scontrol show node NAME; scontrol update nodename=NAME "
+        "Ask the cluster's operators about these nodes (scontrol show node NAME; scontrol "
+        "update nodename=NAME "
         "state=resume where they are repaired), or choose another partition."
     )
     return check("fail", f"{value}, the job needs {job.nodes}", remedy=remedy)
@@ -377,7 +400,10 @@ def _limits_check(
 def _queue_check(
     settings: Settings, section: str, partition: str, states: Mapping[str, str]
 ) -> Check:
-    """Whether a job's queue is there and takes jobs; a rented cluster's is shut while its machines are stopped."""
+    """Whether a job's queue is there and takes jobs.
+
+    A rented cluster's is shut while its machines are stopped.
+    """
     check = partial(
         Check,
         f"queue of jobs.{section}",
@@ -393,7 +419,10 @@ def _queue_check(
         return check("pass", partition)
     remedy = "Its administrator has shut it: choose another, or wait."
     if settings.site.fleet:
-        remedy = f"Start the machines where the cluster is managed: bash environment/{FLEET} start CLUSTER REGION."
+        remedy = (
+            f"Start the machines where the cluster is managed: bash environment/{FLEET} "
+            f"start CLUSTER REGION."
+        )
     verdict = "warn" if state == "DOWN" else "fail"  # one that is down still queues jobs
     return check(verdict, f"{partition} is {state}", remedy=remedy)
 
@@ -405,7 +434,8 @@ def _history_check() -> Check:
     if said.exit_code:
         return Check("job history", "unknown", shell.last_lines(said.err, 1), rule)
     remedy = (
-        "Nothing must be done: a job that ends without a word is then `lost`, whatever ended it. An admin switches it "
+        "Nothing must be done: a job that ends without a word is then `lost`, whatever ended "
+        "it. An admin switches it "
         'on: qmgr -c "set server job_history_enable = True".'
     )
     kept = any(
@@ -475,7 +505,8 @@ def space_checks(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
         "what the plan puts there fits: checkpoints kept and one more, token files, text to fetch"
     )
     remedy = (
-        "Free space, keep fewer checkpoints (training.keep_checkpoints, training.keep_every), or name another place "
+        "Free space, keep fewer checkpoints (training.keep_checkpoints, training.keep_every), "
+        "or name another place "
         "(jobs.stage, --runs)."
     )
     if not places:

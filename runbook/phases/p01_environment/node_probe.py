@@ -1,4 +1,7 @@
-"""The probe of the nodes: started as the trainer is, its answers compared with the site and the plan."""
+"""The probe of the nodes, started as the trainer is.
+
+Its answers are compared with the site and the plan.
+"""
 
 import json
 import sys
@@ -50,7 +53,10 @@ NETWORK_VARIABLES = {
 
 
 def probe_alone() -> list[ProbeAnswer]:
-    """The probe as one process of this Python, which no launcher started even where we are a job's step ourselves."""
+    """Return the probe as one process of this Python.
+
+    No launcher started it, even where we are a job's step ourselves.
+    """
     with tempfile.TemporaryDirectory(prefix="runbook-doctor-") as out:
         argv = [sys.executable, "-m", "runbook.training.probe", "--out", out]
         shell.run(
@@ -72,7 +78,10 @@ def probe_checks(
 ) -> list[Check]:
     """Every rule, `unknown` where nobody could be asked."""
     if not facts:
-        remedy = "Give jobs.environment a partition or a walltime: the checks then run there, on jobs.environment.nodes."
+        remedy = (
+            "Give jobs.environment a partition or a walltime: the checks then run there, "
+            "on jobs.environment.nodes."
+        )
         names = ("software", "GPUs", "network devices", "all-reduce", "clocks", "writing")
         asked = "asked on the nodes of the job"
         return [Check(name, "unknown", "no node was asked", asked, remedy) for name in names]
@@ -87,7 +96,10 @@ def probe_checks(
 
 def software_check(facts: Sequence[ProbeAnswer], framework: Framework) -> Check:
     """Judge what the trainer's Python can import, and whether all nodes have the same versions."""
-    rule = f"{', '.join(NEEDED)} can be imported, the same versions everywhere, also of CUDA or ROCm and NCCL"
+    rule = (
+        f"{', '.join(NEEDED)} can be imported, the same versions everywhere, also of CUDA "
+        f"or ROCm and NCCL"
+    )
     check = partial(Check, "software", rule=rule)
     versions_by_node = {
         answer.get("host", "here"): {"Python": answer["python"], **_versions_of(answer)}
@@ -166,14 +178,20 @@ def _missing_gpus_check(
     cpu_build = _cpu_build_of_torch(facts)
     if cpu_build:
         value += f"; torch {cpu_build} is built for the CPU alone"
-        remedy = "Install the build for this GPU (make setup GPU=1; docs/trainer.md), or the site's image."
+        remedy = (
+            "Install the build for this GPU (make setup GPU=1; docs/trainer.md), or the "
+            "site's image."
+        )
     else:
         remedy = "Leave these nodes out, or set jobs.<phase>.devices_per_node."
     return check("fail", value, remedy=remedy)
 
 
 def _cpu_build_of_torch(facts: Sequence[ProbeAnswer]) -> str:
-    """Return the version of the first torch built without CUDA and ROCm. Empty where there is none."""
+    """Return the version of the first torch built without CUDA and ROCm.
+
+    Empty where there is none.
+    """
     for answer in facts:
         torch = _torch_of(answer)
         if not torch.get("cuda") and not torch.get("hip"):
@@ -219,8 +237,9 @@ def networks_check(
 def named_devices(groups: Mapping[str, Mapping[str, str | None]]) -> list[tuple[str, str]]:
     """Variables that name network devices, with each device; patterns that exclude some name none.
 
-    >>> named_devices({"rccl": {"NCCL_SOCKET_IFNAME": "hsn0,hsn1"}, "x": {"UCX_NET_DEVICES": "mlx5_ib0:1"}})
-    [('NCCL_SOCKET_IFNAME', 'hsn0'), ('NCCL_SOCKET_IFNAME', 'hsn1'), ('UCX_NET_DEVICES', 'mlx5_ib0')]
+    >>> named_devices({"rccl": {"NCCL_SOCKET_IFNAME": "hsn0,hsn1"}, "x": {"UCX_NET_DEVICES":
+    "mlx5_ib0:1"}}) [('NCCL_SOCKET_IFNAME', 'hsn0'), ('NCCL_SOCKET_IFNAME', 'hsn1'),
+    ('UCX_NET_DEVICES', 'mlx5_ib0')]
     >>> named_devices({"x": {"NCCL_SOCKET_IFNAME": "^docker,lo"}})
     []
     """
@@ -270,7 +289,8 @@ def write_check(facts: Sequence[ProbeAnswer], plan: Plan) -> Check:
     if promised and seconds > 2 * max(promised):
         num_devices = plan.phases[FULL].parallel.world_size
         remedy = (
-            f"The plan promises {show_duration(min(promised))} to {show_duration(max(promised))}, all {num_devices} "
+            f"The plan promises {show_duration(min(promised))} to "
+            f"{show_duration(max(promised))}, all {num_devices} "
             "devices writing; look at stripes and tier, or save less often."
         )
         return check("warn", value, remedy=remedy)

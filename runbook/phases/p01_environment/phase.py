@@ -44,7 +44,10 @@ bind = binder(PHASE)
 
 
 def prepare(open_phase: OpenPhase) -> None:
-    """Set up what the site's document sets up: checkout, image, environment; what is there is left alone."""
+    """Set up what the site's document sets up: checkout, image, environment.
+
+    What is there is left alone.
+    """
     with open_phase.hold("setting the machine up"):
         rows = set_up(open_phase.settings, open_phase.folder)
     if rows:
@@ -53,8 +56,10 @@ def prepare(open_phase: OpenPhase) -> None:
         show_text(f"Site {open_phase.settings.site.site} needs nothing but the package itself.")
     if open_phase.settings.site.fleet:
         show_text(
-            f"The machines cost as long as they are up. {SETUP_FOLDER}/{FLEET} in the run's folder starts and stops "
-            f"them where the cluster is managed, not here: bash {FLEET} start CLUSTER REGION waits until they run."
+            f"The machines cost as long as they are up. {SETUP_FOLDER}/{FLEET} in the run's "
+            f"folder starts and stops "
+            f"them where the cluster is managed, not here: bash {FLEET} start CLUSTER REGION "
+            f"waits until they run."
         )
     steps = [{key: row[key] for key in ("step", "state", "makes")} for row in rows]
     open_phase.session.add_results({"set_up": steps})
@@ -66,7 +71,9 @@ def check_site(open_phase: OpenPhase) -> CheckTable:
 
 
 def check_nodes(open_phase: OpenPhase) -> CheckTable:
-    """Climb the ladder of questions on the nodes, to the first defect; all answers are kept in the record.
+    """Climb the ladder of questions on the nodes, to the first defect.
+
+    All answers are kept in the record.
 
     On a queue the nodes are asked where jobs.environment names a partition or a limit.
     """
@@ -86,12 +93,16 @@ def check_nodes(open_phase: OpenPhase) -> CheckTable:
             [{"what": check.name, "found": check.value} for check in measured],
             title="What was measured now",
         )
-    # The record's verdicts are to be the same whenever nothing changed: its figures are under "nodes".
+    # The record's verdicts are to be the same whenever nothing changed: its figures are under
+    # "nodes".
     return open_phase.check([_for_record(check) for check in result.checks])
 
 
 def _for_record(check: Check) -> Check:
-    """Return a check as the record keeps it: with no place of its own, and where it passed without its figures."""
+    """Return a check as the record keeps it.
+
+    With no place of its own, and where it passed without its figures.
+    """
     is_figure = check.name in MEASURED and check.verdict == "pass"
     value = "as measured" if is_figure else check.value
     return Check(check.name, check.verdict, value, check.rule, check.remedy)
@@ -114,9 +125,12 @@ def check_machine(open_phase: OpenPhase) -> CheckTable:
 
 
 def set_up(settings: Settings, folder: Path) -> list[Row]:
-    """Do what is missing, in order, with a row for each step; `ProgramError` holds a failed step's last words and log.
+    """Do what is missing, in order, with a row for each step.
 
-    A step's mark holds its script's fingerprint: a changed script is run again, and finds what is there.
+    `ProgramError` holds a failed step's last words and log.
+
+    A step's mark holds its script's fingerprint: a changed script is run again, and finds what is
+    there.
     """
     require_values(settings)
     todo = setup_steps(settings, PACKAGE)
@@ -164,7 +178,8 @@ def _do_step(settings: Settings, folder: Path, number: int, step: SetupStep) -> 
     if finished.exit_code:
         last_lines = shell.last_lines(err or out)
         raise ProgramError(
-            f"{step.title}: {shell.how_it_ended(finished.exit_code)}. Its last words:\n{last_lines}\nAll of them: {log}. "
+            f"{step.title}: {shell.how_it_ended(finished.exit_code)}. Its last "
+            f"words:\n{last_lines}\nAll of them: {log}. "
             f"After mending the cause run the cell again, or by hand: bash {script}"
         )
     if step.creates:

@@ -117,7 +117,10 @@ def fetch(open_phase: OpenPhase) -> None:
 
 
 def _fetch_text(open_phase: OpenPhase, text: TextShare) -> None:
-    """Download what is missing of one text, unless its folder is the run's own and has all of it or other text."""
+    """Download what is missing of one text.
+
+    A folder of the run's own that has all of it, or another text, is left alone.
+    """
     dataset = text.dataset
     home = text_home(open_phase.settings, text)
     if text.folder and has_every_file(home, dataset):
@@ -188,7 +191,10 @@ def tokenize(open_phase: OpenPhase) -> None:
 
 
 def verify(open_phase: OpenPhase) -> CheckTable:
-    """Compare the token files with their manifests and with themselves, and record what was counted."""
+    """Compare the token files with their manifests and with themselves.
+
+    What was counted goes into the record.
+    """
     if open_phase.plan.data.mock:
         return open_phase.check(
             [Check("token files", "unknown", "mock data", "there are no token files")]
@@ -228,7 +234,10 @@ def _counted_results(manifests: Sequence[Manifest], ready: Sequence[Path]) -> di
 
 
 def check_sources(manifests: Sequence[Manifest]) -> list[Check]:
-    """Warn of sources that were to be kept or dropped and that no record names; nothing where none was chosen."""
+    """Warn of sources that were to be kept or dropped and that no record names.
+
+    Nothing where none was chosen.
+    """
     if not any(unknown_sources(manifests)):
         return []
     rule = "every source that data.keep_sources and data.drop_sources name is in the text"
@@ -276,7 +285,10 @@ def source_checks(open_phase: OpenPhase, text: TextShare) -> list[Check]:
 
 
 def token_prefixes_of(open_phase: OpenPhase) -> list[Path]:
-    """The prefixes of all token files of the run: those that are made here, or those that came ready."""
+    """The prefixes of all token files of the run.
+
+    Those that are made here, or those that came ready.
+    """
     settings = open_phase.settings
     data = open_phase.plan.data
     made = [prefix for _, prefix in token_groups(settings, data, open_phase.folder)]
@@ -384,7 +396,10 @@ def show_documents(open_phase: OpenPhase) -> None:
 
 
 def coloured_tokens(pieces: Iterable[tuple[int, str]]) -> str:
-    """Tokens as HTML that needs no script and no style sheet: the same in a saved notebook, a report, a mail."""
+    """Tokens as HTML that needs no script and no style sheet.
+
+    The same in a saved notebook, a report, a mail.
+    """
     return "".join(
         f'<span title="{number}" style="background:{SHADES[place % len(SHADES)]};'
         f'border-left:1px solid rgba(128,128,128,.7)">{escape(piece)}</span>'

@@ -18,7 +18,10 @@ _log = logging.getLogger(__name__)
 
 
 def tokenize(settings: Settings, folder: Path, share: tuple[int, int] | None) -> None:
-    """Make one share of every pair of token files, or, without a share, all that is left, joined."""
+    """Make one share of every pair of token files.
+
+    Without a share, make all that is left and join it.
+    """
     options = tokenize_options(settings)
     if share is not None:
         options = replace(options, workers=workers_of(settings))
@@ -42,10 +45,12 @@ RANK_VARIABLES = ("SLURM_PROCID", "PMIX_RANK", "PMI_RANK", "PALS_RANKID", "OMPI_
 
 
 def share_of(environment: Mapping[str, str]) -> tuple[int, int] | None:
-    """Return (index, count) of this task's share over all jobs of the array and their tasks; None: it does everything.
+    """Return (index, count) of this task's share over all jobs of the array and their tasks.
 
-    >>> share_of({"RUNBOOK_ELEMENT": "1", "RUNBOOK_ELEMENTS": "2", "RUNBOOK_TASKS": "4", "SLURM_PROCID": "3"})
-    (7, 8)
+    None: it does everything.
+
+    >>> share_of({"RUNBOOK_ELEMENT": "1", "RUNBOOK_ELEMENTS": "2", "RUNBOOK_TASKS": "4",
+    "SLURM_PROCID": "3"}) (7, 8)
     """
     elements = int(environment.get("RUNBOOK_ELEMENTS", "1"))
     tasks = int(environment.get("RUNBOOK_TASKS", "1"))
@@ -65,7 +70,10 @@ def share_of(environment: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def workers_of(settings: Settings) -> int:
-    """Return the processes of this task: data.workers, the cores asked for it, or its part of the node's cores."""
+    """Return the processes of this task.
+
+    `data.workers`, the cores asked for it, or its part of the node's cores.
+    """
     job = settings.run.jobs.data
     if settings.run.data.workers or job.tasks_per_node < 2:
         return settings.run.data.workers
@@ -73,7 +81,10 @@ def workers_of(settings: Settings) -> int:
 
 
 def main() -> int:
-    """PROJECT [--join], in a run's folder; the share comes from the queue, and is left out with --join."""
+    """PROJECT [--join], in a run's folder.
+
+    The share comes from the queue, and is left out with --join.
+    """
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     folder = Path.cwd()
     try:

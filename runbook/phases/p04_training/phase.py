@@ -29,7 +29,10 @@ def check_ready(open_phase: OpenPhase) -> CheckTable:
 
 
 def launch(open_phase: OpenPhase) -> None:
-    """Seal what is forecast of the training, then submit its job, or find the one that runs; nothing runs twice."""
+    """Seal what is forecast of the training, then submit its job, or find the one that runs.
+
+    Nothing runs twice.
+    """
     training_jobs.launch(open_phase, before_submit=_seal)
 
 
@@ -82,14 +85,20 @@ def show_samples(open_phase: OpenPhase) -> View:
 def continue_text(
     open_phase: OpenPhase, prompt: str = "", *, tokens: int = 40, temperature: float = 0.7
 ) -> View:
-    """Let the trained model continue a prompt of yours, in a process of its own; `runbook sample RUN` does the same."""
+    """Let the trained model continue a prompt of yours, in a process of its own.
+
+    `runbook sample RUN` does the same.
+    """
     if (
         open_phase.settings.run.training.framework != "runbook"
         or importlib.util.find_spec("torch") is None
     ):
         return View(
             [
-                "No text is made here: it needs a checkpoint of our own trainer, and torch in this environment."
+                (
+                    "No text is made here: it needs a checkpoint of our own trainer, and torch in "
+                    "this environment."
+                )
             ]
         )
     if (
@@ -99,7 +108,10 @@ def continue_text(
     ):
         return View(
             [
-                "There is no prompt to continue: set training.sample_prompt, or give one in this cell."
+                (
+                    "There is no prompt to continue: set training.sample_prompt, or give one in "
+                    "this cell."
+                )
             ]
         )
     (made,) = trained_model.sample_texts(
@@ -138,10 +150,16 @@ def stops(open_phase: OpenPhase) -> list[Event]:
 
 
 def own_checkpoints(open_phase: OpenPhase, events: Sequence[Event]) -> list[Check]:
-    """Whether each resume took up this training and not another that was put in its place; empty where none was."""
+    """Whether each resume took up this training and not another that was put in its place.
+
+    Empty where none was.
+    """
     resumed = events_named(events, "resumed")
     foreign = [event.folder for event in resumed if not event.same_fingerprint]
-    rule = "each job goes on from a checkpoint of this training; if not: runbook run {} --redo training begins anew"
+    rule = (
+        "each job goes on from a checkpoint of this training; if not: runbook run {} --redo "
+        "training begins anew"
+    )
     value = f"{', '.join(foreign)}: of another training" if foreign else f"{len(resumed)} resumed"
     verdict = "fail" if foreign else "pass"
     if resumed:

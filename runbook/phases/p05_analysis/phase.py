@@ -55,7 +55,10 @@ def show_numbers(open_phase: OpenPhase) -> View:
 
 
 def show_plan_versus_actual(open_phase: OpenPhase) -> View:
-    """Each promise of the plan beside what came true, with the reason where it did not; kept in the record."""
+    """Each promise of the plan beside what came true, with the reason where it did not.
+
+    Kept in the record.
+    """
     trainings = both_trainings(open_phase)
     view = View()
     for one in trainings:
@@ -154,7 +157,10 @@ def show_published(open_phase: OpenPhase) -> View:
 
 
 def show_forecasts(open_phase: OpenPhase) -> View:
-    """The forecasts that were sealed before the first step, scored; kept in the project's forecasts.jsonl too."""
+    """The forecasts that were sealed before the first step, scored.
+
+    Kept in the project's forecasts.jsonl too.
+    """
     return score_forecasts(open_phase)
 
 
@@ -176,7 +182,10 @@ def show_variants(open_phase: OpenPhase) -> View:
             except RecordError as error:
                 view.append(f"{folder.name} is not compared: {error}")
     if len(facts) < 2:
-        words = f"Nothing to compare: runbook run {run} --all-variants runs the others, runbook compare A B any two."
+        words = (
+            f"Nothing to compare: runbook run {run} --all-variants runs the others, "
+            f"runbook compare A B any two."
+        )
         return View([*view, words])
     view += [(run_figures.scaling_figure(scaling), "Speed by number of devices."), sourced(scaling)]
     result = compare(facts)
@@ -197,7 +206,10 @@ def both_trainings(open_phase: OpenPhase) -> list[TrainingResults]:
 
 
 def plan_check(one: TrainingResults) -> Check:
-    """Whether the plan's step time came true; an estimate that was far off is worth a question, not a failure."""
+    """Whether the plan's step time came true.
+
+    An estimate that was far off is worth a question, not a failure.
+    """
     name = f"{one.phase}: plan came true"
     rule = f"the measured step time is within a factor of {gates.CREDIBLE_FACTOR:g} of the plan's"
     planned = one.planned.seconds_per_iteration
@@ -226,7 +238,10 @@ def variants_of(run: str, project: Path | None = None) -> list[Settings]:
 
 
 def variants_tables(runs_of: Sequence[Settings], runs: Path) -> tuple[Table, Table]:
-    """One row for each, of what was not run as never measured; efficiency over the numbers of devices measured."""
+    """One row for each, of what was not run as never measured.
+
+    Efficiency over the numbers of devices measured.
+    """
     hardware = runs_of[0].site.hardware
     rows = [_variant_row(one, runs) for one in runs_of]
     precision = str(runs_of[0].run.training.precision)
@@ -252,7 +267,10 @@ def variants_text(runs_of: Sequence[Settings], runs: Path, name: str) -> str:
 
 
 def _variant_row(settings: Settings, runs: Path) -> run_tables.ThroughputRow:
-    """The layout of a run or variant, with its measured speed or, where it was not run, why the plan refuses it."""
+    """Return the layout of a run or variant with its measured speed.
+
+    Where it was not run: why the plan refuses it.
+    """
     folder = runs / settings.name
     name = settings.name
     per_node = settings.site.hardware.devices_per_node

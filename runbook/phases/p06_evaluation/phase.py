@@ -42,7 +42,7 @@ HELD_OUT_TOKENS = 2048
 
 @dataclass(frozen=True)
 class Text:
-    """A text to score: what it belongs to, what comes before it, its tokens, and how many bytes it has."""
+    """A text to score, its context, its tokens and its number of bytes."""
 
     what: str
     context: tuple[int, ...]
@@ -176,7 +176,10 @@ def _measures(
 def _pair_measures(
     scored: Sequence[tuple[Text, float]],
 ) -> dict[tuple[str, str], tuple[int, float]]:
-    """Return the share of minimal pairs whose right sentence is likelier: of all, then of each phenomenon."""
+    """Return the share of minimal pairs whose right sentence is likelier.
+
+    Of all, then of each phenomenon.
+    """
     sentences = [(text.what, likelihood) for text, likelihood in scored if not text.bytes]
     is_right: dict[str, list[bool]] = {}
     for (name, right), (_, wrong) in zip(sentences[::2], sentences[1::2], strict=True):
@@ -190,7 +193,10 @@ def _pair_measures(
 
 
 def measure(open_phase: OpenPhase) -> None:
-    """Score the built-in set with the first weights and the trained ones; done once for the same training."""
+    """Score the built-in set with the first weights and the trained ones.
+
+    Done once for the same training.
+    """
     is_here = open_phase.settings.site.scheduler == "local"
     show_text(
         measure_built_in(open_phase.folder, open_phase.settings, open_phase.plan, is_here=is_here)

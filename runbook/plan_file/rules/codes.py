@@ -196,14 +196,16 @@ _MESSAGES = {
     RuleCode.REPLAY_WITH_DEEPSPEED: RuleText(
         title="replay",
         value="training.replay_interval={interval} with training.engine=deepspeed",
-        rule="DeepSpeed sends gradients and frees them while it computes, so one micro-batch cannot be "
+        rule="DeepSpeed sends gradients and frees them while it computes, so one micro-batch "
+        "cannot be "
         "computed again within its step",
         remedy="Set training.replay_interval to 0, or training.engine to megatron-core.",
     ),
     RuleCode.REPLAY_REPEATABLE: RuleText(
         title="replay",
         value="training.replay_interval={interval} with {reason}",
-        rule="a pass that is computed again must show its numbers and leave no trace: CUDA graphs hide "
+        rule="a pass that is computed again must show its numbers and leave no trace: CUDA "
+        "graphs hide "
         "their activations, and delayed fp8 scales depend on the passes before",
         remedy="Set training.replay_interval to 0, or leave out {reason}.",
     ),

@@ -10,7 +10,10 @@ from runbook.plan_file.schema import Tuning
 def replay_problems(
     interval: int, tuning: Tuning, fp8: str, *, deepspeed: bool
 ) -> Iterator[RuleResult]:
-    """Yield why this trainer cannot compute a micro-batch again; nothing where it can or is not asked to."""
+    """Yield why this trainer cannot compute a micro-batch again.
+
+    Nothing where it can or is not asked to.
+    """
     if not interval:
         return
     if deepspeed:

@@ -1,4 +1,7 @@
-"""The DeepSpeed engine: ZeRO 0 to 3 around GPTModel, tensor parallelism through DeepSpeed's `mpu`."""
+"""The DeepSpeed engine: ZeRO 0 to 3 around GPTModel.
+
+Tensor parallelism goes through DeepSpeed's `mpu`.
+"""
 
 import contextlib
 import dataclasses
@@ -37,8 +40,9 @@ _COLLECTIVES = (
     "all_gather_into_tensor",
     "all_gather_coalesced",
 )
-"""Methods of a `deepspeed.comm` backend that are timed: they bring gradients together, and the weights of ZeRO 3. What
-pipeline stages send one another is not among them."""
+"""Methods of a `deepspeed.comm` backend that are timed: they bring gradients together, and the
+weights of ZeRO 3. What pipeline stages send one another is not among them.
+"""
 
 _SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
@@ -72,7 +76,10 @@ class DeepSpeedEngine(engine.TrainingEngine):
         step_adam = self.adam.step
 
         def step_unless_bad(*_: Any, **__: Any) -> None:
-            """Skip a step that was given up or has bad gradients; all of DeepSpeed's optimizers come through here."""
+            """Skip a step that was given up or has bad gradients.
+
+            All of DeepSpeed's optimizers come through here.
+            """
             if not self.discards and math.isfinite(self._norm()):
                 step_adam()
 
@@ -94,7 +101,10 @@ class DeepSpeedEngine(engine.TrainingEngine):
             self.engine.clip_fp32_gradients = lambda: None
 
     def _let_scale_grow_later(self) -> None:
-        """Raise the loss scale after the step: DeepSpeed raises it before, and then divides by the new scale."""
+        """Raise the loss scale after the step.
+
+        DeepSpeed raises it before, and then divides by the new scale.
+        """
         optimizer = self.engine.optimizer
         take_step = self.engine._take_model_step
         change = optimizer._update_scale
@@ -118,14 +128,19 @@ class DeepSpeedEngine(engine.TrainingEngine):
         return value if value >= 0 else math.inf
 
     def _clip(self) -> None:
-        """Clip in fp32: DeepSpeed does not keep the norm it clips by, and computes none where nothing is clipped."""
+        """Clip in fp32.
+
+        DeepSpeed does not keep the norm it clips by, and computes none where nothing is clipped.
+        """
         limit = self.spec.optimizer.clip_gradient or math.inf
         self.norm = float(
             clip_grad_norm_(list(self.engine.module.parameters()), limit, mpu=self.engine.mpu)
         )
 
     def _mark_gradients(self) -> None:
-        """Copy the marks of the weights to their gradients, where DeepSpeed's norm in 16 bits looks for them.
+        """Copy the marks of the weights to their gradients.
+
+        DeepSpeed's norm in 16 bits looks for them there.
 
         Without marks, the parts of the other tensor-parallel ranks are missing from the norm.
         """
@@ -162,7 +177,10 @@ class DeepSpeedEngine(engine.TrainingEngine):
         self.engine.step()
 
     def _expect(self, num_microbatches: int) -> None:
-        """Start a step of so many micro-batches; gradients of a step that was given up are discarded."""
+        """Start a step of so many micro-batches.
+
+        Gradients of a step that was given up are discarded.
+        """
         if self.waiting:
             self.discards = True
             self._step()  # DeepSpeed clears all its buffers in a step, and nowhere else
@@ -196,7 +214,10 @@ class DeepSpeedEngine(engine.TrainingEngine):
         return engine.whole_logits(logits[:, : ids.shape[1]])
 
     def _padded(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return texts at one of the few lengths that are computed, and the places of their tokens."""
+        """Return texts at one of the few lengths that are computed.
+
+        The places of their tokens come with them.
+        """
         most = self.spec.model.positions
         length = ids.shape[1]
         padded = engine.sampling_length(length, most)
@@ -280,7 +301,10 @@ class DeepSpeedEngine(engine.TrainingEngine):
 
 
 class GptWithLoss(torch.nn.Module):
-    """GPTModel that gives the mean loss over the tokens that count, as DeepSpeed wants one number for its backward."""
+    """GPTModel that gives the mean loss over the tokens that count.
+
+    DeepSpeed wants one number for its backward pass.
+    """
 
     def __init__(self, gpt: torch.nn.Module) -> None:
         super().__init__()
@@ -293,7 +317,10 @@ class GptWithLoss(torch.nn.Module):
         labels: torch.Tensor | None = None,
         loss_mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """The loss, or logits [batch, sequence, vocabulary of this rank] where no labels are given."""
+        """Return the loss, or the logits where no labels are given.
+
+        Logits have the shape [batch, sequence, vocabulary of this rank].
+        """
         output: torch.Tensor = self.gpt(tokens, position_ids, None, labels=labels)
         return output if loss_mask is None else engine.mean_loss(output, loss_mask)
 

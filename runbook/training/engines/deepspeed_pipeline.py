@@ -1,4 +1,7 @@
-"""DeepSpeed's pipeline over GPTModel: its layers as a list, embedding and head tied, a step cut in two."""
+"""DeepSpeed's pipeline over GPTModel.
+
+Its layers as a list, embedding and head tied, a step cut in two.
+"""
 
 import functools
 from collections.abc import Callable
@@ -22,7 +25,10 @@ from runbook.training.engines.engine import MicroBatches, mean_loss, whole_logit
 
 
 class DeepSpeedPipeline(DeepSpeedEngine):
-    """See `engine.TrainingEngine`; each rank has built its stage of GPTModel, and the layer list names its modules."""
+    """See `engine.TrainingEngine`.
+
+    Each rank has built its stage of GPTModel, and the layer list names its modules.
+    """
 
     def _begin(self) -> Any:
         parallel = self.spec.parallel
@@ -104,7 +110,10 @@ class DeepSpeedPipeline(DeepSpeedEngine):
 
 
 def layer_list(spec: PhasePlan, gpt: Any) -> list[LayerSpec]:
-    """The layers of the whole model; only those of this rank's stage are built, of the modules that `gpt` has."""
+    """The layers of the whole model.
+
+    Only those of this rank's stage are built, of the modules that `gpt` has.
+    """
     own = spec.model.layers // spec.parallel.pipeline
     first = own * parallel_state.get_pipeline_model_parallel_rank()
     blocks = [
@@ -148,7 +157,10 @@ def _score(part: Any, hidden: torch.Tensor) -> torch.Tensor:
 
 
 class Part(torch.nn.Module):
-    """One module of a stage, under its own name; the stage is at hand, but its other weights are not this part's."""
+    """One module of a stage, under its own name.
+
+    The stage is at hand, but its other weights are not this part's.
+    """
 
     weight = None  # the head's, where it is not its own
 
@@ -164,9 +176,12 @@ class Block(Part):
 
 
 class Vocabulary(torch.nn.Module):
-    """Both ends of a tied model: on the first stage the embeddings, on the last the copy of their weight.
+    """Both ends of a tied model.
 
-    DeepSpeed adds up the gradients of `weight` over the two stages, and takes all weights here for copies on the last.
+    On the first stage the embeddings, on the last the copy of their weight.
+
+    DeepSpeed adds up the gradients of `weight` over the two stages, and takes all weights here for
+    copies on the last.
     """
 
     def __init__(self, gpt: Any) -> None:
@@ -180,8 +195,9 @@ class Vocabulary(torch.nn.Module):
 def _count_once(gpt: Any) -> None:
     """Mark the weights so that DeepSpeed's gradient norm has each number of the whole model once.
 
-    Its norm in fp32 takes from all ranks but the very first only what is marked as cut, so that later stages' biases
-    and norms would be left out, and the copy of the tied weight be counted again.
+    Its norm in fp32 takes from all ranks but the very first only what is marked as cut, so that
+    later stages' biases and norms would be left out, and the copy of the tied weight be counted
+    again.
     """
     first_of_tensor = parallel_state.get_tensor_model_parallel_rank() == 0
     for weight in gpt.parameters():

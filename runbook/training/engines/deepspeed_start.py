@@ -1,4 +1,7 @@
-"""DeepSpeed as a library: imported and started without its output, compilation and probing of the machine."""
+"""DeepSpeed as a library.
+
+It is imported and started without its output, compilation and probing of the machine.
+"""
 
 import contextlib
 import copy
@@ -27,18 +30,23 @@ OLDEST_VERSION = (
 
 
 def import_deepspeed() -> Any:
-    """The `deepspeed` module, on a CPU where there is no GPU; `RefusedError` where it is missing or too old."""
+    """The `deepspeed` module, on a CPU where there is no GPU.
+
+    `RefusedError` where it is missing or too old.
+    """
     try:
         version = metadata.version("deepspeed")
     except metadata.PackageNotFoundError:
         raise RefusedError(
-            "training.engine deepspeed: the package deepspeed is not installed here. Install gpt3-runbook[train], or "
+            "training.engine deepspeed: the package deepspeed is not installed here. Install "
+            "gpt3-runbook[train], or "
             "set training.engine to megatron-core"
         ) from None
     if tuple(int(number) for number in re.findall(r"\d+", version)[:2]) < OLDEST_VERSION:
         raise RefusedError(
             f"training.engine deepspeed: deepspeed {version} is installed, and the engine needs "
-            f"{'.'.join(map(str, OLDEST_VERSION))} or newer. Update it, or set training.engine to megatron-core"
+            f"{'.'.join(map(str, OLDEST_VERSION))} or newer. Update it, or set training.engine "
+            f"to megatron-core"
         )
     if not on_gpu():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -49,7 +57,8 @@ def import_deepspeed() -> Any:
     for handler in logger.handlers:
         if isinstance(handler, logging.StreamHandler):
             handler.setStream(sys.stderr)  # standard output is the training log
-    # DeepSpeed would compile a C++ extension for sums over shared memory in every process; gloo makes them as well.
+    # DeepSpeed would compile a C++ extension for sums over shared memory in every process; gloo
+    # makes them as well.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
 
@@ -91,8 +100,8 @@ def local_rank_variable() -> Iterator[None]:
     """Name the GPU of this rank as DeepSpeed asks for it.
 
     It reads LOCAL_RANK as a number of a GPU, which is wrong where each rank sees one GPU alone, and
-    srun does not set it. It stays set, because ZeRO 3 reads it again in the first forward pass. Open
-    MPI's variable would have to be equal, and is put back.
+    srun does not set it. It stays set, because ZeRO 3 reads it again in the first forward pass.
+    Open MPI's variable would have to be equal, and is put back.
     """
     os.environ["LOCAL_RANK"] = str(torch.cuda.current_device() if on_gpu() else 0)
     open_mpi = os.environ.pop("OMPI_COMM_WORLD_LOCAL_RANK", None)

@@ -1,9 +1,12 @@
-"""What the training loop asks of an engine, and the one form in which every engine saves Adam's state.
+"""What the training loop asks of an engine.
 
-megatron-core's `fully_reshardable` form of the distributed optimizer does not load with torch's Adam (a missing
-'step'), and its `dp_reshardable` form ties a checkpoint to the layout of the gradient buffers. Here each weight has
-three float32 tensors of its own shape, `optimizer.state.{fp32_param,exp_avg,exp_avg_sq}.<weight>`, cut over tensor and
-pipeline ranks as the weight is; each data-parallel copy reads the range it owns. So a checkpoint fits any layout.
+Here is also the one form in which every engine saves Adam's state.
+
+megatron-core's `fully_reshardable` form of the distributed optimizer does not load with torch's
+Adam (a missing 'step'), and its `dp_reshardable` form ties a checkpoint to the layout of the
+gradient buffers. Here each weight has three float32 tensors of its own shape,
+`optimizer.state.{fp32_param,exp_avg,exp_avg_sq}.<weight>`, cut over tensor and pipeline ranks as
+the weight is; each data-parallel copy reads the range it owns. So a checkpoint fits any layout.
 """
 
 from __future__ import annotations
@@ -40,7 +43,9 @@ MicroBatch: TypeAlias = dict[
 MicroBatches: TypeAlias = Iterator[MicroBatch]  # micro-batches of this rank's data-parallel copy
 
 Shard: TypeAlias = ShardedTensor | ShardedTensorFactory | ShardedObject
-"""This rank's part of a tensor or object, with its place in the whole, as megatron-core describes it."""
+"""This rank's part of a tensor or object, with its place in the whole, as megatron-core describes
+it.
+"""
 Shards: TypeAlias = dict[str, Shard]
 State: TypeAlias = dict[str, Shards]
 """Shards by section: `model0`, `model1` ... (a chunk of the model each), `optimizer`, `random`."""
@@ -59,8 +64,9 @@ OPTIMIZER = "optimizer_seconds"
 class StepClock:
     """The time at the borders of a step's parts.
 
-    The host only queues what a GPU has to do: its clock says nothing of how long that takes. There a border is an event
-    in the stream. Events are read where the loop has waited for the GPU anyway, so that they make nobody wait.
+    The host only queues what a GPU has to do: its clock says nothing of how long that takes. There
+    a border is an event in the stream. Events are read where the loop has waited for the GPU
+    anyway, so that they make nobody wait.
     """
 
     def __init__(self, make_event: Callable[[], Any] | None = None) -> None:
@@ -85,7 +91,10 @@ class StepClock:
                 self._spans.setdefault(part, []).append((start, self._mark()))
 
     def timed(self, collective: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, counted; where it returns a handle, waiting for the handle is counted too."""
+        """The same function, counted.
+
+        Where it returns a handle, waiting for the handle is counted too.
+        """
 
         @functools.wraps(collective)
         def timed(*arguments: Any, **options: Any) -> Any:
@@ -151,17 +160,25 @@ class CommonState:
 
 @dataclass(frozen=True)
 class WeightPart:
-    """The flat range of one weight whose optimizer state is on this rank, and where its float32 copy is."""
+    """The flat range of one weight whose optimizer state is on this rank.
+
+    It says where the float32 copy is, too.
+    """
 
     start: int
     stop: int
     main: torch.Tensor
-    """What Adam steps: the float32 weight itself, a part of it, or a buffer of many that has it at `offset`."""
+    """What Adam steps: the float32 weight itself, a part of it, or a buffer of many that has it at
+    `offset`.
+    """
     adam: torch.optim.Optimizer
     offset: int = 0
 
     def tensor(self, kind: str) -> torch.Tensor:
-        """The float32 weight, or one of Adam's moments (zeros where Adam has not stepped yet), as a flat view."""
+        """Return the float32 weight, or one of Adam's moments, as a flat view.
+
+        The moments are zeros where Adam has not stepped yet.
+        """
         whole = self.main.detach()
         if kind != "fp32_param":
             state = self.adam.state[self.main]
@@ -182,7 +199,10 @@ class WeightPart:
         self.set_group_steps(steps)
 
     def set_group_steps(self, steps: int) -> None:
-        """Set the steps of an Adam that counts by group, as the fused one of Apex and Transformer Engine does."""
+        """Set the steps of an Adam that counts by group.
+
+        The fused ones of Apex and Transformer Engine do.
+        """
         for group in self.adam.param_groups:
             if "step" in group:
                 group["step"] = steps
@@ -190,7 +210,10 @@ class WeightPart:
 
 @dataclass(frozen=True)
 class Destination:
-    """Where a stored range goes, and which copy reads it for all of them; None: each copy reads a range of its own."""
+    """Where a stored range goes, and which copy reads it for all of them.
+
+    None: each copy reads a range of its own.
+    """
 
     shard: Shard
     start: int
@@ -200,7 +223,10 @@ class Destination:
 
 @dataclass(frozen=True)
 class OwnedState:
-    """The optimizer state that this rank has: by weight, and whether the data-parallel copies share it out."""
+    """The optimizer state that this rank has.
+
+    By weight, and whether the data-parallel copies share it out.
+    """
 
     parts: dict[torch.nn.Parameter, WeightPart]
     is_cut: bool
@@ -221,7 +247,10 @@ class OwnedState:
 
 
 class TrainingEngine(abc.ABC):
-    """A model, of which a rank holds the chunks `models`, that can learn; every method is called on every rank."""
+    """A model, of which a rank holds the chunks `models`, that can learn.
+
+    Every method is called on every rank.
+    """
 
     def __init__(self, spec: PhasePlan, models: list[Any]) -> None:
         self.spec = spec
@@ -232,13 +261,18 @@ class TrainingEngine(abc.ABC):
         self.clock = StepClock(
             functools.partial(torch.cuda.Event, enable_timing=True) if on_gpu() else None
         )
-        """Counts also the messages of gradients (and ZeRO 3's weights), but not in DeepSpeed's streams on a GPU."""
+        """Counts also the messages of gradients (and ZeRO 3's weights), but not in DeepSpeed's
+        streams on a GPU.
+        """
 
     @abc.abstractmethod
     def compute(self, batches: MicroBatches, num_microbatches: int) -> float:
-        """Forward and backward of one step: the sum of the micro-batches' mean losses, or 0 on a rank without them.
+        """Forward and backward of one step.
 
-        The number of micro-batches may change from step to step: a batch that ramps up has fewer at first.
+        The sum of the micro-batches' mean losses, or 0 on a rank without them.
+
+        The number of micro-batches may change from step to step: a batch that ramps up has fewer at
+        first.
         """
 
     @abc.abstractmethod
@@ -251,7 +285,10 @@ class TrainingEngine(abc.ABC):
 
     @abc.abstractmethod
     def next_token_logits(self, ids: torch.Tensor) -> torch.Tensor | None:
-        """Scores of all tokens after each prefix in `ids` [1, length]; None on ranks of earlier pipeline stages."""
+        """Scores of all tokens after each prefix in `ids` [1, length].
+
+        None on ranks of earlier pipeline stages.
+        """
 
     def weights(self) -> State:
         """The weights of each chunk of the model as sharded tensors under Megatron's names."""
@@ -276,11 +313,13 @@ class TrainingEngine(abc.ABC):
     def sharded_state(self) -> State:
         """Weights and optimizer state as sharded tensors, with the data to save.
 
-        The optimizer's state of each weight is brought together on the one data-parallel copy that writes it; the
-        others name it without holding it. The writing of the weights themselves is shared out in the same way.
+        The optimizer's state of each weight is brought together on the one data-parallel copy that
+        writes it; the others name it without holding it. The writing of the weights themselves is
+        shared out in the same way.
 
-        What is brought together is copied to the host, one weight after the other, so that a GPU needs room for one.
-        These copies are whole after `host_copies.wait`. What a rank has all of stays where it is.
+        What is brought together is copied to the host, one weight after the other, so that a GPU
+        needs room for one. These copies are whole after `host_copies.wait`. What a rank has all of
+        stays where it is.
         """
         weights = self.weights()
         owned = self._owned()
@@ -299,7 +338,10 @@ class TrainingEngine(abc.ABC):
     def _whole_state(
         self, weight: torch.nn.Parameter, owned: OwnedState, kind: str, writer: int
     ) -> torch.Tensor:
-        """Return the state of one weight on the data-parallel copy that writes it; elsewhere only its shape."""
+        """Return the state of one weight on the data-parallel copy that writes it.
+
+        Elsewhere only its shape.
+        """
         group = parallel_state.get_data_parallel_group(with_context_parallel=True)
         shape = whole_shape(weight)
         part = owned.parts.get(weight)
@@ -315,7 +357,10 @@ class TrainingEngine(abc.ABC):
     def _brought_together(
         self, weight: torch.nn.Parameter, part: WeightPart | None, kind: str, writer: int
     ) -> torch.Tensor | None:
-        """Return the sum of what all copies have of a state, on the host of the one that writes it."""
+        """Return the sum of what all copies have of a state.
+
+        It is on the host of the copy that writes it.
+        """
         group = parallel_state.get_data_parallel_group(with_context_parallel=True)
         numbers = whole_shape(weight).numel()
         whole = torch.zeros(numbers, dtype=torch.float32, device=weight.device)
@@ -337,9 +382,12 @@ class TrainingEngine(abc.ABC):
         )
 
     def restore(self, read: ReadShard, common: CommonState, *, with_optimizer: bool) -> None:
-        """Take over a checkpoint, range by range and in place; without the optimizer's state, Adam begins anew.
+        """Take over a checkpoint, range by range and in place.
 
-        Each number is read by one data-parallel copy: by the one that owns it, or by one that sends it to the others.
+        Without the optimizer's state, Adam begins anew.
+
+        Each number is read by one data-parallel copy: by the one that owns it, or by one that sends
+        it to the others.
         """
         copy = parallel_state.get_data_parallel_rank(with_context_parallel=True)
         with torch.no_grad():
@@ -380,7 +428,10 @@ class TrainingEngine(abc.ABC):
                 yield Destination(stored, part.start, part.tensor(kind), reader)
 
     def _own_range(self, weight: torch.nn.Parameter) -> tuple[int, torch.Tensor] | None:
-        """Where the flat range of a weight that ZeRO 3 leaves on this rank starts, and the range; else None."""
+        """Where the flat range of a weight that ZeRO 3 leaves on this rank starts, and the range.
+
+        Else None.
+        """
         return None
 
     def _share(self, destinations: Iterable[Destination]) -> None:
@@ -400,7 +451,10 @@ class TrainingEngine(abc.ABC):
                 part.tensor("fp32_param").copy_(weight.detach().reshape(-1)[part.start : part.stop])
 
     def num_parameters(self) -> int:
-        """Trained numbers of the whole model: those this rank is the first to hold, summed over all ranks."""
+        """Trained numbers of the whole model.
+
+        Those this rank is the first to hold, summed over all ranks.
+        """
         first = (
             shard.data
             for _, shard in trained_weights(self.weights())
@@ -409,7 +463,10 @@ class TrainingEngine(abc.ABC):
         return reduce_number(sum(whole_shape(weight).numel() for weight in first))
 
     def holds_loss(self) -> bool:
-        """Whether this rank's share of the loss counts: last pipeline stage, first tensor-parallel rank."""
+        """Whether this rank's share of the loss counts.
+
+        Last pipeline stage, first tensor-parallel rank.
+        """
         is_last_stage = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
         return bool(is_last_stage and parallel_state.get_tensor_model_parallel_rank() == 0)
 
@@ -429,10 +486,13 @@ SHORTEST_SAMPLE = 64
 
 
 def sampling_length(length: int, positions: int, multiple: int = 1) -> int:
-    """Tokens to which a text is padded for its scores: a power of two, so that few shapes are compiled.
+    """Tokens to which a text is padded for its scores.
 
-    A text grows by one token a time. What comes after a token does not change its scores. `multiple` is what a
-    sequence is cut by; no more than the model's positions are padded to besides.
+    A power of two, so that few shapes are compiled.
+
+    A text grows by one token a time. What comes after a token does not change its scores.
+    `multiple` is what a sequence is cut by; no more than the model's positions are padded to
+    besides.
 
     >>> [sampling_length(length, 1000) for length in (3, 64, 65, 600, 1002)]
     [64, 64, 128, 1000, 1002]
@@ -450,7 +510,10 @@ def whole_shape(weight: torch.Tensor) -> torch.Size:
 
 
 def _writers(weights: State) -> dict[str, int]:
-    """The data-parallel copy that writes each weight and each of its states, and reads what all copies hold."""
+    """The data-parallel copy that writes each weight and each of its states.
+
+    It also reads what all copies hold.
+    """
     sizes = {
         f"{kind}.{name}": whole_shape(shard.data).numel()
         for name, shard in trained_weights(weights)
@@ -462,7 +525,9 @@ def _writers(weights: State) -> dict[str, int]:
 
 
 def assign_writers(sizes: dict[str, int], copies: int) -> dict[str, int]:
-    """Which copy writes what, so that all write about as much: the largest first, each to the one with least.
+    """Which copy writes what, so that all write about as much.
+
+    The largest first, each to the one with least.
 
     >>> assign_writers({"a": 5, "b": 3, "c": 1, "d": 1}, 2)
     {'a': 0, 'b': 1, 'c': 1, 'd': 1}
@@ -476,10 +541,14 @@ def assign_writers(sizes: dict[str, int], copies: int) -> dict[str, int]:
 
 
 def sharded_weights(model: Any) -> Shards:
-    """The weights of a GPTModel as sharded tensors, each layer under its own number in the whole model."""
+    """Return the weights of a GPTModel as sharded tensors.
+
+    Each layer stands under its own number in the whole model.
+    """
     weights: Shards = model.sharded_state_dict(metadata={"non_homogeneous_layers": True})
     if any("_extra_state" in name and leaf.data is not None for name, leaf in weights.items()):
-        # Transformer Engine's state of fp8, which this trainer does not use; some versions pickle more than data.
+        # Transformer Engine's state of fp8, which this trainer does not use; some versions pickle
+        # more than data.
         weights = {name: leaf for name, leaf in weights.items() if "_extra_state" not in name}
     return weights
 
@@ -510,6 +579,9 @@ def _state_shard(weight: Any, state: torch.Tensor, kind: str) -> Any:
 
 
 def _assign_writer(shard: Any, writer: int) -> None:
-    """Make one data-parallel copy the one that writes: it has 0 as the last number of its replica id."""
+    """Make one data-parallel copy the one that writes.
+
+    It has 0 as the last number of its replica id.
+    """
     group = parallel_state.get_data_parallel_group(with_context_parallel=True)
     shard.replica_id = (*shard.replica_id[:-1], (group.rank() - writer) % group.size())

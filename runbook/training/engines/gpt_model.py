@@ -1,9 +1,9 @@
 """megatron-core's GPTModel, built from the plan: configuration, layers, first weights.
 
-Each number of a first weight follows from the seed, the weight's name and its place; a rank draws its own alone. A
-counter-based generator (Philox, numpy's, whose stream is the same in every version) is put at the places of a rank's
-slice. So every layout starts from the very weights that one process starts from, and their losses can be compared digit
-by digit.
+Each number of a first weight follows from the seed, the weight's name and its place; a rank draws
+its own alone. A counter-based generator (Philox, numpy's, whose stream is the same in every
+version) is put at the places of a rank's slice. So every layout starts from the very weights that
+one process starts from, and their losses can be compared digit by digit.
 """
 
 import contextlib
@@ -50,7 +50,10 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Gpt(GPTModel):  # type: ignore[misc]
-    """GPTModel with our cross entropy, over the tokens that the vocabulary has; megatron-core counts padding too."""
+    """GPTModel with our cross entropy, over the tokens that the vocabulary has.
+
+    Megatron-core counts padding too.
+    """
 
     vocabulary = 0
     cross_entropy: Callable[..., torch.Tensor] = staticmethod(blocked.cross_entropy)
@@ -58,7 +61,10 @@ class Gpt(GPTModel):  # type: ignore[misc]
     def compute_language_model_loss(
         self, labels: torch.Tensor, logits: torch.Tensor
     ) -> torch.Tensor:
-        """Loss of each token [batch, sequence] from logits [sequence, batch, vocabulary of this rank]."""
+        """Return the loss of each token [batch, sequence].
+
+        The logits have the shape [sequence, batch, vocabulary of this rank].
+        """
         labels = labels.transpose(0, 1).contiguous()
         losses = self.cross_entropy(
             logits, labels, self.pg_collection.tp, vocabulary=self.vocabulary
@@ -67,7 +73,10 @@ class Gpt(GPTModel):  # type: ignore[misc]
 
 
 def build_model(spec: PhasePlan, *, draw: bool) -> list[GPTModel]:
-    """The chunks of the model that this rank holds (one, or virtual_pipeline of them); `draw`: with first weights."""
+    """The chunks of the model that this rank holds (one, or virtual_pipeline of them).
+
+    `draw`: with first weights.
+    """
     config = transformer_config(spec)
     parts = kernel_parts(spec)
     if config.tp_comm_overlap:
@@ -119,12 +128,18 @@ def kernel_parts(spec: PhasePlan) -> frozenset[str]:
 
 
 def has_own_8_bits(spec: PhasePlan) -> bool:
-    """Whether products in 8 bits are the trainer's own; Transformer Engine has its own where it is installed."""
+    """Whether products in 8 bits are the trainer's own.
+
+    Transformer Engine has its own where it is installed.
+    """
     return spec.precision.fp8 == "tensorwise" and not uses_transformer_engine(spec.engine)
 
 
 def _use_own_kernels(model: Gpt, parts: frozenset[str], *, in_8_bits: bool) -> None:
-    """Replace parts of the model by the trainer's own: on a CPU always its products, on a GPU `parts`."""
+    """Replace parts of the model by the trainer's own.
+
+    On a CPU always its products, on a GPU `parts`.
+    """
     if "linear" in parts or not on_gpu():
         linear.use_own_layers(model, in_8_bits=in_8_bits)
     # Triton is imported only where it is used: a CPU build of torch comes without it.
@@ -139,9 +154,12 @@ def _use_own_kernels(model: Gpt, parts: frozenset[str], *, in_8_bits: bool) -> N
 
 
 def _mark_cut_weights(model: GPTModel) -> None:
-    """Mark the weights that are cut over tensor-parallel ranks; megatron-core does so only where it initializes them.
+    """Mark the weights that are cut over tensor-parallel ranks.
 
-    Without a mark, such a weight counts as a copy, and the gradient norm lacks the other ranks' parts.
+    Megatron-core does so only where it initializes them.
+
+    Without a mark, such a weight counts as a copy, and the gradient norm lacks the other ranks'
+    parts.
     """
     for module in model.modules():
         weight = getattr(module, "weight", None)
@@ -201,9 +219,11 @@ def transformer_config(spec: PhasePlan) -> TransformerConfig:
         masked_softmax_fusion=False,
         gradient_accumulation_fusion=tuning.fuse_gradients == "always",
         apply_rope_fusion=False,
-        # gloo sends from memory that is freed under it, where nobody waits for the message; NCCL keeps it.
+        # gloo sends from memory that is freed under it, where nobody waits for the message; NCCL
+        # keeps it.
         deallocate_pipeline_outputs=on_gpu() or not overlaps_sends,
-        # Two interleaved stages are each other's next and previous at once: batched, their messages would be mixed up.
+        # Two interleaved stages are each other's next and previous at once: batched, their messages
+        # would be mixed up.
         batch_p2p_comm=not interleaved,
         overlap_p2p_comm=overlaps_sends,
         activation_func=activation,
@@ -239,10 +259,13 @@ def _refuse_without_parts(spec: PhasePlan) -> None:
 
 
 def uses_fused_kernels() -> bool:
-    """Whether a bias with the activation after it, and one with dropout and sum, become one kernel each.
+    """Return whether a bias and the operations after it become one kernel.
 
-    megatron-core does so by torch.compile, which on a GPU needs a C compiler; where it finds none, torch says so and
-    the parts are computed one by one. On a CPU the kernels gain too little to ask for a compiler.
+    With an activation and with dropout and sum, one kernel each.
+
+    megatron-core does so by torch.compile, which on a GPU needs a C compiler; where it finds none,
+    torch says so and the parts are computed one by one. On a CPU the kernels gain too little to ask
+    for a compiler.
     """
     return on_gpu()
 
@@ -255,7 +278,8 @@ def _activation(spec: PhasePlan) -> tuple[Callable[[torch.Tensor], torch.Tensor]
         from torch import _dynamo
 
         _dynamo.config.suppress_errors = True
-    # GPT-2's GELU is the tanh form; megatron-core's fused one is too, goes by the other's name, and wants a bias.
+    # GPT-2's GELU is the tanh form; megatron-core's fused one is too, goes by the other's name, and
+    # wants a bias.
     gelu = torch.nn.functional.gelu if fused and spec.model.biases else _TANH_GELU
     return (torch.nn.functional.silu if gated else gelu), fused and (gated or spec.model.biases)
 
@@ -269,7 +293,8 @@ TRANSFORMER_ENGINE_VARIABLE = "RUNBOOK_TRANSFORMER_ENGINE"
 
 def uses_transformer_engine(engine: str) -> bool:
     """Whether layers are Transformer Engine's."""
-    # DeepSpeed gathers the weights of megatron-core's own layers, and lets them go, one module at a time.
+    # DeepSpeed gathers the weights of megatron-core's own layers, and lets them go, one module at a
+    # time.
     is_wanted = (
         engine == "megatron-core" and os.environ.get(TRANSFORMER_ENGINE_VARIABLE, "1") != "0"
     )
@@ -277,7 +302,10 @@ def uses_transformer_engine(engine: str) -> bool:
 
 
 def layer_specs(config: TransformerConfig, chunk: int | None, engine: str) -> Any:
-    """The layers of this rank's `chunk` of the model, as GPTModel takes them: Transformer Engine's where it can run."""
+    """The layers of this rank's `chunk` of the model, as GPTModel takes them.
+
+    Transformer Engine's where it can run.
+    """
     if uses_transformer_engine(engine):
         return gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec()
     # megatron-core's own layer, with our core attention and norms in it.
@@ -292,9 +320,12 @@ def layer_specs(config: TransformerConfig, chunk: int | None, engine: str) -> An
 
 
 class CausalAttention(MegatronModule):  # type: ignore[misc]
-    """Causal attention of the heads on this tensor-parallel rank; a drop-in for DotProductAttention.
+    """Causal attention of the heads on this tensor-parallel rank.
 
-    Queries and keys come as [sequence, batch, heads, head size]; the result is [sequence, batch, heads x head size].
+    A drop-in for DotProductAttention.
+
+    Queries and keys come as [sequence, batch, heads, head size]; the result is [sequence, batch,
+    heads x head size].
     """
 
     def __init__(self, config: TransformerConfig, **_: Any) -> None:
@@ -308,11 +339,12 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         """Attend; a mask that is passed is not looked at, since the causal one is meant."""
         key = whole_sequence(key)
         value = whole_sequence(value)
-        # [s, b, h, d] -> [b, h, s, d]: views only, the kernels take any stride over heads and sequence.
+        # [s, b, h, d] -> [b, h, s, d]: views only, the kernels take any stride over heads and
+        # sequence.
         query, key, value = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
         dropout = self.config.attention_dropout if self.training else 0.0
-        # Where sequences are cut, the whole block is in that fork already; a second one would start it again, and the
-        # masks of scores and hidden states would be the same random numbers.
+        # Where sequences are cut, the whole block is in that fork already; a second one would start
+        # it again, and the masks of scores and hidden states would be the same random numbers.
         forks = dropout and not self.config.sequence_parallel
         with get_cuda_rng_tracker().fork() if forks else contextlib.nullcontext():
             mixed = self._mixed(query, key, value, dropout)
@@ -329,7 +361,8 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         places = (context.rank(), 2 * context.size() - 1 - context.rank())
         length = query.shape[2] // 2
         seen = [(place + 1) * length for place in places]
-        # Copied, so that the keys and values of this rank alone, which are in one tensor with the queries, are let go.
+        # Copied, so that the keys and values of this rank alone, which are in one tensor with the
+        # queries, are let go.
         pieces = zip(
             (piece.contiguous() for piece in torch.split(query, length, 2)), seen, strict=True
         )
@@ -378,9 +411,12 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
 
 
 def whole_sequence(own: torch.Tensor) -> torch.Tensor:
-    """[sequence, ...] from the pieces of all ranks that share the sequence; gradients are added up on the way back.
+    """[sequence, ...] from the pieces of all ranks that share the sequence.
 
-    A rank has an early piece and a late one, the first and the last of what is left, so that all attend to as much.
+    Gradients are added up on the way back.
+
+    A rank has an early piece and a late one, the first and the last of what is left, so that all
+    attend to as much.
     """
     group = parallel_state.get_context_parallel_group()
     if group.size() == 1:
@@ -394,10 +430,13 @@ def whole_sequence(own: torch.Tensor) -> torch.Tensor:
 
 
 class Norm:
-    """torch's LayerNorm or RMSNorm; megatron-core's own wrapper of them refuses sequence parallelism.
+    """torch's LayerNorm or RMSNorm.
 
-    A norm looks at one token at a time, so a part of the sequence is all it needs. Its weights are the same on all
-    tensor-parallel ranks and see other tokens on each: marked, their gradients are added up over these ranks.
+    Megatron-core's own wrapper of them refuses sequence parallelism.
+
+    A norm looks at one token at a time, so a part of the sequence is all it needs. Its weights are
+    the same on all tensor-parallel ranks and see other tokens on each: marked, their gradients are
+    added up over these ranks.
     """
 
     def __new__(
@@ -417,9 +456,12 @@ def draw_token(
     temperature: float = TEMPERATURE,
     top_p: float = 0.0,
 ) -> int:
-    """Draw one of the likeliest tokens; at temperature 0 take the likeliest, which small models repeat for ever.
+    """Draw one of the likeliest tokens.
 
-    The likeliest are those that together have a share `top_p` of the probability, or `NUM_CHOICES` where it is 0.
+    At temperature 0 take the likeliest, which small models repeat for ever.
+
+    The likeliest are those that together have a share `top_p` of the probability, or `NUM_CHOICES`
+    where it is 0.
     """
     best, tokens = torch.topk(logits, len(logits) if top_p else min(NUM_CHOICES, len(logits)))
     if not temperature:
@@ -434,8 +476,10 @@ Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 PhiloxKey: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 
 PANEL = 64
-"""A matrix is cut into panels of so many columns, whose numbers follow one another row by row: a slice of rows and one
-of columns are both long runs of them. A rank whose slice ends within a panel draws the whole width of that panel."""
+"""A matrix is cut into panels of so many columns, whose numbers follow one another row by row: a
+slice of rows and one of columns are both long runs of them. A rank whose slice ends within a panel
+draws the whole width of that panel.
+"""
 ROWS = 512
 """So many rows of a panel are drawn at a time, in arrays that stay in the processor's cache."""
 _NUMBERS_A_STEP = 8
@@ -450,7 +494,10 @@ SMALL_BLOCK = 2**18
 
 
 def fill_first_weights(shards: Shards, model: PlannedModel, seed: int) -> None:
-    """Write first weights by GPT-2's rule: normal numbers, smaller by depth in what adds to the residual stream."""
+    """Write first weights by GPT-2's rule.
+
+    Normal numbers, smaller by depth in what adds to the residual stream.
+    """
     with torch.no_grad():
         for shard in each_shard(shards):
             if not isinstance(shard, ShardedTensor):
@@ -468,7 +515,8 @@ def fill_first_weights(shards: Shards, model: PlannedModel, seed: int) -> None:
 def _fill_normal(shard: ShardedTensor, std: float, seed: int) -> None:
     """Draw this rank's part of a matrix on the host; to a GPU it goes in few large copies.
 
-    A copy from pageable memory waits for the GPU: panel by panel, a model of 1.3B weights would wait 40,000 times.
+    A copy from pageable memory waits for the GPU: panel by panel, a model of 1.3B weights would
+    wait 40,000 times.
     """
     weight = shard.data.detach()
     height, width = weight.shape
@@ -487,9 +535,12 @@ def _fill_normal(shard: ShardedTensor, std: float, seed: int) -> None:
 
 
 def _draw_block(block: torch.Tensor, top: int, left: int, key: PhiloxKey, std: float) -> None:
-    """Fill a block of a matrix, whose corner is at `top` and `left`, panel by panel, in a few threads.
+    """Fill a block of a matrix panel by panel, in a few threads.
 
-    A panel's numbers follow from its place alone, not from who draws it. numpy lets other threads run while it draws.
+    Its corner is at `top` and `left`.
+
+    A panel's numbers follow from its place alone, not from who draws it. numpy lets other threads
+    run while it draws.
     """
     right = left + block.shape[1]
     panels = range(left // PANEL, -(-right // PANEL))
@@ -513,7 +564,10 @@ def _draw_block(block: torch.Tensor, top: int, left: int, key: PhiloxKey, std: f
 def _draw_panel(
     target: torch.Tensor, columns: slice, counter: int, key: PhiloxKey, std: float
 ) -> None:
-    """Fill rows of a panel; the generator of this key is at `counter` where the first of them begins."""
+    """Fill rows of a panel.
+
+    The generator of this key is at `counter` where the first of them begins.
+    """
     philox = np.random.Philox(key=key).advance(counter)
     for part in torch.split(target, ROWS):
         count = len(part) * PANEL
@@ -522,7 +576,10 @@ def _draw_panel(
 
 
 def _normal_numbers(philox: np.random.Philox, count: int, std: float) -> Numbers:
-    """Box and Muller's transform: the halves of 64 bits are a radius and an angle, and give two normal numbers."""
+    """Box and Muller's transform.
+
+    The halves of 64 bits are a radius and an angle, and give two normal numbers.
+    """
     halves = philox.random_raw(count // 2).view(np.uint32)
     single = np.float32
     radius = np.multiply(halves[0::2], single(2.0**-32), dtype=single, casting="unsafe")

@@ -84,7 +84,10 @@ class MegatronEngine(engine.TrainingEngine):
 
     @property
     def smallest_part(self) -> int:
-        """The fewest micro-batches that can be computed by themselves: interleaved stages take them by groups."""
+        """The fewest micro-batches that can be computed by themselves.
+
+        Interleaved stages take them by groups.
+        """
         return self.spec.parallel.pipeline if len(self.chunks) > 1 else 1
 
     def clear_gradients(self) -> None:
@@ -94,7 +97,10 @@ class MegatronEngine(engine.TrainingEngine):
         self.optimizer.zero_grad()
 
     def compute_first(self, batches: MicroBatches, count: int, num_microbatches: int) -> Losses:
-        """Add the gradients of the first micro-batches of a step on this rank; send nothing to other replicas."""
+        """Add the gradients of the first micro-batches of a step on this rank.
+
+        Send nothing to other replicas.
+        """
         silent: dict[str, object] = {
             "finalize_model_grads_func": None,
             "no_sync_func": None,
@@ -107,7 +113,10 @@ class MegatronEngine(engine.TrainingEngine):
             return self._compute_part(batches, count, num_microbatches)
 
     def compute_others(self, batches: MicroBatches, count: int, num_microbatches: int) -> Losses:
-        """Add the gradients of the last micro-batches of a step, and bring those of all replicas together."""
+        """Add the gradients of the last micro-batches of a step.
+
+        Then bring those of all replicas together.
+        """
         finalize = self.config.finalize_model_grads_func
         if count:
 
@@ -179,7 +188,10 @@ class MegatronEngine(engine.TrainingEngine):
         return None
 
     def sharded_state(self) -> State:
-        """As every engine's; weights that the next forward pass would gather are gathered before they are saved."""
+        """Return the state as every engine does.
+
+        Weights that the next forward pass would gather are gathered before they are saved.
+        """
         if self.gathers_late:
             for chunk in self.chunks:
                 chunk.start_param_sync(force_sync=True)
@@ -268,11 +280,15 @@ def total_loss(losses: Losses) -> float:
 def _forward_loss(
     batches: MicroBatches, chunk: Any, num_microbatches: int = 0
 ) -> tuple[torch.Tensor, Any]:
-    """Compute a micro-batch; `num_microbatches`: of its step, where the schedule carries out a part of them."""
+    """Compute a micro-batch.
+
+    `num_microbatches` is that of its step, where the schedule carries out a part of them.
+    """
     batch = next(batches)
 
     def loss_to_report(losses: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        # The loss to differentiate, which the schedule divides by the number of micro-batches, and a copy to report.
+        # The loss to differentiate, which the schedule divides by the number of micro-batches, and
+        # a copy to report.
         mean = engine.mean_loss(
             losses, batch["loss_mask"]
         )  # the schedule multiplies it by the pieces of a sequence
@@ -281,7 +297,8 @@ def _forward_loss(
         return mean / pieces, reported
 
     def loss_of_part(losses: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        # The schedule's own operations in its order, so the same bits: it would divide by the number of a part.
+        # The schedule's own operations in its order, so the same bits: it would divide by the
+        # number of a part.
         loss, reported = loss_to_report(losses)
         pieces = parallel_state.get_context_parallel_world_size()
         no_tokens = torch.tensor(0, dtype=torch.int)
@@ -304,7 +321,10 @@ def _inner_optimizer(optimizer: Any) -> Any:
 
 
 def _shares_optimizer(spec: PhasePlan) -> bool:
-    """Whether each copy steps a part of the weights; one copy alone would only send gradients and weights to itself."""
+    """Whether each copy steps a part of the weights.
+
+    One copy alone would only send gradients and weights to itself.
+    """
     return spec.parallel.zero_stage == 1 and spec.parallel.data * spec.parallel.context > 1
 
 

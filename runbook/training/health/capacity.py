@@ -1,4 +1,7 @@
-"""Room that runs out while a training goes on: the memory of a rank that leaks, and the disk of the checkpoints."""
+"""Room that runs out while a training goes on.
+
+The memory of a rank that leaks, and the disk of the checkpoints.
+"""
 
 import os
 import shutil
@@ -29,7 +32,10 @@ CALM_SHARE = 0.9  # a low disk is over when all would be well with so much of wh
 
 
 class MemoryWatch:
-    """Looks for a leak in this rank's memory; of all ranks, the one that leaks fastest reports it."""
+    """Looks for a leak in this rank's memory.
+
+    Of all ranks, the one that leaks fastest reports it.
+    """
 
     def __init__(self, spec: PhasePlan) -> None:
         self.spec = spec
@@ -58,7 +64,8 @@ class MemoryWatch:
                 hours = steps * seconds / 3600
                 counted = "it grows" if processes == 1 else f"all {processes} processes grow"
                 full = (
-                    f"{in_bytes(left)} are left on {socket.gethostname()}, enough for {hours:,.2f} hours if "
+                    f"{in_bytes(left)} are left on {socket.gethostname()}, enough for "
+                    f"{hours:,.2f} hours if "
                     f"{counted} at this rate (until about iteration {iteration + steps:.0f})"
                 )
                 self._found = replace(
@@ -99,7 +106,10 @@ def host_bytes_left() -> int:
 
 
 class DiskWatch:
-    """Looks at the file system of the checkpoints now and then; each state is reported once, until it gets worse."""
+    """Looks at the file system of the checkpoints now and then.
+
+    Each state is reported once, until it gets worse.
+    """
 
     def __init__(self, spec: PhasePlan) -> None:
         self.spec, self.folder = spec, spec.path(spec.checkpoint.folder)
@@ -143,8 +153,10 @@ class DiskWatch:
             hours = (fails - iteration) * median(self._seconds) / 3600
             late = f"the save of iteration {fails}, in about {hours:,.2f} hours, does not fit"
             evidence = (
-                f"{in_bytes(usage.free)} of {in_bytes(usage.total)} are free where {self.spec.checkpoint.folder} is; "
-                f"a save takes {in_bytes(self._bytes)}, {len(saves)} are to come, and {self.spec.checkpoint.keep} are "
+                f"{in_bytes(usage.free)} of {in_bytes(usage.total)} are free where "
+                f"{self.spec.checkpoint.folder} is; "
+                f"a save takes {in_bytes(self._bytes)}, {len(saves)} are to come, and "
+                f"{self.spec.checkpoint.keep} are "
                 f"kept: {late if fails else 'all saves fit'}"
             )
             yield Alarm(

@@ -1,6 +1,9 @@
-"""Where a drill can make something go wrong in a rank: nothing, unless the environment variable RUNBOOK_FAULTS is set.
+"""Where a drill can make something go wrong in a rank.
 
-What it can say, and what then happens, is in `runbook.tools.drills/faults.py`, next to this package.
+Nothing, unless the environment variable RUNBOOK_FAULTS is set.
+
+What it can say, and what then happens, is in `runbook.tools.drills/faults.py`, next to this
+package.
 """
 
 import importlib
@@ -27,10 +30,16 @@ class NoFaults:
         return loss
 
     def begin_computation(self, iteration: int, number: int) -> None:
-        """A part of a step is computed, for the first time (0) or again (1, 2 ...; -1: another replica's)."""
+        """A part of a step is computed, for the first time (0) or again (1, 2 ...).
+
+        -1 is the computation of another replica.
+        """
 
     def flipped_bit(self, part: str, layer: int) -> tuple[int, int] | None:
-        """Element and bit that flip in a tensor of a part that is computed more than once; None: none."""
+        """Element and bit that flip in a tensor of a part that is computed more than once.
+
+        None: none.
+        """
         return None
 
     def save(self, boundary: str) -> None:
@@ -42,7 +51,10 @@ armed = NoFaults()
 
 
 def faults_from(environment: Mapping[str, str], rank: int) -> NoFaults:
-    """The faults that the environment asks for, of those meant for this rank and the job of this folder."""
+    """Return the faults that the environment asks for.
+
+    Only those meant for this rank and the job of this folder.
+    """
     faults = NoFaults()
     if text := environment.get(VARIABLE, ""):
         job = Path(environment.get(FOLDER_VARIABLE, "")).name

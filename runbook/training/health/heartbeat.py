@@ -1,4 +1,7 @@
-"""Heartbeats of the ranks: where each one is, in a small file of its machine that costs no look-up to read or write."""
+"""Heartbeats of the ranks: where each one is.
+
+Each is a small file of its machine that costs no look-up to read or write.
+"""
 
 import contextlib
 import faulthandler
@@ -61,7 +64,10 @@ def uptime() -> float:
 
 
 def process_start_ticks(pid: int) -> int:
-    """When a process was started, in clock ticks; 0 where there is none, -1 where this cannot be known."""
+    """When a process was started, in clock ticks.
+
+    0 where there is none, -1 where this cannot be known.
+    """
     if not Path("/proc/self/stat").exists():
         return -1
     fields = process_fields(pid)
@@ -69,7 +75,10 @@ def process_start_ticks(pid: int) -> int:
 
 
 def process_fields(pid: int) -> list[str]:
-    """What /proc/<pid>/stat says behind the process's name, its state first; nothing where there is no such process."""
+    """What /proc/<pid>/stat says behind the process's name, its state first.
+
+    Nothing where there is no such process.
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -83,8 +92,9 @@ STALE_SECONDS = 5.0  # a heartbeat so old may be of a process that has ended
 class HeartbeatFile:
     """The heartbeats of the ranks of one machine, a slot for each, in memory that they share.
 
-    It is opened once and then only read and written in place, so that no number of ranks troubles the job's file
-    system. Where the machine has no /dev/shm it is in the folder for temporary files.
+    It is opened once and then only read and written in place, so that no number of ranks troubles
+    the job's file system. Where the machine has no /dev/shm it is in the folder for temporary
+    files.
     """
 
     def __init__(self, folder: Path, ranks: range) -> None:
@@ -126,7 +136,10 @@ class HeartbeatFile:
 
 
 class HeartbeatWriter:
-    """This rank's heartbeat, which the loop keeps by two assignments a step; without a file it is never written."""
+    """This rank's heartbeat, which the loop keeps by two assignments a step.
+
+    Without a file it is never written.
+    """
 
     def __init__(
         self, rank: int, limits: HangLimits | None = None, file: HeartbeatFile | None = None
@@ -145,7 +158,10 @@ class HeartbeatWriter:
         self._stacks: IO[str] | None = None
 
     def open(self) -> None:
-        """From now on write stacks on `STACK_SIGNAL`, into memory that others of this machine can read."""
+        """Write stacks on `STACK_SIGNAL` from now on.
+
+        They go into memory that others of this machine can read.
+        """
         if hasattr(os, "memfd_create"):
             self._stacks = os.fdopen(os.memfd_create(f"stacks-{self.rank}"), "w+", encoding="utf-8")
             self._beat.stacks = f"/proc/{os.getpid()}/fd/{self._stacks.fileno()}"

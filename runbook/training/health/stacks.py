@@ -8,7 +8,9 @@ import time
 from pathlib import Path
 
 STACK_SIGNAL = signal.SIGUSR2
-"""A rank that gets it writes the stacks of all its threads to its file; it needs neither the GIL nor our own code."""
+"""A rank that gets it writes the stacks of all its threads to its file; it needs neither the GIL
+nor our own code.
+"""
 POLL_SECONDS = 0.01
 
 
@@ -20,11 +22,13 @@ def send_signals(pid: int, *signals: int) -> None:
 
 
 def ask_for_stacks(pid: int, file: Path, seconds: float) -> str:
-    """Let a process go on, ask it for its stacks, and return all of them. Empty where it wrote none in time.
+    """Let a process go on, ask it for its stacks, and return all of them.
 
-    faulthandler writes line by line, and on a busy machine the process may wait for a core between two lines. The
-    kernel knows when its handler has returned: the signal is no longer pending, and no thread blocks it that did not
-    block it before.
+    Empty where it wrote none in time.
+
+    faulthandler writes line by line, and on a busy machine the process may wait for a core between
+    two lines. The kernel knows when its handler has returned: the signal is no longer pending, and
+    no thread blocks it that did not block it before.
     """
     blocked_before = threads_that_block(pid, STACK_SIGNAL)
     send_signals(pid, STACK_SIGNAL, signal.SIGCONT)
@@ -38,7 +42,8 @@ def ask_for_stacks(pid: int, file: Path, seconds: float) -> str:
         before = text
         with contextlib.suppress(OSError):
             text = file.read_text(encoding="utf-8", errors="replace")
-        # The text is read once more after the handler returned, and where there is no /proc it is all that we know.
+        # The text is read once more after the handler returned, and where there is no /proc it is
+        # all that we know.
         if text and text == before and not is_handling:
             break
     return text

@@ -11,7 +11,9 @@ from runbook.plan_file.schema import PhasePlan
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 SECONDS_LEFT_VARIABLE = "RUNBOOK_SECONDS_LEFT"
-"""Seconds the job still has when its ranks are started; the job's script knows. Absent: no limit is known."""
+"""Seconds the job still has when its ranks are started; the job's script knows. Absent: no limit is
+known.
+"""
 SMALLEST_RESERVE_SECONDS = 2.0
 LONGEST_GUESS_SECONDS = 600.0
 
@@ -19,8 +21,9 @@ LONGEST_GUESS_SECONDS = 600.0
 class StopConditions:
     """Notes signals and the time worked; the loop asks between two steps.
 
-    Before the job's limit it keeps a reserve: twice the longest save seen so far and twice the longest step, so that
-    the last save is whole before the queue kills the job. Before the first save a twentieth of the time counts as one.
+    Before the job's limit it keeps a reserve: twice the longest save seen so far and twice the
+    longest step, so that the last save is whole before the queue kills the job. Before the first
+    save a twentieth of the time counts as one.
     """
 
     def __init__(self) -> None:
@@ -88,7 +91,10 @@ class BadStep:
 
 
 class BadStepPolicy:
-    """Counts bad steps and decides what to do; alike on all ranks, which all see the same numbers."""
+    """Counts bad steps and decides what to do.
+
+    Alike on all ranks, which all see the same numbers.
+    """
 
     def __init__(self, spec: PhasePlan) -> None:
         self._limits, self.limit = spec.limits, spec.limits.nan_limit
@@ -116,15 +122,21 @@ class BadStepPolicy:
         """Why the training ends here."""
         reason = self._why_stopped(bad)
         error = TrainingError(
-            f"{bad.fault} is {bad.value} at iteration {bad.iteration} (samples {bad.first_sample} to "
-            f"{bad.last_sample}); nothing of this step was saved. {reason}. Lower the learning rate or lengthen the "
-            f"warm-up and go on from the last checkpoint with training.resume_changed, or look at these samples"
+            f"{bad.fault} is {bad.value} at iteration {bad.iteration} (samples "
+            f"{bad.first_sample} to "
+            f"{bad.last_sample}); nothing of this step was saved. {reason}. Lower the learning "
+            f"rate or lengthen the "
+            f"warm-up and go on from the last checkpoint with training.resume_changed, or look "
+            f"at these samples"
         )
         error.on_all_ranks = True
         return error
 
     def _why_stopped(self, bad: BadStep) -> str:
-        """Why the policy ends the training here. A policy that is not known here ends it too, by its name."""
+        """Why the policy ends the training here.
+
+        A policy that is not known here ends it too, by its name.
+        """
         policy = self.policy(bad)
         if policy == "skip":
             return (
@@ -133,6 +145,9 @@ class BadStepPolicy:
         if policy == "rollback" and self.rollbacks <= self.limit:
             return "there is no checkpoint to go back to"
         if policy == "rollback":
-            return f"{self.rollbacks - 1} rollbacks are all that training.nan_limit {self.limit} allows"
+            return (
+                f"{self.rollbacks - 1} rollbacks are all that training.nan_limit "
+                f"{self.limit} allows"
+            )
         options = "skip leaves such a step out, rollback goes back to the last save"
         return f"training.{bad.key} is {policy}; {options}"

@@ -1,4 +1,7 @@
-"""The watchdog of a rank: it writes the heartbeat, counts collectives, finds a hung rank with the others, ends it."""
+"""The watchdog of a rank.
+
+It writes the heartbeat, counts collectives, finds a hung rank with the others, ends it.
+"""
 
 import contextlib
 import functools
@@ -43,17 +46,23 @@ class Hang:
 
 
 def silent_ranks(beats: Sequence[Heartbeat]) -> list[Hang]:
-    """Ranks of this machine without a heartbeat: stopped, swapped out, or something holds Python's lock."""
+    """Ranks of this machine without a heartbeat.
+
+    Stopped, swapped out, or something holds Python's lock.
+    """
     return [Hang(beat, beat.age, "no sign of life") for beat in beats if beat.age > beat.limit]
 
 
 def find_hangs(beats: Sequence[Heartbeat]) -> list[Hang]:
-    """The ranks that the others wait for, among the heartbeats of all ranks; nobody while one of them gets on.
+    """The ranks that the others wait for, among the heartbeats of all ranks.
 
-    A rank waits for another one of its groups that has entered fewer collectives, or for a message that was not sent.
-    Who is waited for and waits for nobody hangs. How a rank waits is not asked: on a GPU it is in whatever copy or
-    `.item()` comes first. Where all have entered as many, it is the rank that is still inside of the last one; else it
-    is nobody here, and the process groups' time-out ends the job.
+    Nobody while one of them gets on.
+
+    A rank waits for another one of its groups that has entered fewer collectives, or for a message
+    that was not sent. Who is waited for and waits for nobody hangs. How a rank waits is not asked:
+    on a GPU it is in whatever copy or `.item()` comes first. Where all have entered as many, it is
+    the rank that is still inside of the last one; else it is nobody here, and the process groups'
+    time-out ends the job.
     """
     if not all(beat.stuck for beat in beats):
         return []
@@ -89,10 +98,13 @@ def _waiting(counts: Mapping[int, Mapping[str, int]]) -> tuple[set[int], set[int
 
 @dataclass
 class HangReports:
-    """What the machines tell one another once nothing moves any more, at the ranks' store; no file is touched.
+    """What the machines tell one another once nothing moves any more, at the ranks' store.
 
-    The first rank of a machine that is well reports the heartbeats of all its ranks, the first machine reads all
-    reports and names the rank that the others wait for, and the machine of that rank ends it.
+    No file is touched.
+
+    The first rank of a machine that is well reports the heartbeats of all its ranks, the first
+    machine reads all reports and names the rank that the others wait for, and the machine of that
+    rank ends it.
     """
 
     world_size: int
@@ -138,7 +150,9 @@ class HangReports:
 
 HEARTBEAT_SECONDS = 0.5
 STACK_SECONDS = 6.0
-"""A rank is ended at 0.6 of the time-out, of at least 20 s: so much remains until the others end by themselves."""
+"""A rank is ended at 0.6 of the time-out, of at least 20 s: so much remains until the others end by
+themselves.
+"""
 STACK_LINES = 40
 HUNG_EXIT_CODE = 70
 """Exit code of a rank whose watchdog ended it because its own main thread hung."""
@@ -174,7 +188,10 @@ class Watchdog:
         self._thread.start()
 
     def join(self) -> None:
-        """Count the collectives from now on, at the same moment on all ranks: they have just met."""
+        """Count the collectives from now on, at the same moment on all ranks.
+
+        They have just met.
+        """
         from torch.distributed import distributed_c10d
 
         count_entries()
@@ -208,7 +225,10 @@ class Watchdog:
             self._end_hung([own, *others], now)
 
     def _show_collectives(self, own: Heartbeat) -> None:
-        """Keep the record of the collectives once this rank gets stuck, and say in its heartbeat what it shows."""
+        """Keep the record of the collectives once this rank gets stuck.
+
+        Its heartbeat says what the record shows.
+        """
         if not own.stuck:
             self._shown = ""
         elif not self._shown and self._reports:
@@ -216,14 +236,20 @@ class Watchdog:
         own.collectives = self._shown
 
     def _raise_timeouts(self, limit: float) -> None:
-        """Where steps take long, waits may as well: the process groups do not end what the watchdog does not."""
+        """Where steps take long, waits may as well.
+
+        The process groups do not end what the watchdog does not.
+        """
         unmeasured = UNMEASURED_SHARE * self._limits.timeout
         if self._reports and limit > HANG_SHARE * self._timeout and limit != unmeasured:
             self._timeout = limit / HANG_SHARE
             raise_timeouts(self._timeout)
 
     def _end_hung(self, beats: Sequence[Heartbeat], now: float) -> None:
-        """End the hung ranks of this machine, if this rank is the first one that has a heartbeat."""
+        """End the hung ranks of this machine.
+
+        Only the first rank that has a heartbeat does.
+        """
         own = beats[0]
         hangs = silent_ranks(beats)
         if own.rank != min({beat.rank for beat in beats} - {hang.beat.rank for hang in hangs}):
@@ -249,7 +275,10 @@ class Watchdog:
             send_signals(hang.beat.pid, signal.SIGKILL)
 
     def _stacks(self, beat: Heartbeat) -> list[str]:
-        """Ask a rank for its stacks and keep them; one that was stopped has to go on for a moment to write them."""
+        """Ask a rank for its stacks and keep them.
+
+        One that was stopped has to go on for a moment to write them.
+        """
         stopped = process_fields(beat.pid)[:1] == ["T"]
         text = ask_for_stacks(beat.pid, Path(beat.stacks), STACK_SECONDS)
         if stopped:  # it would go on training with steps that its end takes away again
@@ -267,8 +296,10 @@ class Watchdog:
         seconds = round(hang.seconds, 1)
         stacks = str(self._stack_file(beat.rank)) if stack else "it wrote none"
         text = (
-            f"rank {beat.rank} (process {beat.pid} on {beat.host}) hangs at step {step}: {hang.why} for "
-            f"{hang.seconds:.0f} s (limit {beat.limit:.0f} s, {beat.activity}); it is ended. Its stacks: {stacks}"
+            f"rank {beat.rank} (process {beat.pid} on {beat.host}) hangs at step {step}: "
+            f"{hang.why} for "
+            f"{hang.seconds:.0f} s (limit {beat.limit:.0f} s, {beat.activity}); it is ended. "
+            f"Its stacks: {stacks}"
         )
         shown = {
             one.rank: one.collectives for one in (beat, own) if one.collectives
@@ -302,7 +333,10 @@ class Watchdog:
 
 
 def overslept(looked: float, now: float, limit: float) -> bool:
-    """Whether this process itself did not run for half the limit; the others may not have either."""
+    """Whether this process itself did not run for half the limit.
+
+    The others may not have either.
+    """
     return now - looked > limit / 2
 
 
@@ -318,7 +352,9 @@ def make_watchdog(spec: PhasePlan, ranks: Ranks, environment: Mapping[str, str])
 
 
 _COLLECTIVES = re.compile("gather|reduce|scatter|broadcast|barrier|all_?to_?all")
-"""Methods of torch's ProcessGroup; whatever Python calls, megatron-core and DeepSpeed too, passes one of them."""
+"""Methods of torch's ProcessGroup; whatever Python calls, megatron-core and DeepSpeed too, passes
+one of them.
+"""
 
 _entered: dict[str, int] = {}
 _inside: list[str] = []
@@ -365,7 +401,9 @@ def _counting_messages(method: Callable[..., Any], name: str) -> Callable[..., A
 
 
 def message_key(group: str, name: str, own: int, peer: int) -> str:
-    """Name under which a rank counts its messages to or from another: as `recv` on one side, `send` on the other.
+    """Name under which a rank counts its messages to or from another.
+
+    As `recv` on one side, `send` on the other.
 
     >>> message_key("3", "send", 0, 4), message_key("3", "recv", 4, 0)
     ('send 3 0>4', 'recv 3 0>4')
@@ -374,12 +412,18 @@ def message_key(group: str, name: str, own: int, peer: int) -> str:
 
 
 def is_inside() -> bool:
-    """Whether this rank has begun a collective that has not taken its tensors: it should last microseconds."""
+    """Whether this rank has begun a collective that has not taken its tensors.
+
+    It should last microseconds.
+    """
     return bool(_inside)
 
 
 def entered() -> dict[str, int]:
-    """Collectives by group, 0 for a group of this rank's that it has not used, and messages by direction."""
+    """Return collectives by group, and messages by direction.
+
+    A group of this rank's that it has not used counts 0.
+    """
     from torch.distributed import distributed_c10d
 
     counts = dict[str, int]()
@@ -402,9 +446,12 @@ ENTRIES_KEPT = 100  # of the newest collectives, and all under way: a file has s
 
 
 def switch_recorder_on(folder: Path) -> None:
-    """Let NCCL's groups record, and PyTorch dump on their time-out (a pickle, which nothing here reads).
+    """Let NCCL's groups record, and PyTorch dump on their time-out.
 
-    The names are those of torch 2.10 to 2.13. Call it before the groups are made; what the job has set stays.
+    The dump is a pickle, which nothing here reads.
+
+    The names are those of torch 2.10 to 2.13. Call it before the groups are made; what the job has
+    set stays.
     """
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
     os.environ.setdefault("TORCH_FR_DUMP_TEMP_FILE", str(folder / "torch-collectives-"))
@@ -412,9 +459,12 @@ def switch_recorder_on(folder: Path) -> None:
 
 
 def write_collectives(path: Path) -> str:
-    """Write this rank's record as JSON; what it shows, empty where torch has none or one that cannot be read.
+    """Write this rank's record as JSON.
 
-    Whatever form a version of torch gives it: the thread that finds hung ranks must not end with it.
+    What it shows, empty where torch has none or one that cannot be read.
+
+    Whatever form a version of torch gives it: the thread that finds hung ranks must not end with
+    it.
     """
     from torch._C import _distributed_c10d
 

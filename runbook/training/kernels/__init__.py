@@ -1,1 +1,4 @@
-"""Computing that the trainer does itself, in place of megatron-core's: layers, loss, gradient norm."""
+"""Computing that the trainer does itself, in place of megatron-core's.
+
+Layers, loss, gradient norm.
+"""

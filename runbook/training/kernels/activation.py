@@ -1,8 +1,8 @@
 """Triton kernels for what stands between the two products of an MLP: bias, then GELU or SwiGLU.
 
-A pass over the activations is bound by memory, so each reads its inputs once. The backward pass sums
-the bias's gradient on the way: each program adds up a block of rows, in float32 and in a fixed order,
-so the same numbers come out every time.
+A pass over the activations is bound by memory, so each reads its inputs once. The backward pass
+sums the bias's gradient on the way: each program adds up a block of rows, in float32 and in a fixed
+order, so the same numbers come out every time.
 """
 
 from typing import Any
@@ -19,7 +19,8 @@ _COLUMNS = 256
 """Columns of a tile; 512 bytes in 16 bits, so that memory is read in whole lines."""
 _WARPS = 8
 _ROW_BLOCKS = 32
-"""Programs along the rows in the backward pass; each writes one partial sum of the bias's gradient."""
+"""Programs along the rows in the backward pass; each writes one partial sum of the bias's
+gradient."""
 
 
 def bias_gelu(values: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

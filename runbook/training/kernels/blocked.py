@@ -1,17 +1,19 @@
 """Attention and cross entropy, computed in blocks.
 
-torch's flash kernel for CPUs computes 16-bit attention in float32 tiles. A block of queries against all keys up to its
-own end is two plain matrix products, which oneDNN does in bf16: half the time of the flash kernel, forward and backward
-(8 heads of 64, 1,024 tokens: 26 ms instead of 55 ms of one Zen 5 core; 2,048 tokens: 162 instead of 263; torch 2.13,
-2026-11-21). In float32 the flash kernel is as fast, and is used. Only inputs and output are kept for the backward pass,
-which computes the probabilities of each block again.
+torch's flash kernel for CPUs computes 16-bit attention in float32 tiles. A block of queries against
+all keys up to its own end is two plain matrix products, which oneDNN does in bf16: half the time of
+the flash kernel, forward and backward (8 heads of 64, 1,024 tokens: 26 ms instead of 55 ms of one
+Zen 5 core; 2,048 tokens: 162 instead of 263; torch 2.13, 2026-11-21). In float32 the flash kernel
+is as fast, and is used. Only inputs and output are kept for the backward pass, which computes the
+probabilities of each block again.
 
-megatron-core's own makes float32 copies of all logits (206 MB for 1,024 tokens of GPT-2's vocabulary) and keeps one for
-the backward pass. Here float32 exists for one block only; the gradient takes the place of the logits, which nothing
-reads after it. Sums are in float32 whatever the logits are, and the gradient is rounded to their type once. Where the
-vocabulary is not cut and the numbers have float32's range, that is done in the forward pass already, which has the
-exponentials at hand, for a loss of weight one; the backward pass multiplies by the weight (where that is no power of
-two, it rounds once more).
+megatron-core's own makes float32 copies of all logits (206 MB for 1,024 tokens of GPT-2's
+vocabulary) and keeps one for the backward pass. Here float32 exists for one block only; the
+gradient takes the place of the logits, which nothing reads after it. Sums are in float32 whatever
+the logits are, and the gradient is rounded to their type once. Where the vocabulary is not cut and
+the numbers have float32's range, that is done in the forward pass already, which has the
+exponentials at hand, for a loss of weight one; the backward pass multiplies by the weight (where
+that is no power of two, it rounds once more).
 """
 
 from typing import Any
@@ -95,9 +97,12 @@ def cross_entropy(
     *,
     vocabulary: int = 0,
 ) -> torch.Tensor:
-    """Loss of each token in float32; `logits` [..., vocabulary of this rank] are used up by the backward pass.
+    """Loss of each token in float32.
 
-    Logits from number `vocabulary` of the whole on are padding, which takes no part; 0: there is none.
+    `logits` [..., vocabulary of this rank] are used up by the backward pass.
+
+    Logits from number `vocabulary` of the whole on are padding, which takes no part; 0: there is
+    none.
     """
     padding = logits.shape[-1] * (group.rank() + 1) - vocabulary if vocabulary else 0
     if padding > 0:
@@ -156,7 +161,10 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def _uncut_losses(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The losses of a vocabulary that is not cut; where a gradient is wanted, it takes the place of the logits now."""
+    """The losses of a vocabulary that is not cut.
+
+    Where a gradient is wanted, it takes the place of the logits now.
+    """
     flat = logits.detach().view(-1, logits.shape[-1])
     own = labels.reshape(-1)
     losses = torch.empty(len(own), dtype=torch.float32, device=logits.device)

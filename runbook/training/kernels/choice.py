@@ -64,8 +64,8 @@ def fault_of_8_bits(parts: frozenset[str]) -> str:
 def triton_fault() -> str:
     """Say why no Triton kernel can run in this process; nothing where one ran.
 
-    A kernel is compiled and run once, because a missing C compiler or a driver that is too old shows
-    itself only then. Triton's interpreter runs kernels on a CPU, slowly: tests use it.
+    A kernel is compiled and run once, because a missing C compiler or a driver that is too old
+    shows itself only then. Triton's interpreter runs kernels on a CPU, slowly: tests use it.
     """
     try:
         import triton  # noqa: F401

@@ -63,8 +63,8 @@ _passes = 0
 def begin_pass() -> None:
     """Let every weight be brought to 8 bits anew.
 
-    Optimizers and checkpoints write to `weight.data`, which torch's count of a tensor's changes does
-    not see, so who runs the model says when weights may have changed.
+    Optimizers and checkpoints write to `weight.data`, which torch's count of a tensor's changes
+    does not see, so who runs the model says when weights may have changed.
     """
     global _passes
     _passes += 1
@@ -76,7 +76,8 @@ class _WeightIn8Bits:
     def __init__(self, weight: torch.Tensor) -> None:
         self.of_pass = _passes
         self.matrix, self.scale = in_8_bits(weight, WEIGHTS)
-        # The product wants the sum's dimension last in memory, which it is not for `gradient @ weight`.
+        # The product wants the sum's dimension last in memory, which it is not for `gradient @
+        # weight`.
         self.transposed = self.matrix.view(torch.uint8).t().contiguous().view(WEIGHTS)
 
 

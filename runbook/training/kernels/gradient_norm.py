@@ -6,7 +6,10 @@ import torch
 
 
 def use_own_norm() -> None:
-    """Replace megatron-core's fallback for Apex's norm, which reads the norm of every weight back."""
+    """Replace megatron-core's fallback for Apex's norm.
+
+    The fallback reads the norm of every weight back.
+    """
     from megatron.core.optimizer import clip_grads
 
     if clip_grads.l2_norm_impl.__name__ == "local_multi_tensor_l2_norm":

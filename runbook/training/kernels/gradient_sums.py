@@ -1,4 +1,7 @@
-"""Who adds a weight's gradient to megatron-core's float32 sum, and what autograd gets in its place."""
+"""Who adds a weight's gradient to megatron-core's float32 sum.
+
+Also what autograd gets in its place.
+"""
 
 from typing import Any
 

@@ -1,8 +1,9 @@
 """megatron-core's transformer layers with few passes over memory between their matrix products.
 
-Modules, names of weights and messages stay megatron-core's; only the forward functions of norms, MLPs
-and whole layers are replaced. What is added to the residual stream is normalized in the same pass.
-Where dropout is on, a layer keeps megatron-core's own forward function, with its random numbers.
+Modules, names of weights and messages stay megatron-core's; only the forward functions of norms,
+MLPs and whole layers are replaced. What is added to the residual stream is normalized in the same
+pass. Where dropout is on, a layer keeps megatron-core's own forward function, with its random
+numbers.
 """
 
 import functools
@@ -67,7 +68,10 @@ def _layer(
     attention_mask: Any = None,
     **options: Any,
 ) -> tuple[torch.Tensor, Any]:
-    """The residual stream after this layer, and the context of cross attention, which there is none of."""
+    """Return the residual stream after this layer, and the context of cross attention.
+
+    A GPT has no such context.
+    """
     if layer.training and layer.hidden_dropout:
         return own_forward(  # type: ignore[no-any-return]
             hidden_states, attention_mask=attention_mask, **options

@@ -1,7 +1,7 @@
 """The matrix products of megatron-core's layers, and the sum of a weight's gradients.
 
-megatron-core multiplies, adds the bias in a pass of its own, and adds each micro-batch's gradient of
-a weight, computed in 16 bits, to a float32 sum in another. Here a product adds its bias, and the
+megatron-core multiplies, adds the bias in a pass of its own, and adds each micro-batch's gradient
+of a weight, computed in 16 bits, to a float32 sum in another. Here a product adds its bias, and the
 product that gives a weight's gradient adds it to the float32 sum: no copy of the gradient exists,
 and it is not rounded to 16 bits on the way. Apex's extension does the same for those who have it.
 """
@@ -18,7 +18,9 @@ from runbook.training.ranks import on_gpu
 
 
 def use_own_layers(model: Any, *, in_8_bits: bool = False) -> None:
-    """Let megatron-core's layers multiply by `multiply`; on a CPU, sequence parallel ones keep theirs.
+    """Let megatron-core's layers multiply by `multiply`.
+
+    On a CPU, sequence parallel ones keep theirs.
 
     `in_8_bits`: the products of the transformer layers, not the head's, have factors of 8 bits.
     """
@@ -37,8 +39,9 @@ def use_own_layers(model: Any, *, in_8_bits: bool = False) -> None:
 def sum_gradients_in_place(model: Any, *, overlaps: bool) -> None:
     """Let layers add their weights' gradients to megatron-core's float32 sums.
 
-    `overlaps`: messages of gradients begin while the backward pass goes on. They are begun by a hook
-    that runs when autograd hands a gradient over, so each weight needs one, with any numbers in it.
+    `overlaps`: messages of gradients begin while the backward pass goes on. They are begun by a
+    hook that runs when autograd hands a gradient over, so each weight needs one, with any numbers
+    in it.
     """
     on_cpu = not on_gpu()
     if on_cpu and model.config.sequence_parallel:
@@ -54,8 +57,8 @@ def sum_gradients_in_place(model: Any, *, overlaps: bool) -> None:
             weight.sums_in_place = True
             weight.needs_hook = overlaps
     for weight in _tied_weights(model):
-        # The head adds to its sum, the embedding hands its gradient over. Before a hook, autograd would
-        # add what both hand over, so there the head's gradient has to be a real one too.
+        # The head adds to its sum, the embedding hands its gradient over. Before a hook, autograd
+        # would add what both hand over, so there the head's gradient has to be a real one too.
         weight.sums_in_place = not overlaps
 
 
@@ -201,7 +204,10 @@ def _add_product(gradient: torch.Tensor, values: torch.Tensor, total: torch.Tens
 
 
 def _embed(module: Any, ids: torch.Tensor) -> torch.Tensor:
-    """Replaces the forward of megatron-core's embedding; zeros for words that other tensor-parallel ranks have."""
+    """Replaces the forward of megatron-core's embedding.
+
+    Zeros for words that other tensor-parallel ranks have.
+    """
     elsewhere = (ids < module.vocab_start_index) | (ids >= module.vocab_end_index)
     vectors: Any = _Embedding.apply(  # type: ignore[no-untyped-call]
         (ids - module.vocab_start_index).masked_fill_(elsewhere, 0), module.weight
@@ -211,7 +217,10 @@ def _embed(module: Any, ids: torch.Tensor) -> torch.Tensor:
 
 
 class _Embedding(torch.autograd.Function):
-    """Adds the gradients of the words that occur to the weight's sum; torch's own makes a matrix of all words."""
+    """Adds the gradients of the words that occur to the weight's sum.
+
+    Torch's own makes a matrix of all words.
+    """
 
     @staticmethod
     def forward(ctx: Any, ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

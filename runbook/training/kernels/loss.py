@@ -1,4 +1,6 @@
-"""Cross entropy and its gradient as one Triton kernel each, for a vocabulary cut over ranks or whole.
+"""Cross entropy and its gradient as one Triton kernel each.
+
+The vocabulary is cut over ranks or whole.
 
 The forward pass reads the logits once and keeps two numbers of each token. The backward pass writes
 the gradient over the logits, which nothing reads after it. Sums are in float32.
@@ -22,9 +24,12 @@ def cross_entropy(
     *,
     vocabulary: int = 0,
 ) -> torch.Tensor:
-    """Loss of each token in float32; `logits` [..., vocabulary of this rank] are used up by the backward pass.
+    """Loss of each token in float32.
 
-    Logits from number `vocabulary` of the whole on are padding, which takes no part; 0: there is none.
+    `logits` [..., vocabulary of this rank] are used up by the backward pass.
+
+    Logits from number `vocabulary` of the whole on are padding, which takes no part; 0: there is
+    none.
     """
     return _CrossEntropy.apply(logits, labels, group, vocabulary)  # type: ignore[no-any-return]
 

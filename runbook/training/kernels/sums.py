@@ -20,7 +20,10 @@ _ROW_BLOCKS = 32
 
 
 def column_sum(values: torch.Tensor, parameter: Any) -> torch.Tensor | None:
-    """Sum [..., width] over all but the last dimension: the gradient of a bias, as `add_partials` gives it."""
+    """Sum [..., width] over all but the last dimension.
+
+    The gradient of a bias, as `add_partials` gives it.
+    """
     values = values.contiguous()
     width = values.shape[-1]
     rows = values.numel() // width
@@ -34,10 +37,12 @@ def column_sum(values: torch.Tensor, parameter: Any) -> torch.Tensor | None:
 def add_partials(
     partials: torch.Tensor, parameters: Sequence[Any | None]
 ) -> list[torch.Tensor | None]:
-    """Add up partial sums [parameters, parts, width], at most three; return each parameter's gradient.
+    """Add up partial sums [parameters, parts, width], at most three.
 
-    Where a parameter's float32 sum is at hand, the gradient is added to it, and autograd gets None, or
-    what its hook wants to see. A parameter that is None has no gradient.
+    Return each parameter's gradient.
+
+    Where a parameter's float32 sum is at hand, the gradient is added to it, and autograd gets None,
+    or what its hook wants to see. A parameter that is None has no gradient.
     """
     count, parts, width = partials.shape
     targets: list[torch.Tensor | None] = [None] * 3

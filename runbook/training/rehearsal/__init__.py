@@ -1,1 +1,4 @@
-"""The trainer at full size without the machines: one rank of a job on fake tensors, with everything counted."""
+"""The trainer at full size without the machines.
+
+One rank of a job on fake tensors, with everything counted.
+"""

@@ -1,6 +1,7 @@
 """Everything that a step allocates, computes, sends and waits for, counted operator by operator.
 
-The same counter runs over fake tensors and over a real training on CPUs, so the two can be compared.
+The same counter runs over fake tensors and over a real training on CPUs, so the two can be
+compared.
 """
 
 import sys
@@ -138,7 +139,10 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
 
     def as_one_kernel(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that a compiler makes one kernel of, which reads the arguments and writes the result."""
+        """A function that a compiler makes one kernel of.
+
+        The kernel reads the arguments and writes the result.
+        """
 
         def counted(*arguments: Any) -> Any:
             inside = self.in_kernel
@@ -242,7 +246,10 @@ def _tensor_bytes(argument: Any) -> int:
 
 
 def _unsent(func: Any, args: tuple[Any, ...]) -> Any:
-    """What a collective gives back, with nothing sent: its own tensors, and a handle that has nothing to wait for."""
+    """What a collective gives back, with nothing sent.
+
+    Its own tensors, and a handle that has nothing to wait for.
+    """
     from torch._C._distributed_c10d import FakeWork
 
     returned = [
@@ -253,7 +260,10 @@ def _unsent(func: Any, args: tuple[Any, ...]) -> Any:
 
 
 def _asked_by() -> str:
-    """The innermost line of the trainer, megatron-core or DeepSpeed that waits for a number of the device."""
+    """Return the innermost line of our software that waits for a number of the device.
+
+    It is one of the trainer, megatron-core or DeepSpeed.
+    """
     frame: Any = sys._getframe(1)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")

@@ -1,8 +1,11 @@
-"""A GPU that is not there: torch.cuda answers as on the target, and fake tensors live on a device of their own.
+"""A GPU that is not there.
 
-A PyTorch for CPUs has no CUDA device guard, so fake tensors on "cuda" break in autograd. torch's device type for
-backends written in Python has one; what asks for CUDA gets that device instead. A tensor that stayed on the host still
-fails where it meets one on the GPU, as it would on the cluster.
+torch.cuda answers as on the target, and fake tensors live on a device of their own.
+
+A PyTorch for CPUs has no CUDA device guard, so fake tensors on "cuda" break in autograd. torch's
+device type for backends written in Python has one; what asks for CUDA gets that device instead. A
+tensor that stayed on the host still fails where it meets one on the GPU, as it would on the
+cluster.
 """
 
 from __future__ import annotations
@@ -54,7 +57,8 @@ def install() -> None:
         "Stream": lambda *_, **__: _Stream(),
         "Event": lambda *_, **__: _Stream(),
         "stream": lambda *_: _Stream(),
-        # torch's optimizers ask before each step, and a PyTorch for CUDA asks a driver that may not be there.
+        # torch's optimizers ask before each step, and a PyTorch for CUDA asks a driver that may not
+        # be there.
         "is_current_stream_capturing": lambda: False,
         "get_rng_state": lambda *_, **__: torch.get_rng_state(),
     }
@@ -76,7 +80,10 @@ def install() -> None:
 
 
 class StandIn(TorchFunctionMode):
-    """What names CUDA gets the stand-in's device; what reads numbers out of fake tensors in C++ gets them here."""
+    """What names CUDA gets the stand-in's device.
+
+    What reads numbers out of fake tensors in C++ gets them here.
+    """
 
     def __init__(self, *, on_gpu: bool) -> None:
         super().__init__()
@@ -119,7 +126,10 @@ class StandIn(TorchFunctionMode):
 
 
 def attention(*, for_gpu: bool) -> Callable[..., torch.Tensor]:
-    """In place of torch's function, which for tensors that are not there makes the whole matrix of scores."""
+    """Replace torch's function.
+
+    For tensors that are not there, it makes the whole matrix of scores.
+    """
     whole = torch.nn.functional.scaled_dot_product_attention
 
     def attend(*tensors: torch.Tensor, dropout_p: float = 0.0, **options: Any) -> torch.Tensor:
@@ -132,7 +142,10 @@ def attention(*, for_gpu: bool) -> Callable[..., torch.Tensor]:
 
 @functools.cache
 def know_onednn() -> None:
-    """Give the product that adds to another matrix (`cpu.onednn_matmul`) the shape that torch has not for it."""
+    """Give the product that adds to another matrix (`cpu.onednn_matmul`) its shape.
+
+    torch does not know it.
+    """
     if hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         torch.library.register_fake(
             "mkldnn::_linear_pointwise.binary", lambda left, more, *_: torch.empty_like(more)
@@ -154,7 +167,10 @@ def _flash_attention(
     enable_gqa: bool = False,
     attn_mask: Any = None,
 ) -> torch.Tensor:
-    """The kernel that torch takes on a GPU for 16-bit numbers; elsewhere it would make the whole matrix of scores."""
+    """The kernel that torch takes on a GPU for 16-bit numbers.
+
+    Elsewhere it would make the whole matrix of scores.
+    """
     is_causal = is_causal or attn_mask is not None
     if enable_gqa:
         repeats = query.shape[1] // key.shape[1]
@@ -174,7 +190,10 @@ def _flash_attention(
 def move_module(
     module: torch.nn.Module, change: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
 ) -> Any:
-    """In place of `Module._apply`, which swaps tensors and cannot swap fake ones: new parameters with the old marks."""
+    """In place of `Module._apply`, which swaps tensors and cannot swap fake ones.
+
+    New parameters with the old marks.
+    """
     for child in module.children() if recurse else ():
         move_module(child, change)
     for kept in (module._parameters, module._buffers):
@@ -195,7 +214,10 @@ def move_module(
 
 
 def list_of_zeros(tensor: torch.Tensor) -> Any:
-    """In place of `FakeTensor.tolist`, which asks for each number apart; a real one is copied at once."""
+    """In place of `FakeTensor.tolist`, which asks for each number apart.
+
+    A real one is copied at once.
+    """
     if tensor.numel():
         tensor.view(-1)[0].item()
     return numpy.zeros(tuple(tensor.shape)).tolist()

@@ -1,4 +1,7 @@
-"""One rank of a job, rehearsed: the engine and step that would run there, at full size, on fake tensors."""
+"""One rank of a job, rehearsed.
+
+The engine and step that would run there, at full size, on fake tensors.
+"""
 
 from __future__ import annotations
 
@@ -148,7 +151,10 @@ class _Grown:
         return [Work(*place, dict(+counts)) for place, counts in sorted(amounts.items())]
 
     def _does_not_grow(self, kind: str) -> bool:
-        """Whether a step has as much of it as one of fewer micro-batches has, perhaps in another pass."""
+        """Return whether a step has as much of it as one of fewer micro-batches has.
+
+        It may be in another pass.
+        """
         few, more = (
             sum(
                 number
@@ -161,10 +167,13 @@ class _Grown:
 
 
 def microbatches_to_the_peak(spec: PhasePlan, stage: int) -> int:
-    """Micro-batches after which a step of more needs no more memory: what this stage holds at once, and a few.
+    """Micro-batches after which a step of more needs no more memory.
+
+    What this stage holds at once, and a few.
 
     >>> from types import SimpleNamespace as N
-    >>> cuts = [N(pipeline=stages, virtual_pipeline=chunks) for stages, chunks in ((1, 1), (16, 1), (4, 2))]
+    >>> cuts = [N(pipeline=stages, virtual_pipeline=chunks) for stages, chunks in ((1, 1), (16, 1),
+    (4, 2))]
     >>> [microbatches_to_the_peak(N(parallel=cut), 0) for cut in cuts]
     [2, 18, 8]
     """
@@ -229,7 +238,10 @@ class _Rehearsal:
         return Stepper(spec, self.engine, self.stopping)
 
     def smallest_step(self) -> tuple[int, StepCounts]:
-        """Make room for what later steps find there; the fewest micro-batches of a step, and what it counts."""
+        """Make room for what later steps find there.
+
+        The fewest micro-batches of a step, and what it counts.
+        """
         least = self.spec.parallel.pipeline if self.spec.parallel.virtual_pipeline > 1 else 1
         if self.spec.engine == "deepspeed":
             self.step(1)  # tells the next stage the shapes to come
@@ -384,7 +396,10 @@ def _fused_kernels(counter: OperatorCounter) -> Answers:
 
 
 def _answers_for_deepspeed(spec: PhasePlan) -> Answers:
-    """What DeepSpeed reads out of a message from another rank: the same messages, and what would be in them."""
+    """What DeepSpeed reads out of a message from another rank.
+
+    The same messages, and what would be in them.
+    """
     from runbook.training.engines.deepspeed_start import import_deepspeed
     from runbook.training.engines.gpt_model import DTYPES
 

@@ -1,1 +1,4 @@
-"""Silent data corruption: parts of a step are computed again, and everything computed is compared."""
+"""Silent data corruption.
+
+Parts of a step are computed again, and everything computed is compared.
+"""

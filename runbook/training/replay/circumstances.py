@@ -1,4 +1,7 @@
-"""What computes a training: versions, the trainer's own files, machines; for the header of replay.jsonl."""
+"""What computes a training: versions, the trainer's own files, machines.
+
+For the header of replay.jsonl.
+"""
 
 import functools
 import hashlib
@@ -57,7 +60,10 @@ def processor() -> str:
 
 
 def header(ranks: list[tuple[list[MarkKey], str, str]], *, is_bitwise: bool) -> ReplayLine:
-    """Return the line that begins a segment; `ranks`: of each the keys of its marks, host and machine."""
+    """Return the line that begins a segment.
+
+    `ranks`: of each the keys of its marks, host and machine.
+    """
     kinds: list[list[MarkKey]] = []
     for keys, _, _ in ranks:
         if keys not in kinds:

@@ -1,8 +1,9 @@
 """Computes the first micro-batch of some steps again, and says which rank computes something wrong.
 
-The first micro-batch is computed before the others, twice, from the same random states. Its gradients
-of the second time are those that the step goes on with, and they are the same bits as in a step that
-computes it once: the sums begin at 0, and nothing is sent to other replicas before the last one.
+The first micro-batch is computed before the others, twice, from the same random states. Its
+gradients of the second time are those that the step goes on with, and they are the same bits as in
+a step that computes it once: the sums begin at 0, and nothing is sent to other replicas before the
+last one.
 """
 
 import collections
@@ -136,7 +137,10 @@ class Replayer:
         return bool(self._interval) and iteration % self._interval == 0
 
     def compute(self, batches: MicroBatches, num_microbatches: int, iteration: int) -> float:
-        """Compute a step as the engine does, its first micro-batches twice; return the engine's loss."""
+        """Compute a step as the engine does, its first micro-batches twice.
+
+        Return the engine's loss.
+        """
         self.last = ReplayedPart()
         self._iteration = iteration
         size = self._engine.smallest_part
@@ -177,7 +181,10 @@ class Replayer:
         states: RandomStates,
         computations: list[Computation],
     ) -> Computation:
-        """Compute again, on another replica too, and note what that says; the last computation is this rank's own."""
+        """Compute again, on another replica too, and note what that says.
+
+        The last computation is this rank's own.
+        """
         neighbour = self._on_neighbour(first, num_microbatches, states)
         for number in range(2, 2 + REPEATS):
             computations.append(self._again(first, num_microbatches, states, number))
@@ -193,7 +200,10 @@ class Replayer:
     def _on_neighbour(
         self, first: list[MicroBatch], num_microbatches: int, states: RandomStates
     ) -> Numbers | None:
-        """Return what the same rank of the next replica computes from this one's micro-batches; None: no replicas."""
+        """Return what the same rank of the next replica computes from this one's micro-batches.
+
+        None: no replicas.
+        """
         group = parallel_state.get_data_parallel_group()
         size = group.size()
         if size == 1:
@@ -240,8 +250,10 @@ class Replayer:
         else:
             judge = "most of its own repeats"
         evidence = (
-            f"rank {suspect.rank} on {suspect.host} computed a micro-batch again and got other numbers, first in "
-            f"{suspect.place.describe(self._num_layers)}: {suspect.num_wrong} of {suspect.num_computed} computations "
+            f"rank {suspect.rank} on {suspect.host} computed a micro-batch again and got other "
+            f"numbers, first in "
+            f"{suspect.place.describe(self._num_layers)}: {suspect.num_wrong} of "
+            f"{suspect.num_computed} computations "
             f"differ from {judge}"
         )
         return Corruption(
@@ -249,7 +261,10 @@ class Replayer:
         )
 
     def lines(self) -> Iterator[ReplayLine]:
-        """Return what replay.jsonl gets for the step just computed, on rank 0; all ranks must ask."""
+        """Return what replay.jsonl gets for the step just computed, on rank 0.
+
+        All ranks must ask.
+        """
         marks = layer_marks(self._numbers)
         keys = list(marks)
         if not self._has_header:
@@ -283,7 +298,10 @@ class _Suspect:
 
 
 def first_of_replicas(suspects: Any) -> list[_Suspect]:
-    """Return the first rank of each replica that differs: the others have their wrong numbers from it."""
+    """Return the first rank of each replica that differs.
+
+    The others have their wrong numbers from it.
+    """
     firsts: dict[int, _Suspect] = {}
     for suspect in suspects:
         earliest = firsts.get(suspect.replica)

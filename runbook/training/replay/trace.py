@@ -1,7 +1,10 @@
-"""Fingerprints of what a rank computes: activations, gradients of activations, gradients of weights.
+"""Fingerprints of what a rank computes.
 
-A fingerprint is the sum of the words of a tensor's memory. One flipped bit changes a word by a power
-of two, so it always changes the sum. A difference in two places of opposite sign would not be seen.
+Activations, gradients of activations, gradients of weights.
+
+A fingerprint is the sum of the words of a tensor's memory. One flipped bit changes a word by a
+power of two, so it always changes the sum. A difference in two places of opposite sign would not be
+seen.
 
 An output of a matrix product is taken before the sum over tensor-parallel ranks: after that sum a
 wrong number is on all of these ranks, and nobody could say whose it was.
@@ -38,11 +41,16 @@ WATCHED_MODULES = (
 _LAYER = re.compile(r"(?:.*\.)?layers\.(\d+)(?:\.(.*))?")
 _WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16), (1, torch.uint8))
 _SUMS = {torch.int64: torch.int64, torch.int32: torch.int32}
-"""In which type words are summed: int32 in itself, which is seven times as fast on a CPU as in int64."""
+"""In which type words are summed: int32 in itself, which is seven times as fast on a CPU as in
+int64.
+"""
 
 
 def bits_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the sum of the words of a tensor's memory, modulo the size of a word; on its device."""
+    """Return the sum of the words of a tensor's memory, modulo the size of a word.
+
+    On its device.
+    """
     flat = tensor.detach().reshape(-1)
     num_bytes = flat.numel() * flat.element_size()
     begin = flat.storage_offset() * flat.element_size()

@@ -1,7 +1,8 @@
 """Answers for a training program of another project that asks for a GPU where there is none.
 
-Python reads a file of this name before the program, if its folder is on PYTHONPATH: the program's own files stay as
-they are. `runbook rehearse --upstream` puts it there. Each change is made right after the import of what it changes.
+Python reads a file of this name before the program, if its folder is on PYTHONPATH: the program's
+own files stay as they are. `runbook rehearse --upstream` puts it there. Each change is made right
+after the import of what it changes.
 """
 
 import atexit
@@ -66,7 +67,8 @@ def _answer_for_gpu(torch: Any) -> None:
         self, *words, **{**options, "pin_memory": False}
     )
     cpp_extension.CUDA_HOME = os.environ["CUDA_HOME"]  # Megatron asks its nvcc for a version
-    # A program that leaves gloo's threads to the interpreter's end is now and then aborted by them after all its work.
+    # A program that leaves gloo's threads to the interpreter's end is now and then aborted by them
+    # after all its work.
     atexit.register(
         lambda: torch.distributed.is_initialized() and torch.distributed.destroy_process_group()
     )
@@ -120,7 +122,10 @@ def _keep_old_call(module: Any) -> None:
 
 
 def _run_deepspeed_on_cpu(module: Any) -> None:
-    """Its CPU takes fp16, which it allows only where the processor has fast kernels, and has streams that do nothing."""
+    """Let the CPU take fp16, and give it streams that do nothing.
+
+    It allows fp16 only where the processor has fast kernels.
+    """
     accelerator = module.CPU_Accelerator
     accelerator.is_fp16_supported = lambda _: True
     accelerator.communication_backend_name = lambda _: "gloo"  # oneCCL in older releases
@@ -133,7 +138,8 @@ def _run_deepspeed_on_cpu(module: Any) -> None:
 
 CHANGES: dict[str, Callable[[Any], None]] = {
     "torch": _answer_for_gpu,
-    # Megatron's checkpoints are written with a private function of torch, which has one more argument since 2.7.
+    # Megatron's checkpoints are written with a private function of torch, which has one more
+    # argument since 2.7.
     "torch.distributed.checkpoint.filesystem": _keep_old_call,
     "numpy": lambda module: setattr(
         module, "product", module.prod
@@ -146,11 +152,15 @@ CHANGES: dict[str, Callable[[Any], None]] = {
 }
 """By the module whose import they follow."""
 UNUSED = ("torchvision", "deepspeed.compression", "wandb", "ezpz")
-"""Imported by Megatron-DeepSpeed for what no GPT training does: an empty stand-in where they are not installed."""
+"""Imported by Megatron-DeepSpeed for what no GPT training does: an empty stand-in where they are
+not installed.
+"""
 
 
 OF_OLD_DEEPSPEED = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch")
-"""0.10.3 and 0.14.0 start on a CPU only where both are installed; 0.15.4 and 0.19.8 do not ask (seen 2026-11-26)."""
+"""0.10.3 and 0.14.0 start on a CPU only where both are installed; 0.15.4 and 0.19.8 do not ask
+(seen 2026-11-26).
+"""
 
 
 def stand_ins() -> tuple[str, ...]:
@@ -164,7 +174,10 @@ def stand_ins() -> tuple[str, ...]:
 
 
 class Changer(MetaPathFinder, Loader):
-    """Finds modules as Python does, changes those of CHANGES, and is the loader of the empty ones."""
+    """Find modules as Python does, and change those of CHANGES.
+
+    It is the loader of the empty modules too.
+    """
 
     def __init__(self) -> None:
         self.may_miss = stand_ins()
@@ -189,7 +202,10 @@ class Changer(MetaPathFinder, Loader):
         return spec
 
     def exec_module(self, module: Any) -> None:
-        """Fill a missing module: every name in it is a class that does nothing; wandb's `run` was never started."""
+        """Fill a missing module: every name in it is a class that does nothing.
+
+        `run` of wandb was never started.
+        """
         sys.stderr.write(
             f"runbook: {module.__name__} is not installed; an empty stand-in takes its place\n"
         )

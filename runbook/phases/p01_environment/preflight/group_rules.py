@@ -1,4 +1,7 @@
-"""Rules for the last rung: the ranks meet as the trainer's do, and use each of its process groups."""
+"""Rules for the last rung.
+
+The ranks meet as the trainer's do, and use each of its process groups.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -25,7 +28,10 @@ def rank_presence_check(
     rule = PlacedRule(
         "ranks",
         "every rank starts, as the trainer's would, and answers",
-        "See err in the job's folder. A rank that never appears was not started, or ended while it imported torch.",
+        (
+            "See err in the job's folder. A rank that never appears was not started, or ended "
+            "while it imported torch."
+        ),
     )
     present = {int(rank["rank"]) for rank in facts}
     missing = sorted(set(range(world_size)) - present)
@@ -60,7 +66,10 @@ def meeting_check(facts: Sequence[RankFacts], world_size: int) -> PlacedCheck:
     rule = PlacedRule(
         "rendezvous",
         "all ranks meet and sum over all of them within 60 s",
-        "Look at that rank's node first: its log is in err of the job's folder. Then at the site's network variables.",
+        (
+            "Look at that rank's node first: its log is in err of the job's folder. Then at the "
+            "site's network variables."
+        ),
     )
     return _step_check(rule, facts, "group", world_size)
 
@@ -69,9 +78,11 @@ def groups_check(facts: Sequence[RankFacts], expected: Expectations) -> PlacedCh
     """Judge whether each process group of the layout can be made and used, by its name."""
     rule = PlacedRule(
         "process groups",
-        "each process group of the plan is made in the trainer's order and sums within 60 s (laifs-container-recipes "
+        "each process group of the plan is made in the trainer's order and sums within 60 s "
+        "(laifs-container-recipes "
         "issue 44: a second group hung where one passed)",
-        "Update the network plug-in (aws-ofi-nccl, aws-ofi-rccl) and its settings for this fabric (FI_MR_CACHE_MONITOR, "
+        "Update the network plug-in (aws-ofi-nccl, aws-ofi-rccl) and its settings for this "
+        "fabric (FI_MR_CACHE_MONITOR, "
         "FI_CXI_*), or use another image.",
     )
     has_no_megatron = any(
@@ -102,7 +113,10 @@ def groups_check(facts: Sequence[RankFacts], expected: Expectations) -> PlacedCh
 def _step_check(
     rule: PlacedRule, facts: Sequence[RankFacts], part: str, num_ranks: int
 ) -> PlacedCheck:
-    """Judge one part of the probe by what each rank of it found, and where those stand that found nothing."""
+    """Judge one part of the probe by what each rank of it found.
+
+    Name where the ranks stand that found nothing.
+    """
     unfinished = [rank for rank in facts if not rank.get(part)]
     if not unfinished:
         return rule.passed(f"{num_ranks} ranks")
@@ -156,11 +170,17 @@ def bandwidth_check(facts: Sequence[RankFacts], expected: Expectations) -> Place
     if expected.network_bytes and num_hosts > 1:
         floor = thresholds.FABRIC_SHARE.value * expected.network_bytes
         stated = f"{expected.network_bytes / 1e9:g} GB/s that a node's adapters carry"
-        text = f"a sum over all ranks is right, with at least {thresholds.FABRIC_SHARE.value:.0%} of the {stated}"
+        text = (
+            f"a sum over all ranks is right, with at least "
+            f"{thresholds.FABRIC_SHARE.value:.0%} of the {stated}"
+        )
     rule = PlacedRule(
         "all-reduce",
         text,
-        "Look at which network NCCL took (NCCL_DEBUG=INFO in out), at the fabric's plug-in, and at hardware.network.",
+        (
+            "Look at which network NCCL took (NCCL_DEBUG=INFO in out), at the fabric's plug-in, "
+            "and at hardware.network."
+        ),
     )
     groups = [rank["group"] for rank in facts]
     if not all(group["sum_is_right"] for group in groups):
@@ -184,7 +204,10 @@ def transport_check(job_output: str, num_hosts: int, expected: Expectations) -> 
     rule = PlacedRule(
         "transport",
         f"NCCL uses the site's fabric ({expected.fabric or 'none named'}), not sockets",
-        "Load the module or mount the plug-in of this fabric (aws-ofi-nccl, aws-ofi-rccl), and look at NCCL's lines in out.",
+        (
+            "Load the module or mount the plug-in of this fabric (aws-ofi-nccl, aws-ofi-rccl), and "
+            "look at NCCL's lines in out."
+        ),
     )
     networks = sorted({match.strip() for match in USED_NETWORK.findall(job_output)})
     if expected.on_cpu or num_hosts < 2 or not expected.fabric:

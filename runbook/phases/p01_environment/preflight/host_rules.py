@@ -182,14 +182,20 @@ def folder_fault(facts: NodeFacts, expected: Expectations) -> str:
     if facts["read_only"]:
         return f"{folder} ({mount}) is mounted read-only"
     if facts["token"] == "other":
-        return f"{folder} ({mount}) shows other content than on the submitting machine: another folder, or a stale view"
+        return (
+            f"{folder} ({mount}) shows other content than on the submitting machine: "
+            f"another folder, or a stale view"
+        )
     if facts["token"] != "same":
         return f"{folder} ({mount}): {facts['token']}"
     if facts["free_inodes"] is not None and facts["free_inodes"] < thresholds.FOLDER_INODES.value:
         return f"{folder} ({mount}) has {facts['free_inodes']} inodes free"
     if facts["free"] < expected.checkpoint_bytes:
         free = show_bytes(facts["free"])
-        return f"{folder} ({mount}) has {free} free, a checkpoint needs {show_bytes(expected.checkpoint_bytes)}"
+        return (
+            f"{folder} ({mount}) has {free} free, a checkpoint needs "
+            f"{show_bytes(expected.checkpoint_bytes)}"
+        )
     return ""
 
 
@@ -198,7 +204,10 @@ def unseen_fault(facts: NodeFacts, expected: Expectations) -> str:
     if not facts["unseen"]:
         return ""
     mount = f"{facts['file_system']} at {facts['mount_point']}"
-    return f"{facts['folder']} ({mount}) does not show what was written by {', '.join(facts['unseen'])}"
+    return (
+        f"{facts['folder']} ({mount}) does not show what was written by "
+        f"{', '.join(facts['unseen'])}"
+    )
 
 
 def _folder_text(facts: NodeFacts) -> str:
@@ -219,7 +228,8 @@ NODE_RULES = (
         PlacedRule(
             "locked memory",
             f"{thresholds.MEMLOCK_FABRIC.source}",
-            "Let the scheduler's daemon start with LimitMEMLOCK=infinity (systemd) and UsePAM off, or raise memlock in "
+            "Let the scheduler's daemon start with LimitMEMLOCK=infinity (systemd) and UsePAM "
+            "off, or raise memlock in "
             "/etc/security/limits.d; with Slurm also PropagateResourceLimitsExcept=MEMLOCK.",
         ),
         "limits",
@@ -230,7 +240,10 @@ NODE_RULES = (
         PlacedRule(
             "open files",
             f"at least {thresholds.OPEN_FILES.value:.0f}: {thresholds.OPEN_FILES.source}",
-            "Put `ulimit -n` with the hard limit into the site's setup, or raise nofile in /etc/security/limits.d.",
+            (
+                "Put `ulimit -n` with the hard limit into the site's setup, or raise nofile in "
+                "/etc/security/limits.d."
+            ),
         ),
         "limits",
         open_files_fault,
@@ -240,7 +253,10 @@ NODE_RULES = (
         PlacedRule(
             "processes",
             f"at least {thresholds.PROCESSES.value:.0f}: {thresholds.PROCESSES.source}",
-            "Raise nproc in /etc/security/limits.d, or TasksMax of the scheduler's unit (pids.max).",
+            (
+                "Raise nproc in /etc/security/limits.d, or TasksMax of the scheduler's unit "
+                "(pids.max)."
+            ),
         ),
         "limits",
         processes_fault,
@@ -250,7 +266,10 @@ NODE_RULES = (
         PlacedRule(
             "shared memory",
             f"NCCL and data loaders put buffers there: {thresholds.SHM_GPU.source}",
-            "In a container: --shm-size or a mount of the host's /dev/shm; on the node: mount -o remount,size=... /dev/shm.",
+            (
+                "In a container: --shm-size or a mount of the host's /dev/shm; on the node: mount "
+                "-o remount,size=... /dev/shm."
+            ),
         ),
         "memory",
         shared_memory_fault,
@@ -290,7 +309,10 @@ NODE_RULES = (
         PlacedRule(
             "names of the nodes",
             "every node's name resolves on every node, to another node's address",
-            "Mend /etc/hosts or the DNS of these nodes; where a name leads to 127.0.1.1, gloo listens where nobody comes.",
+            (
+                "Mend /etc/hosts or the DNS of these nodes; where a name leads to 127.0.1.1, gloo "
+                "listens where nobody comes."
+            ),
         ),
         "names",
         names_fault,
@@ -299,9 +321,11 @@ NODE_RULES = (
     NodeRule(
         PlacedRule(
             "caches of kernels",
-            "caches of compiled kernels take files and libraries, on the node's own disk (triton issue 11512, pytorch issue "
+            "caches of compiled kernels take files and libraries, on the node's own disk "
+            "(triton issue 11512, pytorch issue "
             "173679)",
-            "Unset these variables: jobs then put the caches below /tmp. Or name a folder on the node's own disk, mounted "
+            "Unset these variables: jobs then put the caches below /tmp. Or name a folder on "
+            "the node's own disk, mounted "
             "without noexec, in RUNBOOK_CACHE.",
         ),
         "caches",
@@ -311,8 +335,14 @@ NODE_RULES = (
     NodeRule(
         PlacedRule(
             "clock of a node",
-            f"clocks of nodes and file server agree to {thresholds.CLOCK.value:g} s: {thresholds.CLOCK.source}",
-            "Start a time service (chrony) there: heartbeats and log lines are put in order by the clock.",
+            (
+                f"clocks of nodes and file server agree to {thresholds.CLOCK.value:g} s: "
+                f"{thresholds.CLOCK.source}"
+            ),
+            (
+                "Start a time service (chrony) there: heartbeats and log lines are put in order by "
+                "the clock."
+            ),
         ),
         "clock",
         file_clock_fault,
@@ -348,7 +378,10 @@ def presence_check(answers: JobAnswers, rung: str) -> PlacedCheck:
     rule = PlacedRule(
         f"{ANSWERED} ({rung})",
         "every node of the job starts the program and answers",
-        "See err in the job's folder: the shared folder, the container or Python is missing on that node.",
+        (
+            "See err in the job's folder: the shared folder, the container or Python is missing on "
+            "that node."
+        ),
     )
     silent = []
     for node in answers.nodes:
@@ -381,7 +414,10 @@ def granted_time_check(answers: JobAnswers, expected: Expectations) -> PlacedChe
 
 
 def versions_check(answers: JobAnswers) -> PlacedCheck:
-    """Judge whether all nodes have the same packages; name the package and the node that differs."""
+    """Judge whether all nodes have the same packages.
+
+    Name the package and the node that differs.
+    """
     rule = PlacedRule(
         "versions",
         "Python and every package have one version on all nodes",
@@ -444,11 +480,20 @@ def folder_checks(
 
 
 def _folder_check(answers: JobAnswers, expected: Expectations, part: str) -> PlacedCheck:
-    """Judge one folder. Where a node cannot write there, the others need not say that they do not see its file."""
+    """Judge one folder.
+
+    Where a node cannot write there, the others need not say that they do not see its file.
+    """
     rule = PlacedRule(
         "shared folder",
-        "every node sees the same folder, and can write, rename, link and lock there; one checkpoint fits",
-        "Mount it on these nodes as on the others, free space, or name another place (jobs.stage, --runs).",
+        (
+            "every node sees the same folder, and can write, rename, link and lock there; one "
+            "checkpoint fits"
+        ),
+        (
+            "Mount it on these nodes as on the others, free space, or name another place "
+            "(jobs.stage, --runs)."
+        ),
     )
     own = judge_each_node(NodeRule(rule, part, folder_fault, _folder_text), answers, expected)
     if own.verdict == "fail":
@@ -457,7 +502,10 @@ def _folder_check(answers: JobAnswers, expected: Expectations, part: str) -> Pla
 
 
 def interfaces_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
-    """Judge whether the interfaces that the environment names exist, are up and have an address on each node."""
+    """Judge the interfaces that the environment names.
+
+    Each must exist, be up and have an address on each node.
+    """
     rule = PlacedRule(
         "network interface", "what the environment names exists, is up and has an address"
     )
@@ -516,11 +564,20 @@ def _usable_interfaces(facts: NodeFacts) -> str:
 
 
 def host_names_check(answers: JobAnswers) -> PlacedCheck:
-    """Judge whether each node has a host name of its own, by which ranks and NCCL tell nodes apart."""
+    """Judge whether each node has a host name of its own.
+
+    Ranks and NCCL tell nodes apart by it.
+    """
     rule = PlacedRule(
         "host names",
-        "each node has a host name of its own, which is not localhost (NCCL and torch tell nodes apart by it)",
-        "Set it on these nodes: hostnamectl set-hostname NAME; cloud images often begin as localhost.",
+        (
+            "each node has a host name of its own, which is not localhost (NCCL and torch tell "
+            "nodes apart by it)"
+        ),
+        (
+            "Set it on these nodes: hostnamectl set-hostname NAME; cloud images often begin as "
+            "localhost."
+        ),
     )
     hosts = {node: str(facts["host"]) for node, facts in answers.facts(HOSTS, "names").items()}
     num_nodes_of = Counter(hosts.values())
@@ -536,11 +593,17 @@ def host_names_check(answers: JobAnswers) -> PlacedCheck:
 
 
 def foreign_addresses_check(answers: JobAnswers) -> PlacedCheck:
-    """Judge whether a node's name leads, on every other node, to an address that this node really has."""
+    """Judge whether a node's name leads to an address that this node really has.
+
+    Every other node is asked.
+    """
     rule = PlacedRule(
         "addresses of the nodes",
         "a node's name means an address that this node has",
-        "Mend /etc/hosts or the DNS of the nodes named here: they call another machine by this name.",
+        (
+            "Mend /etc/hosts or the DNS of the nodes named here: they call another machine by this "
+            "name."
+        ),
     )
     own_addresses = {
         node: set(facts["addresses"])
@@ -572,8 +635,14 @@ def slow_core_check(answers: JobAnswers) -> PlacedCheck:
     """Judge whether a core is much slower than the usual core of the same processor."""
     rule = PlacedRule(
         "slow core",
-        f"no core needs {thresholds.SLOW_CORE.value:g} times the usual: {thresholds.SLOW_CORE.source}",
-        "Look at the node's clock rate and temperature (turbostat, ipmitool), and leave the node out until then.",
+        (
+            f"no core needs {thresholds.SLOW_CORE.value:g} times the usual: "
+            f"{thresholds.SLOW_CORE.source}"
+        ),
+        (
+            "Look at the node's clock rate and temperature (turbostat, ipmitool), and leave the "
+            "node out until then."
+        ),
     )
     facts = answers.facts(HOSTS, "cores")
     if not facts:

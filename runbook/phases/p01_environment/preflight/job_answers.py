@@ -38,7 +38,10 @@ class JobAnswers:
         return found
 
     def missing(self, rung: str, part: str) -> dict[str, str]:
-        """Return why a node found nothing, by node: silence, a question that hung, or an error's words."""
+        """Return why a node found nothing, by node.
+
+        Silence, a question that hung, or an error's words.
+        """
         reasons = {}
         for node in self.nodes:
             answer = self.answer(rung, node, part)
@@ -72,7 +75,10 @@ class JobAnswers:
 
 
 def parse_job_answers(text: str, nodes: tuple[str, ...] = ()) -> JobAnswers:
-    """Read a job's output. `nodes` is given where no line of the job names them: on this machine."""
+    """Read a job's output. `nodes` is given where no line of the job names them.
+
+    On this machine.
+    """
     answers: dict[tuple[str, str, str], PartAnswer] = {}
     for answer in read_answers(text):
         answers[(answer.rung, answer.node, answer.part)] = answer

@@ -1,4 +1,7 @@
-"""The ladder: questions that need no job first, then rung by rung on the nodes, to the first defect."""
+"""The ladder of preflight questions, climbed to the first defect.
+
+Questions that need no job come first, then rung by rung on the nodes.
+"""
 
 import json
 import secrets
@@ -62,7 +65,9 @@ QUEUE_SECONDS = 600.0
 """The queue starts the job within this time, or it is cancelled."""
 LOCAL_RUNG_SECONDS = 240.0
 SILENT_SECONDS = 120.0
-"""A job that has had all its time and these seconds more is given up, whatever the queue says of it."""
+"""A job that has had all its time and these seconds more is given up, whatever the queue says of
+it.
+"""
 Report = Callable[[str], None]
 
 
@@ -143,7 +148,9 @@ def climb(
 
 
 def fit_layout(parallel: PlannedParallel, world_size: int) -> str:
-    """Return tensor x pipeline x context sizes for so many ranks: the plan's, or the largest that divide them.
+    """Return tensor x pipeline x context sizes for so many ranks.
+
+    The plan's, or the largest that divide them.
 
     >>> from types import SimpleNamespace
     >>> fit_layout(SimpleNamespace(tensor=4, pipeline=8, context=1), 16)
@@ -166,7 +173,10 @@ def _answers_folder(folder: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _probe_options(settings: Settings, plan: Plan, folder: Path, world_size: int) -> list[str]:
-    """Return what the ranks' program is told: where to answer and to save, the device, the layout."""
+    """Return what the ranks' program is told.
+
+    Where to answer and to save, the device, the layout.
+    """
     training = plan.phases[FULL]
     saves = folder / training.checkpoint.folder
     existing_folder = next(path for path in (saves, *saves.parents) if path.is_dir())
@@ -181,7 +191,10 @@ def _probe_options(settings: Settings, plan: Plan, folder: Path, world_size: int
 def _climb_here(
     settings: Settings, plan: Plan, folder: Path, first: RungResult, report: Report
 ) -> PreflightResult:
-    """Ask this machine: its own rungs by one process, the last by the local scheduler, as the trainer is started."""
+    """Ask this machine its own rungs by one process, the last by the local scheduler.
+
+    The last is started as the trainer is.
+    """
     expected = expectations_of(settings, plan, walltime=0)
     host = "this machine"
     with _answers_folder(folder) as (answers_folder, token):
@@ -256,7 +269,10 @@ def _climb_in_queue(
     report: Report,
     wait_seconds: float,
 ) -> PreflightResult:
-    """Submit one job that goes through the rungs, judge each as it ends, and end the job at the first defect."""
+    """Submit one job that goes through the rungs.
+
+    Each rung is judged as it ends; the first defect ends the job.
+    """
     job = preflight_job(settings)
     settings, exclusion = without_bad_nodes(settings, job.nodes)
     if exclusion.as_text():
@@ -294,7 +310,10 @@ def _climb_in_queue(
 def _report_bad_nodes(
     settings: Settings, result: PreflightResult, answers: JobAnswers, job: str
 ) -> None:
-    """Keep the nodes that a failed check blames. One that blames every node is about the site, not about nodes."""
+    """Keep the nodes that a failed check blames.
+
+    One that blames every node is about the site, not about nodes.
+    """
     for check in result.checks:
         blamed = check.nodes if isinstance(check, PlacedCheck) else ()
         if check.verdict == "fail" and 0 < len(blamed) < len(answers.nodes):
@@ -367,7 +386,10 @@ def _group_checks(
 
 
 class QueueWatch:
-    """A job of the queue, from its submission to its end, with the queue's own words for its state."""
+    """A job of the queue, from its submission to its end.
+
+    It knows the queue's own words for its state.
+    """
 
     def __init__(
         self, settings: Settings, job: JobFolder, report: Report, wait_seconds: float
@@ -389,7 +411,10 @@ class QueueWatch:
 
     @contextmanager
     def submitted(self) -> Iterator[PlacedCheck | None]:
-        """Submit the job and wait until it begins; yield why it did not. It is ended when we leave."""
+        """Submit the job and wait until it begins; yield why it did not.
+
+        It is ended when we leave.
+        """
         rule = PlacedRule(
             "queue",
             f"the queue takes the job and starts it within {show_duration(self._wait_seconds)}",
@@ -398,7 +423,8 @@ class QueueWatch:
             refused = self._submit(rule)
             yield refused or self._wait_for_begin(rule)
         finally:
-            # Also where a signal ended us between the submission and its answer: the job has our mark.
+            # Also where a signal ended us between the submission and its answer: the job has our
+            # mark.
             if self._job.was_submitted() and not self._scheduler.state(self._job).final:
                 self._scheduler.cancel(self._job, grace_seconds=8)
 
@@ -420,8 +446,14 @@ class QueueWatch:
             if status.state is JobState.RUNNING or status.final:
                 return None
             if time.monotonic() > deadline:
-                value = f"not started after {show_duration(self._wait_seconds)}; the queue says: {status.reason}"
-                remedy = "Ask for fewer nodes or another partition (jobs.environment), or wait longer (--wait)."
+                value = (
+                    f"not started after {show_duration(self._wait_seconds)}; the queue "
+                    f"says: {status.reason}"
+                )
+                remedy = (
+                    "Ask for fewer nodes or another partition (jobs.environment), or wait "
+                    "longer (--wait)."
+                )
                 return rule.broken(value, remedy=remedy)
             time.sleep(POLL_SECONDS)
 
@@ -434,7 +466,10 @@ class QueueWatch:
             self._shown = text
 
     def wait_for(self, rung: str) -> tuple[JobAnswers, PlacedCheck | None]:
-        """Wait until the nodes are through a rung; return the answers, and why the job ended before, if it did."""
+        """Wait until the nodes are through a rung.
+
+        Return the answers, and why the job ended before, if it did.
+        """
         self._report(f"rung {rung}")
         deadline = time.monotonic() + preflight_job(self._settings).walltime + SILENT_SECONDS
         while True:
@@ -463,10 +498,13 @@ class QueueWatch:
             return rule.broken(f"the launcher of rung {rung} ended with exit code {code}: {words}")
         value = f"the job is {status.state} ({status.reason}) {words}".strip()
         if status.state is JobState.PENDING:
-            value = f"a node was lost, and the queue holds the job again: {status.reason}. {words}".strip()
+            value = (
+                f"a node was lost, and the queue holds the job again: {status.reason}. {words}"
+            ).strip()
         if not self._job.out.exists():
             value += (
-                f". It wrote nothing: the node could not open {self._job.out}, so the run's folder is missing or "
+                f". It wrote nothing: the node could not open {self._job.out}, so the run's "
+                f"folder is missing or "
                 "read-only there"
             )
         return rule.broken(value)

@@ -1,4 +1,7 @@
-"""What a launcher says of the process that ended first; whatever comes after it is a consequence."""
+"""What a launcher says of the process that ended first.
+
+Whatever comes after it is a consequence.
+"""
 
 import re
 
@@ -17,7 +20,9 @@ MAX_WORDS = 300
 
 
 def first_end(errors: str) -> str:
-    r"""Return which process of a step ended first and how, by the text of its stderr. Empty where it does not say.
+    r"""Return which process of a step ended first and how, by the text of its stderr.
+
+    Empty where it does not say.
 
     >>> first_end("python3: No module named x\nsrun: error: n2: task 1: Exited with exit code 1\n")
     'task 1 on n2: Exited with exit code 1: python3: No module named x'

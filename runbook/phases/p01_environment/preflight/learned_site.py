@@ -1,4 +1,7 @@
-"""What a climb of the ladder teaches about a site: values of its file, each with its evidence, and what stays unknown."""
+"""What a climb of the ladder teaches about a site.
+
+Values of its file, each with its evidence, and what stays unknown.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -83,7 +86,10 @@ Answers = Mapping[str, Mapping[str, Mapping[str, NodeFacts]]]
 
 
 def learn_site(site: Site, result: PreflightResult, job: str) -> LearnedSite:
-    """Return what the answers of the nodes say of the site's values; `job` is what measured them."""
+    """Return what the answers of the nodes say of the site's values.
+
+    `job` is what measured them.
+    """
     lessons: list[Lesson] = []
     gaps: list[Gap] = []
     for entry in _entries(site, result.nodes):

@@ -15,11 +15,17 @@ PEERS = "peers"
 LISTEN = "listen"
 DONE = "done"
 CAUSES = {
-    "meeting port": "the port where the ranks meet cannot be reached: a firewall between the nodes, or a wrong name",
-    "data port": "the meeting port answers, and a port that the kernel chose at the named interface does not: a firewall, "
+    "meeting port": (
+        "the port where the ranks meet cannot be reached: a firewall between the "
+        "nodes, or a wrong name"
+    ),
+    "data port": "the meeting port answers, and a port that the kernel chose at the named "
+    "interface does not: a firewall, "
     "or an interface that does not lead to the other node",
     "small messages": "the connection opens and small messages do not pass",
-    "large messages": "small messages pass and large ones do not: the path's MTU is smaller than the interface's",
+    "large messages": (
+        "small messages pass and large ones do not: the path's MTU is smaller than the interface's"
+    ),
 }
 """What it means that a connection came to this stage and no further."""
 
@@ -39,7 +45,10 @@ class Link:
 
 
 def link_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck]:
-    """Judge the third rung: listening, reaching, clocks, and the speed of small and large messages."""
+    """Judge the third rung: listening, reaching, clocks, speed of messages.
+
+    Small and large messages are judged apart.
+    """
     if len(answers.nodes) < 2:
         return [PlacedRule("links between nodes", "nodes reach each other").passed("one node")]
     presence = presence_check(answers, PEERS)
@@ -65,7 +74,10 @@ def listening_check(answers: JobAnswers) -> PlacedCheck:
     """Judge whether each node can listen where the ranks will."""
     rule = PlacedRule(
         "port",
-        "each node can listen at the port where ranks meet, and at the interface that the environment names",
+        (
+            "each node can listen at the port where ranks meet, and at the interface that the "
+            "environment names"
+        ),
         "End what uses the port there (ss -ltnp), or name an interface with an address.",
     )
     silent = answers.missing(PEERS, LISTEN)
@@ -97,8 +109,12 @@ def reach_check(links: Sequence[Link], silent: Mapping[str, str]) -> PlacedCheck
     """Judge whether each link came to its end, and say at which stage it did not."""
     rule = PlacedRule(
         "links between nodes",
-        "nodes reach each other at the meeting port and at ports that the kernel chooses (net.ipv4.ip_local_port_range)",
-        "Open all TCP ports between the nodes, and let NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME name the interface "
+        (
+            "nodes reach each other at the meeting port and at ports that the kernel chooses "
+            "(net.ipv4.ip_local_port_range)"
+        ),
+        "Open all TCP ports between the nodes, and let NCCL_SOCKET_IFNAME and "
+        "GLOO_SOCKET_IFNAME name the interface "
         "that leads to the other nodes.",
     )
     broken = [link for link in links if link.facts["stage"] != DONE]
@@ -154,7 +170,8 @@ def lost_packets_check(links: Sequence[Link]) -> PlacedCheck:
     rule = PlacedRule(
         "lost packets",
         f"TCP sends less than {thresholds.LOST_PACKETS.value:.0%} of the segments again",
-        "Look at the errors and drops of the ports on this way (ip -s link, ethtool -S, the switch), reseat or replace the "
+        "Look at the errors and drops of the ports on this way (ip -s link, ethtool -S, the "
+        "switch), reseat or replace the "
         "cable, or leave the node out.",
     )
     shares = {link: _share_sent_again(link.facts) for link in links}
@@ -206,7 +223,8 @@ def bandwidth_check(links: Sequence[Link], expected: Expectations) -> PlacedChec
     rule = PlacedRule(
         "bandwidth between nodes",
         text,
-        "Look at the link's speed and errors (ethtool), at the interface that the environment names, and at other jobs "
+        "Look at the link's speed and errors (ethtool), at the interface that the environment "
+        "names, and at other jobs "
         "on the switch; or correct hardware.network.",
     )
     slow = [link for link in links if float(link.facts["bytes_per_second"]) < floor]

@@ -13,7 +13,8 @@ class PlacedCheck(Check):
     where: str = ""
     """The nodes that break the rule, or all that were asked."""
     nodes: tuple[str, ...] = ()
-    """The nodes that break the rule, by name. Empty where none does, or where no node is to blame."""
+    """The nodes that break the rule, by name. Empty where none does, or where no node is to
+    blame."""
 
 
 @dataclass(frozen=True)

@@ -71,12 +71,18 @@ CLOCK = Threshold(
 NETWORK_SHARE = Threshold(
     0.5,
     "of the bandwidth that the site states for a node's network",
-    "our choice: one TCP connection fills most of a 1 to 10 GbE link, and half of it is no accident",
+    (
+        "our choice: one TCP connection fills most of a 1 to 10 GbE link, and half of it is no "
+        "accident"
+    ),
 )
 FABRIC_SHARE = Threshold(
     0.25,
     "of the stated bandwidth, in an all-reduce of 16 MiB",
-    "our choice: 16 MiB is too small for the full bandwidth; sockets instead of the fabric stay far below",
+    (
+        "our choice: 16 MiB is too small for the full bandwidth; sockets instead of the fabric "
+        "stay far below"
+    ),
 )
 NETWORK_FLOOR = Threshold(
     12.5e6,
@@ -86,12 +92,18 @@ NETWORK_FLOOR = Threshold(
 ROUND_TRIP = Threshold(
     0.05,
     "seconds of the quickest round trip between two nodes",
-    "our choice: a machine room is below 0.001; this is another continent, or a link that loses packets",
+    (
+        "our choice: a machine room is below 0.001; this is another continent, or a link that "
+        "loses packets"
+    ),
 )
 LOST_PACKETS = Threshold(
     0.01,
     "of the segments of small messages that TCP sends again",
-    "our choice: small messages fill no queue, so a sound network loses none; 1 % of loss costs TCP most of its bandwidth",
+    (
+        "our choice: small messages fill no queue, so a sound network loses none; 1 % of loss "
+        "costs TCP most of its bandwidth"
+    ),
 )
 MATRIX_SHARE = Threshold(
     0.4,

@@ -13,7 +13,9 @@ WELL = "well"
 SIGNALS = {
     "SIGILL": "an instruction that this processor does not have: the build is for a newer one",
     "SIGSEGV": "a library that does not fit: often two builds of one library on LD_LIBRARY_PATH",
-    "SIGBUS": "a file or /dev/shm that ended while it was mapped: full, or on a file server that is gone",
+    "SIGBUS": (
+        "a file or /dev/shm that ended while it was mapped: full, or on a file server that is gone"
+    ),
     "SIGKILL": "killed from outside: the job's memory limit",
     "SIGABRT": "a library gave up; its last words are above",
 }
@@ -78,7 +80,10 @@ def device_count_check(answers: JobAnswers, expected: Expectations) -> PlacedChe
     rule = PlacedRule(
         "GPUs of a node",
         f"torch sees {expected.devices_per_node} on each node",
-        "nvidia-smi or rocm-smi on the node shows what is there; a GPU that fell off the bus needs a restart.",
+        (
+            "nvidia-smi or rocm-smi on the node shows what is there; a GPU that fell off the bus "
+            "needs a restart."
+        ),
     )
     counts = {node: len(facts["devices"]) for node, facts in answers.facts(TORCH, TORCH).items()}
     short = {node: count for node, count in counts.items() if count < expected.devices_per_node}
@@ -93,7 +98,10 @@ def compiler_check(answers: JobAnswers) -> PlacedCheck:
     rule = PlacedRule(
         "CUDA compiler",
         "nvcc's CUDA has torch's major version (DeepSpeed issues 3223, 694, 5362)",
-        "Load the module of torch's CUDA, or set DS_SKIP_CUDA_CHECK=1 where only the minor version differs.",
+        (
+            "Load the module of torch's CUDA, or set DS_SKIP_CUDA_CHECK=1 where only the minor "
+            "version differs."
+        ),
     )
     tools = answers.facts(HOSTS, "tools")
     faults = {}
@@ -179,7 +187,10 @@ def speed_check(
     rule = PlacedRule(
         name,
         text,
-        "Look at clock rate, temperature, power limit and at who else computes there; leave the node out until then.",
+        (
+            "Look at clock rate, temperature, power limit and at who else computes there; leave "
+            "the node out until then."
+        ),
     )
     slow = {node: min(values) for node, values in speeds.items() if values and min(values) < floor}
     if slow:
