@@ -60,7 +60,8 @@ def parse_mounts(text: str, path: str) -> Mount:
     The longest mount point that holds it.
 
     >>> parse_mounts("1 1 0:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / /data ro,noatime - nfs4 s:/h rw",
-    "/data/me") Mount(point='/data', kind='nfs4', options='ro,noatime')
+    ... "/data/me")
+    Mount(point='/data', kind='nfs4', options='ro,noatime')
     """
     best = Mount("", "", "")
     for line in text.splitlines():

@@ -84,8 +84,8 @@ def local_addresses() -> list[str]:
 def parse_local_routes(text: str) -> set[str]:
     r"""Return the IPv4 addresses of this host from the text of /proc/net/fib_trie.
 
-    >>> sorted(parse_local_routes("|-- 10.0.0.0\n /24 link UNICAST\n |-- 10.0.0.7\n /32 host
-    LOCAL\n")) ['10.0.0.7']
+    >>> sorted(parse_local_routes("|-- 10.0.0.0\n /24 link UNICAST\n |-- 10.0.0.7\n /32 host LOCAL\n"))
+    ['10.0.0.7']
     """
     addresses = set()
     address = ""

@@ -3,6 +3,7 @@
 Its plan, steps, results, checks, samples and figures are read when asked for.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from runbook import params
 from runbook.core.errors import ParamsError
-from runbook.core.table import Table
+from runbook.core.table import Row, Table
 from runbook.display import CheckTable
 from runbook.params import Settings
 from runbook.params.schema.run_file import PHASES, phase_name
@@ -76,9 +77,9 @@ class OpenRun:
 
         Each comes with the lines that it was computed from.
         """
-        one = self.training
+        training = self.training
         return run_tables.numbers_table(
-            one.summary, title=f"{self.name}: {self.phase}", history=one.history
+            training.summary, title=f"{self.name}: {self.phase}", history=training.history
         )
 
     @property
@@ -87,12 +88,14 @@ class OpenRun:
 
         Each stands after the name of its phase.
         """
-        twins = [twin for phase in PHASES if (twin := find_twin(self.folder, phase))]
-        return CheckTable(
-            replace(check, name=f"{twin.phase}: {check.name}")
-            for twin in twins
-            for check in twin.checks
-        )
+        checks = []
+        for phase in PHASES:
+            record = find_twin(self.folder, phase)
+            if record is None:
+                continue
+            for check in record.checks:
+                checks.append(replace(check, name=f"{record.phase}: {check.name}"))
+        return CheckTable(checks)
 
     @property
     def samples(self) -> Table:
@@ -105,8 +108,8 @@ class OpenRun:
 
     def slowest_steps(self, count: int = 10) -> Table:
         """The steps that took longest, each with its reason and the evidence for it."""
-        one = self.training
-        return slow_steps_table(one.history, one.validation, one.events, count=count)
+        training = self.training
+        return slow_steps_table(training.history, training.validation, training.events, count=count)
 
     def loss_figure(self, *others: "OpenRun | str") -> Any:
         """The loss by iteration, or with other runs theirs too, by tokens and by time.
@@ -115,21 +118,29 @@ class OpenRun:
         """
         if not others:
             return self.training.loss_figure(f"Loss of {self.name}")
-        runs = [
-            self,
-            *(one if isinstance(one, OpenRun) else OpenRun(one, self.phase) for one in others),
-        ]
-        names = [
-            run.name if len({run.name for run in runs}) == len(runs) else str(run.folder)
-            for run in runs
-        ]
-        histories = {name: run.training.history for name, run in zip(names, runs, strict=True)}
+        runs = [self]
+        for run in others:
+            if isinstance(run, OpenRun):
+                runs.append(run)
+            else:
+                runs.append(OpenRun(run, self.phase))
+        # Runs of two projects may have the same name: their folders tell them apart.
+        names_differ = len({run.name for run in runs}) == len(runs)
+        histories = {}
+        for run in runs:
+            label = run.name if names_differ else str(run.folder)
+            histories[label] = run.training.history
         return run_figures.comparison_figure(histories)
 
     def states(self) -> Table:
         """The state and verdict of each phase."""
-        rows = phases_table(read_run(self.folder)).rows if self.folder.exists() else ()
-        note = f"It has {PARTS}" if rows else "It was never run: it has its .plan alone."
+        rows: Sequence[Row] = ()
+        if self.folder.exists():
+            rows = phases_table(read_run(self.folder)).rows
+        if rows:
+            note = f"It has {PARTS}"
+        else:
+            note = "It was never run: it has its .plan alone."
         return Table(rows, f"Run {self.name}", (str(self.folder), note))
 
     def __repr__(self) -> str:
@@ -163,8 +174,9 @@ class OpenPlan:
 
         An empty cell is not known, and the notes say why.
         """
-        notes = (f"{name}: {one.basis}" for name, one in self.plan.time.items())
-        return plan_tables.by_phase(partial(plan_tables.time_numbers, self.plan), "Time", *notes)
+        notes = [f"{phase}: {speed.basis}" for phase, speed in self.plan.time.items()]
+        numbers_of_phase = partial(plan_tables.time_numbers, self.plan)
+        return plan_tables.by_phase(numbers_of_phase, "Time", *notes)
 
     @property
     def checks(self) -> CheckTable:
@@ -179,43 +191,45 @@ class OpenPlan:
         `PlanError` says which rule they break, `ParamsError` that there is no such key or value.
         Nothing is written.
         """
-        words = [f"{self._full_key(key)}={write_scalar(value)}" for key, value in values.items()]
-        return open_plan(self.source, self.folder, (*self.set_words, *set_words, *words))
+        new_words = [
+            f"{self._full_key(key)}={write_scalar(value)}" for key, value in values.items()
+        ]
+        return open_plan(self.source, self.folder, (*self.set_words, *set_words, *new_words))
 
     def difference(self, other: "OpenPlan", phase: str = FULL) -> Table:
         """Chosen values, sizes, memory, time and verdicts of a phase in which two plans differ."""
-        mine, theirs = (one._facts(phase_name(phase)) for one in (self, other))
+        phase = phase_name(phase)
+        own_facts = self._facts(phase)
+        other_facts = other._facts(phase)
         rows = []
-        for what in [
-            what for what in dict.fromkeys((*mine, *theirs)) if mine.get(what) != theirs.get(what)
-        ]:
-            before = mine.get(what)
-            after = theirs.get(what)
-            change = None
+        for fact in dict.fromkeys((*own_facts, *other_facts)):
+            before = own_facts.get(fact)
+            after = other_facts.get(fact)
+            if before == after:
+                continue
+            change_percent = None
             if isinstance(before, int | float) and isinstance(after, int | float) and before:
-                change = 100 * (after / before - 1)
-            rows.append({"what": what, "before": before, "after": after, "change (%)": change})
-        return Table(
-            rows,
-            f"{phase_name(phase)}: {self} against {other}",
-            () if rows else ("they do not differ",),
-        )
+                change_percent = 100 * (after / before - 1)
+            rows.append(
+                {"what": fact, "before": before, "after": after, "change (%)": change_percent}
+            )
+        notes = () if rows else ("they do not differ",)
+        return Table(rows, f"{phase}: {self} against {other}", notes)
 
     def _facts(self, phase: str) -> dict[str, object]:
-        numbers = plan_tables.memory_numbers(self.plan, phase) | plan_tables.time_numbers(
-            self.plan, phase
-        )
-        return {
-            **self.settings.values(),
-            **numbers,
-            **{check.name: check.verdict for check in self.plan.checks},
-        }
+        """Return everything that two plans are compared by: values, numbers and verdicts."""
+        facts: dict[str, object] = dict(self.settings.values())
+        facts |= plan_tables.memory_numbers(self.plan, phase)
+        facts |= plan_tables.time_numbers(self.plan, phase)
+        facts |= {check.name: check.verdict for check in self.plan.checks}
+        return facts
 
     def _full_key(self, key: str) -> str:
-        names = [
-            f"{section}.{key}" for section in SECTIONS if f"{section}.{key}" in params.all_keys()
-        ]
-        return names[0] if names else params.key_meant(key)
+        for section in SECTIONS:
+            full_key = f"{section}.{key}"
+            if full_key in params.all_keys():
+                return full_key
+        return params.key_meant(key)
 
     def __str__(self) -> str:
         return ", ".join((self.settings.name, *self.set_words))

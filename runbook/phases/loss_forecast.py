@@ -28,8 +28,9 @@ class PlannedLoss:
 
 def planned_loss(settings: Settings, plan: Plan) -> PlannedLoss:
     """Return the forecast for a run as it is planned."""
-    begun = list(runs_folder(settings.project).glob(f"{settings.run.run}--*ladder/ladder.json"))
-    if begun:
+    pattern = f"{settings.run.run}--*ladder/ladder.json"
+    trained_ladders = list(runs_folder(settings.project).glob(pattern))
+    if trained_ladders:
         # numpy and scipy are needed only where a ladder was trained.
         from runbook.phases.ladder.service import forecast_of_plan
 
@@ -48,7 +49,8 @@ def by_published_law(phase: PhasePlan) -> PlannedLoss:
     tokens = phase.duration.tokens
     if phase.data.mock:
         return PlannedLoss(None, "random tokens have no loss to forecast")
-    if reason := published_law.why_not(parameters, tokens):
+    reason = published_law.why_not(parameters, tokens)
+    if reason:
         return PlannedLoss(None, f"{published_law.SOURCE}: {reason}")
     law = published_law.published_loss(parameters, tokens)
     sizes = [_size(parameters * ratio, tokens / ratio) for ratio in SIZE_RATIOS]

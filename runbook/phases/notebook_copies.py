@@ -20,7 +20,7 @@ import runbook
 from runbook import params
 from runbook.core.errors import ParamsError, RunbookError
 from runbook.core.files import make_dated_folder, write_text
-from runbook.params.project import find_run_file
+from runbook.params.project import RunFile, find_run_file
 from runbook.params.schema.run_file import PHASES
 from runbook.records.manifest import COPIES
 from runbook.records.session import MasterCell, read_master
@@ -64,20 +64,21 @@ def make_project(folder: Path, *, clone: bool = False) -> tuple[list[Path], list
             return [], []
         raise RunbookError(f"{folder} is where the notebooks come from; name another folder.")
     written = []
-    kept = []
-    for file in (file for pattern in COPIED for file in sorted(source.glob(pattern))):
-        target = folder / file.relative_to(source)
-        if target.exists():
-            kept.append(target)
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, target)
-        written.append(target)
+    present = []
+    for pattern in COPIED:
+        for file in sorted(source.glob(pattern)):
+            target = folder / file.relative_to(source)
+            if target.exists():
+                present.append(target)
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target)
+            written.append(target)
     ignored = folder / ".gitignore"
     if not ignored.exists():
         ignored.write_text(IGNORED, encoding="utf-8")
         written.append(ignored)
-    return written, kept
+    return written, present
 
 
 @dataclass(frozen=True)
@@ -108,28 +109,15 @@ def make_copies(
     are there aside.
     """
     named = named_run(run, as_name)
-    words = [*set_words, *named.set_words]
-    settings = params.load(named.run, set_words=words)
+    set_and_named_words = [*set_words, *named.set_words]
+    settings = params.load(named.run, set_words=set_and_named_words)
     folder = runs_folder(settings.project) / settings.name / COPIES
     file = find_run_file(named.run)
-    inside = (
-        folder.resolve().is_relative_to(settings.project)
-        and file.path.parent == settings.project / "params"
-    )
-    seen = str(
-        file.stem if inside else file.path
-    )  # a kernel elsewhere would not find the project by itself
     cell = {
-        "run": f"{seen}:{file.variant}" if file.variant else seen,
-        "overrides": shlex.join(words),
+        "run": _run_value(file, folder, settings.project),
+        "overrides": shlex.join(set_and_named_words),
     }
-    moved = None
-    if fresh and (
-        present := [path for phase in PHASES if (path := folder / f"{phase}.ipynb").exists()]
-    ):
-        moved = make_dated_folder(folder, "before")
-        for path in present:
-            path.rename(moved / path.name)
+    moved = _move_aside(folder) if fresh else None
     written = []
     edited = {}
     for phase in PHASES:
@@ -143,9 +131,35 @@ def make_copies(
             continue
         if set_words:
             _refuse_other_overrides(copy, cell["overrides"])
-        if differing := _differing_cells(read_master(master), read_master(copy)):
+        differing = _differing_cells(read_master(master), read_master(copy))
+        if differing:
             edited[name] = differing
     return RunNotebooks(folder, settings.project, tuple(written), edited, moved)
+
+
+def _run_value(file: RunFile, copies: Path, project: Path) -> str:
+    """Return the value of `run` by which a kernel in the copies' folder finds the run file."""
+    is_in_project = copies.resolve().is_relative_to(project)
+    if is_in_project and file.path.parent == project / "params":
+        run = file.stem
+    else:
+        # A kernel elsewhere would not find the project by itself.
+        run = str(file.path)
+    if file.variant:
+        return f"{run}:{file.variant}"
+    return run
+
+
+def _move_aside(folder: Path) -> Path | None:
+    """Move a run's copies into a dated folder, and return it. None where there is no copy."""
+    copies = [folder / f"{phase}.ipynb" for phase in PHASES]
+    present = [path for path in copies if path.exists()]
+    if not present:
+        return None
+    moved = make_dated_folder(folder, "before")
+    for path in present:
+        path.rename(moved / path.name)
+    return moved
 
 
 def _refuse_other_overrides(copy: Path, overrides: str) -> None:
@@ -190,7 +204,7 @@ def _set_parameter(name: str, value: str, source: str) -> str:
     'run: str = "mine"  # a file in params/'
     """
     literal = json.dumps(value, ensure_ascii=False)
-    return re.sub(rf'(?m)^({name}: str = )"[^"]*"', lambda found: found[1] + literal, source)
+    return re.sub(rf'(?m)^({name}: str = )"[^"]*"', lambda match: match[1] + literal, source)
 
 
 def _differing_cells(
@@ -200,11 +214,15 @@ def _differing_cells(
 
     Values in the parameters cell are a choice.
     """
-    ours, theirs = (
-        {cell.id: "" if cell.is_parameters else cell.source.strip() for cell in cells}
-        for cells in (master, copy)
-    )
-    return tuple(name for name in ours | theirs if ours.get(name) != theirs.get(name))
+    master_code = _code_by_id(master)
+    copy_code = _code_by_id(copy)
+    ids = master_code | copy_code
+    return tuple(id_ for id_ in ids if master_code.get(id_) != copy_code.get(id_))
+
+
+def _code_by_id(cells: tuple[MasterCell, ...]) -> dict[str, str]:
+    """Return the code of each cell. That of the parameters cell is empty: it may differ."""
+    return {cell.id: "" if cell.is_parameters else cell.source.strip() for cell in cells}
 
 
 LAB_SETTINGS = PACKAGE / "display" / "jupyter" / "lab_settings"
@@ -225,7 +243,9 @@ def server_arguments(copies: RunNotebooks) -> list[str]:
 
     The whole project to browse, the first notebook open, no question about news.
     """
-    root = copies.project if copies.folder.is_relative_to(copies.project) else copies.folder
+    root = copies.folder
+    if copies.folder.is_relative_to(copies.project):
+        root = copies.project
     first = (copies.folder / f"{PHASES[0]}.ipynb").relative_to(root).as_posix()
     return [
         f"--ServerApp.root_dir={root}",
@@ -236,11 +256,14 @@ def server_arguments(copies: RunNotebooks) -> list[str]:
 
 def copies_text(copies: RunNotebooks) -> str:
     """The copies as text for a person."""
-    lines = [f"The copies that were there are in {copies.moved}."] if copies.moved else []
+    lines = []
+    if copies.moved:
+        lines.append(f"The copies that were there are in {copies.moved}.")
     if copies.written:
         lines.append(f"{copies.folder}: {len(copies.written)} notebooks copied.")
-    if kept := len(PHASES) - len(copies.written):
-        lines.append(f"{copies.folder}: {kept} notebooks were there and are kept as they are.")
+    num_kept = len(PHASES) - len(copies.written)
+    if num_kept:
+        lines.append(f"{copies.folder}: {num_kept} notebooks were there and are kept as they are.")
     for name, cells in copies.edited.items():
         lines.append(
             f"  {name} differs from its master in {', '.join(cells)}: edited, or the master is "

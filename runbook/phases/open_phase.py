@@ -88,10 +88,13 @@ class OpenPhase:
         for check in checks:
             self.session.check(check)
         show_checks(checks)
-        if failed := [check for check in checks if check.verdict == "fail"]:
+        failures = []
+        for check in checks:
+            if check.verdict == "fail":
+                failures.append(f"{check.name}: {check.value} (rule: {check.rule})")
+        if failures:
             raise RecordError(
-                f"{len(failed)} of {len(checks)} checks failed: "
-                + "; ".join(f"{check.name}: {check.value} (rule: {check.rule})" for check in failed)
+                f"{len(failures)} of {len(checks)} checks failed: {'; '.join(failures)}"
             )
         return CheckTable(checks)
 
@@ -128,8 +131,10 @@ def with_values_given_before(load: Callable[..., Settings], say: Callable[[str],
         return settings
     settings = load(before=read_file(path, shown_path(path, settings.project)))
     if values := run_files.given_by_hand(settings, [GIVEN_BEFORE]):
-        given = ", ".join(f"{key}={value}" for key, value in values.items())
-        say(f"Given to {settings.name} before, and taken over ({run_files.OVERRIDES}): {given}.")
+        values_text = ", ".join(f"{key}={value}" for key, value in values.items())
+        say(
+            f"Given to {settings.name} before, and taken over ({run_files.OVERRIDES}): {values_text}."
+        )
     return settings
 
 
@@ -150,18 +155,25 @@ def open_run_phase(settings: Settings, phase: str) -> OpenPhase:
         run_files.write_overrides(settings, folder)
         session = sessions.start(settings, phase, folder)
     session.plan["parameters"] = plan.model.parameters
-    if phase_plan := plan.phases.get(
-        phase
-    ):  # what the plan promises, beside what will have come true
-        session.plan |= {
-            "parameters": phase_plan.model.parameters,
-            "sequence_length": phase_plan.model.sequence_length,
-            "world_size": phase_plan.parallel.world_size,
-            "iterations": phase_plan.duration.iterations,
-            "global_batch": phase_plan.batch.global_,
-            **{key: value for key, value in as_json(plan.time[phase]).items() if key != "parts"},
-        }
+    if phase in plan.phases:
+        session.plan |= _promises(plan, phase)
     return OpenPhase(settings, phase, folder, plan, session)
+
+
+def _promises(plan: Plan, phase: str) -> dict[str, Any]:
+    """Return what the plan promises of a training. The record has it beside what came true."""
+    phase_plan = plan.phases[phase]
+    promises: dict[str, Any] = {
+        "parameters": phase_plan.model.parameters,
+        "sequence_length": phase_plan.model.sequence_length,
+        "world_size": phase_plan.parallel.world_size,
+        "iterations": phase_plan.duration.iterations,
+        "global_batch": phase_plan.batch.global_,
+    }
+    for name, value in as_json(plan.time[phase]).items():
+        if name != "parts":
+            promises[name] = value
+    return promises
 
 
 _GOES_ON = (
@@ -181,64 +193,72 @@ def refuse_other_parameters(settings: Settings, folder: Path) -> None:
 
     The error names each of them and where the new one stands.
     """
-    if not (changed := run_files.changed_values(folder, settings)):
+    changed = run_files.changed_values(folder, settings)
+    if not changed:
         return
-    goes_on = all(key.startswith(_GOES_ON) for key, _, _ in changed)
-    origins = {key: settings.origins[key][-1] for key, _, _ in changed if key in settings.origins}
-    cells = {key for key, origin in origins.items() if origin.layer == "notebook"}
-    places = {key: f" ({origin.where})" for key, origin in origins.items()}
-    places |= {
-        key: f' (cell "parameters", {origins[key].where.removeprefix("notebook ")})'
-        for key in cells
-    }
-    lines = [f"  {key}: {old} there, {new} now{places.get(key, '')}" for key, old, new in changed]
-    raise ParamsError(
-        f"{folder} was made with other values:\n"
-        + "\n".join(lines)
-        + "\nTo go on with this run as it is, put the parameters cell back to its defaults."
-        * bool(cells)
-        + f"\nTo keep both: runbook run {settings.run.run} --as NAME. To do it again with the new "
-        "values, the old "
-        f"results kept in its history: runbook run {settings.run.run} --redo 00-plan, with the "
-        "same --set."
-        + (
-            " A training that only becomes longer or is cut otherwise goes on from its checkpoint."
-            * goes_on
+    message = f"{folder} was made with other values:"
+    from_a_cell = False
+    for key, old, new in changed:
+        place = ""
+        if key in settings.origins:
+            origin = settings.origins[key][-1]
+            place = f" ({origin.where})"
+            if origin.layer == "notebook":
+                from_a_cell = True
+                place = f' (cell "parameters", {origin.where.removeprefix("notebook ")})'
+        message += f"\n  {key}: {old} there, {new} now{place}"
+    if from_a_cell:
+        message += (
+            "\nTo go on with this run as it is, put the parameters cell back to its defaults."
         )
+    message += (
+        f"\nTo keep both: runbook run {settings.run.run} --as NAME. To do it again with the new "
+        f"values, the old results kept in its history: runbook run {settings.run.run} --redo "
+        "00-plan, with the same --set."
     )
+    if all(key.startswith(_GOES_ON) for key, _, _ in changed):
+        message += (
+            " A training that only becomes longer or is cut otherwise goes on from its checkpoint."
+        )
+    raise ParamsError(message)
 
 
 def summary_rows(open_phase: OpenPhase) -> list[Row]:
     """The run in a few rows: what a person looks at before going on."""
     settings = open_phase.settings
-    here = open_phase.plan.computes_on
+    computes_on = open_phase.plan.computes_on
     model = settings.model
     name = settings.run.model
     if open_phase.phase == SMOKE:
         model = settings.smoke_model
         name = settings.smoke_model_name
-    devices = "CPU, GPUs hidden, processes" if here.device == "cpu" else here.device
-    whole = sum(text.weight for text in settings.blend)
-    blend = ", ".join(f"{text.weight / whole:.1%} {text.name}" for text in settings.blend)
+    devices = computes_on.device
+    if devices == "cpu":
+        devices = "CPU, GPUs hidden, processes"
+    data_row = ("data", f"{settings.run.data.dataset}: {settings.dataset.title}", "data.dataset")
+    if settings.blend:
+        total_weight = sum(text.weight for text in settings.blend)
+        shares = [f"{text.weight / total_weight:.1%} {text.name}" for text in settings.blend]
+        data_row = ("data", ", ".join(shares), "data.blend")
+    training = settings.run.training
     rows = [
         ("run", settings.name, "run"),
         ("site", f"{settings.site.site}: {settings.site.title}", "site"),
-        ("computes on", f"{devices}: {here.devices_per_node} a node ({here.source})", "site"),
-        ("model", f'{name} ("{model.label}"): {model.layers} layers x {model.hidden}', "model"),
-        ("data", blend, "data.blend")
-        if blend
-        else ("data", f"{settings.run.data.dataset}: {settings.dataset.title}", "data.dataset"),
         (
-            "engine",
-            f"{settings.run.training.engine}, {settings.run.training.precision}",
-            "training.engine",
+            "computes on",
+            f"{devices}: {computes_on.devices_per_node} a node ({computes_on.source})",
+            "site",
         ),
+        ("model", f'{name} ("{model.label}"): {model.layers} layers x {model.hidden}', "model"),
+        data_row,
+        ("engine", f"{training.engine}, {training.precision}", "training.engine"),
     ]
     origins = settings.parameters()
-    return [
-        {"what": what, "value": value, "from": origins.get(key, {}).get("origin", "built-in")}
-        for what, value, key in rows
-    ]
+    summary: list[Row] = []
+    for label, value, key in rows:
+        origin = origins.get(key, {}).get("origin", "built-in")
+        summary.append({"what": label, "value": value, "from": origin})
+    return summary
 
 
 def train_step(training: str) -> str:
@@ -284,18 +304,7 @@ def phase_fingerprint(settings: Settings, plan: Plan, folder: Path, phase: str) 
             "engine": settings.run.training.engine,
         }
     elif phase == "02-data":
-        inputs = {
-            "data": {
-                key: value
-                for key, value in settings.subset(["data"]).items()
-                if YOUNGER_KEYS.get(key, ...) != value
-            },
-            "dataset": settings.dataset.identity(),
-            "vocabulary": settings.model.vocabulary,
-            "text": token_inputs.text_identity(settings, folder),
-        }
-        if settings.blend:  # a run of one text was fingerprinted before there were several
-            inputs["texts"] = {one.name: one.dataset.identity() for one in settings.texts}
+        inputs = _data_inputs(settings, folder)
     elif phase in (SMOKE, FULL):
         inputs = {
             "spec": step_inputs(plan.phases[phase]),
@@ -307,6 +316,24 @@ def phase_fingerprint(settings: Settings, plan: Plan, folder: Path, phase: str) 
     return run_files.fingerprint(VERSIONS[phase], inputs)
 
 
+def _data_inputs(settings: Settings, folder: Path) -> dict[str, Any]:
+    """Return what the token files depend on."""
+    values = {}
+    for key, value in settings.subset(["data"]).items():
+        # A younger key at its default leaves the fingerprints of older runs as they were.
+        if YOUNGER_KEYS.get(key, ...) != value:
+            values[key] = value
+    inputs = {
+        "data": values,
+        "dataset": settings.dataset.identity(),
+        "vocabulary": settings.model.vocabulary,
+        "text": token_inputs.text_identity(settings, folder),
+    }
+    if settings.blend:  # a run of one text was fingerprinted before there were several
+        inputs["texts"] = {text.name: text.dataset.identity() for text in settings.texts}
+    return inputs
+
+
 def checksums_of_step(folder: Path, step: str) -> Any:
     """Checksums of what an earlier step made, or None where it is not done.
 
@@ -314,6 +341,6 @@ def checksums_of_step(folder: Path, step: str) -> Any:
     same.
     """
     mark = run_files.read_mark(folder, step)
-    if mark:
-        return [one.sha256 for one in mark.outputs if not one.path.endswith(".manifest.json")]
-    return None
+    if not mark:
+        return None
+    return [file.sha256 for file in mark.outputs if not file.path.endswith(".manifest.json")]

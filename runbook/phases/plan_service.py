@@ -4,10 +4,12 @@ A run before it is started, forecasts and layout search included.
 """
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from runbook import params
 from runbook.core.checks import counted
@@ -49,10 +51,10 @@ def load_named(word: str, set_words: Sequence[str]) -> Settings:
     What was given by hand when such a folder was made counts again.
     """
     named = named_run(word)
-    words = [*named.set_words, *set_words]
+    set_and_named_words = [*named.set_words, *set_words]
     if not named.as_name:
-        return params.load(named.run, set_words=words)
-    load = partial(params.load, named.run, set_words=words)
+        return params.load(named.run, set_words=set_and_named_words)
+    load = partial(params.load, named.run, set_words=set_and_named_words)
     return with_values_given_before(load, lambda _: None)
 
 
@@ -64,11 +66,10 @@ def load_plan(
     `measured`: smoke tests run here correct the step times.
     """
     settings = load_named(run, set_words)
+    calibrations = None
     if measured:
-        found = machine.known_calibrations(settings, runs_folder(settings.project))
-    else:
-        found = None
-    return settings, machine.make_plan_here(settings, found)
+        calibrations = machine.known_calibrations(settings, runs_folder(settings.project))
+    return settings, machine.make_plan_here(settings, calibrations)
 
 
 def render_jobs(settings: Settings, plan: Plan) -> dict[str, RenderedJob]:
@@ -95,10 +96,8 @@ def render_all(
     jobs = render_jobs(settings, plan)
     if asks_for_queue(settings, "02-data"):
         tasks = data_tasks(settings, sys.executable)
-        jobs |= {
-            task.folder("02-data"): render_task(settings, "02-data", task, PACKAGE)
-            for task in tasks
-        }
+        for task in tasks:
+            jobs[task.folder("02-data")] = render_task(settings, "02-data", task, PACKAGE)
     folders = {name: JobFolder(out / "jobs" / name) for name in jobs}
     for folder in folders.values():
         if folder.was_submitted():
@@ -120,26 +119,34 @@ def render_all(
 def plan_text(settings: Settings, plan: Plan) -> str:
     """The whole plan for a terminal."""
     title = f"{settings.name} on {settings.site.site}: {settings.site.title}"
-    measured = machine.known_calibrations(settings, runs_folder(settings.project))
-    others = what_if_table(
-        what_if(settings, machine.measure_machine(settings.site), measured), settings.site.currency
-    )
-    changed = sorted(settings.rehearsed().items())
-    rehearsal = Table(
-        [{"key": key, "here": settings.value(key), "because": why} for key, why in changed],
-        f"Changed because the run file was written for another site than {settings.site.site}",
-    )
-    site = plan_tables.site_tables(settings.site, plan, settings.run.training.precision)
-    commands = commands_table(settings)
     tables = [
-        *([rehearsal] if changed else []),
-        *commands,
+        *_changed_keys_tables(settings),
+        *commands_table(settings),
         *plan_tables.tables(plan),
-        *site,
-        others,
+        *plan_tables.site_tables(settings.site, plan, settings.run.training.precision),
+        _other_layouts_table(settings),
     ]
+    texts = [table.as_text() for table in tables]
     end = f"The scripts, word for word: runbook render {settings.run.run} --out DIR"
-    return "\n\n".join([title, *(table.as_text() for table in tables), end])
+    return "\n\n".join([title, *texts, end])
+
+
+def _changed_keys_tables(settings: Settings) -> list[Table]:
+    """Return a table of the values that differ because this is another site than the file's."""
+    rows = []
+    for key, reason in sorted(settings.rehearsed().items()):
+        rows.append({"key": key, "here": settings.value(key), "because": reason})
+    if not rows:
+        return []
+    title = f"Changed because the run file was written for another site than {settings.site.site}"
+    return [Table(rows, title)]
+
+
+def _other_layouts_table(settings: Settings) -> Table:
+    """Return what other layouts of the same run would take."""
+    calibrations = machine.known_calibrations(settings, runs_folder(settings.project))
+    measured_machine = machine.measure_machine(settings.site)
+    return what_if_table(what_if(settings, measured_machine, calibrations), settings.site.currency)
 
 
 def run_checks(run: str, set_words: Sequence[str]) -> tuple[str, list[Check]]:
@@ -151,23 +158,25 @@ def run_checks(run: str, set_words: Sequence[str]) -> tuple[str, list[Check]]:
     file = find_run_file(named_run(run).run)
     # What papermill -f would read otherwise in the run file; our own reader, of every command,
     # takes it as meant.
-    found = differences(read_text(file.path, file.where), file.where)
     rule = "the run file means the same to readers of YAML 1.1 and 1.2"
-    checks = [Check(f"YAML 1.1: {one.key}", "warn", one.where, rule, one.rule) for one in found]
-    return settings.name, [*checks, *command_checks(settings), *plan.checks]
+    yaml_checks = []
+    for difference in differences(read_text(file.path, file.where), file.where):
+        name = f"YAML 1.1: {difference.key}"
+        yaml_checks.append(Check(name, "warn", difference.where, rule, difference.rule))
+    return settings.name, [*yaml_checks, *command_checks(settings), *plan.checks]
 
 
 def check_text(run: str, set_words: Sequence[str]) -> str:
     """Return the checks of a run as a table, and how many are to be looked at."""
     name, checks = run_checks(run, set_words)
-    counts = [
-        (sum(check.verdict == verdict for check in checks), verdict)
-        for verdict in ("warn", "unknown")
-    ]
-    words = {"warn": "to be looked at", "unknown": "that cannot be known yet"}
-    open_ = " and ".join(f"{count} {words[verdict]}" for count, verdict in counts if count)
-    if open_:
-        end = f"no rule is broken; {open_}, at the top."
+    counts = Counter(check.verdict for check in checks)
+    open_parts = []
+    if counts["warn"]:
+        open_parts.append(f"{counts['warn']} to be looked at")
+    if counts["unknown"]:
+        open_parts.append(f"{counts['unknown']} that cannot be known yet")
+    if open_parts:
+        end = f"no rule is broken; {' and '.join(open_parts)}, at the top."
     else:
         end = "every value is right, and they fit together."
     return f"{CheckTable(checks).as_text()}\n{name}: {end}"
@@ -180,7 +189,7 @@ def why_facts(run: str, key: str, set_words: Sequence[str]) -> list[dict[str, ob
     """
     settings, plan = load_plan(run, set_words)
     explained = document_name(key)
-    names = explained.keys if explained else [params.key_meant(key)]
+    names: Sequence[str] = [params.key_meant(key)] if not explained else explained.keys
     facts = []
     for name in names:
         derived = _derived_text(name, plan)
@@ -199,9 +208,21 @@ def why_text(run: str, key: str, set_words: Sequence[str]) -> str:
 
 def _why_key(settings: Settings, plan: Plan, name: str) -> str:
     derived = _derived_text(name, plan)
-    return params.why(settings, name) + (
-        "\n  the plan makes of it: " + "; ".join(derived) if derived else ""
-    )
+    origins = params.why(settings, name)
+    if not derived:
+        return origins
+    return f"{origins}\n  the plan makes of it: {'; '.join(derived)}"
+
+
+LENGTH_KEYS = (
+    "iterations",
+    "samples",
+    "tokens",
+    "global_batch",
+    "micro_batch",
+    "sequence_length",
+)
+"""Keys that decide how long a training is."""
 
 
 def _derived_text(key: str, plan: Plan) -> list[str]:
@@ -216,21 +237,12 @@ def _derived_text(key: str, plan: Plan) -> list[str]:
         return [f"{model.parameters:,} parameters", f"{model.layers} layers x {model.hidden}"]
     if key.startswith("parallel.") or name in ("nodes", "devices_per_node", "tensor", "pipeline"):
         return [f"world size {parallel.world_size}", f"{parallel.data} data-parallel copies"]
-    if name in (
-        "iterations",
-        "samples",
-        "tokens",
-        "global_batch",
-        "micro_batch",
-        "sequence_length",
-    ):
-        return [
-            (
-                f"{duration.iterations:,} iterations, {duration.samples:,} sequences, "
-                f"{duration.tokens:,} tokens"
-            ),
-            f"{phase_plan.batch.num_microbatches} micro-batches a step on each copy",
-        ]
+    if name in LENGTH_KEYS:
+        length = (
+            f"{duration.iterations:,} iterations, {duration.samples:,} sequences, "
+            f"{duration.tokens:,} tokens"
+        )
+        return [length, f"{phase_plan.batch.num_microbatches} micro-batches a step on each copy"]
     if name.startswith(("warmup", "decay")):
         rate = phase_plan.learning_rate
         return [
@@ -255,6 +267,12 @@ class RunSearch:
 
     def as_dict(self) -> dict[str, object]:
         """Everything for --json."""
+        growth_steps: list[dict[str, Any]] = []
+        for step in self.growth:
+            if isinstance(step, str):
+                growth_steps.append({"reason": step})
+            else:
+                growth_steps.append(asdict(step))
         return {
             "run": self.run,
             "device": self.choice.site.hardware.device,
@@ -267,27 +285,30 @@ class RunSearch:
             "reason": self.found.reason or None,
             "currency": self.choice.site.currency or None,
             "layouts": [asdict(layout) for layout in self.found.candidates],
-            "growth": [
-                {"reason": step} if isinstance(step, str) else asdict(step) for step in self.growth
-            ],
+            "growth": growth_steps,
         }
 
     def as_text(self) -> str:
         """The best layouts and the growth for a terminal."""
-        found = self.found
+        found_layouts = self.found
         choice = self.choice
         nodes = counted(choice.nodes, "node")
         head = (
-            f"{self.run}: {found.looked_at:,} layouts over {nodes} of "
+            f"{self.run}: {found_layouts.looked_at:,} layouts over {nodes} of "
             f"{choice.site.hardware.device}; "
-            f"{found.did_not_fit:,} do not fit the memory, {found.broke_a_rule:,} break a rule"
+            f"{found_layouts.did_not_fit:,} do not fit the memory, {found_layouts.broke_a_rule:,} break a rule"
         )
-        if found.reason:
-            return f"{head}\nNo layout: {found.reason}."
+        if found_layouts.reason:
+            return f"{head}\nNo layout: {found_layouts.reason}."
         row = partial(_layout_row, currency=choice.site.currency or "")
-        best = Table([*map(row, found.candidates[:10])], "Best layouts")
-        layouts = [row(step) for step in self.growth if isinstance(step, Candidate)]
-        reasons = [step for step in self.growth if isinstance(step, str)]
+        best = Table([*map(row, found_layouts.candidates[:10])], "Best layouts")
+        layouts = []
+        reasons = []
+        for step in self.growth:
+            if isinstance(step, str):
+                reasons.append(step)
+            else:
+                layouts.append(row(step))
         grown = Table(layouts, "Best layout on more nodes, with the same global batch", reasons)
         return "\n\n".join([head, best.as_text(), grown.as_text()])
 
@@ -297,17 +318,20 @@ def search_run(run: str, set_words: Sequence[str]) -> RunSearch:
     settings = load_named(run, set_words)
     choice = full_choice(settings)
     tokens = float(duration(choice).tokens)
-    found = search(choice, tokens)
-    return RunSearch(
-        settings.name,
-        choice,
-        tokens,
-        found,
-        tuple(growth(choice, tokens)) if found.looked_at else (),
-    )
+    found_layouts = search(choice, tokens)
+    larger: tuple[Candidate | str, ...] = ()
+    if found_layouts.looked_at:
+        larger = tuple(growth(choice, tokens))
+    return RunSearch(settings.name, choice, tokens, found_layouts, larger)
 
 
 def _layout_row(layout: Candidate, currency: str) -> dict[str, str]:
+    days = "not known"
+    if layout.days is not None:
+        days = f"{layout.days:,.3g}"
+    cost = "not known"
+    if layout.cost is not None:
+        cost = f"{layout.cost:,.0f} {currency}".strip()
     return {
         "GPUs": f"{layout.devices:,}",
         "tensor": str(layout.tensor),
@@ -320,7 +344,7 @@ def _layout_row(layout: Candidate, currency: str) -> dict[str, str]:
         "memory": show_bytes(layout.memory_bytes),
         "a step": show_duration(layout.seconds_per_step),
         "MFU": f"{layout.mfu:.1%}",
-        "days": "not known" if layout.days is None else f"{layout.days:,.3g}",
-        "cost": "not known" if layout.cost is None else f"{layout.cost:,.0f} {currency}".strip(),
+        "days": days,
+        "cost": cost,
         "nodes in multiples of": str(layout.nodes_in_multiples_of),
     }

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from runbook import params
 from runbook.core import processes, shell
 from runbook.core.errors import ProgramError, RunbookError
-from runbook.core.table import Table
+from runbook.core.table import Row, Table
 from runbook.core.units import show_change, show_quantity
 from runbook.params.schema.site import Site
 from runbook.params.settings import Settings
@@ -107,96 +107,80 @@ class Rehearsal:
     @property
     def misfits(self) -> list[str]:
         """Each stage that needs more memory than its device has."""
-        there = f"{_gib(self.limit_bytes)} GiB of one {self.device} may be used"
-        return [
-            (
-                f"stage {stage.stage} (rank {stage.rank}) does not fit: it needs "
-                f"{_gib(stage.peak_bytes)} GiB, and {there}"
-            )
-            for stage in self.stages
-            if 0 < self.limit_bytes < stage.peak_bytes
-        ]
+        limit = f"{_gib(self.limit_bytes)} GiB of one {self.device} may be used"
+        misfits = []
+        for stage in self.stages:
+            if 0 < self.limit_bytes < stage.peak_bytes:
+                misfits.append(
+                    f"stage {stage.stage} (rank {stage.rank}) does not fit: it needs "
+                    f"{_gib(stage.peak_bytes)} GiB, and {limit}"
+                )
+        return misfits
 
     @property
     def findings(self) -> list[str]:
         """What a person should look at before booking."""
-        found = self.misfits
+        findings = self.misfits
         for stage in self.stages:
             where = f"stage {stage.stage} (rank {stage.rank})"
-            for what, counted, planned in (
+            for quantity, counted, planned in (
                 ("memory", stage.peak_bytes, stage.planned_bytes),
                 ("FLOPs", stage.flops, stage.planned_flops),
             ):
                 if abs(planned - counted) > TOLERANCE * counted:
-                    found.append(
-                        f"{where}: the plan's {what} is {show_change(planned / counted)} off what "
-                        "was counted"
+                    change = show_change(planned / counted)
+                    findings.append(
+                        f"{where}: the plan's {quantity} is {change} off what was counted"
                     )
-        if (replay := self.replay) and abs(
-            replay.planned_seconds - replay.seconds
-        ) > TOLERANCE * replay.seconds:
-            found.append(f"a step takes {replay.text}")
-        return found
+        if self.replay:
+            difference_seconds = abs(self.replay.planned_seconds - self.replay.seconds)
+            if difference_seconds > TOLERANCE * self.replay.seconds:
+                findings.append(f"a step takes {self.replay.text}")
+        return findings
 
     def tables(self) -> Iterator[Table]:
         """Memory, work and messages of each stage."""
+        yield self._memory_table()
         yield Table(
-            [
-                {
-                    "stage": stage.stage,
-                    "rank": stage.rank,
-                    "peak (GiB)": _gib(stage.peak_bytes),
-                    "planned (GiB)": _gib(stage.planned_bytes),
-                    "plan is off": show_change(stage.planned_bytes / stage.peak_bytes),
-                    **{f"{part} (GiB)": _gib(size) for part, size in stage.parts.items()},
-                    "fullest in": stage.peak_moment,
-                }
-                for stage in self.stages
-            ],
-            title=f"Memory of one {self.device}",
-            notes=[
-                *(f"Set for the rehearsal: {change}" for change in self.changed),
-                f"{self.stages[0].microbatches} of {self.microbatches} micro-batches were run; "
-                "the others add nothing to the peak, and the same work each",
-                *(f"Not rehearsed: {what}" for what in self.not_rehearsed),
-            ],
-        )
-        yield Table(
-            [
-                {
-                    "stage": stage.stage,
-                    "rank": stage.rank,
-                    "PFLOP a step": show_quantity("", stage.flops / 1e15),
-                    "planned": show_quantity("", stage.planned_flops / 1e15),
-                    "operators": stage.operators,
-                    "waits for the device": sum(stage.synchronizations.values()),
-                    "saves (GiB)": _gib(stage.saved_bytes),
-                    "reads to resume (GiB)": _gib(stage.resume_bytes),
-                    "holds resuming (GiB)": _gib(stage.resume_peak_bytes),
-                    "host at a save (GiB)": _gib(stage.save_host_bytes),
-                }
-                for stage in self.stages
-            ],
+            [_work_row(stage) for stage in self.stages],
             title="Work of one step, and files",
         )
-        unknown = Table(
-            [{"step": "not replayed", "why": self.replay_basis}], title="Time of one step"
+        if self.replay:
+            yield self.replay.table(self.replay_basis)
+        else:
+            not_replayed = {"step": "not replayed", "why": self.replay_basis}
+            yield Table([not_replayed], title="Time of one step")
+        yield self._messages_table()
+
+    def _memory_table(self) -> Table:
+        """The memory of each stage, by its parts, and what the rehearsal left out."""
+        notes = [f"Set for the rehearsal: {change}" for change in self.changed]
+        notes.append(
+            f"{self.stages[0].microbatches} of {self.microbatches} micro-batches were run; "
+            "the others add nothing to the peak, and the same work each"
         )
-        yield self.replay.table(self.replay_basis) if self.replay else unknown
-        yield Table(
-            [
-                {
-                    "stage": stage.stage,
-                    "group": sent.group,
-                    "operation": sent.op,
-                    "messages a step": sent.count,
-                    "GiB a step": _gib(sent.bytes),
-                }
-                for stage in (self.stages[0], *self.stages[-1:] * (len(self.stages) > 1))
-                for sent in stage.collectives
-            ],
-            title="Messages of one step, first and last stage",
-        )
+        notes += [f"Not rehearsed: {part}" for part in self.not_rehearsed]
+        rows = [_memory_row(stage) for stage in self.stages]
+        return Table(rows, title=f"Memory of one {self.device}", notes=notes)
+
+    def _messages_table(self) -> Table:
+        """The collectives and sends of the first and the last stage."""
+        ends = [self.stages[0]]
+        if len(self.stages) > 1:
+            ends.append(self.stages[-1])
+        rows = []
+        for stage in ends:
+            for messages in stage.collectives:
+                rows.append(
+                    {
+                        "stage": stage.stage,
+                        "group": messages.group,
+                        "operation": messages.op,
+                        "messages a step": messages.count,
+                        "GiB a step": _gib(messages.bytes),
+                    }
+                )
+        return Table(rows, title="Messages of one step, first and last stage")
 
     def figures(self) -> dict[str, object]:
         """Return pictures: `memory` of the fullest and the emptiest stage, and `schedule`.
@@ -205,35 +189,65 @@ class Rehearsal:
         """
         from runbook.results.figures.plan_figures import memory_course_figure, schedule_figure
 
-        fullest, emptiest = (
-            choose(self.stages, key=lambda stage: stage.peak_bytes) for choose in (max, min)
-        )
-        shown = [fullest, emptiest][: len({fullest.rank, emptiest.rank})]
-        figures = {
-            "memory": memory_course_figure([as_json(stage) for stage in shown], self.limit_bytes)
-        }
-        return figures | ({"schedule": schedule_figure(self.replay)} if self.replay else {})
+        fullest = max(self.stages, key=lambda stage: stage.peak_bytes)
+        emptiest = min(self.stages, key=lambda stage: stage.peak_bytes)
+        drawn_stages = [as_json(fullest)]
+        if emptiest.rank != fullest.rank:
+            drawn_stages.append(as_json(emptiest))
+        figures = {"memory": memory_course_figure(drawn_stages, self.limit_bytes)}
+        if self.replay:
+            figures["schedule"] = schedule_figure(self.replay)
+        return figures
 
     def save_figures(self, folder: Path) -> list[Path]:
         """Write the pictures to a folder, as SVG and as PNG."""
         from runbook.results.figures.drawing import save
 
         folder.mkdir(parents=True, exist_ok=True)
-        drawn = {
-            folder / f"{name}.{kind}": one
-            for name, one in self.figures().items()
-            for kind in ("svg", "png")
-        }
-        for path, figure in drawn.items():
-            save(figure, path)
-        return list(drawn)
+        paths = []
+        for name, figure in self.figures().items():
+            for kind in ("svg", "png"):
+                path = folder / f"{name}.{kind}"
+                save(figure, path)
+                paths.append(path)
+        return paths
 
     def as_text(self) -> str:
         """All tables, and the findings below them."""
         texts = [table.as_text() for table in self.tables()]
-        return "\n\n".join(
-            [*texts, "\n".join(self.findings) or "Plan and rehearsal agree within 5 %."]
-        )
+        findings = "\n".join(self.findings) or "Plan and rehearsal agree within 5 %."
+        return "\n\n".join([*texts, findings])
+
+
+def _memory_row(stage: Stage) -> Row:
+    """Return a stage's row in the table of memory."""
+    row = {
+        "stage": stage.stage,
+        "rank": stage.rank,
+        "peak (GiB)": _gib(stage.peak_bytes),
+        "planned (GiB)": _gib(stage.planned_bytes),
+        "plan is off": show_change(stage.planned_bytes / stage.peak_bytes),
+    }
+    for part, num_bytes in stage.parts.items():
+        row[f"{part} (GiB)"] = _gib(num_bytes)
+    row["fullest in"] = stage.peak_moment
+    return row
+
+
+def _work_row(stage: Stage) -> Row:
+    """Return a stage's row in the table of the work of one step."""
+    return {
+        "stage": stage.stage,
+        "rank": stage.rank,
+        "PFLOP a step": show_quantity("", stage.flops / 1e15),
+        "planned": show_quantity("", stage.planned_flops / 1e15),
+        "operators": stage.operators,
+        "waits for the device": sum(stage.synchronizations.values()),
+        "saves (GiB)": _gib(stage.saved_bytes),
+        "reads to resume (GiB)": _gib(stage.resume_bytes),
+        "holds resuming (GiB)": _gib(stage.resume_peak_bytes),
+        "host at a save (GiB)": _gib(stage.save_host_bytes),
+    }
 
 
 def has_trainer() -> bool:
@@ -243,7 +257,9 @@ def has_trainer() -> bool:
 
 def usable_bytes(site: Site) -> int:
     """Memory of one device that may be planned with; 0: not known, or a CPU's, which is shared."""
-    return 0 if site.hardware.device == "cpu" else round(RESERVE * memory_of(site))
+    if site.hardware.device == "cpu":
+        return 0
+    return round(RESERVE * memory_of(site))
 
 
 def rehearse_run(
@@ -274,24 +290,11 @@ def rehearse_run(
         raise RunbookError(
             f"--ranks {outside[0]}: this job has ranks 0 to {spec.parallel.world_size - 1}"
         )
-    planned = plan.memory[phase].least_by_stage
     if count:
-        counted = count(plan, phase, chosen)
+        counted_ranks = count(plan, phase, chosen)
     else:
-        counted = _count_here(plan, phase, chosen, say or (lambda _: None))
-    stages = tuple(
-        from_json(
-            Stage,
-            one
-            | {
-                "planned_bytes": planned[one["stage"]],
-                "planned_flops": planned_flops(spec, one["stage"]),
-            },
-            name="a stage",
-            failure="what was counted cannot be read:",
-        )
-        for one in counted
-    )
+        counted_ranks = _count_here(plan, phase, chosen, say or (lambda _: None))
+    stages = tuple(_planned_stage(plan, phase, counted) for counted in counted_ranks)
     replay, basis = _replayed(settings, plan, phase, stages)
     return Rehearsal(
         run=settings.name,
@@ -306,6 +309,17 @@ def rehearse_run(
         replay=replay,
         replay_basis=basis,
     )
+
+
+def _planned_stage(plan: Plan, phase: str, counted: dict[str, Any]) -> Stage:
+    """Return what a rank's rehearsal counted, with the plan's figures for its stage."""
+    stage = counted["stage"]
+    planned = {
+        "planned_bytes": plan.memory[phase].least_by_stage[stage],
+        "planned_flops": planned_flops(plan.phases[phase], stage),
+    }
+    failure = "what was counted cannot be read:"
+    return from_json(Stage, counted | planned, name="a stage", failure=failure)
 
 
 def _not_rehearsed(site: Site, phase_plan: PhasePlan) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from runbook.planning import FULL, SMOKE
 from runbook.records.manifest import changed_records, write_manifest
 from runbook.records.pages import run_pages
 from runbook.records.pages.runs_index import write_runs_index
-from runbook.records.run_state import read_run, run_verdict
+from runbook.records.run_state import RunState, read_run, run_verdict
 from runbook.results import run_tables
 from runbook.results.forecast_scores import calibration_text, read_scores_of_all
 from runbook.results.history import PHENOMENON, read_scores
@@ -80,8 +80,10 @@ def read_front_page(folder: Path) -> run_pages.FrontPage:
     The plan stands beside what came true.
     """
     samples, trained, comparison = _outcome(folder)
-    texts = [*samples.values()]
-    sample = (texts[0], texts[-1]) if len(texts) > 1 else None
+    sample = None
+    if len(samples) > 1:
+        texts = list(samples.values())
+        sample = (texts[0], texts[-1])
     settings = params.load(str(folder / "run.yaml"))
     tiles: list[tuple[str, str, str]] = []
     if trained:
@@ -111,16 +113,13 @@ def _forecast_facts(runs: Path) -> list[tuple[str, str]]:
     if not scores:
         return []
     misses = [score for score in scores if not score.hit and not score.late]
-    named = [
-        (
-            f"{miss.run}: {miss.quantity} {miss.actual:.4g} {miss.unit}, forecast {miss.low:.4g} "
-            f"to {miss.high:.4g}"
-        )
-        for miss in misses[-MOST_MISSES:]
-    ]
+    miss_texts = []
+    for miss in misses[-MOST_MISSES:]:
+        interval = f"forecast {miss.low:.4g} to {miss.high:.4g}"
+        miss_texts.append(f"{miss.run}: {miss.quantity} {miss.actual:.4g} {miss.unit}, {interval}")
     text = calibration_text(scores)
-    if named:
-        text = f"Missed: {'; '.join(named)}. {text}"
+    if miss_texts:
+        text = f"Missed: {'; '.join(miss_texts)}. {text}"
     return [("Forecasts of all runs", text)]
 
 
@@ -129,19 +128,20 @@ def _outcome(
 ) -> tuple[dict[int, str], list[training_results.TrainingResults], Sequence[Row]]:
     """Return what the model wrote, the trainings with metrics, and plan beside actual."""
     plan = run_files.read_plan_file(folder)
-    found = training_results.sample_rows(folder, plan.phases[FULL], run_files.tokenizer_of(folder))
-    samples = {row["after iteration"]: f"{row['prompt']}{row['continuation']}" for row in found}
-    phases = [
-        phase for phase in (SMOKE, FULL) if (folder / plan.phases[phase].log.metrics).exists()
-    ]
-    trained = [training_results.read_results(folder, plan, phase) for phase in phases]
-    tables = {one.phase: training_results.plan_versus_actual(one) for one in trained}
-    rows = [
-        {"phase": phase, **row}
-        for phase, table in tables.items()
-        for row in table
-        if row["planned"] is not None
-    ]
+    tokenizer = run_files.tokenizer_of(folder)
+    samples = {}
+    for sample in training_results.sample_rows(folder, plan.phases[FULL], tokenizer):
+        samples[sample["after iteration"]] = f"{sample['prompt']}{sample['continuation']}"
+    trained = []
+    rows: list[Row] = []
+    for phase in (SMOKE, FULL):
+        if not (folder / plan.phases[phase].log.metrics).exists():
+            continue
+        training = training_results.read_results(folder, plan, phase)
+        trained.append(training)
+        for row in training_results.plan_versus_actual(training):
+            if row["planned"] is not None:
+                rows.append({"phase": phase, **row})
     return samples, trained, rows
 
 
@@ -155,30 +155,34 @@ def card(folder: Path, phases: Sequence[str] = PHASES) -> str:
     """
     run = read_run(folder)
     samples, trained, comparison = _outcome(folder)
-    rows = [
-        {"phase": one.phase, "state": one.state, "verdict": one.twin.verdict if one.twin else ""}
-        for one in run.phases
-    ]
-    asked = [one for one in run.phases if one.phase in phases]
-    verdict = run.verdict
-    if len(asked) < len(run.phases):
-        verdict = f"{run_verdict(asked)}, {' to '.join(dict.fromkeys((phases[0], phases[-1])))}"
-    parts = ["", f"{folder.name}: {verdict}", Table(rows).as_text()]
-    for one in trained:
-        if losses := [loss for _, loss in one.history.losses]:
-            parts.append(
-                f"{one.phase}  loss {losses[0]:.2f} {sparkline(losses, 40)} {losses[-1]:.2f}"
-            )
-    parts += [
-        f"after iteration {iteration}: " + " ".join(text.split())
-        for iteration, text in samples.items()
-    ]
-    if scores := [row for row in read_scores(folder) if row["measure"] != PHENOMENON]:
+    rows = []
+    for state in run.phases:
+        verdict = state.twin.verdict if state.twin else ""
+        rows.append({"phase": state.phase, "state": state.state, "verdict": verdict})
+    parts = ["", f"{folder.name}: {_verdict_of(run, phases)}", Table(rows).as_text()]
+    for training in trained:
+        losses = [loss for _, loss in training.history.losses]
+        if losses:
+            curve = sparkline(losses, 40)
+            parts.append(f"{training.phase}  loss {losses[0]:.2f} {curve} {losses[-1]:.2f}")
+    for iteration, text in samples.items():
+        parts.append(f"after iteration {iteration}: " + " ".join(text.split()))
+    scores = [row for row in read_scores(folder) if row["measure"] != PHENOMENON]
+    if scores:
         parts.append(Table(scores, title="Scores before and after").as_text())
         parts += [score.worse_text() for score in worse(as_scores(scores))]
     if comparison:
         parts.append(Table(comparison, title="Plan versus actual").as_text())
     return "\n\n".join([*parts, f"Report: {folder / 'index.html'}"])
+
+
+def _verdict_of(run: RunState, phases: Sequence[str]) -> str:
+    """Return the verdict of these phases of a run, and which ones they are if not all."""
+    states = [state for state in run.phases if state.phase in phases]
+    if len(states) == len(run.phases):
+        return run.verdict
+    first_and_last = dict.fromkeys((phases[0], phases[-1]))
+    return f"{run_verdict(states)}, {' to '.join(first_and_last)}"
 
 
 def write_tables(folder: Path, out: Path) -> list[Path]:
@@ -192,13 +196,14 @@ def write_tables(folder: Path, out: Path) -> list[Path]:
             f"{folder.name} has trained nothing yet, so it has no results. runbook run "
             f"{folder.name} does."
         )
-    numbers = {
-        one.phase: run_tables.numbers_table(one.summary, history=one.history) for one in trained
-    }
-    results = [{"phase": phase, **row} for phase, table in numbers.items() for row in table]
+    results = []
+    for training in trained:
+        for row in run_tables.numbers_table(training.summary, history=training.history):
+            results.append({"phase": training.phase, **row})
     tables = {"results": Table(results), "plan-versus-actual": Table(comparison)}
     frames = {name: table.to_frame() for name, table in tables.items()}
-    frames |= {f"steps-{one.phase}": history_frame(one.history).reset_index() for one in trained}
+    for training in trained:
+        frames[f"steps-{training.phase}"] = history_frame(training.history).reset_index()
     out.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
         write_text(out / f"{name}.md", table.as_markdown() + "\n")
@@ -218,22 +223,7 @@ def finish(open_phase: OpenPhase, outputs: Sequence[Path] = (), digest: str = ""
     written.
     """
     phase = open_phase.phase
-    for job, status in active_jobs(open_phase.folder, get_scheduler(open_phase.settings.site)):
-        if f"{job.path.name}-".startswith(f"{phase}-"):
-            raise JobError(
-                f"{phase} is not finished: jobs/{job.path.name} is {status.state} "
-                f"({status.reason}). Run the cell that "
-                f"watches it, or end it: runbook cancel {open_phase.settings.name}. Then run "
-                f"this cell again."
-            )
-    if phase in TRAINING_PHASES and (
-        missing := training_jobs.what_is_missing(open_phase, by_content=False)
-    ):
-        raise RecordError(
-            f"{phase} is not finished, because its training is not ({missing}). Run the cells "
-            f"that launch and watch "
-            "it, then this cell again."
-        )
+    _refuse_unfinished(open_phase)
     twin = open_phase.session.finish()
     if twin.verdict == "fail":
         raise RecordError(f"{phase} did not pass; its checks above say why.")
@@ -242,9 +232,29 @@ def finish(open_phase: OpenPhase, outputs: Sequence[Path] = (), digest: str = ""
     # Our engine still writes this notebook, then the manifest; noted here, a kill in between would
     # look like an edit.
     write_report(open_phase.folder, manifest=ENGINE_VARIABLE not in os.environ)
-    open_checks = [
-        f"{check.name} ({check.value}; rule: {check.rule})"
-        for check in twin.checks
-        if check.verdict != "pass"
-    ]
+    open_checks = []
+    for check in twin.checks:
+        if check.verdict != "pass":
+            open_checks.append(f"{check.name} ({check.value}; rule: {check.rule})")
     show_text("; ".join([f"{phase}: {twin.verdict}", *open_checks]))
+
+
+def _refuse_unfinished(open_phase: OpenPhase) -> None:
+    """Raise while a job of the phase runs, or before its training is done."""
+    phase = open_phase.phase
+    for job, status in active_jobs(open_phase.folder, get_scheduler(open_phase.settings.site)):
+        if f"{job.path.name}-".startswith(f"{phase}-"):
+            raise JobError(
+                f"{phase} is not finished: jobs/{job.path.name} is {status.state} "
+                f"({status.reason}). Run the cell that "
+                f"watches it, or end it: runbook cancel {open_phase.settings.name}. Then run "
+                f"this cell again."
+            )
+    if phase not in TRAINING_PHASES:
+        return
+    missing = training_jobs.what_is_missing(open_phase, by_content=False)
+    if missing:
+        raise RecordError(
+            f"{phase} is not finished, because its training is not ({missing}). Run the cells "
+            "that launch and watch it, then this cell again."
+        )

@@ -60,7 +60,9 @@ class RunRequest:
 
     def words(self) -> list[str]:
         """The overrides as the notebooks' `overrides` parameter says them."""
-        return [*self.set_words, *([f"as={self.name}"] if self.name else [])]
+        if not self.name:
+            return [*self.set_words]
+        return [*self.set_words, f"as={self.name}"]
 
 
 def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
@@ -71,15 +73,18 @@ def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
     redo = phase_name(request.redo) if request.redo else ""
     from_scratch = redo == PHASES[0]
     load = partial(params.load, request.run, set_words=request.words())
-    settings = load() if from_scratch else open_phase.with_values_given_before(load, say)
+    if from_scratch:
+        settings = load()
+    else:
+        settings = open_phase.with_values_given_before(load, say)
     require_values(settings)
     runs = run_folder.runs_folder(settings.project)
     folder = runs / settings.name
     if from_scratch:
-        kept = machine.known_calibrations(settings, runs)
+        calibrations = machine.known_calibrations(settings, runs)
     else:
-        kept = machine.calibrations_of_run(settings, folder)
-    plan = machine.make_plan_here(settings, kept)
+        calibrations = machine.calibrations_of_run(settings, folder)
+    plan = machine.make_plan_here(settings, calibrations)
     for phase in request.phases():  # an impossible order is refused before anything is written
         refuse_hand_edits(settings.project / "notebooks" / f"{phase}.ipynb")
     if not redo:
@@ -99,18 +104,26 @@ def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
         os.environ[HOLDER_VARIABLE] = str(folder)
         os.environ[run_folder.RUNS_VARIABLE] = str(folder.parent)
         try:
-            for phase in request.phases():
-                outcome = run_phase(request, settings, plan, folder, phase, say)
-                if outcome.exit_code:
-                    break
+            outcome = _run_to_first_failure(request, settings, plan, folder, say)
             write_report(folder)
         except NotebookStopped as stopped:
             say(
                 f"Stopped between two notebooks by signal {stopped.number}; the same command "
-                f"goes on from here."
+                "goes on from here."
             )
             raise
     return outcome, folder
+
+
+def _run_to_first_failure(
+    request: RunRequest, settings: Settings, plan: Plan, folder: Path, say: Say
+) -> Outcome:
+    """Do the phases in order. Return how the last one ended, which is the first that failed."""
+    for phase in request.phases():
+        outcome = run_phase(request, settings, plan, folder, phase, say)
+        if outcome.exit_code:
+            break
+    return outcome
 
 
 def run_phase(
@@ -121,7 +134,8 @@ def run_phase(
     Its notebook is executed and recorded.
     """
     open_phase.refuse_changed_results(settings, plan, folder, phase)
-    if not (missing := why_not_done(settings, plan, folder, phase)):
+    missing = why_not_done(settings, plan, folder, phase)
+    if not missing:
         say(f"{phase:16} done, verified")
         return Outcome("done", 0, "", folder / "records" / f"{phase}.ipynb")
     say(f"{phase:16} {missing}: running")
@@ -169,23 +183,28 @@ def why_not_done(settings: Settings, plan: Plan, folder: Path, phase: str) -> st
     Empty where it is done, its inputs are unchanged and its outputs whole.
     """
     digest = open_phase.phase_fingerprint(settings, plan, folder, phase)
-    if missing := run_files.what_is_missing(folder, phase, digest):
+    missing = run_files.what_is_missing(folder, phase, digest)
+    if missing:
         return missing
     for mark in sorted((folder / "steps").glob(f"{phase}--*.json")):
         status = run_files.step_status(folder, mark.stem)
         if mark.stem == open_phase.train_step(phase):
             remedy = open_phase.begin_again(settings, phase)
             run_files.refuse_changed_output(mark.stem, status, remedy)
-        if missing := status.as_text():
+        missing = status.as_text()
+        if missing:
             return missing
-    state = next(one for one in read_run(folder).phases if one.phase == phase)
+    (state,) = (state for state in read_run(folder).phases if state.phase == phase)
     if state.problem:
         return "its record cannot be read"
     if state.twin is None:
         return "its record is missing"
     if state.twin.state is not ExecutionState.DONE or state.twin.is_open:
         return f"its newest record says {state.twin.state}"
-    return "" if len(state.files) == 3 else "its executed notebook is not among the records"
+    # A record is three files: the executed notebook, its page, and the JSON next to them.
+    if len(state.files) != 3:
+        return "its executed notebook is not among the records"
+    return ""
 
 
 def forget(settings: Settings, plan: Plan, folder: Path, phase: str, say: Say) -> None:
@@ -197,9 +216,12 @@ def forget(settings: Settings, plan: Plan, folder: Path, phase: str, say: Say) -
     changed = run_files.changed_values(folder, settings)
     for key, old, new in changed:
         say(f"{key}: {old} -> {new}")
-    own = ["run.yaml", "plan.json"] if changed else []
-    by_hand = [run_files.OVERRIDES] if changed or phase == PHASES[0] else []
-    training_jobs.move_to_history(folder, "run", [folder / name for name in own + by_hand])
+    outdated = []
+    if changed:
+        outdated += ["run.yaml", "plan.json"]
+    if changed or phase == PHASES[0]:
+        outdated.append(run_files.OVERRIDES)
+    training_jobs.move_to_history(folder, "run", [folder / name for name in outdated])
     for mark in (folder / "steps").glob(f"{phase}*"):
         mark.unlink()
     phase_plan = plan.phases.get(phase)
@@ -210,7 +232,8 @@ def forget(settings: Settings, plan: Plan, folder: Path, phase: str, say: Say) -
         outputs = [folder / "data"]
     else:
         outputs = []
-    if moved := training_jobs.move_to_history(folder, phase, outputs):
+    moved = training_jobs.move_to_history(folder, phase, outputs)
+    if moved:
         say(f"{phase}: earlier results are kept in {moved.relative_to(folder)}")
 
 
@@ -218,7 +241,8 @@ def expand_variants(run: str, all_variants: bool) -> list[str]:
     """The run itself, or one word for each of its variants."""
     if not all_variants:
         return [run]
-    if not (names := params.variant_names(run)):
+    names = params.variant_names(run)
+    if not names:
         raise RunbookError(f"{run} has no variants: params/variants/{run}.yaml names none.")
     return [f"{run}:{name}" for name in names]
 
@@ -232,13 +256,22 @@ _ELSEWHERE = frozenset({"checkpoints", "data", "tensorboard", "trackers", "histo
 def remove_leftovers(folder: Path) -> list[str]:
     """Remove what no process writes any more and tell its names; call it while holding the run."""
     removed = []
-    for place, below, names in os.walk(folder):
-        below[:] = [name for name in below if name not in _ELSEWHERE]
-        for name in names:
-            part = _PART.fullmatch(name)
-            if part and identify(int(part[1])) is None:
-                path = Path(place, name)
-                with contextlib.suppress(OSError):
-                    path.unlink()
-                    removed.append(path.relative_to(folder).as_posix())
+    for parent, subfolders, files in os.walk(folder):
+        # os.walk descends only into what stays in this list.
+        subfolders[:] = [name for name in subfolders if name not in _ELSEWHERE]
+        for name in files:
+            if not _is_abandoned(name):
+                continue
+            path = Path(parent, name)
+            with contextlib.suppress(OSError):
+                path.unlink()
+                removed.append(path.relative_to(folder).as_posix())
     return sorted(removed)
+
+
+def _is_abandoned(name: str) -> bool:
+    """Whether a file is half-written, and the process that wrote it has ended."""
+    part = _PART.fullmatch(name)
+    if not part:
+        return False
+    return identify(int(part[1])) is None

@@ -120,9 +120,9 @@ def _start_allowance(plan: Plan, quantity: str) -> float:
 
 def _width(plan: Plan, quantity: str, scores: Sequence[ForecastScore]) -> tuple[float, str]:
     """Return the half-width of an interval, as a logarithm, and where the forecast is from."""
-    own = own_half_width(scores, quantity)
-    if own is not None:
-        return own, "the plan; as wide as its errors in earlier runs of this project"
+    earlier_width = own_half_width(scores, quantity)
+    if earlier_width is not None:
+        return earlier_width, "the plan; as wide as its errors in earlier runs of this project"
     if quantity == "memory":
         return MEMORY_WIDTH, "the plan"
     if plan.calibration.get(FULL) is not None:
@@ -144,7 +144,8 @@ def score_forecasts(open_phase: OpenPhase) -> View:
     scores = score(sealed, actual_numbers(open_phase, results))
     runs = open_phase.folder.parent
     append_scores(scores, runs)
-    open_phase.session.add_results({f"forecast of {one.quantity} held": one.hit for one in scores})
+    hits = {f"forecast of {score.quantity} held": score.hit for score in scores}
+    open_phase.session.add_results(hits)
     table = scores_table(scores, f"Forecasts sealed on {sealed.sealed[:16].replace('T', ' ')} UTC")
     others = read_scores_of_all(runs)
     return View([table, f"All runs of this project: {calibration_text(others)}"])
@@ -158,9 +159,9 @@ def actual_numbers(open_phase: OpenPhase, results: TrainingResults) -> dict[str,
         numbers["loss"] = results.validation[-1].loss
     account = results.account
     if account is not None:
-        held = account.wall_seconds - account.waiting_seconds
+        occupied_seconds = account.wall_seconds - account.waiting_seconds
         hours, *_ = wall_time.cost_table(summary, account, device_rates(open_phase.settings))
-        numbers["total time"] = held
+        numbers["total time"] = occupied_seconds
         numbers["cost"] = float(hours["value"])
     numbers["memory"] = summary.memory_bytes or None
     return {quantity: value for quantity, value in numbers.items() if value is not None}

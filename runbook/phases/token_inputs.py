@@ -46,7 +46,9 @@ def text_home(settings: Settings, text: TextShare) -> Path:
     if text.folder or planned == dataset.folder:
         return earlier
     home = Path(planned)
-    return earlier if holds_dataset(earlier, dataset) and not holds_dataset(home, dataset) else home
+    if holds_dataset(earlier, dataset) and not holds_dataset(home, dataset):
+        return earlier
+    return home
 
 
 def input_files(settings: Settings, text: TextShare | None = None) -> list[Path]:
@@ -77,14 +79,12 @@ def token_groups(settings: Settings, data: DataPlan, folder: Path) -> list[tuple
     One for all text, or one a file where files are held out.
     """
     prefixes = {part.dataset: part.prefix for part in data.parts or [data]}
-    return [
-        group
-        for text in settings.texts
-        if text.dataset.kind != TOKENIZED
-        for group in _groups_of(
-            settings, text, folder / prefixes[text.name], held_out=bool(data.held_out)
-        )
-    ]
+    groups = []
+    for text in settings.texts:
+        if text.dataset.kind != TOKENIZED:
+            prefix = folder / prefixes[text.name]
+            groups += _groups_of(settings, text, prefix, held_out=bool(data.held_out))
+    return groups
 
 
 def _groups_of(
@@ -94,18 +94,20 @@ def _groups_of(
     dataset = text.dataset
     if not held_out:
         return [(inputs, prefix)]
-    together = [[path] for path in inputs]
-    named = inputs
-    if (size := dataset.parts_together) and len(inputs) != len(dataset.paths):
-        together = [inputs[start : start + size] for start in range(0, len(inputs), size)]
-        named = [Path(path) for path in dataset.paths]
-        if len(together) != len(named):
+    groups = [[path] for path in inputs]
+    names = [path.name for path in inputs]
+    size = dataset.parts_together
+    # A text may come in smaller parts than the catalogue's files: so many of them make one.
+    if size and len(inputs) != len(dataset.paths):
+        groups = [inputs[start : start + size] for start in range(0, len(inputs), size)]
+        names = [Path(path).name for path in dataset.paths]
+        if len(groups) != len(names):
             raise DataError(
-                f"{len(inputs)} files give {len(together)} groups of {size}, and the catalogue "
-                f"names {len(named)}: files are missing, or there are too many"
+                f"{len(inputs)} files give {len(groups)} groups of {size}, and the catalogue "
+                f"names {len(names)}: files are missing, or there are too many"
             )
-    prefixes = [prefix.with_name(f"{path.name.split('.')[0]}_text_document") for path in named]
-    return list(zip(together, prefixes, strict=True))
+    prefixes = [prefix.with_name(f"{name.split('.')[0]}_text_document") for name in names]
+    return list(zip(groups, prefixes, strict=True))
 
 
 def text_identity(settings: Settings, folder: Path) -> list[Any]:
@@ -124,10 +126,10 @@ def text_identity(settings: Settings, folder: Path) -> list[Any]:
     except DataError:
         files = _files_in_manifests(folder)
     is_sampled = len(files) <= MOST_SAMPLED
-    return sorted(
-        [Path(path).name, size, date, sample if is_sampled else 0]
-        for path, size, date, sample in files
-    )
+    identity = []
+    for path, size, date, sample in files:
+        identity.append([Path(path).name, size, date, sample if is_sampled else 0])
+    return sorted(identity)
 
 
 def _is_unvouched(text: TextShare) -> bool:
@@ -160,8 +162,11 @@ def ready_pairs(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
 
     The plan's section `data` reads them there.
     """
-    ready = [text for text in settings.texts if text.dataset.kind == TOKENIZED]
-    return [folder / prefix for text in ready for prefix in _planned_prefixes(text, data)]
+    prefixes = []
+    for text in settings.texts:
+        if text.dataset.kind == TOKENIZED:
+            prefixes += [folder / prefix for prefix in _planned_prefixes(text, data)]
+    return prefixes
 
 
 def link_ready_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
@@ -169,7 +174,7 @@ def link_ready_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[
 
     The files that are there then.
     """
-    made: list[Path] = []
+    links: list[Path] = []
     for text in settings.texts:
         if text.dataset.kind != TOKENIZED:
             continue
@@ -177,33 +182,40 @@ def link_ready_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[
         if any(Path(prefix).is_absolute() for prefix in planned):
             continue  # into the site's own folder for data, where the files are already
         home = text_home(settings, text)
-        found = token_prefixes(text.dataset, project=settings.project, folder=str(home))
-        for prefix, ready in zip(planned, _match_prefixes(text, planned, found), strict=True):
+        present = token_prefixes(text.dataset, project=settings.project, folder=str(home))
+        for prefix, ready in zip(planned, _match_prefixes(text, planned, present), strict=True):
             target = TokenFiles(folder / prefix, exact=True)
             source = TokenFiles.existing(ready)
-            for link, file in ((target.bin, source.bin), (target.idx, source.idx)):
-                link.parent.mkdir(parents=True, exist_ok=True)
-                if not link.exists() or link.is_symlink():
-                    link.unlink(missing_ok=True)
-                    link.symlink_to(file.resolve())
-                made.append(link)
-    return made
+            _link(target.bin, source.bin)
+            _link(target.idx, source.idx)
+            links += [target.bin, target.idx]
+    return links
+
+
+def _link(link: Path, file: Path) -> None:
+    """Make `link` lead to the file. A file of the run's own that is there is left alone."""
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if not link.exists() or link.is_symlink():
+        link.unlink(missing_ok=True)
+        link.symlink_to(file.resolve())
 
 
 def _planned_prefixes(text: TextShare, data: DataPlan) -> list[str]:
-    part = next((part for part in data.parts if part.dataset == text.name), data)
-    return [*part.train, *part.validation, *part.test]
+    for part in data.parts:
+        if part.dataset == text.name:
+            return [*part.train, *part.validation, *part.test]
+    return [*data.train, *data.validation, *data.test]
 
 
-def _match_prefixes(text: TextShare, planned: list[str], found: list[Path]) -> list[Path]:
+def _match_prefixes(text: TextShare, planned: list[str], present: list[Path]) -> list[Path]:
     """Of each planned name the files that were found: by the name, or the only ones there are."""
-    by_name = {prefix.name: prefix for prefix in found}
+    by_name = {prefix.name: prefix for prefix in present}
     if all(Path(prefix).name in by_name for prefix in planned):
         return [by_name[Path(prefix).name] for prefix in planned]
-    if len(planned) == len(found) == 1:
-        return found
+    if len(planned) == len(present) == 1:
+        return present
     raise DataError(
-        f"{text.name} has {len(found)} pairs of token files ({', '.join(sorted(by_name)[:4])}), "
+        f"{text.name} has {len(present)} pairs of token files ({', '.join(sorted(by_name)[:4])}), "
         f"and the plan reads {len(planned)} ({', '.join(planned[:4])}): list the .bin files under "
         f"`files` of {text.name} in params/datasets.yaml, so that the plan knows them"
     )

@@ -7,7 +7,7 @@ import json
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +50,13 @@ def sample_texts(
     phase: str = TRAINED,
     *,
     seed: int = 1234,
-    **wish: float,
+    **options: float,
 ) -> list[Sample]:
     """Continue prompts from the newest whole checkpoint.
 
     An empty one is the run's own, or a new document.
 
-    `wish` has `tokens`, `temperature` (0 takes the likeliest token each time), `top_p`, `cache` and
+    `options` has `tokens`, `temperature` (0 takes the likeliest token each time), `top_p`, `cache` and
     `iteration`.
     """
     phases = read_plan_file(folder).phases
@@ -77,14 +77,14 @@ def sample_texts(
             "There is no prompt, and this tokenizer has no end of document to begin after: give "
             "--prompt."
         )
-    answer = ask_trainer(
-        "sample", folder, phase, {"iteration": 0, **wish, "seed": seed, "prompts": ids}
-    )
-    texts = zip(prompts, answer["ids"], strict=True)
+    request = {"iteration": 0, **options, "seed": seed, "prompts": ids}
+    reply = ask_trainer("sample", folder, phase, request)
+    iteration = reply["iteration"]
     decode = load_tokenizer(tokenizer).decode
-    return [
-        Sample(answer["iteration"], prompt, decode(made), tuple(made)) for prompt, made in texts
-    ]
+    samples = []
+    for prompt, continuation in zip(prompts, reply["ids"], strict=True):
+        samples.append(Sample(iteration, prompt, decode(continuation), tuple(continuation)))
+    return samples
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,13 @@ def export_weights(
             )
     try:
         request = {"out": str(part), "iteration": iteration, "shard_bytes": shard_bytes}
-        answer = ask_trainer("export", folder, phase, request)
-        exported = Exported(**{each.name: answer[each.name] for each in fields(Exported)})
+        reply = ask_trainer("export", folder, phase, request)
+        exported = Exported(
+            iteration=reply["iteration"],
+            architecture=reply["architecture"],
+            files=reply["files"],
+            bytes=reply["bytes"],
+        )
         settings = params.load(str(folder / "run.yaml"))
         spec = read_plan_file(folder).phases[phase]
         _write_tokenizer(settings.tokenizer, spec, part)
@@ -143,9 +148,10 @@ def _write_tokenizer(name: str, spec: PhasePlan, out: Path) -> None:
     if end >= 0:
         config |= dict.fromkeys(("bos_token", "eos_token"), load_tokenizer(name).judge.piece(end))
         generation |= dict.fromkeys(("bos_token_id", "eos_token_id"), end)
-    config["tokenizer_class"] = (
-        "LlamaTokenizer" if name.endswith(".model") else "PreTrainedTokenizerFast"
-    )
+    if name.endswith(".model"):
+        config["tokenizer_class"] = "LlamaTokenizer"
+    else:
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
     for file, values in (("tokenizer_config.json", config), ("generation_config.json", generation)):
         if not (out / file).exists():
             (out / file).write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
@@ -154,16 +160,15 @@ def _write_tokenizer(name: str, spec: PhasePlan, out: Path) -> None:
 def _model_card(folder: Path, settings: Settings, spec: PhasePlan, exported: Exported) -> str:
     """Return README.md from what the run recorded; what only its owner knows is left to fill in."""
     record = find_twin(folder, spec.phase)
-    commit = record.commit if record else ""
-    package_versions = record.versions if record else {}
-    versions = ", ".join(f"{name} {version}" for name, version in package_versions.items())
-    texts = [
-        (
-            f"- {text.dataset.title} (`{text.name}`, weight {text.weight:g}); licence: "
-            f"{text.dataset.licence}"
-        )
-        for text in settings.texts
-    ]
+    commit = ""
+    versions = ""
+    if record:
+        commit = record.commit
+        versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
+    texts = []
+    for text in settings.texts:
+        title = f"{text.dataset.title} (`{text.name}`, weight {text.weight:g})"
+        texts.append(f"- {title}; licence: {text.dataset.licence}")
     template = Path(__file__).with_name("model_card.md").read_text(encoding="utf-8")
     return template.format(
         settings=settings,
@@ -236,25 +241,24 @@ def ask_trainer(
     command: str, folder: Path, phase: str, request: Mapping[str, object], processes: int = 1
 ) -> dict[str, Any]:
     """What the trainer answers, in a process of its own or in several on this machine."""
-    ranks = (
-        f"torch.distributed.run --standalone --local-addr=127.0.0.1 --nproc-per-node={processes} -m"
-    ).split()
-    argv = [
-        sys.executable,
-        "-m",
-        *(ranks if processes > 1 else []),
-        "runbook.training.offline",
-        command,
-    ]
-    argv += [str(folder / "plan.json"), "--phase", phase]
+    argv = [sys.executable, "-m"]
+    if processes > 1:
+        argv += [
+            "torch.distributed.run",
+            "--standalone",
+            "--local-addr=127.0.0.1",
+            f"--nproc-per-node={processes}",
+            "-m",
+        ]
+    argv += ["runbook.training.offline", command, str(folder / "plan.json"), "--phase", phase]
     done = shell.run(argv, input=json.dumps(request), timeout=LIMIT_SECONDS, check=False)
     if done.exit_code == REFUSED:
         raise ParamsError(done.err.strip())
     if done.exit_code:
-        hint = " Install the train extra." if "No module named" in done.err else ""
-        raise ProgramError(
-            f"{command} ended with "
-            f"{shell.how_it_ended(done.exit_code)}.{hint}\n{shell.last_lines(done.err)}"
-        )
-    answer: dict[str, Any] = json.loads(done.out.splitlines()[-1])
-    return answer
+        hint = ""
+        if "No module named" in done.err:
+            hint = " Install the train extra."
+        how = shell.how_it_ended(done.exit_code)
+        raise ProgramError(f"{command} ended with {how}.{hint}\n{shell.last_lines(done.err)}")
+    answer_of_trainer: dict[str, Any] = json.loads(done.out.splitlines()[-1])
+    return answer_of_trainer

@@ -149,7 +149,9 @@ def rounded(value: Any) -> Any:
     >>> rounded(10.859001234), rounded(64633856), rounded("megatron-full")
     (10.859, 64633856, 'megatron-full')
     """
-    return float(f"{value:.7g}") if isinstance(value, float) else value
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.7g}")
 
 
 def show_loss(open_phase: OpenPhase, phases: Sequence[str] = ()) -> View:
@@ -172,27 +174,34 @@ def show_loss(open_phase: OpenPhase, phases: Sequence[str] = ()) -> View:
 
 def show_account(open_phase: OpenPhase) -> View:
     """Where the wall time of the open phase went, its goodput among the results."""
-    one = read_results(open_phase.folder, open_phase.plan, open_phase.phase)
-    if account := one.account:
-        counts = {"lost_steps": account.lost_steps, "jobs": account.jobs}
-        open_phase.session.add_results({"goodput": rounded(account.goodput or 0), **counts})
-    return account_view(one)
+    training = read_results(open_phase.folder, open_phase.plan, open_phase.phase)
+    account = training.account
+    if account:
+        open_phase.session.add_results(
+            {
+                "goodput": rounded(account.goodput or 0),
+                "lost_steps": account.lost_steps,
+                "jobs": account.jobs,
+            }
+        )
+    return account_view(training)
 
 
-def account_view(one: TrainingResults) -> View:
+def account_view(training: TrainingResults) -> View:
     """Return the account of a phase as a figure and a table.
 
     It lists the interruptions one by one, and what stood still.
     """
-    if (account := one.account) is None:
-        return View([f"{one.phase} has made no step yet."])
+    account = training.account
+    if account is None:
+        return View([f"{training.phase} has made no step yet."])
     caption = (
         f"{account.goodput or 0:.1%} of {show_duration(account.wall_seconds)} were productive "
         f"steps, over "
         f"{counted(account.jobs, 'job')}; {counted(account.lost_steps, 'step')} done again, "
         f"{counted(account.missing_steps, 'step')} missing."
     )
-    title = f"Where the wall time of {one.phase} went"
+    title = f"Where the wall time of {training.phase} went"
     view = View(
         [
             (run_figures.goodput_figure(account, title), caption),
@@ -200,8 +209,10 @@ def account_view(one: TrainingResults) -> View:
         ]
     )
     if account.interruptions:
-        view.append(wall_time.interruptions_table(account, f"Interruptions of {one.phase}"))
-    stalls = wall_time.stalls_table(one.validation, one.events, wall_seconds=account.wall_seconds)
+        view.append(wall_time.interruptions_table(account, f"Interruptions of {training.phase}"))
+    stalls = wall_time.stalls_table(
+        training.validation, training.events, wall_seconds=account.wall_seconds
+    )
     return View([*view, stalls])
 
 
@@ -211,52 +222,58 @@ def sample_rows(folder: Path, phase_plan: PhasePlan, tokenizer: str) -> list[Row
     A line that the trainer did not write so is passed over: `runbook verify` says that the file was
     edited.
     """
-    rows = filter(_is_sample, read_lines(folder / phase_plan.log.samples))
-    found = {row["iteration"]: row for row in rows}
-    return [
-        {
-            "after iteration": iteration,
-            "prompt": load_tokenizer(tokenizer).decode(row["prompt_ids"]),
-            "continuation": load_tokenizer(tokenizer).decode(row["ids"]),
-        }
-        for iteration, row in sorted(found.items())
-    ]
+    newest_lines = {}
+    for line in filter(_is_sample, read_lines(folder / phase_plan.log.samples)):
+        newest_lines[line["iteration"]] = line
+    rows: list[Row] = []
+    for iteration, line in sorted(newest_lines.items()):
+        rows.append(
+            {
+                "after iteration": iteration,
+                "prompt": load_tokenizer(tokenizer).decode(line["prompt_ids"]),
+                "continuation": load_tokenizer(tokenizer).decode(line["ids"]),
+            }
+        )
+    return rows
 
 
 def _is_sample(row: Mapping[str, object]) -> bool:
     """Whether a line has an iteration and two lists of tokens."""
     for key in ("prompt_ids", "ids"):
         ids = row.get(key)
-        if not isinstance(ids, list) or not all(
-            type(token) is int and 0 <= token < 2**31 for token in ids
-        ):
+        if not isinstance(ids, list) or not all(map(_is_token, ids)):
             return False
     iteration = row.get("iteration")
     return type(iteration) is int and iteration >= 0
 
 
-def headline(one: TrainingResults, rates: Rates) -> list[tuple[str, str, str]]:
+def _is_token(value: object) -> bool:
+    # Not isinstance: True is an int for it.
+    return type(value) is int and 0 <= value < 2**31
+
+
+def headline(training: TrainingResults, rates: Rates) -> list[tuple[str, str, str]]:
     """What a reader asks first of a training: name, answer, and what stands beside it.
 
     Empty before the first step.
     """
-    summary = one.summary
-    planned = one.planned
-    model = one.phase_plan.model
-    account = one.account
+    summary = training.summary
+    planned = training.planned
+    model = training.phase_plan.model
+    account = training.account
     speed = summary.tokens_per_second
     seconds = planned.seconds
     if not speed or account is None or summary.last_loss is None:
         return []
-    beside = (
-        f"from {summary.first_loss:.4g}; untrained {one.promised['first loss (nat/token)']:.4g}"
-    )
-    validation = f"; validation {summary.validation_loss:.4g}" if summary.validation_loss else ""
+    beside = f"from {summary.first_loss:.4g}; untrained {training.promised['first loss (nat/token)']:.4g}"
+    validation = ""
+    if summary.validation_loss:
+        validation = f"; validation {summary.validation_loss:.4g}"
     if planned.tokens_per_second:
         of_plan = f"{speed / planned.tokens_per_second:.0%} of the plan; "
     else:
         of_plan = ""
-    each = f"{show_quantity('', speed / summary.world_size)} a device"
+    per_device = f"{show_quantity('', speed / summary.world_size)} a device"
     if seconds:
         against = f"{account.wall_seconds / seconds:.3g} x the planned {show_duration(seconds)}; "
     else:
@@ -270,14 +287,14 @@ def headline(one: TrainingResults, rates: Rates) -> list[tuple[str, str, str]]:
         cost = (spent, "no price is known")
     tokens = f"{summary.consumed_tokens:,} tokens in {counted(summary.last_iteration, 'step')}"
     happened = {
-        "checkpoint": len(events_named(one.events, "saved")),
-        "evaluation": len(one.validation),
+        "checkpoint": len(events_named(training.events, "saved")),
+        "evaluation": len(training.validation),
         "loss spike": len(summary.spikes),
         "skipped step": summary.skipped,
     }
     return [
         ("Loss", f"{summary.last_loss:.4g}", beside + validation),
-        ("Speed", f"{show_quantity('', speed)} tokens/s", of_plan + each),
+        ("Speed", f"{show_quantity('', speed)} tokens/s", of_plan + per_device),
         (
             "Time",
             show_duration(account.wall_seconds),
@@ -291,55 +308,63 @@ def headline(one: TrainingResults, rates: Rates) -> list[tuple[str, str, str]]:
         ),
         (
             "What happened",
-            _restarts_text(one),
-            ", ".join(counted(number, what) for what, number in happened.items()),
+            _restarts_text(training),
+            ", ".join(counted(number, kind) for kind, number in happened.items()),
         ),
     ]
 
 
-def _restarts_text(one: TrainingResults) -> str:
+def _restarts_text(training: TrainingResults) -> str:
     """Restarts, and how many of them training.rehearse_stop planned."""
-    restarts = one.history.num_segments - 1
+    restarts = training.history.num_segments - 1
     text = counted(restarts, "restart")
-    num_planned = sum(event.planned for event in events_named(one.events, "ended"))
+    num_planned = sum(event.planned for event in events_named(training.events, "ended"))
     if not restarts or not num_planned:
         return text
-    return f"{text}, planned" if num_planned >= restarts else f"{text}, {num_planned} planned"
+    if num_planned >= restarts:
+        return f"{text}, planned"
+    return f"{text}, {num_planned} planned"
 
 
-def plan_versus_actual(one: TrainingResults) -> Table:
+EXPLAINED_DIFFERENCE = 0.05
+"""Share from which on a measured number that differs from its plan is explained."""
+
+
+def plan_versus_actual(training: TrainingResults) -> Table:
     """Return the plan's numbers of one training phase beside the measured ones.
 
     A difference comes with what explains it.
     """
-    planned = {what: value for what, value in one.promised.items() if value is not None}
-    actual = run_tables.actual_numbers(one.summary, one.account)
-    if one.account and run_tables.USEFUL_TIME in planned:
-        held_seconds = one.account.wall_seconds - one.account.waiting_seconds
-        productive = one.account.parts["productive"]
+    planned = {name: value for name, value in training.promised.items() if value is not None}
+    actual = run_tables.actual_numbers(training.summary, training.account)
+    if training.account and run_tables.USEFUL_TIME in planned:
+        held_seconds = training.account.wall_seconds - training.account.waiting_seconds
+        productive = training.account.parts["productive"]
         actual[run_tables.USEFUL_TIME] = 100 * productive / held_seconds if held_seconds else None
     memory = (
         "measured: the fullest process's peak, saves and evaluations included; the plan "
         "is for the steps"
     )
     reasons = {
-        "step time (s/iteration)": _step_reason(one),
-        "throughput (tokens/s)": _step_reason(one),
-        "wall time (s)": _wall_reason(one),
+        "step time (s/iteration)": _step_reason(training),
+        "throughput (tokens/s)": _step_reason(training),
+        "wall time (s)": _wall_reason(training),
         "memory of a process (B)": memory,
     }
-    both = {what: (planned.get(what), actual.get(what)) for what in reasons}
-    differing = [
-        what for what, (plan, real) in both.items() if plan and real and abs(real / plan - 1) > 0.05
-    ]
-    return run_tables.plan_versus_actual(
-        planned, actual, {what: reasons[what] for what in differing}
-    )
+    reasons_needed = {}
+    for name, reason in reasons.items():
+        promised = planned.get(name)
+        measured = actual.get(name)
+        if promised and measured and abs(measured / promised - 1) > EXPLAINED_DIFFERENCE:
+            reasons_needed[name] = reason
+    return run_tables.plan_versus_actual(planned, actual, reasons_needed)
 
 
-def _step_reason(one: TrainingResults) -> str:
-    summary = one.summary
-    parts = [f"plan: {one.planned.basis}"] if one.planned.basis else []
+def _step_reason(training: TrainingResults) -> str:
+    summary = training.summary
+    parts = []
+    if training.planned.basis:
+        parts.append(f"plan: {training.planned.basis}")
     if summary.data_wait_share is not None and summary.data_wait_share >= 0.01:
         parts.append(f"{summary.data_wait_share:.0%} of a step waits for data")
     low = summary.seconds_low
@@ -353,18 +378,21 @@ def _step_reason(one: TrainingResults) -> str:
     return "; ".join(parts)
 
 
-def _wall_reason(one: TrainingResults) -> str:
-    parts = list(one.account.parts.items()) if one.account else []
-    wall = sum(seconds for _, seconds in parts) or 1.0
-    shares = [
-        (name, seconds / wall)
-        for name, seconds in parts
-        if name != "productive" and seconds / wall >= 0.02
-    ]
-    told = ", ".join(
-        f"{name} {share:.0%}" for name, share in sorted(shares, key=lambda pair: -pair[1])
-    )
-    return f"of the wall time: {told}" if told else "the steps themselves: see step time"
+def _wall_reason(training: TrainingResults) -> str:
+    seconds_of_parts: Mapping[str, float] = {}
+    if training.account:
+        seconds_of_parts = training.account.parts
+    wall_seconds = sum(seconds_of_parts.values()) or 1.0
+    shares = []
+    for name, seconds in seconds_of_parts.items():
+        share = seconds / wall_seconds
+        if name != "productive" and share >= 0.02:
+            shares.append((name, share))
+    if not shares:
+        return "the steps themselves: see step time"
+    shares.sort(key=lambda pair: -pair[1])
+    share_texts = ", ".join(f"{name} {share:.0%}" for name, share in shares)
+    return f"of the wall time: {share_texts}"
 
 
 def device_rates(settings: Settings) -> Rates:

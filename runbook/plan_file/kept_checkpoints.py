@@ -20,8 +20,9 @@ def most_at_once(checkpoint: Checkpoint, iterations: int) -> int:
 
     >>> most_at_once(Checkpoint("checkpoints", interval=10, keep=2), 100)
     3
-    >>> most_at_once(Checkpoint("checkpoints", interval=10, keep=2, keep_every=20), 100)  # and 20,
-    40, 60 6
+    >>> most_at_once(Checkpoint("checkpoints", interval=10, keep=2, keep_every=20),
+    ... 100)  # and 20, 40, 60
+    6
     """
     if not checkpoint.saves:
         return 0

@@ -130,7 +130,7 @@ class PlannedParallel:
 
         >>> cut = {"tensor": 1, "virtual_pipeline": 1, "context": 1, "sequence": False, "data": 1}
         >>> four = PlannedParallel(**cut, pipeline=4, world_size=4, zero_stage=1,
-        last_stage_layers=6)
+        ... last_stage_layers=6)
         >>> four.stage_layers(30), four.stage_layers(32)
         ((8, 8, 8, 6), ())
         """
@@ -193,7 +193,7 @@ class Batch:
     """Sequences of one step; with a ramp, of a step after the ramp.
 
     >>> batch = Batch(micro=1, global_=8, num_microbatches=8, ramp=Ramp(start=2, increment=2,
-    samples=30))
+    ... samples=30))
     >>> [batch.at(consumed) for consumed in (0, 9, 10, 20, 30, 99)]
     [2, 2, 4, 6, 8, 8]
     >>> batch.samples_after(20), Batch(1, 8, 8).samples_after(20), batch.iterations_within(124)
@@ -265,14 +265,14 @@ class LearningRate:
     decay.
 
     >>> rate = LearningRate(peak=1.0, minimum=0.1, schedule="linear", warmup_samples=8,
-    decay_samples=44)
+    ... decay_samples=44)
     >>> [round(rate.at(samples), 3) for samples in (4, 8, 12, 28, 44, 84)]
     [0.5, 1.0, 0.9, 0.5, 0.1, 0.1]
 
     With wsd the rate stays at its peak until the last `wsd_decay_samples` of the decay length.
 
     >>> wsd = dataclasses.replace(rate, schedule="wsd", wsd_decay_samples=8,
-    wsd_decay_style="linear")
+    ... wsd_decay_style="linear")
     >>> [round(wsd.at(samples), 3) for samples in (4, 8, 36, 40, 44, 84)]
     [0.5, 1.0, 1.0, 0.55, 0.1, 0.1]
     """

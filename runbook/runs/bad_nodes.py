@@ -110,7 +110,7 @@ def parse_bad_nodes(lines: Sequence[Mapping[str, Any]], now: float) -> list[BadN
     """Return the newest entry of each node that still holds.
 
     >>> made = {"node": "n1", "found_by": "failure", "evidence": "Xid 79", "run": "r", "job": "j",
-    "found": 1.0}
+    ... "found": 1.0}
     >>> [entry.node for entry in parse_bad_nodes([{**made, "expires": 9.0}], now=2.0)]
     ['n1']
     >>> parse_bad_nodes([{**made, "expires": 9.0}, {"node": "n1", "forgiven": 1.5}], now=2.0)

@@ -171,8 +171,9 @@ class DoneMark:
 def fingerprint(version: int, inputs: Mapping[str, object]) -> str:
     """Sixteen hexadecimal digits that change when the step's version or one of its inputs does.
 
-    >>> fingerprint(1, {"a": 1}) == fingerprint(1, {"a": 1}), fingerprint(1, {"a": 1}) ==
-    fingerprint(2, {"a": 1}) (True, False)
+    >>> fingerprint(1, {"a": 1}) == fingerprint(1, {"a": 1}), fingerprint(1,
+    ... {"a": 1}) == fingerprint(2, {"a": 1})
+    (True, False)
     """
     text = json.dumps({"version": version, "inputs": inputs}, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -50,8 +50,8 @@ def ranks_from(environment: Mapping[str, str]) -> Ranks:
     SLURM_PROCID alone is not believed: a batch script has it too, without being a task of a step.
 
     >>> ranks_from({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "MASTER_ADDR": "n1",
-    "MASTER_PORT": "29500"}) Ranks(rank=3, world_size=8, local_rank=3, launcher='torchrun',
-    master_address='n1', master_port=29500)
+    ... "MASTER_PORT": "29500"})
+    Ranks(rank=3, world_size=8, local_rank=3, launcher='torchrun', master_address='n1', master_port=29500)
     >>> ranks_from({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}).launcher
     'alone'
     """
@@ -95,8 +95,8 @@ def _master(environment: Mapping[str, str], launcher: str, world_size: int) -> t
 def first_host(nodelist: str) -> str:
     """First name of a Slurm node list.
 
-    >>> first_host("nid[005012-005015,006001]"), first_host("gpu7"), first_host("a1,a2"),
-    first_host("") ('nid005012', 'gpu7', 'a1', '')
+    >>> first_host("nid[005012-005015,006001]"), first_host("gpu7"), first_host("a1,a2"), first_host("")
+    ('nid005012', 'gpu7', 'a1', '')
     """
     match = re.match(r"([^,\[]*)(?:\[([0-9]+))?", nodelist)
     return (match[1] + (match[2] or "")) if match else ""

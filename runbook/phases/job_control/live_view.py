@@ -201,8 +201,9 @@ def thinned(rows: Sequence[Row]) -> list[Row]:
 
     Looking at a long training must not cost more each day.
 
-    >>> [len(thinned([{}] * number)) for number in (0, 3, 1000, 1_000_000)], thinned([{"n": n} for n
-    in range(25)])[-1] ([0, 3, 1000, 1001], {'n': 24})
+    >>> [len(thinned([{}] * number)) for number in (0, 3, 1000,
+    ... 1_000_000)], thinned([{"n": n} for n in range(25)])[-1]
+    ([0, 3, 1000, 1001], {'n': 24})
     """
     step = max(1, len(rows) // MOST_ROWS)
     newest = rows[-1:] if rows and (len(rows) - 1) % step else []

@@ -237,9 +237,9 @@ def networks_check(
 def named_devices(groups: Mapping[str, Mapping[str, str | None]]) -> list[tuple[str, str]]:
     """Variables that name network devices, with each device; patterns that exclude some name none.
 
-    >>> named_devices({"rccl": {"NCCL_SOCKET_IFNAME": "hsn0,hsn1"}, "x": {"UCX_NET_DEVICES":
-    "mlx5_ib0:1"}}) [('NCCL_SOCKET_IFNAME', 'hsn0'), ('NCCL_SOCKET_IFNAME', 'hsn1'),
-    ('UCX_NET_DEVICES', 'mlx5_ib0')]
+    >>> named_devices({"rccl": {"NCCL_SOCKET_IFNAME": "hsn0,hsn1"},
+    ... "x": {"UCX_NET_DEVICES": "mlx5_ib0:1"}})
+    [('NCCL_SOCKET_IFNAME', 'hsn0'), ('NCCL_SOCKET_IFNAME', 'hsn1'), ('UCX_NET_DEVICES', 'mlx5_ib0')]
     >>> named_devices({"x": {"NCCL_SOCKET_IFNAME": "^docker,lo"}})
     []
     """

@@ -50,7 +50,8 @@ def share_of(environment: Mapping[str, str]) -> tuple[int, int] | None:
     None: it does everything.
 
     >>> share_of({"RUNBOOK_ELEMENT": "1", "RUNBOOK_ELEMENTS": "2", "RUNBOOK_TASKS": "4",
-    "SLURM_PROCID": "3"}) (7, 8)
+    ... "SLURM_PROCID": "3"})
+    (7, 8)
     """
     elements = int(environment.get("RUNBOOK_ELEMENTS", "1"))
     tasks = int(environment.get("RUNBOOK_TASKS", "1"))

@@ -173,7 +173,7 @@ def microbatches_to_the_peak(spec: PhasePlan, stage: int) -> int:
 
     >>> from types import SimpleNamespace as N
     >>> cuts = [N(pipeline=stages, virtual_pipeline=chunks) for stages, chunks in ((1, 1), (16, 1),
-    (4, 2))]
+    ... (4, 2))]
     >>> [microbatches_to_the_peak(N(parallel=cut), 0) for cut in cuts]
     [2, 18, 8]
     """
