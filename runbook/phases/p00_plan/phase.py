@@ -21,7 +21,7 @@ from runbook.params.catalogues import read_datasets, read_models
 from runbook.params.editing import edited_text, values_in, without_sums
 from runbook.params.layers import GIVEN, REHEARSAL
 from runbook.params.problems import InvalidParams
-from runbook.params.schema.keys import all_keys
+from runbook.params.schema.keys import Key, all_keys
 from runbook.params.schema.value_types import is_name
 from runbook.params.yaml12 import nest, read_text, write_scalar, write_tree
 from runbook.phases import plan_service, report
@@ -53,19 +53,19 @@ def choose(open_phase: OpenPhase) -> None:
     """
     settings = open_phase.settings
     run = str(run_file_of(settings))
-    given = values_over_file(run, settings)
+    given_values = values_over_file(run, settings)
     sections = form_fields(settings)
-    keys = [one.key for group in sections.values() for one in group]
+    keys = [field.key for fields in sections.values() for field in fields]
 
     def write(name: str, changes: Mapping[str, str]) -> str:
-        path = write_run_file(run, name, changes, given)
-        shown = path.relative_to(settings.project)
+        path = write_run_file(run, name, changes, given_values)
+        file = path.relative_to(settings.project)
         return (
-            f'{shown} is written and passes runbook check. Next: run = "{path.stem}" in the '
-            f"first cell."
+            f"{file} is written and passes runbook check. "
+            f'Next: run = "{path.stem}" in the first cell.'
         )
 
-    consider = partial(consider_changes, run, keys=keys, given=given)
+    consider = partial(consider_changes, run, keys=keys, given=given_values)
     show_form(sections, consider, write, values_table(settings), f"{settings.run.run}-mine")
 
 
@@ -89,15 +89,10 @@ def show_layout(open_phase: OpenPhase) -> View:
         pipeline = plan_figures.planned_pipeline_figure(
             training, time.parts, time.seconds_per_iteration
         )
-        view.append(
-            (
-                pipeline,
-                (
-                    "What each stage does in a step, as planned; the rehearsal below counts each "
-                    "by itself."
-                ),
-            )
+        caption = (
+            "What each stage does in a step, as planned; the rehearsal below counts each by itself."
         )
+        view.append((pipeline, caption))
     rates = plan_figures.rate_figure({"smoke test": plan.phases[SMOKE], "training": training})
     return View([*view, (rates, "The learning rate over the steps; its numbers are in the table.")])
 
@@ -106,9 +101,9 @@ def show_memory(open_phase: OpenPhase) -> View:
     """Bytes by part on the fullest device, against what it has."""
     plan = open_phase.plan
     figure = plan_figures.memory_figure(plan, {SMOKE: "smoke test", FULL: "training"})
-    words = "Memory of one rank of the fullest stage; its numbers are in the table."
+    caption = "Memory of one rank of the fullest stage; its numbers are in the table."
     return View(
-        [plan_tables.memory_table(plan), Formula(*formulas.memory(plan, FULL)), (figure, words)]
+        [plan_tables.memory_table(plan), Formula(*formulas.memory(plan, FULL)), (figure, caption)]
     )
 
 
@@ -116,9 +111,11 @@ def show_time(open_phase: OpenPhase) -> View:
     """Operations, seconds, checkpoints; an estimate names its basis."""
     plan = open_phase.plan
     view = View([plan_tables.time_table(plan)])
-    if formula := formulas.step_time(plan, FULL):
+    formula = formulas.step_time(plan, FULL)
+    if formula:
         view.append(Formula(*formula))
-    if parts := plan.time[FULL].parts:
+    parts = plan.time[FULL].parts
+    if parts:
         figure = plan_figures.step_figure(parts, plan_tables.PART_WORDS)
         view += [
             plan_tables.parts_table(plan),
@@ -134,9 +131,14 @@ def show_storage(open_phase: OpenPhase) -> View:
     """
     plan = open_phase.plan
     settings = open_phase.settings
-    beside = plan_tables.site_tables(settings.site, plan, settings.run.training.precision)
+    site_tables = plan_tables.site_tables(settings.site, plan, settings.run.training.precision)
     return View(
-        [plan_tables.storage_table(plan), *beside, data_table(plan), plan_tables.places_table(plan)]
+        [
+            plan_tables.storage_table(plan),
+            *site_tables,
+            data_table(plan),
+            plan_tables.places_table(plan),
+        ]
     )
 
 
@@ -149,8 +151,8 @@ def show_what_if(open_phase: OpenPhase) -> Table:
     """The training with one thing changed, and the best layout that a search finds."""
     settings = open_phase.settings
     measured = machine.calibrations_of_run(settings, open_phase.folder)
-    found = what_if(settings, machine.measure_machine(settings.site), measured)
-    return what_if_table(found, settings.site.currency)
+    layouts = what_if(settings, machine.measure_machine(settings.site), measured)
+    return what_if_table(layouts, settings.site.currency)
 
 
 def show_forecast(open_phase: OpenPhase) -> View:
@@ -176,7 +178,8 @@ def finish(open_phase: OpenPhase) -> None:
             "memory of a node (B)": plan.memory[phase].least_bytes,
             "checkpoint (B)": plan.checkpoint[phase].checkpoint_bytes,
         }
-        open_phase.session.add_results({f"{phase}: {key}": value for key, value in numbers.items()})
+        results = {f"{phase}: {name}": number for name, number in numbers.items()}
+        open_phase.session.add_results(results)
     report.finish(open_phase, [open_phase.folder / "run.yaml", open_phase.folder / "plan.json"])
 
 
@@ -208,19 +211,22 @@ def values_over_file(run: str, settings: Settings) -> Mapping[str, Any]:
     A variant's values, those given by hand.
     """
     file = params.load(run)
-    chosen = _chosen_values(settings)
-    return nest(
-        {key: value for key, value in chosen.items() if settings.value(key) != file.value(key)}
-    )
+    differing = {}
+    for key, value in _chosen_values(settings).items():
+        if settings.value(key) != file.value(key):
+            differing[key] = value
+    return nest(differing)
 
 
 def _chosen_values(settings: Settings) -> dict[str, Any]:
     """Every value that is neither built-in nor the site's, as it was written."""
-    newest = settings.origins
     layers = ("run file", "variant", REHEARSAL, *GIVEN)
-    return {
-        key: newest[key][-1].value for key in settings.values() if newest[key][-1].layer in layers
-    }
+    chosen = {}
+    for key in settings.values():
+        newest = settings.origins[key][-1]
+        if newest.layer in layers:
+            chosen[key] = newest.value
+    return chosen
 
 
 def form_fields(settings: Settings) -> dict[str, list[Field]]:
@@ -230,39 +236,46 @@ def form_fields(settings: Settings) -> dict[str, list[Field]]:
         "model": tuple(read_models(settings.project).names),
         "data.dataset": tuple(read_datasets(settings.project).names),
     }
-    found: dict[str, list[Field]] = {"": []}
-    for key in sorted(
-        all_keys().values(),
-        key=lambda key: FIRST.index(key.name) if key.name in FIRST else len(FIRST),
-    ):
+    fields: dict[str, list[Field]] = {"": []}
+    for key in sorted(all_keys().values(), key=_place_in_form):
         if key.name == "run":
             continue
-        section = "" if key.name in FIRST else key.name.rpartition(".")[0]
+        section = ""
+        if key.name not in FIRST:
+            section = key.name.rpartition(".")[0]
         choices = named.get(key.name, ())
         if get_origin(key.kind) is Literal:
             choices = get_args(key.kind)
         elif key.kind is bool or isinstance(key.default, bool):
             choices = ("false", "true")
-        found.setdefault(section, []).append(
-            Field(key.name, key.help, value_as_written(settings, key.name), choices)
-        )
-    return found
+        field = Field(key.name, key.help, value_as_written(settings, key.name), choices)
+        fields.setdefault(section, []).append(field)
+    return fields
+
+
+def _place_in_form(key: Key) -> int:
+    """Return the place of a usual key. The others come behind these, in the schema's order."""
+    if key.name in FIRST:
+        return FIRST.index(key.name)
+    return len(FIRST)
 
 
 def values_table(settings: Settings) -> Table:
     """The usual values with their origin and meaning."""
     origins = settings.parameters()
-    values = {
-        key: (value_as_written(settings, key), origins[key]["origin"], all_keys()[key].help)
-        for key in FIRST
-    }
-    rows = [
-        {"key": key, "value": value, "from": origin, "what": text}
-        for key, (value, origin, text) in values.items()
-    ]
+    rows = []
+    for key in FIRST:
+        rows.append(
+            {
+                "key": key,
+                "value": value_as_written(settings, key),
+                "from": origins[key]["origin"],
+                "what": all_keys()[key].help,
+            }
+        )
     note = (
-        "In JupyterLab this is a form. Elsewhere: runbook plan RUN --set KEY=VALUE shows "
-        "what a change would do."
+        "In JupyterLab this is a form. Elsewhere: "
+        "runbook plan RUN --set KEY=VALUE shows what a change would do."
     )
     return Table(rows, "Values one mostly changes", [note])
 
@@ -276,22 +289,19 @@ def consider_changes(
     """What the changes do: the plan in short, or each error beside the field that it is about."""
     try:
         settings = params.load(run, overrides=given, set_words=_set_words(changes))
-        plan = machine.make_plan_here(
-            settings, machine.known_calibrations(settings, runs_folder(settings.project))
-        )
+        calibrations = machine.known_calibrations(settings, runs_folder(settings.project))
+        plan = machine.make_plan_here(settings, calibrations)
     except InvalidParams as error:
-        return Answer(
-            _problems_by_field([(problem.key, problem.rule) for problem in error.problems], keys)
-        )
+        problems = [(problem.key, problem.rule) for problem in error.problems]
+        return Answer(_problems_by_field(problems, keys))
     except PlanError as error:
         broken = [(_field_of(check, changes, keys), check.as_text()) for check in error.checks]
         return Answer(_problems_by_field(broken, keys))
     except ParamsError as error:
         return Answer({"": str(error)})
     table = summary_table(plan)
-    return Answer(
-        {}, Table(table.rows, table.title), {key: value_as_written(settings, key) for key in keys}
-    )
+    values = {key: value_as_written(settings, key) for key in keys}
+    return Answer({}, Table(table.rows, table.title), values)
 
 
 def write_run_file(
@@ -311,8 +321,8 @@ def write_run_file(
     path = settings.project / "params" / f"{name}.yaml"
     if path.exists() and not path.read_text(encoding="utf-8").startswith(MADE_BY):
         raise ParamsError(
-            f"{path.name} exists already and was not written by this form. Choose another file "
-            f"name."
+            f"{path.name} exists already and was not written by this form. "
+            "Choose another file name."
         )
     write_text(path, file_text(settings, name))
     params.load(str(path), project=settings.project, portable=True)
@@ -329,10 +339,11 @@ def file_text(settings: Settings, name: str) -> str:
     path = run_file_of(settings)
     try:
         lines = read_text(path, path.name).splitlines(keepends=True)
-        own = "".join(line for line in lines if not line.startswith(MADE_BY))
-        edited = edited_text(own, path.name, values)
-        if edited == edited_text(own, path.name, values_in(own, path.name) | {"run": name}):
-            return head + edited  # only its name is another
+        text = "".join(line for line in lines if not line.startswith(MADE_BY))
+        edited = edited_text(text, path.name, values)
+        only_renamed = edited_text(text, path.name, values_in(text, path.name) | {"run": name})
+        if edited == only_renamed:
+            return head + edited
         return head + without_sums(edited, path.name)
     except ParamsError:  # no file of that name, or one that has to be written whole
         return head + write_tree(nest(values))
@@ -346,7 +357,9 @@ def value_as_written(settings: Settings, key: str) -> str:
         return origin.value
     if isinstance(value, bool):
         return str(value).lower()
-    return write_scalar(value) if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return write_scalar(value)
+    return str(value)
 
 
 def _set_words(changes: Mapping[str, str]) -> list[str]:
@@ -354,12 +367,17 @@ def _set_words(changes: Mapping[str, str]) -> list[str]:
 
 
 def _problems_by_field(problems: Iterable[tuple[str, str]], keys: Iterable[str]) -> dict[str, str]:
-    own = set(keys)
-    found: dict[str, list[str]] = {}
+    """Return the problems by field. Those of keys without a field are under "", with their key."""
+    field_keys = set(keys)
+    lines: dict[str, list[str]] = {}
     for key, text in problems:
-        line = text if key in own or not key else f"{key}: {text}"
-        found.setdefault(key if key in own else "", []).append(line)
-    return {place: "\n".join(lines) for place, lines in found.items()}
+        if key in field_keys:
+            lines.setdefault(key, []).append(text)
+        elif key:
+            lines.setdefault("", []).append(f"{key}: {text}")
+        else:
+            lines.setdefault("", []).append(text)
+    return {key: "\n".join(texts) for key, texts in lines.items()}
 
 
 def _field_of(check: Check, changes: Mapping[str, str], keys: Iterable[str]) -> str:
@@ -371,4 +389,6 @@ def _field_of(check: Check, changes: Mapping[str, str], keys: Iterable[str]) -> 
     mending = [key for key in keys if key in check.keys]
     changed = [key for key in mending if key in changes]
     candidates = changed or list(changes)[-1:] or mending
-    return candidates[0] if candidates else ""
+    if not candidates:
+        return ""
+    return candidates[0]

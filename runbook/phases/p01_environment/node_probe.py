@@ -70,7 +70,7 @@ def probe_alone() -> list[ProbeAnswer]:
 def read_facts(out: Path) -> list[ProbeAnswer]:
     """Read the answers of all ranks, in the order of the ranks."""
     facts = [json.loads(path.read_text(encoding="utf-8")) for path in out.glob("probe-*.json")]
-    return sorted(facts, key=lambda answer: int(answer["rank"]))
+    return sorted(facts, key=lambda rank_facts: int(rank_facts["rank"]))
 
 
 def probe_checks(
@@ -83,8 +83,8 @@ def probe_checks(
             "on jobs.environment.nodes."
         )
         names = ("software", "GPUs", "network devices", "all-reduce", "clocks", "writing")
-        asked = "asked on the nodes of the job"
-        return [Check(name, "unknown", "no node was asked", asked, remedy) for name in names]
+        rule = "asked on the nodes of the job"
+        return [Check(name, "unknown", "no node was asked", rule, remedy) for name in names]
     return [
         software_check(facts, framework),
         devices_check(facts, site),
@@ -101,10 +101,10 @@ def software_check(facts: Sequence[ProbeAnswer], framework: Framework) -> Check:
         f"or ROCm and NCCL"
     )
     check = partial(Check, "software", rule=rule)
-    versions_by_node = {
-        answer.get("host", "here"): {"Python": answer["python"], **_versions_of(answer)}
-        for answer in facts
-    }
+    versions_by_node = {}
+    for rank_facts in facts:
+        node = rank_facts.get("host", "here")
+        versions_by_node[node] = {"Python": rank_facts["python"], **_versions_of(rank_facts)}
     differences, _ = different_versions(versions_by_node)
     if differences:
         remedy = "Give all nodes one image or environment."
@@ -120,10 +120,10 @@ def software_check(facts: Sequence[ProbeAnswer], framework: Framework) -> Check:
     return check("pass", ", ".join(installed))
 
 
-def _versions_of(answer: ProbeAnswer) -> dict[str, str | None]:
+def _versions_of(rank_facts: ProbeAnswer) -> dict[str, str | None]:
     """Return the version of each package and GPU library of a rank. None where there is none."""
-    torch = _torch_of(answer)
-    versions: dict[str, str | None] = dict(answer["packages"])
+    torch = _torch_of(rank_facts)
+    versions: dict[str, str | None] = dict(rank_facts["packages"])
     for key, library in LIBRARIES.items():
         versions[library] = torch.get(key)
     return versions
@@ -135,7 +135,9 @@ def _import_fault(versions: Mapping[str, str | None], errors: Mapping[str, str])
     if versions.get("torch") and errors.get("torch"):
         return errors["torch"]
     missing = [package for package in NEEDED if not versions.get(package)]
-    return f"missing: {', '.join(missing)}" if missing else ""
+    if not missing:
+        return ""
+    return f"missing: {', '.join(missing)}"
 
 
 def devices_check(facts: Sequence[ProbeAnswer], site: Site) -> Check:
@@ -144,13 +146,14 @@ def devices_check(facts: Sequence[ProbeAnswer], site: Site) -> Check:
         return _hidden_gpus_check(facts)
     devices_per_node = site.hardware.devices_per_node
     check = partial(Check, "GPUs", rule=f"{devices_per_node} devices on each node, idle")
-    if any(answer.get("torch") is None for answer in facts):
+    if any(rank_facts.get("torch") is None for rank_facts in facts):
         remedy = "nvidia-smi or rocm-smi on a node shows them."
         return check("unknown", "torch cannot be asked there", remedy=remedy)
-    num_gpus = {answer["host"]: len(gpus_of(answer)) for answer in facts}
-    short_nodes = [
-        f"{host}: {count}" for host, count in sorted(num_gpus.items()) if count < devices_per_node
-    ]
+    num_gpus = {rank_facts["host"]: len(gpus_of(rank_facts)) for rank_facts in facts}
+    short_nodes = []
+    for host, count in sorted(num_gpus.items()):
+        if count < devices_per_node:
+            short_nodes.append(f"{host}: {count}")
     if short_nodes:
         return _missing_gpus_check(check, short_nodes, facts)
     busy = _busy_gpus(facts)
@@ -163,7 +166,7 @@ def devices_check(facts: Sequence[ProbeAnswer], site: Site) -> Check:
 def _hidden_gpus_check(facts: Sequence[ProbeAnswer]) -> Check:
     """Judge whether the processes of a site that computes on CPUs see no GPU."""
     check = partial(Check, "GPUs", rule="GPUs of a node are hidden from its processes")
-    num_visible = max(len(gpus_of(answer)) for answer in facts)
+    num_visible = max(len(gpus_of(rank_facts)) for rank_facts in facts)
     if num_visible:
         value = f"{num_visible} seen on a site that computes on CPUs"
         return check("fail", value, remedy="Report it: a fault.")
@@ -192,8 +195,8 @@ def _cpu_build_of_torch(facts: Sequence[ProbeAnswer]) -> str:
 
     Empty where there is none.
     """
-    for answer in facts:
-        torch = _torch_of(answer)
+    for rank_facts in facts:
+        torch = _torch_of(rank_facts)
         if not torch.get("cuda") and not torch.get("hip"):
             return str(torch["version"])
     return ""
@@ -202,11 +205,11 @@ def _cpu_build_of_torch(facts: Sequence[ProbeAnswer]) -> str:
 def _busy_gpus(facts: Sequence[ProbeAnswer]) -> list[str]:
     """Return each GPU whose memory somebody uses, with how much."""
     busy = []
-    for answer in facts:
-        for number, device in enumerate(gpus_of(answer)):
+    for rank_facts in facts:
+        for number, device in enumerate(gpus_of(rank_facts)):
             used_bytes = device["total"] - device["free"]
             if used_bytes > IDLE_BYTES:
-                busy.append(f"{answer['host']} {number}: {show_bytes(used_bytes)} in use")
+                busy.append(f"{rank_facts['host']} {number}: {show_bytes(used_bytes)} in use")
     return busy
 
 
@@ -221,12 +224,12 @@ def networks_check(
         return check("pass", "the environment names none")
     absent = set()
     offered = {}
-    for answer in facts:
-        present = (*answer["networks"], *answer["infiniband"])
+    for rank_facts in facts:
+        present = (*rank_facts["networks"], *rank_facts["infiniband"])
         for variable, device in named:
             if not any(name.startswith(device) for name in present):
-                absent.add(f"{variable}={device} on {answer['host']}")
-                offered[answer["host"]] = ", ".join(present)
+                absent.add(f"{variable}={device} on {rank_facts['host']}")
+                offered[rank_facts["host"]] = ", ".join(present)
     if absent:
         devices = "; ".join(f"{host} has {names}" for host, names in sorted(offered.items()))
         remedy = f"Name devices that are there: {devices}."
@@ -243,20 +246,28 @@ def named_devices(groups: Mapping[str, Mapping[str, str | None]]) -> list[tuple[
     >>> named_devices({"x": {"NCCL_SOCKET_IFNAME": "^docker,lo"}})
     []
     """
-    return [
-        (variable, device.lstrip("=").partition(":")[0])
-        for values in groups.values()
-        for variable, value in values.items()
-        if variable in NETWORK_VARIABLES and value and not value.startswith("^")
-        for device in value.split(",")
-    ]
+    devices = []
+    for values in groups.values():
+        for variable, value in values.items():
+            if variable not in NETWORK_VARIABLES or not value or value.startswith("^"):
+                continue
+            for device in value.split(","):
+                # NCCL reads "=" as an exact name, UCX ":1" as the number of a port.
+                devices.append((variable, device.lstrip("=").partition(":")[0]))
+    return devices
 
 
 def clocks_check(facts: Sequence[ProbeAnswer]) -> Check:
     """Compare the clocks of the nodes, and of the file server, with each other."""
     check = partial(Check, "clocks", rule=f"nodes and file server agree to {SKEW_SECONDS:g} s")
-    between_ranks = [answer["group"]["clock_spread"] for answer in facts if answer.get("group")]
-    to_files = [abs(answer["write"]["clock_of_files"]) for answer in facts if answer.get("write")]
+    between_ranks = [
+        rank_facts["group"]["clock_spread"] for rank_facts in facts if rank_facts.get("group")
+    ]
+    to_files = [
+        abs(rank_facts["write"]["clock_of_files"])
+        for rank_facts in facts
+        if rank_facts.get("write")
+    ]
     if not between_ranks and not to_files:
         return check("unknown", "nobody could be asked")
     rank_skew = show_duration(max(between_ranks, default=0.0))
@@ -272,8 +283,10 @@ def write_check(facts: Sequence[ProbeAnswer], plan: Plan) -> Check:
     """Compare how fast files are written with the time that the plan promises for a checkpoint."""
     rule = "a checkpoint is written in the time that the plan promises"
     check = partial(Check, "writing", rule=rule)
-    writes = [answer["write"] for answer in facts if answer.get("write")]
-    errors = [answer["errors"]["write"] for answer in facts if "write" in answer["errors"]]
+    writes = [rank_facts["write"] for rank_facts in facts if rank_facts.get("write")]
+    errors = [
+        rank_facts["errors"]["write"] for rank_facts in facts if "write" in rank_facts["errors"]
+    ]
     if not writes and errors:
         return check("fail", errors[0])
     if not writes:
@@ -297,12 +310,12 @@ def write_check(facts: Sequence[ProbeAnswer], plan: Plan) -> Check:
     return check("pass", value)
 
 
-def gpus_of(answer: ProbeAnswer) -> Sequence[ProbeAnswer]:
+def gpus_of(rank_facts: ProbeAnswer) -> Sequence[ProbeAnswer]:
     """Return the GPUs that a rank's torch sees."""
-    gpus: Sequence[ProbeAnswer] = _torch_of(answer).get("devices", [])
+    gpus: Sequence[ProbeAnswer] = _torch_of(rank_facts).get("devices", [])
     return gpus
 
 
-def _torch_of(answer: ProbeAnswer) -> ProbeAnswer:
+def _torch_of(rank_facts: ProbeAnswer) -> ProbeAnswer:
     """Return what torch said of a rank's devices. Empty where it could not be asked."""
-    return answer.get("torch") or {}
+    return rank_facts.get("torch") or {}

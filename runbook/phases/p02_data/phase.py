@@ -25,6 +25,7 @@ from runbook.display import (
     show_text,
 )
 from runbook.jobs.render.task_job import asks_for_queue, data_tasks
+from runbook.params import Settings
 from runbook.params.schema.entries import TOKENIZED, TextShare
 from runbook.phases.job_control import task_jobs
 from runbook.phases.open_phase import VERSIONS, OpenPhase, begin_again, binder
@@ -55,6 +56,7 @@ from runbook.tokens.pipeline.options import (
     unknown_sources,
     unknown_sources_text,
 )
+from runbook.tokens.pipeline.progress import DataProgress
 from runbook.tokens.pipeline.tokenize import prepare
 from runbook.tokens.sources.dataset_files import (
     expected_files,
@@ -84,27 +86,35 @@ def show_source(open_phase: OpenPhase) -> CheckTable:
     """Where the text comes from, and whether every file is the promised one."""
     texts = open_phase.settings.texts
     for text in texts:
-        dataset = text.dataset
-        rows = [
-            ("dataset", f"{text.name}: {dataset.title}"),
-            ("licence", dataset.licence),
-            ("source", dataset.source),
-            (
-                "documents",
-                f"{dataset.documents:,}" if dataset.documents else "not known before they are read",
-            ),
-            (
-                "tokens",
-                f"{dataset.tokens:,}" if dataset.tokens else "not known before they are counted",
-            ),
-        ]
+        rows = _text_facts(text)
         if len(texts) > 1:
-            share = text.weight / sum(one.weight for one in texts)
+            share = text.weight / sum(text.weight for text in texts)
             rows.append(
                 ("share of the samples", f"{share:.1%} (weight {text.weight:g} in data.blend)")
             )
-        show_table([{"what": what, "value": value} for what, value in rows], title="The text")
-    return open_phase.check([check for text in texts for check in source_checks(open_phase, text)])
+        show_table([{"what": name, "value": value} for name, value in rows], title="The text")
+    checks: list[Check] = []
+    for text in texts:
+        checks += source_checks(open_phase, text)
+    return open_phase.check(checks)
+
+
+def _text_facts(text: TextShare) -> list[tuple[str, str]]:
+    """Return (name, value) of what the catalogue says of a text."""
+    dataset = text.dataset
+    documents = "not known before they are read"
+    if dataset.documents:
+        documents = f"{dataset.documents:,}"
+    tokens = "not known before they are counted"
+    if dataset.tokens:
+        tokens = f"{dataset.tokens:,}"
+    return [
+        ("dataset", f"{text.name}: {dataset.title}"),
+        ("licence", dataset.licence),
+        ("source", dataset.source),
+        ("documents", documents),
+        ("tokens", tokens),
+    ]
 
 
 def fetch(open_phase: OpenPhase) -> None:
@@ -131,8 +141,7 @@ def _fetch_text(open_phase: OpenPhase, text: TextShare) -> None:
     if text.folder and holds_dataset(home, dataset) and not is_begun:
         show_text(
             f"Nothing is fetched: {home}, which data.folder names, holds other files than "
-            f"{text.name}'s; "
-            "they are read as they are."
+            f"{text.name}'s; they are read as they are."
         )
         return
     with open_phase.hold("downloading"), Progress("download", unit="bytes") as progress:
@@ -140,7 +149,7 @@ def _fetch_text(open_phase: OpenPhase, text: TextShare) -> None:
             dataset,
             project=open_phase.settings.project,
             folder=str(home),
-            progress=lambda now: progress.update(**now.as_facts()),
+            progress=lambda state: progress.update(**state.as_facts()),
         )
     show_text(
         f"{summary.files:,} files, {show_bytes(summary.bytes)} in {summary.folder}: "
@@ -165,7 +174,8 @@ def tokenize(open_phase: OpenPhase) -> None:
     settings = open_phase.settings
     plan = open_phase.plan.data
     placed = link_ready_tokens(settings, plan, open_phase.folder)
-    if ready := ready_pairs(settings, plan, open_phase.folder):
+    ready = ready_pairs(settings, plan, open_phase.folder)
+    if ready:
         show_text(
             f"{len(ready)} pairs of token files were made elsewhere; they are read as they are."
         )
@@ -173,14 +183,11 @@ def tokenize(open_phase: OpenPhase) -> None:
     if groups and asks_for_queue(settings, PHASE):
         task_jobs.run_tasks(open_phase, data_tasks(settings, sys.executable))
     elif groups:
-        options = tokenize_options(settings)
-        with open_phase.hold("tokenizing"), Progress("tokenize", unit="bytes") as progress:
-            for inputs, prefix in groups:
-                prepare(
-                    inputs, prefix, options, progress=lambda now: progress.update(**now.as_facts())
-                )
-    made = [TokenFiles(prefix) for _, prefix in groups]
-    outputs = [path for one in made for path in (one.bin, one.idx, one.manifest)]
+        _tokenize_here(open_phase, groups)
+    outputs = []
+    for _, prefix in groups:
+        files = TokenFiles(prefix)
+        outputs += [files.bin, files.idx, files.manifest]
     run_files.write_mark(open_phase.folder, STEP, VERSIONS[PHASE], digest, [*outputs, *placed])
     if groups:
         tokens = sum(read_manifest(prefix).tokens for _, prefix in groups)
@@ -188,6 +195,18 @@ def tokenize(open_phase: OpenPhase) -> None:
             f"{tokens:,} tokens in {counted(len(groups), 'pair')} of token files; what they are is "
             "shown below."
         )
+
+
+def _tokenize_here(open_phase: OpenPhase, groups: Sequence[tuple[list[Path], Path]]) -> None:
+    """Make pairs of token files on this machine, with a line of progress."""
+    options = tokenize_options(open_phase.settings)
+    with open_phase.hold("tokenizing"), Progress("tokenize", unit="bytes") as progress:
+
+        def show_state(state: DataProgress) -> None:
+            progress.update(**state.as_facts())
+
+        for inputs, prefix in groups:
+            prepare(inputs, prefix, options, progress=show_state)
 
 
 def verify(open_phase: OpenPhase) -> CheckTable:
@@ -205,7 +224,9 @@ def verify(open_phase: OpenPhase) -> CheckTable:
     results = _counted_results(manifests, ready)
     checks: list[Check] = []
     for prefix in prefixes:
-        label = f"{prefix.name}: " if len(prefixes) > 1 else ""
+        label = ""
+        if len(prefixes) > 1:
+            label = f"{prefix.name}: "
         for check in verify_tokens(prefix):
             checks.append(replace(check, name=label + check.name))
     checks += check_sources(manifests)
@@ -247,15 +268,14 @@ def check_sources(manifests: Sequence[Manifest]) -> list[Check]:
 
 def vocabulary_checks(open_phase: OpenPhase) -> list[Check]:
     """Whether the tokens that were made fit both models, by each tokenizer in the manifests."""
-    tokenizers = {
-        str(manifest.tokenizer["name"]): int(manifest.tokenizer["vocabulary"])
-        for manifest in _read_manifests(open_phase)
-    }
-    return [
-        check
-        for name, size in tokenizers.items()
-        for check in check_vocabulary(open_phase.settings, size, f"the tokenizer {name}")
-    ]
+    vocabulary_sizes = {}
+    for manifest in _read_manifests(open_phase):
+        name = str(manifest.tokenizer["name"])
+        vocabulary_sizes[name] = int(manifest.tokenizer["vocabulary"])
+    checks: list[Check] = []
+    for name, size in vocabulary_sizes.items():
+        checks += check_vocabulary(open_phase.settings, size, f"the tokenizer {name}")
+    return checks
 
 
 def source_checks(open_phase: OpenPhase, text: TextShare) -> list[Check]:
@@ -265,23 +285,28 @@ def source_checks(open_phase: OpenPhase, text: TextShare) -> list[Check]:
     if dataset.kind == "mock":
         return [Check("files", "unknown", "mock data", "no text is needed")]
     if dataset.kind == TOKENIZED:
-        home = text_home(settings, text)
-        prefixes = token_prefixes(dataset, project=settings.project, folder=str(home))
-        sizes = {prefix.name: TokenFiles.existing(prefix).bin.stat().st_size for prefix in prefixes}
-        return [
-            Check(name, "pass", show_bytes(size), "each .bin has its .idx")
-            for name, size in sizes.items()
-        ]
+        return _token_file_checks(settings, text)
     if text.folder or not dataset.files:
         rule = "there is text; its checksums are not known beforehand"
         files = input_files(settings, text)
         return [Check(path.name, "pass", show_bytes(path.stat().st_size), rule) for path in files]
     home = text_home(settings, text)
     rule = "the file is there with the promised size and checksum"
-    faults = [(one, file_fault(home, one)) for one in dataset.files]
-    return [
-        judge(one.path, not fault, fault or show_bytes(one.bytes), rule) for one, fault in faults
-    ]
+    checks = []
+    for file in dataset.files:
+        fault = file_fault(home, file)
+        checks.append(judge(file.path, not fault, fault or show_bytes(file.bytes), rule))
+    return checks
+
+
+def _token_file_checks(settings: Settings, text: TextShare) -> list[Check]:
+    """Return a check for each pair of token files that was made elsewhere."""
+    home = text_home(settings, text)
+    bin_bytes = {}
+    for prefix in token_prefixes(text.dataset, project=settings.project, folder=str(home)):
+        bin_bytes[prefix.name] = TokenFiles.existing(prefix).bin.stat().st_size
+    rule = "each .bin has its .idx"
+    return [Check(name, "pass", show_bytes(size), rule) for name, size in bin_bytes.items()]
 
 
 def token_prefixes_of(open_phase: OpenPhase) -> list[Path]:
@@ -291,8 +316,8 @@ def token_prefixes_of(open_phase: OpenPhase) -> list[Path]:
     """
     settings = open_phase.settings
     data = open_phase.plan.data
-    made = [prefix for _, prefix in token_groups(settings, data, open_phase.folder)]
-    return made + ready_pairs(settings, data, open_phase.folder)
+    prefixes = [prefix for _, prefix in token_groups(settings, data, open_phase.folder)]
+    return prefixes + ready_pairs(settings, data, open_phase.folder)
 
 
 def show_what_it_is(open_phase: OpenPhase) -> View:
@@ -319,11 +344,12 @@ def _lengths_figure(manifests: Sequence[Manifest], sequence_length: int) -> tupl
     histograms = [manifest.lengths for manifest in manifests]
     lengths = [sum(counts) for counts in zip_longest(*histograms, fillvalue=0)]
     # Entry n of a histogram counts documents of 2^n to 2^(n+1) - 1 tokens.
-    ranges = [
-        f"{count:,} of {2**exponent:,} to {2 ** (exponent + 1) - 1:,}"
-        for exponent, count in enumerate(lengths)
-        if count
-    ]
+    ranges = []
+    for exponent, count in enumerate(lengths):
+        if count:
+            shortest = 2**exponent
+            longest = 2 ** (exponent + 1) - 1
+            ranges.append(f"{count:,} of {shortest:,} to {longest:,}")
     text = f"Documents by their number of tokens: {', '.join(ranges)}."
     return length_figure(lengths, sequence_length), text
 
@@ -344,16 +370,21 @@ def show_plan_beside(open_phase: OpenPhase) -> View:
 def _planned_work(open_phase: OpenPhase) -> dict[str, float | None]:
     """Return the plan's estimates. None where the plan has none."""
     plan = open_phase.plan
-    core_hours = plan.data_work[0].core_hours if plan.data_work else None
-    text_sizes = [text.dataset.text_bytes for text in open_phase.settings.texts]
-    text_bytes = sum(text_sizes) if all(text_sizes) else 0
-    token_bytes = plan.data.estimated_bytes
-    return {
+    planned: dict[str, float | None] = {
         "tokens": plan.data.estimated_tokens or None,
-        "token files (MB)": token_bytes / 1e6 if token_bytes else None,
-        "text (MB)": text_bytes / 1e6 if text_bytes else None,
-        "time on one core (s)": None if core_hours is None else 3600 * core_hours,
+        "token files (MB)": None,
+        "text (MB)": None,
+        "time on one core (s)": None,
     }
+    if plan.data.estimated_bytes:
+        planned["token files (MB)"] = plan.data.estimated_bytes / 1e6
+    text_sizes = [text.dataset.text_bytes for text in open_phase.settings.texts]
+    # One text of unknown size makes the sum unknown.
+    if text_sizes and all(text_sizes):
+        planned["text (MB)"] = sum(text_sizes) / 1e6
+    if plan.data_work and plan.data_work[0].core_hours is not None:
+        planned["time on one core (s)"] = 3600 * plan.data_work[0].core_hours
+    return planned
 
 
 def _counted_work(manifests: Sequence[Manifest]) -> dict[str, float]:
@@ -400,11 +431,12 @@ def coloured_tokens(pieces: Iterable[tuple[int, str]]) -> str:
 
     The same in a saved notebook, a report, a mail.
     """
-    return "".join(
-        f'<span title="{number}" style="background:{SHADES[place % len(SHADES)]};'
-        f'border-left:1px solid rgba(128,128,128,.7)">{escape(piece)}</span>'
-        for place, (number, piece) in enumerate(pieces)
-    )
+    spans = []
+    for index, (number, piece) in enumerate(pieces):
+        shade = SHADES[index % len(SHADES)]
+        style = f"background:{shade};border-left:1px solid rgba(128,128,128,.7)"
+        spans.append(f'<span title="{number}" style="{style}">{escape(piece)}</span>')
+    return "".join(spans)
 
 
 def _read_manifests(open_phase: OpenPhase) -> list[Manifest]:
@@ -478,7 +510,9 @@ def _left_out_by_choice(manifests: list[Manifest]) -> str:
         sources.update(manifest.dropped_sources)
     whole = sum(manifest.dropped for manifest in manifests)
     named = ", ".join(f"{count:,} of {name}" for name, count in sources.most_common())
-    return f"{whole:,} documents" + (f": {named}" if named else "")
+    if not named:
+        return f"{whole:,} documents"
+    return f"{whole:,} documents: {named}"
 
 
 def _source_rows(manifests: list[Manifest]) -> list[Row]:

@@ -30,13 +30,13 @@ def tokenize(settings: Settings, folder: Path, share: tuple[int, int] | None) ->
             manifest = prepare(inputs, prefix, options)
             _log.info("%s: %d tokens", prefix.name, manifest.tokens)
         else:
-            made, of = prepare_share(inputs, prefix, share, options)
+            num_made, num_shards = prepare_share(inputs, prefix, share, options)
             _log.info(
                 "%s: share %d of %d, %d of its %d shards were missing",
                 prefix.name,
                 *share,
-                made,
-                of,
+                num_made,
+                num_shards,
             )
 
 
@@ -59,15 +59,20 @@ def share_of(environment: Mapping[str, str]) -> tuple[int, int] | None:
         return None
     task = 0
     if tasks > 1:
-        rank = next((environment[name] for name in RANK_VARIABLES if environment.get(name)), "")
-        if not rank:
-            raise JobError(
-                f"this is one of {tasks} tasks, and none of {', '.join(RANK_VARIABLES)} says "
-                "which. "
-                "Use jobs.data.array instead of jobs.data.nodes and jobs.data.tasks_per_node."
-            )
-        task = int(rank)
-    return int(environment.get("RUNBOOK_ELEMENT", "0")) * tasks + task, elements * tasks
+        task = _task_number(environment, tasks)
+    element = int(environment.get("RUNBOOK_ELEMENT", "0"))
+    return element * tasks + task, elements * tasks
+
+
+def _task_number(environment: Mapping[str, str], tasks: int) -> int:
+    """Return which of an element's tasks this one is. Raise `JobError` where no variable says."""
+    for name in RANK_VARIABLES:
+        if environment.get(name):
+            return int(environment[name])
+    raise JobError(
+        f"this is one of {tasks} tasks, and none of {', '.join(RANK_VARIABLES)} says which. "
+        "Use jobs.data.array instead of jobs.data.nodes and jobs.data.tasks_per_node."
+    )
 
 
 def workers_of(settings: Settings) -> int:
@@ -89,8 +94,11 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     folder = Path.cwd()
     try:
-        share = None if "--join" in sys.argv else share_of(os.environ)
-        tokenize(params.load(str(folder / "run.yaml"), project=Path(sys.argv[1])), folder, share)
+        share = None
+        if "--join" not in sys.argv:
+            share = share_of(os.environ)
+        settings = params.load(str(folder / "run.yaml"), project=Path(sys.argv[1]))
+        tokenize(settings, folder, share)
     except RunbookError as error:
         _log.error("%s", error)
         return error.exit_code

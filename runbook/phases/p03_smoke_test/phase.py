@@ -2,7 +2,9 @@
 
 import json
 import math
+from collections.abc import Sequence
 
+from runbook.core.checks import Check
 from runbook.core.files import write_text
 from runbook.core.table import Row
 from runbook.core.units import show_duration
@@ -29,34 +31,36 @@ def show_expectation(open_phase: OpenPhase) -> View:
     planned = open_phase.plan.time[PHASE]
     vocabulary = phase_plan.model.vocabulary
     rows = [
-        (
-            "first loss (nat/token)",
-            f"{math.log(vocabulary):.2f}",
-            f"ln {vocabulary:,}: every token equally likely",
-        ),
-        (
-            "parameters",
-            f"{phase_plan.model.parameters:,}",
-            f'the documents\' label: "{phase_plan.model.label}"',
-        ),
-        (
-            "batch",
-            f"{phase_plan.batch.global_} sequences",
-            batch_sum(phase_plan).partition(" =")[0],
-        ),
-        (
-            "iterations",
-            str(phase_plan.duration.iterations),
-            f"{phase_plan.duration.tokens:,} tokens in all",
-        ),
+        {
+            "what": "first loss (nat/token)",
+            "expected": f"{math.log(vocabulary):.2f}",
+            "why": f"ln {vocabulary:,}: every token equally likely",
+        },
+        {
+            "what": "parameters",
+            "expected": f"{phase_plan.model.parameters:,}",
+            "why": f'the documents\' label: "{phase_plan.model.label}"',
+        },
+        {
+            "what": "batch",
+            "expected": f"{phase_plan.batch.global_} sequences",
+            "why": batch_sum(phase_plan).partition(" =")[0],
+        },
+        {
+            "what": "iterations",
+            "expected": str(phase_plan.duration.iterations),
+            "why": f"{phase_plan.duration.tokens:,} tokens in all",
+        },
     ]
     if planned.seconds_per_iteration:
         rows.append(
-            ("seconds per iteration", f"{planned.seconds_per_iteration:.2f}", planned.basis)
+            {
+                "what": "seconds per iteration",
+                "expected": f"{planned.seconds_per_iteration:.2f}",
+                "why": planned.basis,
+            }
         )
-    table = Table(
-        [{"what": what, "expected": value, "why": why} for what, value, why in rows], "Expected"
-    )
+    table = Table(rows, "Expected")
     return View([table, Formula(*formulas.first_loss(open_phase.plan, PHASE))])
 
 
@@ -66,26 +70,41 @@ def gate(open_phase: OpenPhase) -> Table:
     plan = open_phase.plan
     test = training_results.read_results(open_phase.folder, plan, PHASE)
     open_phase.session.add_results(test.results())
+    network_bytes_per_second = None
+    if settings.job(PHASE).nodes > 1:
+        network_bytes_per_second = settings.site.hardware.network * 1e9
     checks = gates.smoke_gate(
         test.history,
         test.validation,
         test.events,
         test.phase_plan,
         seconds_band=gates.credible_step_seconds(test.planned.seconds_per_iteration),
-        network_bytes_per_second=None
-        if settings.job(PHASE).nodes == 1
-        else settings.site.hardware.network * 1e9,
+        network_bytes_per_second=network_bytes_per_second,
     )
-    verdict = "fail" if any(check.verdict == "fail" for check in checks) else "pass"
-    rows = [
-        {"name": c.name, "verdict": c.verdict, "value": c.value, "rule": c.rule} for c in checks
-    ]
-    content = {"verdict": verdict, "fingerprint": open_phase.fingerprint, "checks": rows}
-    write_text(open_phase.folder / GATE, json.dumps(content, indent=1) + "\n")
+    _write_verdict(open_phase, checks)
     warned = any(check.verdict in ("warn", "fail") for check in checks)
     machine.keep_calibration(settings, plan, open_phase.folder, test.history, warned=warned)
     open_phase.check(checks)
     return Table(outlook(open_phase), "What this means for the training")
+
+
+def _write_verdict(open_phase: OpenPhase, checks: Sequence[Check]) -> None:
+    """Write the gate's verdict to where the training phase reads it."""
+    verdict = "pass"
+    rows = []
+    for check in checks:
+        if check.verdict == "fail":
+            verdict = "fail"
+        rows.append(
+            {
+                "name": check.name,
+                "verdict": check.verdict,
+                "value": check.value,
+                "rule": check.rule,
+            }
+        )
+    content = {"verdict": verdict, "fingerprint": open_phase.fingerprint, "checks": rows}
+    write_text(open_phase.folder / GATE, json.dumps(content, indent=1) + "\n")
 
 
 def outlook(open_phase: OpenPhase) -> list[Row]:
@@ -94,31 +113,29 @@ def outlook(open_phase: OpenPhase) -> list[Row]:
     planned = open_phase.plan.time[FULL]
     measured = machine.known_calibrations(settings, open_phase.folder.parent)
     corrected = machine.make_plan_here(settings, measured).time[FULL]
-    rows: list[Row] = []
-    for what, key in (
-        ("a step of the training", "seconds_per_iteration"),
-        ("the training", "seconds"),
-    ):
-        found = [getattr(speed, key) for speed in (planned, corrected)]
-        before, now = (
-            "not known" if seconds is None else show_duration(seconds) for seconds in found
-        )
-        rows.append(
-            {
-                "what": what,
-                "planned": before,
-                "by the measured steps": now,
-                "because": corrected.basis,
-            }
-        )
-    return rows
+    return [
+        {
+            "what": "a step of the training",
+            "planned": _duration_text(planned.seconds_per_iteration),
+            "by the measured steps": _duration_text(corrected.seconds_per_iteration),
+            "because": corrected.basis,
+        },
+        {
+            "what": "the training",
+            "planned": _duration_text(planned.seconds),
+            "by the measured steps": _duration_text(corrected.seconds),
+            "because": corrected.basis,
+        },
+    ]
+
+
+def _duration_text(seconds: float | None) -> str:
+    if seconds is None:
+        return "not known"
+    return show_duration(seconds)
 
 
 def finish(open_phase: OpenPhase) -> None:
     """Write the record and mark the phase done."""
-    found = [
-        path
-        for name in (GATE, machine.CALIBRATION_FILE)
-        if (path := open_phase.folder / name).exists()
-    ]
-    report.finish(open_phase, found)
+    outputs = [open_phase.folder / GATE, open_phase.folder / machine.CALIBRATION_FILE]
+    report.finish(open_phase, [path for path in outputs if path.exists()])

@@ -46,7 +46,8 @@ def _seal(open_phase: OpenPhase) -> None:
 
 def rehearse_stop(open_phase: OpenPhase) -> None:
     """Let the job come to `training.rehearse_stop`, ask it to save and stop, submit it again."""
-    if not (at := open_phase.settings.run.training.rehearse_stop):
+    at = open_phase.settings.run.training.rehearse_stop
+    if not at:
         show_text("training.rehearse_stop is 0: no stop is rehearsed.")
         return
     if open_phase.settings.job(PHASE).chain > 1:
@@ -69,7 +70,9 @@ def rehearse_stop(open_phase: OpenPhase) -> None:
     training_jobs.note_job_end(open_phase, status, planned, planned=True)
     folder = training_jobs.resubmit(open_phase)
     stopped = stops(open_phase)
-    where = f"at iteration {stopped[-1].iteration}, saved" if stopped else "before the first step"
+    where = "before the first step"
+    if stopped:
+        where = f"at iteration {stopped[-1].iteration}, saved"
     show_text(f"Stopped {where}, exit code 75; goes on as jobs/{folder.path.name}.")
 
 
@@ -78,8 +81,9 @@ def show_samples(open_phase: OpenPhase) -> View:
     rows = training_results.sample_rows(
         open_phase.folder, open_phase.phase_plan, open_phase.settings.tokenizer
     )
-    empty = "training.sample_prompt is empty: no sample was asked for."
-    return View([Table(rows, "The same prompt before and after") if rows else empty])
+    if not rows:
+        return View(["training.sample_prompt is empty: no sample was asked for."])
+    return View([Table(rows, "The same prompt before and after")])
 
 
 def continue_text(
@@ -89,38 +93,27 @@ def continue_text(
 
     `runbook sample RUN` does the same.
     """
-    if (
-        open_phase.settings.run.training.framework != "runbook"
-        or importlib.util.find_spec("torch") is None
-    ):
-        return View(
-            [
-                (
-                    "No text is made here: it needs a checkpoint of our own trainer, and torch in "
-                    "this environment."
-                )
-            ]
+    is_ours = open_phase.settings.run.training.framework == "runbook"
+    if not is_ours or importlib.util.find_spec("torch") is None:
+        reason = (
+            "No text is made here: it needs a checkpoint of our own trainer, and torch in this "
+            "environment."
         )
-    if (
-        not prompt
-        and not open_phase.phase_plan.sampling.prompt
-        and open_phase.phase_plan.sampling.end_of_document < 0
-    ):
-        return View(
-            [
-                (
-                    "There is no prompt to continue: set training.sample_prompt, or give one in "
-                    "this cell."
-                )
-            ]
+        return View([reason])
+    sampling = open_phase.phase_plan.sampling
+    # An empty prompt begins a new document, which needs an end of the document before.
+    if not prompt and not sampling.prompt and sampling.end_of_document < 0:
+        reason = (
+            "There is no prompt to continue: set training.sample_prompt, or give one in this cell."
         )
-    (made,) = trained_model.sample_texts(
+        return View([reason])
+    (sample,) = trained_model.sample_texts(
         open_phase.folder, [prompt], tokens=tokens, temperature=temperature
     )
     row = {
-        "after iteration": made.iteration,
-        "prompt": made.prompt,
-        "continuation": made.continuation,
+        "after iteration": sample.iteration,
+        "prompt": sample.prompt,
+        "continuation": sample.continuation,
     }
     return View([Table([row], "From the newest checkpoint")])
 
@@ -136,10 +129,11 @@ def judge(open_phase: OpenPhase) -> CheckTable:
         *own_checkpoints(open_phase, run.events),
     ]
     if steps.verdict == "pass":  # else the first of what is left is compared with the last
-        enough = (
-            open_phase.phase_plan.duration.tokens >= 100_000
-        )  # in a shorter run the loss has only to fall at all
-        checks += gates.learning_check(run.history, smallest_fall=0.30 if enough else 0.0)
+        # In a shorter run the loss has only to fall at all.
+        smallest_fall = 0.0
+        if open_phase.phase_plan.duration.tokens >= 100_000:
+            smallest_fall = 0.30
+        checks += gates.learning_check(run.history, smallest_fall=smallest_fall)
     return open_phase.check(checks)
 
 
@@ -155,13 +149,14 @@ def own_checkpoints(open_phase: OpenPhase, events: Sequence[Event]) -> list[Chec
     Empty where none was.
     """
     resumed = events_named(events, "resumed")
-    foreign = [event.folder for event in resumed if not event.same_fingerprint]
+    if not resumed:
+        return []
     rule = (
-        "each job goes on from a checkpoint of this training; if not: runbook run {} --redo "
-        "training begins anew"
+        "each job goes on from a checkpoint of this training; if not: "
+        f"runbook run {open_phase.settings.run.run} --redo training begins anew"
     )
-    value = f"{', '.join(foreign)}: of another training" if foreign else f"{len(resumed)} resumed"
-    verdict = "fail" if foreign else "pass"
-    if resumed:
-        return [Check("own checkpoints", verdict, value, rule.format(open_phase.settings.run.run))]
-    return []
+    foreign = [event.folder for event in resumed if not event.same_fingerprint]
+    if foreign:
+        value = f"{', '.join(foreign)}: of another training"
+        return [Check("own checkpoints", "fail", value, rule)]
+    return [Check("own checkpoints", "pass", f"{len(resumed)} resumed", rule)]
