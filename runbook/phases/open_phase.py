@@ -160,10 +160,10 @@ def open_run_phase(settings: Settings, phase: str) -> OpenPhase:
     return OpenPhase(settings, phase, folder, plan, session)
 
 
-def _promises(plan: Plan, phase: str) -> dict[str, Any]:
+def _promises(plan: Plan, phase: str) -> dict[str, object]:
     """Return what the plan promises of a training. The record has it beside what came true."""
     phase_plan = plan.phases[phase]
-    promises: dict[str, Any] = {
+    promises: dict[str, object] = {
         "parameters": phase_plan.model.parameters,
         "sequence_length": phase_plan.model.sequence_length,
         "world_size": phase_plan.parallel.world_size,
@@ -316,7 +316,7 @@ def phase_fingerprint(settings: Settings, plan: Plan, folder: Path, phase: str) 
     return run_files.fingerprint(VERSIONS[phase], inputs)
 
 
-def _data_inputs(settings: Settings, folder: Path) -> dict[str, Any]:
+def _data_inputs(settings: Settings, folder: Path) -> dict[str, object]:
     """Return what the token files depend on."""
     values = {}
     for key, value in settings.subset(["data"]).items():

@@ -311,7 +311,7 @@ def rehearse_run(
     )
 
 
-def _planned_stage(plan: Plan, phase: str, counted: dict[str, Any]) -> Stage:
+def _planned_stage(plan: Plan, phase: str, counted: Any) -> Stage:
     """Return what a rank's rehearsal counted, with the plan's figures for its stage."""
     stage = counted["stage"]
     planned = {

@@ -260,5 +260,5 @@ def ask_trainer(
             hint = " Install the train extra."
         how = shell.how_it_ended(done.exit_code)
         raise ProgramError(f"{command} ended with {how}.{hint}\n{shell.last_lines(done.err)}")
-    answer_of_trainer: dict[str, Any] = json.loads(done.out.splitlines()[-1])
-    return answer_of_trainer
+    reply: dict[str, Any] = json.loads(done.out.splitlines()[-1])
+    return reply

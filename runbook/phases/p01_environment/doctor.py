@@ -56,6 +56,8 @@ from runbook.tokens.sources.input_files import says_its_kind
 
 PHASE = "01-environment"
 SHOWN_REASONS = 4
+STALE_SECONDS = 600
+"""Kernels compile faster than this: an older lock was left by a compilation that was cut off."""
 MAGIC = {b"hsqs": "SquashFS", b"!<ar": "archive"}
 
 
@@ -72,18 +74,20 @@ def all_checks() -> list[Check]:
         ("git", "the commit in every record"),
         ("shellcheck", "the tests of job scripts"),
     ):
-        found = shutil.which(program) is not None
-        state = "found" if found else "not found"
+        is_there = shutil.which(program) is not None
+        state = "found" if is_there else "not found"
         remedy = f"Install {program}."
-        checks.append(judge(program, found, state, f"for {use}", remedy, otherwise="warn"))
+        checks.append(judge(program, is_there, state, f"for {use}", remedy, otherwise="warn"))
     return checks
 
 
 def run_questions(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
     """Return what can be asked of a run's site without a job."""
-    own = machine_checks() if settings.site.scheduler == "local" else []
+    checks: list[Check] = []
+    if settings.site.scheduler == "local":
+        checks += machine_checks()
     return [
-        *own,
+        *checks,
         writable_check(_nearest(folder)),
         *site_checks(settings),
         *space_checks(settings, plan, folder),
@@ -185,7 +189,7 @@ def software_checks() -> list[Check]:
     Asked of a probe that is alone.
     """
     facts = probe_alone()
-    num_gpus = sum(len(gpus_of(one)) for one in facts)
+    num_gpus = sum(len(gpus_of(rank_facts)) for rank_facts in facts)
     rule = (
         "site local computes on the CPU and hides them; site local-gpu takes those that "
         "torch sees, one a process"
@@ -211,9 +215,9 @@ def matrix_check(flags: Set[str]) -> Check:
     """Whether a CPU with these instruction sets multiplies bf16 directly."""
     fast = [name for unit, name in BF16_UNITS.items() if unit in flags]
     rule = "bf16 on a CPU is fast only with them"
-    found = ", ".join(fast) or f"neither {' nor '.join(BF16_UNITS.values())}"
+    units = ", ".join(fast) or f"neither {' nor '.join(BF16_UNITS.values())}"
     remedy = "Set training.precision to fp32 here, which is then faster."
-    return judge("matrix instructions", bool(fast), found, rule, remedy, otherwise="warn")
+    return judge("matrix instructions", bool(fast), units, rule, remedy, otherwise="warn")
 
 
 def place_checks() -> list[Check]:
@@ -237,7 +241,7 @@ def site_checks(settings: Settings) -> list[Check]:
     """One row a question; what cannot be known on this machine is unknown."""
     lacking = missing_values(settings)
     rule = "what the site requires is given"
-    remedy = "; ".join(f"--set {key}=VALUE ({what})" for key, what in lacking.items())
+    remedy = "; ".join(f"--set {key}=VALUE ({meaning})" for key, meaning in lacking.items())
     return [
         judge("required values", not lacking, ", ".join(lacking) or "all given", rule, remedy),
         *secret_checks(settings),
@@ -251,55 +255,66 @@ def site_checks(settings: Settings) -> list[Check]:
 
 def secret_checks(settings: Settings) -> list[Check]:
     """Passwords that the set-up and the text's source ask for; no value is shown."""
-    references = {step.secret: step.title for step in settings.site.preparation if step.secret}
-    references |= {
-        text.dataset.token: f"the text {text.name}" for text in settings.texts if text.dataset.token
-    }
-    references |= {webhook: "alarms"} if (webhook := settings.run.training.alarm_webhook) else {}
-    checks = []
-    for reference, use in references.items():
-        kind, _, place = reference.partition(":")
-        value = "there"
-        rule = f"for {use}"
-        remedy = ""
-        try:
-            resolve_secret(reference)
-        except ParamsError as error:
-            value = "not there"
-            remedy = str(error)
-        if kind == "file" and not remedy:
-            rule += "; a file is readable by you alone"
-            if (mode := Path(place).expanduser().stat().st_mode & 0o777) & 0o077:
-                value = f"there, and others can read it (mode {mode:04o})"
-                remedy = f"chmod 600 {place}"
-        checks.append(
-            Check(f"secret {reference}", "warn" if remedy else "pass", value, rule, remedy)
-        )
-    return checks
+    return [_secret_check(reference, use) for reference, use in _secret_uses(settings).items()]
+
+
+def _secret_uses(settings: Settings) -> dict[str, str]:
+    """Return what each secret of a run is for, by its reference."""
+    uses = {}
+    for step in settings.site.preparation:
+        if step.secret:
+            uses[step.secret] = step.title
+    for text in settings.texts:
+        if text.dataset.token:
+            uses[text.dataset.token] = f"the text {text.name}"
+    webhook = settings.run.training.alarm_webhook
+    if webhook:
+        uses[webhook] = "alarms"
+    return uses
+
+
+def _secret_check(reference: str, use: str) -> Check:
+    """Judge whether a secret is there and, in a file, hidden from others."""
+    name = f"secret {reference}"
+    rule = f"for {use}"
+    try:
+        resolve_secret(reference)
+    except ParamsError as error:
+        return Check(name, "warn", "not there", rule, str(error))
+    kind, _, path = reference.partition(":")
+    if kind != "file":
+        return Check(name, "pass", "there", rule)
+    rule += "; a file is readable by you alone"
+    mode = Path(path).expanduser().stat().st_mode & 0o777
+    if mode & 0o077:
+        value = f"there, and others can read it (mode {mode:04o})"
+        return Check(name, "warn", value, rule, f"chmod 600 {path}")
+    return Check(name, "pass", "there", rule)
 
 
 def modules_check(settings: Settings) -> Check:
     """The environment modules that jobs load."""
-    wanted = settings.site.modules
+    modules = settings.site.modules
     check = partial(Check, "modules", rule="every module that jobs load can be loaded")
-    if not wanted:
+    if not modules:
         return check("pass", "none are loaded")
     script = (
         'type module >/dev/null 2>&1 || exit 3; for one in "$@"; do module load "$one" || '
         "exit 1; done"
     )
-    said = shell.run(["bash", "-lc", script, "modules", *wanted], check=False, timeout=120)
-    if said.exit_code == 3:
+    ended = shell.run(["bash", "-lc", script, "modules", *modules], check=False, timeout=120)
+    if ended.exit_code == 3:
         remedy = (
             f"This is not a login node of {settings.site.site}, or its module system is "
             f"not set up here."
         )
         return check("unknown", "there is no module command here", remedy=remedy)
-    if said.exit_code:
-        words = shell.last_lines(said.err or said.out, 2).replace("\n", " ")
+    if ended.exit_code:
+        last_lines = shell.last_lines(ended.err or ended.out, 2)
+        value = last_lines.replace("\n", " ") or "a module cannot be loaded"
         remedy = "module avail shows what is there; params/sites names what is loaded."
-        return check("fail", words or "a module cannot be loaded", remedy=remedy)
-    return check("pass", f"{len(wanted)} load")
+        return check("fail", value, remedy=remedy)
+    return check("pass", f"{len(modules)} load")
 
 
 def queue_checks(settings: Settings) -> list[Check]:
@@ -316,22 +331,31 @@ def queue_checks(settings: Settings) -> list[Check]:
         verdict = "fail" if shutil.which(program) else "unknown"
         remedy = f"This is not a login node of {settings.site.site}, or its scheduler is down."
         return [check(verdict, str(error).splitlines()[0], remedy=remedy)]
-    checks = [check("pass", f"{program} answers"), *([_history_check()] if kind == "pbs" else [])]
+    checks = [check("pass", f"{program} answers")]
+    if kind == "pbs":
+        checks.append(_history_check())
     states = {queue.name: queue.state for queue in limits}
     partitions = {
         name: getattr(settings.run.jobs, name).partition for name in JOB_SECTIONS.values()
     }
-    checks += [
-        _queue_check(settings, name, asked, states) for name, asked in partitions.items() if asked
-    ]
-    checks += [
-        _limits_check(settings, phase, limits, queue.queue_word)
-        for phase in JOB_SECTIONS
-        if partitions[JOB_SECTIONS[phase]] in ("", *states)
-    ]
+    for section, partition in partitions.items():
+        if partition:
+            checks.append(_queue_check(settings, section, partition, states))
+    for phase, section in JOB_SECTIONS.items():
+        # Of a queue that is not there no limits are known.
+        if partitions[section] in ("", *states):
+            checks.append(_limits_check(settings, phase, limits, queue.queue_word))
     if isinstance(queue, Slurm):
         checks.append(nodes_check(preflight_job(settings), limits, queue))
     return checks
+
+
+def _partition_of(job: Job, limits: Sequence[QueueLimits]) -> QueueLimits | None:
+    """Return the partition of a job: the one it names, else the default one. None: not known."""
+    for queue in limits:
+        if queue.name == job.partition or (not job.partition and queue.default):
+            return queue
+    return None
 
 
 def nodes_check(job: Job, limits: Sequence[QueueLimits], slurm: Slurm) -> Check:
@@ -342,14 +366,7 @@ def nodes_check(job: Job, limits: Sequence[QueueLimits], slurm: Slurm) -> Check:
     check = partial(
         Check, "nodes of the queue", rule="enough nodes of the partition take jobs for a preflight"
     )
-    partition = next(
-        (
-            queue
-            for queue in limits
-            if queue.name == job.partition or (not job.partition and queue.default)
-        ),
-        None,
-    )
+    partition = _partition_of(job, limits)
     if partition is None or not partition.total_nodes:
         return check("unknown", "the queue does not say how many it has")
     num_cores = job.cpus_per_task * job.tasks_per_node
@@ -370,9 +387,9 @@ def nodes_check(job: Job, limits: Sequence[QueueLimits], slurm: Slurm) -> Check:
     if num_usable >= job.nodes:
         return check("pass", value)
     remedy = (
-        "Ask the cluster's operators about these nodes (scontrol show node NAME; scontrol "
-        "update nodename=NAME "
-        "state=resume where they are repaired), or choose another partition."
+        "Ask the cluster's operators about these nodes (scontrol show node NAME; "
+        "scontrol update nodename=NAME state=resume where they are repaired), "
+        "or choose another partition."
     )
     return check("fail", f"{value}, the job needs {job.nodes}", remedy=remedy)
 
@@ -382,16 +399,18 @@ def _limits_check(
 ) -> Check:
     """Whether the queue's limits on time, nodes and accounts admit a phase's job."""
     job = settings.job(phase)
-    asked = JobRequest(job.partition, job.account, job.nodes, job.walltime)
+    request = JobRequest(job.partition, job.account, job.nodes, job.walltime)
     # A queue that is shut has a row of its own.
     open_queues = [replace(queue, state="UP") for queue in limits]
-    problems = request_problems(asked, open_queues, queue_word)
+    problems = request_problems(request, open_queues, queue_word)
     section = JOB_SECTIONS[phase]
-    hours = show_duration(job.walltime) if job.walltime else "the queue's own time"
+    time_limit = "the queue's own time"
+    if job.walltime:
+        time_limit = show_duration(job.walltime)
     return judge(
         f"limits of jobs.{section}",
         not problems,
-        "; ".join(problems) or f"{counted(job.nodes, 'node')}, {hours}",
+        "; ".join(problems) or f"{counted(job.nodes, 'node')}, {time_limit}",
         "the queue's limits on time, nodes and accounts admit the job",
         f"Change jobs.{section} (walltime, nodes, account, partition).",
     )
@@ -409,12 +428,10 @@ def _queue_check(
         f"queue of jobs.{section}",
         rule="the queue that the job asks for is there and takes jobs",
     )
-    if (state := states.get(partition)) is None:
-        return check(
-            "fail",
-            partition,
-            remedy=f"Set jobs.{section}.partition to one of {', '.join(sorted(states))}.",
-        )
+    state = states.get(partition)
+    if state is None:
+        remedy = f"Set jobs.{section}.partition to one of {', '.join(sorted(states))}."
+        return check("fail", partition, remedy=remedy)
     if state == "UP":
         return check("pass", partition)
     remedy = "Its administrator has shut it: choose another, or wait."
@@ -430,20 +447,17 @@ def _queue_check(
 def _history_check() -> Check:
     """Whether PBS remembers jobs that have ended."""
     rule = "PBS can be asked how a job ended that could not write it down itself"
-    said = shell.run(["qstat", "-B", "-f"], timeout=30, check=False)
-    if said.exit_code:
-        return Check("job history", "unknown", shell.last_lines(said.err, 1), rule)
+    server = shell.run(["qstat", "-B", "-f"], timeout=30, check=False)
+    if server.exit_code:
+        return Check("job history", "unknown", shell.last_lines(server.err, 1), rule)
     remedy = (
-        "Nothing must be done: a job that ends without a word is then `lost`, whatever ended "
-        "it. An admin switches it "
-        'on: qmgr -c "set server job_history_enable = True".'
+        "Nothing must be done: a job that ends without a word is then `lost`, whatever ended it. "
+        'An admin switches it on: qmgr -c "set server job_history_enable = True".'
     )
-    kept = any(
-        values.get("job_history_enable") == "True"
-        for _, values in parse_entries(said.out, "Server")
-    )
-    value = "kept" if kept else "not kept, which is PBS's default"
-    return judge("job history", kept, value, rule, remedy, otherwise="warn")
+    for _, values in parse_entries(server.out, "Server"):
+        if values.get("job_history_enable") == "True":
+            return Check("job history", "pass", "kept", rule)
+    return Check("job history", "warn", "not kept, which is PBS's default", rule, remedy)
 
 
 def image_check(settings: Settings) -> Check:
@@ -483,44 +497,48 @@ def image_check(settings: Settings) -> Check:
 
 def space_checks(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
     """Free space on each file system that the plan fills."""
-    wanted = [
-        (phase_plan.checkpoint.folder, plan.checkpoint[phase].disk_bytes)
-        for phase, phase_plan in plan.phases.items()
-    ]
-    wanted.append((settings.site.paths.get("data", "data"), plan.data.estimated_bytes))
-    wanted += [
-        (str(text_home(settings, text)), _still_to_fetch(settings, text))
-        for text in settings.texts
-        if text.dataset.url
-    ]
-    places: dict[int, Path] = {}
-    sizes: Counter[int] = Counter()
-    for place, size in (
-        (_nearest(folder / where), size) for where, size in wanted if STAGE not in where
-    ):
-        file_system = place.stat().st_dev
-        places.setdefault(file_system, place)
-        sizes[file_system] += int(size)
+    folder_of_device: dict[int, Path] = {}
+    needed_bytes: Counter[int] = Counter()
+    for path, num_bytes in _planned_space(settings, plan):
+        if STAGE in path:
+            continue  # the shared folder is not named
+        nearest = _nearest(folder / path)
+        file_system = nearest.stat().st_dev
+        folder_of_device.setdefault(file_system, nearest)
+        needed_bytes[file_system] += int(num_bytes)
     rule = (
         "what the plan puts there fits: checkpoints kept and one more, token files, text to fetch"
     )
     remedy = (
         "Free space, keep fewer checkpoints (training.keep_checkpoints, training.keep_every), "
-        "or name another place "
-        "(jobs.stage, --runs)."
+        "or name another place (jobs.stage, --runs)."
     )
-    if not places:
+    if not folder_of_device:
         return [
             Check("disk", "unknown", "the shared folder is not named", rule, "Give jobs.stage.")
         ]
     checks = []
-    for file_system, place in places.items():
-        free = shutil.disk_usage(place).free
-        size = sizes[file_system]
-        value = f"{show_bytes(free)} free at {place}, {show_bytes(size)} wanted"
-        name = "disk" if len(places) == 1 else f"disk at {place}"
-        checks.append(judge(name, free > size, value, rule, remedy))
+    for file_system, nearest in folder_of_device.items():
+        free = shutil.disk_usage(nearest).free
+        needed = needed_bytes[file_system]
+        value = f"{show_bytes(free)} free at {nearest}, {show_bytes(needed)} wanted"
+        name = "disk"
+        if len(folder_of_device) > 1:
+            name = f"disk at {nearest}"
+        checks.append(judge(name, free > needed, value, rule, remedy))
     return checks
+
+
+def _planned_space(settings: Settings, plan: Plan) -> list[tuple[str, float]]:
+    """Return each folder that the run fills, and the bytes that it needs there."""
+    space: list[tuple[str, float]] = []
+    for phase, phase_plan in plan.phases.items():
+        space.append((phase_plan.checkpoint.folder, plan.checkpoint[phase].disk_bytes))
+    space.append((settings.site.paths.get("data", "data"), plan.data.estimated_bytes))
+    for text in settings.texts:
+        if text.dataset.url:
+            space.append((str(text_home(settings, text)), _still_to_fetch(settings, text)))
+    return space
 
 
 def _still_to_fetch(settings: Settings, text: TextShare) -> int:
@@ -545,16 +563,19 @@ def locks_check(settings: Settings) -> Check:
     ]
     if checkout and STAGE not in checkout.folder:
         folders.append(Path(checkout.folder) / "megatron" / "fused_kernels" / "build")
-    locks = [lock for place in folders if place.is_dir() for lock in place.rglob("lock")]
-    if stale := next((lock for lock in locks if time.time() - lock.stat().st_mtime > 600), None):
-        return Check(
-            name, "warn", str(stale), rule, f"If no job compiles now: rm -r {stale.parent}"
-        )
+    for folder in folders:
+        if not folder.is_dir():
+            continue
+        for lock in folder.rglob("lock"):
+            if time.time() - lock.stat().st_mtime > STALE_SECONDS:
+                remedy = f"If no job compiles now: rm -r {lock.parent}"
+                return Check(name, "warn", str(lock), rule, remedy)
     return Check(name, "pass", "none", rule)
 
 
 def _nearest(path: Path) -> Path:
-    return next(one for one in (path, *path.parents) if one.is_dir())
+    """Return the folder, or the nearest one above it that exists."""
+    return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
 def writable_check(folder: Path) -> Check:

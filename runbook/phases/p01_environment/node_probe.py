@@ -260,14 +260,13 @@ def named_devices(groups: Mapping[str, Mapping[str, str | None]]) -> list[tuple[
 def clocks_check(facts: Sequence[ProbeAnswer]) -> Check:
     """Compare the clocks of the nodes, and of the file server, with each other."""
     check = partial(Check, "clocks", rule=f"nodes and file server agree to {SKEW_SECONDS:g} s")
-    between_ranks = [
-        rank_facts["group"]["clock_spread"] for rank_facts in facts if rank_facts.get("group")
-    ]
-    to_files = [
-        abs(rank_facts["write"]["clock_of_files"])
-        for rank_facts in facts
-        if rank_facts.get("write")
-    ]
+    between_ranks = []
+    to_files = []
+    for rank_facts in facts:
+        if rank_facts.get("group"):
+            between_ranks.append(rank_facts["group"]["clock_spread"])
+        if rank_facts.get("write"):
+            to_files.append(abs(rank_facts["write"]["clock_of_files"]))
     if not between_ranks and not to_files:
         return check("unknown", "nobody could be asked")
     rank_skew = show_duration(max(between_ranks, default=0.0))

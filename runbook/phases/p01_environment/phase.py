@@ -1,6 +1,7 @@
 """01-environment: set the machine up, and check whether it suffices for the plan."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from runbook.core import shell
@@ -57,9 +58,8 @@ def prepare(open_phase: OpenPhase) -> None:
     if open_phase.settings.site.fleet:
         show_text(
             f"The machines cost as long as they are up. {SETUP_FOLDER}/{FLEET} in the run's "
-            f"folder starts and stops "
-            f"them where the cluster is managed, not here: bash {FLEET} start CLUSTER REGION "
-            f"waits until they run."
+            "folder starts and stops them where the cluster is managed, not here: "
+            f"bash {FLEET} start CLUSTER REGION waits until they run."
         )
     steps = [{key: row[key] for key in ("step", "state", "makes")} for row in rows]
     open_phase.session.add_results({"set_up": steps})
@@ -85,17 +85,25 @@ def check_nodes(open_phase: OpenPhase) -> CheckTable:
         result = climb(settings, open_phase.plan, open_phase.folder, [], show_text)
         write_answers(open_phase.folder, result)
     facts = result.ranks
-    packages = facts[0]["packages"] if facts else {}
-    speeds = {"asked": len(facts), "speed": list(facts), "answers": result.nodes}
-    open_phase.session.add_results({**packages, "nodes": speeds})
-    if measured := [check for check in result.checks if check.name in MEASURED and facts]:
-        show_table(
-            [{"what": check.name, "found": check.value} for check in measured],
-            title="What was measured now",
-        )
+    nodes = {"asked": len(facts), "speed": list(facts), "answers": result.nodes}
+    if facts:
+        open_phase.session.add_results({**facts[0]["packages"], "nodes": nodes})
+        _show_measured(result.checks)
+    else:
+        open_phase.session.add_results({"nodes": nodes})
     # The record's verdicts are to be the same whenever nothing changed: its figures are under
     # "nodes".
     return open_phase.check([_for_record(check) for check in result.checks])
+
+
+def _show_measured(checks: Sequence[Check]) -> None:
+    """Show the speeds and moments of the checks, which the record's verdicts leave out."""
+    rows = []
+    for check in checks:
+        if check.name in MEASURED:
+            rows.append({"what": check.name, "found": check.value})
+    if rows:
+        show_table(rows, title="What was measured now")
 
 
 def _for_record(check: Check) -> Check:
@@ -103,8 +111,9 @@ def _for_record(check: Check) -> Check:
 
     With no place of its own, and where it passed without its figures.
     """
-    is_figure = check.name in MEASURED and check.verdict == "pass"
-    value = "as measured" if is_figure else check.value
+    value = check.value
+    if check.name in MEASURED and check.verdict == "pass":
+        value = "as measured"
     return Check(check.name, check.verdict, value, check.rule, check.remedy)
 
 
@@ -114,8 +123,9 @@ def check_machine(open_phase: OpenPhase) -> CheckTable:
     plan = open_phase.plan
     folder = open_phase.folder
     checks = [writable_check(folder), *space_checks(settings, plan, folder)]
-    if (machine := measure_machine(settings.site)) is not None:
-        processes = max(one.parallel.world_size for one in plan.phases.values())
+    machine = measure_machine(settings.site)
+    if machine is not None:
+        processes = max(spec.parallel.world_size for spec in plan.phases.values())
         rule = f"one for each of {processes} processes; fewer work, slowly"
         enough = machine.cores >= processes
         checks.append(judge("cores", enough, f"{machine.cores} cores", rule, otherwise="warn"))
@@ -178,8 +188,8 @@ def _do_step(settings: Settings, folder: Path, number: int, step: SetupStep) -> 
     if finished.exit_code:
         last_lines = shell.last_lines(err or out)
         raise ProgramError(
-            f"{step.title}: {shell.how_it_ended(finished.exit_code)}. Its last "
-            f"words:\n{last_lines}\nAll of them: {log}. "
+            f"{step.title}: {shell.how_it_ended(finished.exit_code)}. "
+            f"Its last words:\n{last_lines}\nAll of them: {log}. "
             f"After mending the cause run the cell again, or by hand: bash {script}"
         )
     if step.creates:

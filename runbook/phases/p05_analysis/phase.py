@@ -35,23 +35,20 @@ bind = binder(PHASE)
 
 def show_numbers(open_phase: OpenPhase) -> View:
     """The numbers of each training phase; kept as results.csv too."""
-    both = both_trainings(open_phase)
-    tables = [
-        run_tables.numbers_table(one.summary, title=one.phase, history=one.history) for one in both
-    ]
-    rows = [
-        {"phase": one.phase, **row}
-        for one, table in zip(both, tables, strict=True)
-        for row in table
-    ]
+    tables = []
+    formulas_of_speed = []
+    rows = []
+    for training in both_trainings(open_phase):
+        phase = training.phase
+        summary = training.summary
+        table = run_tables.numbers_table(summary, title=phase, history=training.history)
+        tables.append(sourced(table))
+        rows += [{"phase": phase, **row} for row in table]
+        if summary.seconds_per_iteration:
+            terms = formulas.reached_speed(open_phase.plan, phase, summary.seconds_per_iteration)
+            formulas_of_speed.append(Formula(*terms))
     write_text(open_phase.folder / RESULTS, Table(rows).to_csv())
-    times = {one.phase: one.summary.seconds_per_iteration for one in both}
-    speeds = (
-        Formula(*formulas.reached_speed(open_phase.plan, phase, time))
-        for phase, time in times.items()
-        if time
-    )
-    return View([*map(sourced, tables), *speeds])
+    return View([*tables, *formulas_of_speed])
 
 
 def show_plan_versus_actual(open_phase: OpenPhase) -> View:
@@ -61,14 +58,15 @@ def show_plan_versus_actual(open_phase: OpenPhase) -> View:
     """
     trainings = both_trainings(open_phase)
     view = View()
-    for one in trainings:
-        table = training_results.plan_versus_actual(one)
+    for training in trainings:
+        table = training_results.plan_versus_actual(training)
         view.append(sourced(table))
-        rows = {f"{one.phase}: {row['what']}": row for row in table}
-        open_phase.session.plan |= {name: row["planned"] for name, row in rows.items()}
-        open_phase.session.add_results(
-            {name: training_results.rounded(row["actual"]) for name, row in rows.items()}
-        )
+        measured = {}
+        for row in table:
+            name = f"{training.phase}: {row['what']}"
+            open_phase.session.plan[name] = row["planned"]
+            measured[name] = training_results.rounded(row["actual"])
+        open_phase.session.add_results(measured)
     open_phase.session.add_results(trainings[-1].results())
     return view
 
@@ -76,74 +74,91 @@ def show_plan_versus_actual(open_phase: OpenPhase) -> View:
 def show_loss(open_phase: OpenPhase) -> View:
     """The loss curves, with restarts and spikes, and the numbers in them."""
     view = training_results.show_loss(open_phase, TRAININGS)
-    for one in both_trainings(open_phase):
-        vocabulary = one.phase_plan.model.vocabulary
-        view.append(
-            sourced(run_tables.loss_table(one.history, one.validation, vocabulary=vocabulary))
-        )
+    for training in both_trainings(open_phase):
+        vocabulary = training.phase_plan.model.vocabulary
+        table = run_tables.loss_table(training.history, training.validation, vocabulary=vocabulary)
+        view.append(sourced(table))
     return view
 
 
 def show_throughput(open_phase: OpenPhase) -> View:
     """Tokens per second over time, with the planned line."""
     view = View()
-    for one in both_trainings(open_phase):
-        length = one.phase_plan.model.sequence_length
-        planned = one.planned.tokens_per_second
-        words = f"{one.phase}: median {one.summary.tokens_per_second or 0:,.0f} tokens/s"
-        table = run_tables.throughput_table(one.history, sequence_length=length, planned=planned)
-        view += [(one.throughput_figure(), words), sourced(table)]
+    for training in both_trainings(open_phase):
+        length = training.phase_plan.model.sequence_length
+        planned = training.planned.tokens_per_second
+        caption = (
+            f"{training.phase}: median {training.summary.tokens_per_second or 0:,.0f} tokens/s"
+        )
+        table = run_tables.throughput_table(
+            training.history, sequence_length=length, planned=planned
+        )
+        view += [(training.throughput_figure(), caption), sourced(table)]
     return view
 
 
 def show_step_parts(open_phase: OpenPhase) -> View:
     """What a step of the training is made of, and whether a rank is slower than the others."""
-    one = read_results(open_phase.folder, open_phase.plan, FULL)
-    tables = metrics.step_parts_table(one.history), metrics.straggler_table(one.history)
-    return View([(one.step_time_figure(), "Seconds of each step by part."), *map(sourced, tables)])
+    training = read_results(open_phase.folder, open_phase.plan, FULL)
+    tables = metrics.step_parts_table(training.history), metrics.straggler_table(training.history)
+    return View(
+        [(training.step_time_figure(), "Seconds of each step by part."), *map(sourced, tables)]
+    )
 
 
 def show_time_parts(open_phase: OpenPhase) -> View:
     """Where the wall time went over all jobs, what each interruption cost, and what stood still."""
-    parts = [
-        part for one in both_trainings(open_phase) for part in training_results.account_view(one)
-    ]
-    return View(sourced(part) if isinstance(part, Table) else part for part in parts)
+    view = View()
+    for training in both_trainings(open_phase):
+        for part in training_results.account_view(training):
+            if isinstance(part, Table):
+                view.append(sourced(part))
+            else:
+                view.append(part)
+    return view
 
 
 def show_timeline(open_phase: OpenPhase) -> View:
     """Training, waiting for data, evaluations and saves over time."""
-    one = read_results(open_phase.folder, open_phase.plan, FULL)
+    training = read_results(open_phase.folder, open_phase.plan, FULL)
     return View(
-        [(one.timeline_figure(), "What happened when; how long, in all, is in the tables above.")]
+        [
+            (
+                training.timeline_figure(),
+                "What happened when; how long, in all, is in the tables above.",
+            )
+        ]
     )
 
 
 def show_cost(open_phase: OpenPhase) -> View:
     """What the training cost, and what the paper's 300 billion tokens would at this speed."""
-    one = read_results(open_phase.folder, open_phase.plan, FULL)
+    training = read_results(open_phase.folder, open_phase.plan, FULL)
     rates = training_results.device_rates(open_phase.settings)
-    account = one.account
-    view = View([sourced(wall_time.cost_table(one.summary, account, rates))] if account else [])
-    goodput = account.goodput if account else None
+    account = training.account
+    view = View()
+    goodput = None
+    if account:
+        view.append(sourced(wall_time.cost_table(training.summary, account, rates)))
+        goodput = account.goodput
     paper = wall_time.projection_table(
-        one.summary, target_tokens=300_000_000_000, goodput=goodput, rates=rates
+        training.summary, target_tokens=300_000_000_000, goodput=goodput, rates=rates
     )
     return View([*view, sourced(paper)])
 
 
 def show_published(open_phase: OpenPhase) -> View:
     """Published results nearest in size, and whether they can be compared."""
-    one = read_results(open_phase.folder, open_phase.plan, FULL)
+    training = read_results(open_phase.folder, open_phase.plan, FULL)
     device = open_phase.settings.site.hardware.device
-    precision = one.phase_plan.precision.format
-    shape = one.phase_plan.model
+    precision = training.phase_plan.precision.format
+    shape = training.phase_plan.model
     peak = peak_of(open_phase.settings.site, precision)
     speed = run_tables.speed_table(
-        one.summary, shape, device=device, precision=precision, peak=peak
+        training.summary, shape, device=device, precision=precision, peak=peak
     )
     table = run_tables.published_table(
-        one.summary, parameters=shape.parameters, device=device, precision=precision, peak=peak
+        training.summary, parameters=shape.parameters, device=device, precision=precision, peak=peak
     )
     drawn = (
         run_figures.published_figure(table),
@@ -168,25 +183,30 @@ def show_variants(open_phase: OpenPhase) -> View:
     """The LUMI document's table for this run and its variants; those that were run are compared."""
     settings = open_phase.settings
     runs = open_phase.folder.parent
-    run, variants = settings.run.run, [settings]  # as it was bound, and its siblings
+    run = settings.run.run
+    variants = [settings]  # as it was bound, then its siblings
     if run in params.run_names(settings.project):
-        variants += [one for one in variants_of(run, settings.project) if one.name != settings.name]
+        for sibling in variants_of(run, settings.project):
+            if sibling.name != settings.name:
+                variants.append(sibling)
     table, scaling = variants_tables(variants, runs)
     view = View([sourced(table)])
     write_text(open_phase.folder / VARIANTS, table.to_csv())
     facts = []
-    for folder in (runs / one.name for one in variants):
-        if (folder / "metrics.jsonl").exists():
-            try:
-                facts.append(read_run(folder))
-            except RecordError as error:
-                view.append(f"{folder.name} is not compared: {error}")
+    for variant in variants:
+        folder = runs / variant.name
+        if not (folder / "metrics.jsonl").exists():
+            continue
+        try:
+            facts.append(read_run(folder))
+        except RecordError as error:
+            view.append(f"{folder.name} is not compared: {error}")
     if len(facts) < 2:
-        words = (
+        view.append(
             f"Nothing to compare: runbook run {run} --all-variants runs the others, "
-            f"runbook compare A B any two."
+            "runbook compare A B any two."
         )
-        return View([*view, words])
+        return view
     view += [(run_figures.scaling_figure(scaling), "Speed by number of devices."), sourced(scaling)]
     result = compare(facts)
     losses = run_figures.comparison_figure({fact.name: fact.history for fact in facts})
@@ -196,7 +216,7 @@ def show_variants(open_phase: OpenPhase) -> View:
 
 def finish(open_phase: OpenPhase) -> None:
     """Judge the plan by what came true, write the record and mark the phase done."""
-    open_phase.check([plan_check(one) for one in both_trainings(open_phase)])
+    open_phase.check([plan_check(training) for training in both_trainings(open_phase)])
     report.finish(open_phase, [open_phase.folder / name for name in (RESULTS, VARIANTS)])
 
 
@@ -205,15 +225,15 @@ def both_trainings(open_phase: OpenPhase) -> list[TrainingResults]:
     return [read_results(open_phase.folder, open_phase.plan, phase) for phase in TRAININGS]
 
 
-def plan_check(one: TrainingResults) -> Check:
+def plan_check(training: TrainingResults) -> Check:
     """Whether the plan's step time came true.
 
     An estimate that was far off is worth a question, not a failure.
     """
-    name = f"{one.phase}: plan came true"
+    name = f"{training.phase}: plan came true"
     rule = f"the measured step time is within a factor of {gates.CREDIBLE_FACTOR:g} of the plan's"
-    planned = one.planned.seconds_per_iteration
-    actual = one.summary.seconds_per_iteration
+    planned = training.planned.seconds_per_iteration
+    actual = training.summary.seconds_per_iteration
     band = gates.credible_step_seconds(planned)
     if not planned or not band or not actual:
         return Check(name, "unknown", "nothing to compare", rule)
@@ -243,14 +263,13 @@ def variants_tables(runs_of: Sequence[Settings], runs: Path) -> tuple[Table, Tab
     Efficiency over the numbers of devices measured.
     """
     hardware = runs_of[0].site.hardware
-    rows = [_variant_row(one, runs) for one in runs_of]
+    rows = [_variant_row(settings, runs) for settings in runs_of]
     precision = str(runs_of[0].run.training.precision)
     source = "metrics.jsonl of each run"
-    points = [
-        (one.name, one.parallel.world_size, one.samples_per_second)
-        for one in rows
-        if one.samples_per_second
-    ]
+    points = []
+    for row in rows:
+        if row.samples_per_second:
+            points.append((row.name, row.parallel.world_size, row.samples_per_second))
     table = run_tables.results_table(
         rows, device=hardware.device, precision=precision, source=source
     )
@@ -259,11 +278,13 @@ def variants_tables(runs_of: Sequence[Settings], runs: Path) -> tuple[Table, Tab
 
 def variants_text(runs_of: Sequence[Settings], runs: Path, name: str) -> str:
     """The table for a terminal; kept as NAME.variants.csv beside the run folders."""
-    found, _ = variants_tables(runs_of, runs)
+    table, _ = variants_tables(runs_of, runs)
     path = runs / f"{Path(name).stem}.variants.csv"
-    write_text(path, found.to_csv())
-    shown = [{key: value for key, value in row.items() if key != "source"} for row in found]
-    return Table(shown, found.title, (*found.notes, f"as CSV: {path}")).as_text()
+    write_text(path, table.to_csv())
+    rows = []
+    for row in table:
+        rows.append({key: value for key, value in row.items() if key != "source"})
+    return Table(rows, table.title, (*table.notes, f"as CSV: {path}")).as_text()
 
 
 def _variant_row(settings: Settings, runs: Path) -> run_tables.ThroughputRow:
@@ -282,11 +303,11 @@ def _variant_row(settings: Settings, runs: Path) -> run_tables.ThroughputRow:
         speed = None
         spec = plan.phases[FULL]
         with contextlib.suppress(RecordError):  # it has made no step yet
-            one = read_results(folder, plan, FULL)
-            first = one.history.steps[0]
-            last = one.history.steps[-1]
-            speed = one.summary.samples_per_second
-            source = f"{name}/{one.history.source}:{first.line}-{last.line}"
+            training = read_results(folder, plan, FULL)
+            first = training.history.steps[0]
+            last = training.history.steps[-1]
+            speed = training.summary.samples_per_second
+            source = f"{name}/{training.history.source}:{first.line}-{last.line}"
         return row(
             spec.model,
             spec.parallel,

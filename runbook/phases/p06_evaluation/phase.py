@@ -7,6 +7,9 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
 
 from runbook import params
 from runbook.core.checks import Check, counted, judge
@@ -55,12 +58,12 @@ def minimal_pairs(count: int = PAIRS_EACH) -> Iterator[tuple[str, str, str]]:
     content = json.loads(Path(__file__).with_name("minimal_pairs.json").read_text(encoding="utf-8"))
     for name, templates in content["phenomena"].items():
         draw = random.Random(f"{SEED}/{name}")
-        seen = set[str]()
-        while len(seen) < count:
-            words = {slot: draw.choice(choices) for slot, choices in content["words"].items()}
-            right, wrong = (template.format(**words) for template in templates)
-            if right not in seen:
-                seen.add(right)
+        drawn = set[str]()
+        while len(drawn) < count:
+            slots = {slot: draw.choice(choices) for slot, choices in content["words"].items()}
+            right, wrong = (template.format(**slots) for template in templates)
+            if right not in drawn:
+                drawn.add(right)
                 yield name, right, wrong
 
 
@@ -76,21 +79,29 @@ def held_out_texts(folder: Path, settings: Settings, plan: Plan) -> Iterator[Tex
     for part in parts:
         tokens_left = HELD_OUT_TOKENS // len(parts)
         prefixes = part.validation if plan.data.held_out else part.train
-        for prefix in prefixes:
-            reader = IndexedReader(folder / f"{prefix}.bin", folder / f"{prefix}.idx")
-            for number in _held_out_range(plan, reader.num_sequences):
-                document = reader.sequence(number)[: tokens_left + 1]
-                ids = [int(token) for token in document if token != end]
-                # Without an end-of-document token the first token is context: nothing precedes it.
-                first = 0 if end >= 0 else 1
-                for start in range(first, min(len(ids), tokens_left), length):
-                    text = tuple(ids[start : start + length])
-                    context = (ids[start - 1],) if start else (end,)
-                    num_bytes = len(tokenizer.decode(text).encode())
-                    yield Text(part.dataset, context, text, num_bytes)
-                tokens_left -= len(ids)
-                if tokens_left <= 0:
-                    break
+        for document in _held_out_documents(folder, plan, prefixes):
+            # One token more than is scored: it is the context of the next.
+            ids = [int(token) for token in document[: tokens_left + 1] if token != end]
+            # Without an end-of-document token the first token is context: nothing precedes it.
+            first = 0 if end >= 0 else 1
+            for start in range(first, min(len(ids), tokens_left), length):
+                text = tuple(ids[start : start + length])
+                context = (ids[start - 1],) if start else (end,)
+                num_bytes = len(tokenizer.decode(text).encode())
+                yield Text(part.dataset, context, text, num_bytes)
+            tokens_left -= len(ids)
+            if tokens_left <= 0:
+                break
+
+
+def _held_out_documents(
+    folder: Path, plan: Plan, prefixes: Sequence[str]
+) -> Iterator[NDArray[Any]]:
+    """Yield the token ids of each held-out document of these files."""
+    for prefix in prefixes:
+        reader = IndexedReader(folder / f"{prefix}.bin", folder / f"{prefix}.idx")
+        for number in _held_out_range(plan, reader.num_sequences):
+            yield reader.sequence(number)
 
 
 def _held_out_range(plan: Plan, num_sequences: int) -> range:
@@ -113,16 +124,23 @@ def score_built_in(folder: Path, settings: Settings, plan: Plan) -> list[Row]:
     resumed = events_named(read_events(folder / phase_plan.log.events, FULL), "resumed")
     # Imported weights are not drawn, so there are no first weights to compare with.
     is_imported = any(event.iteration == 0 for event in resumed)
-    weights = ["trained"] if is_imported else ["first", "trained"]
+    weights = ["first", "trained"]
+    if is_imported:
+        weights = ["trained"]
     request = {"weights": weights, "pairs": [(text.context, text.ids) for text in texts]}
-    answers = ask_trainer("score", folder, FULL, request, num_processes(phase_plan))["answers"]
-    scores = [_measures(texts, [likelihood for likelihood, _ in answer]) for answer in answers]
+    reply = ask_trainer("score", folder, FULL, request, num_processes(phase_plan))
+    scores = []
+    for scored_pairs in reply["answers"]:
+        likelihoods = [likelihood for likelihood, _ in scored_pairs]
+        scores.append(_measures(texts, likelihoods))
     trained = scores[-1]
-    first = scores[0] if len(scores) > 1 else {}
+    first = {} if is_imported else scores[0]
     rows: list[Row] = []
     for key, (num_samples, after) in trained.items():
         source, measure_name = key
-        before = first[key][1] if key in first else None
+        before = None
+        if key in first:
+            _, before = first[key]
         rows.append(
             {
                 "what": source,
@@ -150,8 +168,10 @@ def _sentences_of_pairs(settings: Settings, phase_plan: PhasePlan) -> Iterator[T
 
 def num_processes(spec: PhasePlan) -> int:
     """On a CPU one scores, where the training cut nothing; else as many as the training has."""
-    is_cut = spec.parallel.tensor * spec.parallel.pipeline > 1 or spec.device != "cpu"
-    return spec.parallel.world_size if is_cut else 1
+    is_cut = spec.parallel.tensor * spec.parallel.pipeline > 1
+    if is_cut or spec.device != "cpu":
+        return spec.parallel.world_size
+    return 1
 
 
 def _measures(
@@ -205,24 +225,26 @@ def measure(open_phase: OpenPhase) -> None:
 
 def measure_built_in(folder: Path, settings: Settings, plan: Plan, *, is_here: bool = True) -> str:
     """Score the built-in set on this machine where that is not done; what was done."""
-    if (framework := settings.run.training.framework) != OURS:
+    framework = settings.run.training.framework
+    if framework != OURS:
         return (
             f"Nothing is measured: the weights are {framework}'s own, and only those of our own "
             "trainer are read."
         )
     digest = phase_fingerprint(settings, plan, folder, PHASE)
     path = folder / BUILT_IN
-    if not (missing := run_files.what_is_missing(folder, STEP, digest)):
+    missing = run_files.what_is_missing(folder, STEP, digest)
+    if not missing:
         return f"{BUILT_IN}: done, verified."
-    mark = run_files.read_mark(folder, STEP)
-    for old in (
-        folder.glob("evaluation/*.jsonl") if mark and mark.fingerprint != digest else (path,)
-    ):
-        old.unlink(missing_ok=True)  # scores of an earlier training
-    if not is_here or importlib.util.find_spec("torch") is None:
-        why = "torch is not installed" if is_here else "this may be a login node"
+    _remove_old_scores(folder, digest)
+    reason = ""
+    if not is_here:
+        reason = "this may be a login node"
+    elif importlib.util.find_spec("torch") is None:
+        reason = "torch is not installed"
+    if reason:
         return (
-            f"Nothing is measured here, as {why}. Call `runbook evaluate {settings.name}` on a "
+            f"Nothing is measured here, as {reason}. Call `runbook evaluate {settings.name}` on a "
             "node, then this again."
         )
     scores = score_built_in(folder, settings, plan)
@@ -230,6 +252,16 @@ def measure_built_in(folder: Path, settings: Settings, plan: Plan, *, is_here: b
     run_files.write_mark(folder, STEP, 1, digest, [path])
     note_files(folder, [path, run_files.mark_path(folder, STEP)])
     return f"{BUILT_IN}: {missing}, so {len(scores)} scores were measured."
+
+
+def _remove_old_scores(folder: Path, digest: str) -> None:
+    """Remove our own scores, and after another training the scores of every program."""
+    mark = run_files.read_mark(folder, STEP)
+    if mark and mark.fingerprint != digest:
+        for scores in folder.glob("evaluation/*.jsonl"):
+            scores.unlink(missing_ok=True)
+    else:
+        (folder / BUILT_IN).unlink(missing_ok=True)
 
 
 def evaluate(folder: Path) -> Table:
@@ -244,22 +276,24 @@ def evaluate(folder: Path) -> Table:
 def show_scores(open_phase: OpenPhase) -> View:
     """All scores of the weights, before the training and after it."""
     rows = read_scores(open_phase.folder)
-    return View(
-        [Table(rows, "Scores", source="evaluation/*.jsonl")] if rows else ["Nothing was measured."]
-    )
+    if not rows:
+        return View(["Nothing was measured."])
+    return View([Table(rows, "Scores", source="evaluation/*.jsonl")])
 
 
 def finish(open_phase: OpenPhase) -> None:
     """Keep the scores in the record, judge them, and mark the phase done."""
     scores = read_scores(open_phase.folder)
-    whens = ("before", "after", "samples")
-    open_phase.session.add_results(
-        {f"{row['what']}: {row['measure']}, {when}": row[when] for row in scores for when in whens}
-    )
+    results = {}
+    for row in scores:
+        for column in ("before", "after", "samples"):
+            results[f"{row['what']}: {row['measure']}, {column}"] = row[column]
+    open_phase.session.add_results(results)
     open_phase.check(list(checks(scores)))
-    # Where nothing was measured, the next `runbook run` looks for scores again.
-    is_whole = scores or open_phase.settings.run.training.framework != OURS
-    digest = open_phase.fingerprint if is_whole else "not measured"
+    digest = open_phase.fingerprint
+    if not scores and open_phase.settings.run.training.framework == OURS:
+        # Where nothing was measured, the next `runbook run` looks for scores again.
+        digest = "not measured"
     report.finish(open_phase, sorted(open_phase.folder.glob("evaluation/*.jsonl")), digest)
 
 
