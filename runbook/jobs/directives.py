@@ -63,10 +63,10 @@ def directives_of(code: str) -> list[Directive]:
 _QUEUES = {"SBATCH": "slurm", "PBS": "pbs", "BSUB": "lsf"}
 
 
-def options_of(queue: str, words: Sequence[str], line: int) -> list[Directive]:
+def options_of(queue: str, directive_words: Sequence[str], line: int) -> list[Directive]:
     """Requests given as options, of a directive or of sbatch and qsub themselves."""
     directives: list[Directive] = []
-    remaining = deque(words)
+    remaining = deque(directive_words)
     while remaining and remaining[0].startswith("-"):  # the next word is the script's own name
         word = remaining.popleft()
         name, equals, value = word.lstrip("-").partition("=")

@@ -116,7 +116,7 @@ def whole_number(text: str) -> int:
 
 
 def request_problems(
-    asked: JobRequest, queues: Sequence[QueueLimits], queue_word: str = "partition"
+    request: JobRequest, queues: Sequence[QueueLimits], queue_word: str = "partition"
 ) -> list[str]:
     """Return why a queue would refuse a job or never start it.
 
@@ -126,7 +126,7 @@ def request_problems(
     are. A job that names several partitions needs one that takes it.
     """
     by_name = {queue.name: queue for queue in queues}
-    names = [name for name in asked.partition.split(",") if name]
+    names = [name for name in request.partition.split(",") if name]
     unknown = [name for name in names if name not in by_name]
     if unknown:
         existing = ", ".join(by_name) or "none"
@@ -135,47 +135,51 @@ def request_problems(
         chosen = [by_name[name] for name in names]
     else:
         chosen = [queue for queue in queues if queue.default]
-    problems_by_queue = [_problems_with(asked, queue, queue_word) for queue in chosen]
+    problems_by_queue = [_problems_with(request, queue, queue_word) for queue in chosen]
     if not all(problems_by_queue):
         return []
     return list(itertools.chain(*problems_by_queue))
 
 
-def _problems_with(asked: JobRequest, queue: QueueLimits, queue_word: str) -> list[str]:
+def _problems_with(request: JobRequest, queue: QueueLimits, queue_word: str) -> list[str]:
     partition = f"{queue_word} {queue.name}"
     problems = []
     if queue.state in ("INACTIVE", "DRAIN"):
         problems.append(f"{partition} is {queue.state} and takes no jobs")
-    if queue.max_seconds and asked.seconds > queue.max_seconds:
+    if queue.max_seconds and request.seconds > queue.max_seconds:
         limit = f"the limit of {partition}, {show_duration(queue.max_seconds)}"
-        problems.append(f"a walltime of {show_duration(asked.seconds)} is over {limit}")
-    problems += _node_problems(asked, queue, partition)
-    problems += _account_problems(asked, queue, partition)
+        problems.append(f"a walltime of {show_duration(request.seconds)} is over {limit}")
+    problems += _node_problems(request, queue, partition)
+    problems += _account_problems(request, queue, partition)
     if not queue.words:
         return problems
     return [f"{problem} (the queue says: {queue.words})" for problem in problems]
 
 
-def _node_problems(asked: JobRequest, queue: QueueLimits, partition: str) -> list[str]:
+def _node_problems(request: JobRequest, queue: QueueLimits, partition: str) -> list[str]:
     problems = []
-    if queue.max_nodes and asked.nodes > queue.max_nodes:
+    if queue.max_nodes and request.nodes > queue.max_nodes:
         problems.append(
-            f"{asked.nodes} nodes are more than {partition} gives a job, {queue.max_nodes}"
+            f"{request.nodes} nodes are more than {partition} gives a job, {queue.max_nodes}"
         )
-    elif queue.total_nodes and asked.nodes > queue.total_nodes:
-        problems.append(f"{asked.nodes} nodes are more than {partition} has, {queue.total_nodes}")
-    if queue.min_nodes and 0 < asked.nodes < queue.min_nodes:
-        problems.append(f"{asked.nodes} nodes are fewer than {partition} takes, {queue.min_nodes}")
+    elif queue.total_nodes and request.nodes > queue.total_nodes:
+        problems.append(f"{request.nodes} nodes are more than {partition} has, {queue.total_nodes}")
+    if queue.min_nodes and 0 < request.nodes < queue.min_nodes:
+        problems.append(
+            f"{request.nodes} nodes are fewer than {partition} takes, {queue.min_nodes}"
+        )
     return problems
 
 
-def _account_problems(asked: JobRequest, queue: QueueLimits, partition: str) -> list[str]:
-    account = f"account {asked.account} is" if asked.account else "no account is given, which is"
+def _account_problems(request: JobRequest, queue: QueueLimits, partition: str) -> list[str]:
+    account = (
+        f"account {request.account} is" if request.account else "no account is given, which is"
+    )
     problems = []
-    if queue.accounts and asked.account not in queue.accounts:
+    if queue.accounts and request.account not in queue.accounts:
         problems.append(f"{account} none that {partition} allows: {', '.join(queue.accounts)}")
-    if asked.account and asked.account in queue.denied_accounts:
-        problems.append(f"account {asked.account} is denied by {partition}")
+    if request.account and request.account in queue.denied_accounts:
+        problems.append(f"account {request.account} is denied by {partition}")
     return problems
 
 

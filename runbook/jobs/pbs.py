@@ -54,7 +54,7 @@ def parse_jobs(text: str) -> list[QueueJob]:
 
 
 def _limits(name: str, values: dict[str, str]) -> QueueLimits:
-    shown = sorted(
+    limits_text = sorted(
         f"{key}={value}" for key, value in values.items() if re.match("resources_m|enabled$", key)
     )
     return QueueLimits(
@@ -63,7 +63,7 @@ def _limits(name: str, values: dict[str, str]) -> QueueLimits:
         max_seconds=clock_seconds(values.get("resources_max.walltime", "")),
         max_nodes=whole_number(values.get("resources_max.nodect", "")),
         min_nodes=whole_number(values.get("resources_min.nodect", "")),
-        words=f"Queue: {name} {' '.join(shown)}",
+        words=f"Queue: {name} {' '.join(limits_text)}",
     )
 
 

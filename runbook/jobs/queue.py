@@ -96,8 +96,8 @@ class Queue(ABC):
         limits = self.parse_limits(
             self.answer(*self.limits_question, problem=problem, error=JobError)
         )
-        asked = job_request.parse_job_request(script)
-        problems = job_request.request_problems(asked, limits, self.queue_word)
+        request = job_request.parse_job_request(script)
+        problems = job_request.request_problems(request, limits, self.queue_word)
         if problems:
             text = "; ".join(problems)
             raise JobError(f"Nothing was submitted: {text}. Change jobs.<phase> in the run file.")
@@ -112,15 +112,15 @@ class Queue(ABC):
         argv, env = self.submission(token, after, follows)
         try:
             argv = [*argv, folder.script.name]
-            answer = shell.run(argv, cwd=folder.path, env=env, timeout=SUBMIT_SECONDS, check=False)
+            ended = shell.run(argv, cwd=folder.path, env=env, timeout=SUBMIT_SECONDS, check=False)
         except ProgramError as error:
             raise LostAnswerError(f"The answer of {argv[0]} was lost: {error}") from error
-        number = self.parse_job_id(answer.out)
-        if number and not answer.exit_code:
+        number = self.parse_job_id(ended.out)
+        if number and not ended.exit_code:
             return number
-        last_words = self._last_words(answer)
-        is_broken_off = any(sign in answer.err for sign in self.broken_off)
-        if not answer.exit_code or is_broken_off:
+        last_words = self._last_words(ended)
+        is_broken_off = any(sign in ended.err for sign in self.broken_off)
+        if not ended.exit_code or is_broken_off:
             raise LostAnswerError(
                 f"{argv[0]} did not say whether it submitted the job. {last_words}"
             )
@@ -148,14 +148,14 @@ class Queue(ABC):
         Raise `error` where the program fails and its stderr has none of the texts `accept`.
         """
         try:
-            answer = shell.run(argv, timeout=ANSWER_SECONDS, check=False)
+            ended = shell.run(argv, timeout=ANSWER_SECONDS, check=False)
         except ProgramError as silent:
             raise QueueSilentError(str(silent)) from silent
-        is_accepted = any(sign in answer.err for sign in accept)
-        if answer.exit_code and not is_accepted:
+        is_accepted = any(sign in ended.err for sign in accept)
+        if ended.exit_code and not is_accepted:
             summary = problem or f"{self.speaker} does not answer."
-            raise error(f"{summary} {self._last_words(answer)}")
-        return answer.out
+            raise error(f"{summary} {self._last_words(ended)}")
+        return ended.out
 
     def end(self, job: str) -> None:
         """Take a job out of the queue, or end it with all its processes.
@@ -167,10 +167,10 @@ class Queue(ABC):
             self.programs[-1], job, accept=self.unknown_job, problem=problem, error=JobError
         )
 
-    def _last_words(self, answer: shell.Finished) -> str:
-        text = shell.last_lines(answer.err or answer.out, 6)
-        ending = self.ending(answer.exit_code)
-        return f"{answer.argv[0]} ended with {ending} and said: {text or 'nothing'}"
+    def _last_words(self, ended: shell.Finished) -> str:
+        text = shell.last_lines(ended.err or ended.out, 6)
+        ending = self.ending(ended.exit_code)
+        return f"{ended.argv[0]} ended with {ending} and said: {text or 'nothing'}"
 
     def ending(self, exit_code: int) -> str:
         """A program's exit code in words."""
@@ -311,8 +311,8 @@ class QueueScheduler(Scheduler):
             raise JobError(f"{folder.path} has no job that others could follow: submit it first.")
         numbers = [record.queue_id]
         self._write_chain(folder, numbers)
-        for place in range(2, count + 2):
-            number = self.queue.submit(folder, f"{record.token}-{place}", [], numbers[-1])
+        for number_in_chain in range(2, count + 2):
+            number = self.queue.submit(folder, f"{record.token}-{number_in_chain}", [], numbers[-1])
             numbers.append(number)
             self._write_chain(folder, numbers)
         return [self._id(number) for number in numbers[1:]]
@@ -397,7 +397,7 @@ class QueueScheduler(Scheduler):
         self, folder: JobFolder, earlier: Sequence[JobStatus], after: Sequence[JobFolder]
     ) -> str:
         self.queue.refuse(folder.script.read_text(encoding="utf-8"))
-        dependencies = [self._number(other) for other in after]
+        dependencies = [self._number(job) for job in after]
         if after:
             # The job itself checks them too: queues differ in what is a good end of an array.
             _write_dependencies(folder, after)
@@ -546,9 +546,9 @@ class QueueScheduler(Scheduler):
         return replace(status, exit_code=job.exit_code, signal=signal)
 
     def _ask(self, number: str) -> QueueJob | None:
-        now = time.monotonic()
-        asked, job = self._answers.get(number, (now - 2 * ASK_SECONDS, None))
-        if now - asked >= ASK_SECONDS:
+        now_seconds = time.monotonic()
+        asked_at, job = self._answers.get(number, (now_seconds - 2 * ASK_SECONDS, None))
+        if now_seconds - asked_at >= ASK_SECONDS:
             job = self.queue.ask(number)
             self._answers[number] = (time.monotonic(), job)
         return job
@@ -595,8 +595,8 @@ def _write_dependencies(folder: JobFolder, after: Sequence[JobFolder]) -> None:
     Each element of an array is a folder of its own.
     """
     lines = []
-    for other in after:
-        parts = job_request.element_folders(other) or [other]
+    for job in after:
+        parts = job_request.element_folders(job) or [job]
         lines += [f"{part.path}\n" for part in parts]
     write_text(folder.after, "".join(lines), error=JobError)
 

@@ -34,7 +34,7 @@ _STATES = {
     JobState.TIMEOUT: "TIMEOUT DEADLINE",
     JobState.LOST: "NODE_FAIL BOOT_FAIL PREEMPTED REVOKED",
 }
-_STATE_OF = {word: state for state, words in _STATES.items() for word in words.split()}
+_STATE_OF = {word: state for state, state_words in _STATES.items() for word in state_words.split()}
 
 NEVER = frozenset(
     {
@@ -122,9 +122,9 @@ def parse_exit_code(text: str) -> int | None:
 
 
 def _partition(line: str) -> QueueLimits:
-    words = line.split()
-    values = dict(word.partition("=")[::2] for word in words)
-    shown = [word for word in words if word.partition("=")[0] in _SHOWN_LIMITS]
+    fields = line.split()
+    values = dict(word.partition("=")[::2] for word in fields)
+    limits_shown = [word for word in fields if word.partition("=")[0] in _SHOWN_LIMITS]
     return QueueLimits(
         name=values["PartitionName"],
         state=values.get("State", "UP"),
@@ -135,7 +135,7 @@ def _partition(line: str) -> QueueLimits:
         total_nodes=whole_number(values.get("TotalNodes", "")),
         accounts=_names(values.get("AllowAccounts", "ALL")),
         denied_accounts=_names(values.get("DenyAccounts", "ALL")),
-        words=" ".join(shown),
+        words=" ".join(limits_shown),
     )
 
 

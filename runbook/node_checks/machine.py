@@ -44,7 +44,7 @@ def look_at_software() -> Facts:
 
 
 def _version(name: str) -> str | None:
-    return next((each.version for each in distributions(name=name)), None)
+    return next((distribution.version for distribution in distributions(name=name)), None)
 
 
 def look_at_limits() -> Facts:

@@ -49,21 +49,23 @@ def interface_address(name: str) -> str:
 
     Empty where it has none, or where there is no such interface.
     """
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
         try:
-            answer = fcntl.ioctl(asked.fileno(), _GET_ADDRESS, struct.pack("256s", name.encode()))
+            reply = fcntl.ioctl(
+                probe_socket.fileno(), _GET_ADDRESS, struct.pack("256s", name.encode())
+            )
         except OSError:
             return ""
-    return socket.inet_ntoa(answer[20:24])
+    return socket.inet_ntoa(reply[20:24])
 
 
 def _ask_interface(name: str, request: int, form: str) -> int | None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
         try:
-            answer = fcntl.ioctl(asked.fileno(), request, struct.pack("256s", name.encode()))
+            reply = fcntl.ioctl(probe_socket.fileno(), request, struct.pack("256s", name.encode()))
         except OSError:
             return None
-    return int(struct.unpack_from(form, answer, 16)[0])
+    return int(struct.unpack_from(form, reply, 16)[0])
 
 
 def local_addresses() -> list[str]:
@@ -145,8 +147,8 @@ def look_at_names() -> Facts:
     errors: Facts = {}
     for name in node_names():
         try:
-            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-            addresses[name] = sorted({str(entry[4][0]) for entry in found})
+            addresses_found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+            addresses[name] = sorted({str(entry[4][0]) for entry in addresses_found})
         except OSError as error:
             errors[name] = error.strerror or str(error)
     return {

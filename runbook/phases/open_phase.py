@@ -65,12 +65,12 @@ class OpenPhase:
         """The fingerprint of what this phase depends on, as its inputs are now."""
         return phase_fingerprint(self.settings, self.plan, self.folder, self.phase)
 
-    def hold(self, what: str) -> AbstractContextManager[None]:
+    def hold(self, purpose: str) -> AbstractContextManager[None]:
         """Keep others from changing the run meanwhile.
 
         `runbook run` already holds it for its own notebooks.
         """
-        return hold_run(self.folder, what)
+        return hold_run(self.folder, purpose)
 
     def append_event(self, event: str, **facts: Any) -> None:
         """Add a line to the run's history of events.
@@ -199,14 +199,14 @@ def refuse_other_parameters(settings: Settings, folder: Path) -> None:
     message = f"{folder} was made with other values:"
     from_a_cell = False
     for key, old, new in changed:
-        place = ""
+        origin_text = ""
         if key in settings.origins:
             origin = settings.origins[key][-1]
-            place = f" ({origin.where})"
+            origin_text = f" ({origin.where})"
             if origin.layer == "notebook":
                 from_a_cell = True
-                place = f' (cell "parameters", {origin.where.removeprefix("notebook ")})'
-        message += f"\n  {key}: {old} there, {new} now{place}"
+                origin_text = f' (cell "parameters", {origin.where.removeprefix("notebook ")})'
+        message += f"\n  {key}: {old} there, {new} now{origin_text}"
     if from_a_cell:
         message += (
             "\nTo go on with this run as it is, put the parameters cell back to its defaults."

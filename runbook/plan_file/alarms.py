@@ -126,7 +126,7 @@ def _make(
     iteration: int,
     value: float,
     before: Sequence[float],
-    what: str,
+    evidence_text: str,
     since: int = 0,
 ) -> Alarm:
     usual = median(before)
@@ -142,7 +142,7 @@ def _make(
         since or iteration,
         value,
         usual,
-        f"{name} {value:.4g}: {what}; {against}",
+        f"{name} {value:.4g}: {evidence_text}; {against}",
     )
 
 
@@ -230,7 +230,7 @@ def _spread_around_line(values: Sequence[float]) -> float:
     """Return the spread of values around the line through them; a slope is no noise."""
     points = [*enumerate(values)]
     slope = median(_slopes(points))
-    return spread_of([value - slope * place for place, value in points])
+    return spread_of([value - slope * position for position, value in points])
 
 
 class LossWatch:
@@ -264,10 +264,10 @@ class LossWatch:
             return 0.0
         if len(self._recent) < ENOUGH:
             return (loss - usual) / max(UNKNOWN_NOISE * abs(usual), 1e-9)
-        least = JUMP_SHARE * abs(usual)
-        if loss <= usual + least * CONFIRMED:
+        smallest_jump = JUMP_SHARE * abs(usual)
+        if loss <= usual + smallest_jump * CONFIRMED:
             return 0.0
-        return (loss - usual) / max(JUMP_SPREADS * spread_of(self._recent), least, 1e-9)
+        return (loss - usual) / max(JUMP_SPREADS * spread_of(self._recent), smallest_jump, 1e-9)
 
     def look(self, iteration: int, loss: float, grad_norm: float = nan) -> Iterator[Alarm]:
         """What is wrong with the curve now that this loss is known.
@@ -312,11 +312,11 @@ class LossWatch:
         if loss <= limit or self._is_spike or self._above < inf:
             return None
         self._above = limit
-        what = (
+        evidence_text = (
             f"it jumped, and its gradient norm {grad_norm:.4g} is "
             f"{grad_norm / median(norms):.3g} times the usual"
         )
-        return _make("spike", self._metric, iteration, loss, last, what)
+        return _make("spike", self._metric, iteration, loss, last, evidence_text)
 
     def _look_at_curve(self, iteration: int, loss: float) -> Iterator[Alarm]:
         if self.excess(loss) <= (CONFIRMED if self._inside else 1.0):
@@ -348,8 +348,10 @@ class LossWatch:
             earlier = median(self._inside[-2 * ENOUGH : -ENOUGH])
             if later < (1 - BACK_SHARE) * earlier:  # it comes back, if slowly
                 return
-            what = f"{count} records after a spike it is not back"
-            yield _make("divergence", self._metric, iteration, later, before, what, self._since)
+            evidence_text = f"{count} records after a spike it is not back"
+            yield _make(
+                "divergence", self._metric, iteration, later, before, evidence_text, self._since
+            )
             self._recent = deque(self._inside, WINDOW)
             self._inside = []
             self._is_spike = False
@@ -368,8 +370,10 @@ class LossWatch:
             if level <= lowest:
                 self._lowest = block
             elif level > lowest + max(RISE_SHARE * abs(lowest), 2 * noise):
-                what = f"the median of {BLOCK} rose by {level / lowest - 1:.1%}"
-                yield _make("divergence", self._metric, iteration, level, self._lowest, what)
+                evidence_text = f"the median of {BLOCK} rose by {level / lowest - 1:.1%}"
+                yield _make(
+                    "divergence", self._metric, iteration, level, self._lowest, evidence_text
+                )
                 self._lowest = block
         if len(self._all) >= self._next_look:
             self._next_look = int(1.1 * self._next_look) + 1
@@ -389,12 +393,17 @@ class LossWatch:
         first, middle, last = map(median, windows)
         noise = max(spread_of(windows[1]), spread_of(windows[2])) / width**0.5
         if middle - last + 4 * noise < FLAT_SHARE * (first - middle):
-            what = (
+            evidence_text = (
                 f"it fell by {middle - last:.3g} over {count // 2} records, by "
                 f"{first - middle:.3g} over {count // 4}"
             )
             yield _make(
-                "plateau", self._metric, iteration, last, windows[1], f"{what} before these"
+                "plateau",
+                self._metric,
+                iteration,
+                last,
+                windows[1],
+                f"{evidence_text} before these",
             )
             self._next_look = 2 * count
 

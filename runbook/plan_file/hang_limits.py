@@ -40,10 +40,10 @@ class HangLimits:
 
     def measured(self, activity: str, seconds: float) -> None:
         """Note that something of this kind took so long."""
-        known = self._seconds.setdefault(activity, deque(maxlen=MEASURED))
-        known.append(seconds)
-        if len(known) == FIRST_COUNTS_UNTIL and self._first.setdefault(activity, True):
-            known.popleft()
+        durations = self._seconds.setdefault(activity, deque(maxlen=MEASURED))
+        durations.append(seconds)
+        if len(durations) == FIRST_COUNTS_UNTIL and self._first.setdefault(activity, True):
+            durations.popleft()
             self._first[activity] = False
 
     def limit(self, activity: str, steps: int = 0) -> float:
@@ -51,8 +51,8 @@ class HangLimits:
 
         `steps`: the activity is as much work as so many steps.
         """
-        known = self._seconds.get(activity)
-        if known:
-            return max(HANG_SHARE * self.timeout, MEASURED_FACTOR * max(known))
+        durations = self._seconds.get(activity)
+        if durations:
+            return max(HANG_SHARE * self.timeout, MEASURED_FACTOR * max(durations))
         longest_step = max(self._seconds.get("step", ()), default=0.0)
         return max(UNMEASURED_SHARE * self.timeout, steps * longest_step)

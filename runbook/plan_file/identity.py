@@ -84,13 +84,13 @@ def differences(
     return serious, harmless
 
 
-def same_training(before: PhasePlan, now: PhasePlan) -> bool:
+def same_training(before: PhasePlan, after: PhasePlan) -> bool:
     """Return whether `now` continues the training of `before`, whatever its length and layout.
 
     The padding of the vocabulary depends on the cut; the trainer keeps that of its checkpoint.
     """
-    padding = {"model.padded_vocabulary": now.model.padded_vocabulary}
-    serious, _ = differences(recipe(before) | padding, recipe(now))
+    padding = {"model.padded_vocabulary": after.model.padded_vocabulary}
+    serious, _ = differences(recipe(before) | padding, recipe(after))
     return not serious
 
 
@@ -163,8 +163,8 @@ def _warmup_follows(saved: Mapping[str, Any], planned: Mapping[str, Any]) -> boo
 
     Then it only follows the length.
     """
-    before, now = ([values.get(key) for key in (_WARMUP, _DECAY)] for values in (saved, planned))
-    if not all(isinstance(value, int) for value in (*before, *now)) or not before[1]:
+    before, after = ([values.get(key) for key in (_WARMUP, _DECAY)] for values in (saved, planned))
+    if not all(isinstance(value, int) for value in (*before, *after)) or not before[1]:
         return False
-    ratio = now[1] / before[1]
-    return bool(ratio != 1 and abs(now[0] - before[0] * ratio) <= 1 + ratio)
+    ratio = after[1] / before[1]
+    return bool(ratio != 1 and abs(after[0] - before[0] * ratio) <= 1 + ratio)

@@ -81,11 +81,11 @@ def report_bad_nodes(
     """Add an entry for each node. Nothing is kept on a site without a queue, which has one node."""
     if settings.site.scheduler == "local":
         return []
-    now = time.time()
+    now_seconds = time.time()
     entries = []
     for node in nodes:
-        expires = now + LIFETIMES[found_by]
-        entry = BadNode(node, found_by, evidence[:300], settings.name, job, now, expires)
+        expires = now_seconds + LIFETIMES[found_by]
+        entry = BadNode(node, found_by, evidence[:300], settings.name, job, now_seconds, expires)
         append_line(bad_nodes_file(settings), asdict(entry))
         entries.append(entry)
     return entries
@@ -93,11 +93,11 @@ def report_bad_nodes(
 
 def forgive_nodes(path: Path, nodes: Sequence[str]) -> list[str]:
     """Forgive nodes, or all where none is named; return those that had an entry."""
-    now = time.time()
-    listed = {entry.node for entry in read_bad_nodes(path, now)}
+    now_seconds = time.time()
+    listed = {entry.node for entry in read_bad_nodes(path, now_seconds)}
     forgiven = sorted(listed & set(nodes) if nodes else listed)
     for node in forgiven:
-        append_line(path, {"node": node, "forgiven": now, "by": user_name()})
+        append_line(path, {"node": node, "forgiven": now_seconds, "by": user_name()})
     return forgiven
 
 
@@ -180,7 +180,7 @@ def without_bad_nodes(settings: Settings, nodes_wanted: int) -> tuple[Settings, 
 
 def bad_node_rows(entries: Sequence[BadNode]) -> list[Row]:
     """Return a row for each entry."""
-    now = time.time()
+    now_seconds = time.time()
     rows: list[Row] = []
     for entry in entries:
         rows.append(
@@ -190,8 +190,8 @@ def bad_node_rows(entries: Sequence[BadNode]) -> list[Row]:
                 "evidence": entry.evidence,
                 "run": entry.run,
                 "job": entry.job,
-                "age": show_duration(max(0.0, now - entry.found)),
-                "expires in": show_duration(max(0.0, entry.expires - now)),
+                "age": show_duration(max(0.0, now_seconds - entry.found)),
+                "expires in": show_duration(max(0.0, entry.expires - now_seconds)),
             }
         )
     return rows

@@ -18,7 +18,7 @@ def runs_folder(project: Path) -> Path:
 
 
 @contextmanager
-def hold_run(folder: Path, what: str) -> Iterator[None]:
+def hold_run(folder: Path, purpose: str) -> Iterator[None]:
     """Hold a run; nothing where `runbook run` holds it for this very notebook.
 
     A lock taken over is told.
@@ -26,7 +26,7 @@ def hold_run(folder: Path, what: str) -> Iterator[None]:
     if os.environ.get(HOLDER_VARIABLE) == str(folder):
         yield
         return
-    with hold(folder, what) as taken_over:
+    with hold(folder, purpose) as taken_over:
         if taken_over:
             show_text(taken_over)
         yield

@@ -187,18 +187,18 @@ def _widened(multiply_into: Callable[..., Any]) -> Callable[..., torch.Tensor]:
     return multiply
 
 
-def product(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def product(input: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """`left @ right + bias`, by the fastest way that this processor has."""
-    if left.dtype == torch.float32 and onednn_is_faster():
-        return onednn_matmul(left, right, bias)
+    if input.dtype == torch.float32 and onednn_is_faster():
+        return onednn_matmul(input, right, bias)
     if bias is None:
-        return left @ right
-    has_kernel = left.dtype == torch.bfloat16 and multiplies_half()
-    return _matmul(left, right, bias) if has_kernel else torch.addmm(bias, left, right)
+        return input @ right
+    has_kernel = input.dtype == torch.bfloat16 and multiplies_half()
+    return _matmul(input, right, bias) if has_kernel else torch.addmm(bias, input, right)
 
 
 def onednn_matmul(
-    left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None
+    input: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
     """`left @ right + bias` of two float32 matrices.
 
@@ -206,13 +206,13 @@ def onednn_matmul(
     time; elsewhere the copies of the result (of all logits, perhaps) would cost more than the digit
     is worth.
     """
-    depth = left.shape[1]
+    depth = input.shape[1]
     if depth <= max(SUM_DEPTH, right.shape[1] - 1):
-        return _matmul(left, right, bias)
+        return _matmul(input, right, bias)
     first, *others = slices(depth, SUM_DEPTH)
-    result = _matmul(left[:, first].contiguous(), right[first], bias)
+    result = _matmul(input[:, first].contiguous(), right[first], bias)
     for block in others:
-        result = _matmul(left[:, block].contiguous(), right[block], None, result)
+        result = _matmul(input[:, block].contiguous(), right[block], None, result)
     return result
 
 
@@ -222,19 +222,19 @@ def slices(length: int, size: int) -> list[slice]:
 
 
 def _matmul(
-    left: torch.Tensor,
+    input: torch.Tensor,
     right: torch.Tensor,
     bias: torch.Tensor | None = None,
-    more: torch.Tensor | None = None,
+    addend: torch.Tensor | None = None,
 ) -> torch.Tensor:
     if not (
         right.is_contiguous() or right.t().is_contiguous()
     ):  # oneDNN would take a hundred times as long
         right = right.contiguous()
     multiply = torch.ops.mkldnn._linear_pointwise
-    if more is None:
-        return multiply(left, right.t(), bias, "none", [], "")  # type: ignore[no-any-return]
-    return multiply.binary(left, more, right.t(), None, "add")  # type: ignore[no-any-return]
+    if addend is None:
+        return multiply(input, right.t(), bias, "none", [], "")  # type: ignore[no-any-return]
+    return multiply.binary(input, addend, right.t(), None, "add")  # type: ignore[no-any-return]
 
 
 def add_weight_gradient(gradient: torch.Tensor, values: torch.Tensor, total: torch.Tensor) -> None:

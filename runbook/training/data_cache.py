@@ -83,9 +83,9 @@ class CacheFolder:
         # ctime as well: a file that was moved or copied here keeps the mtime it had elsewhere.
         states = [path.stat() for path in indexes if path.exists()]
         newest = max((max(state.st_mtime_ns, state.st_ctime_ns) for state in states), default=0)
-        known = read_checksums(self.folder)
+        checksums = read_checksums(self.folder)
         for path in self._arrays():
-            built = known.get(path.name)
+            built = checksums.get(path.name)
             changed_at = path.stat().st_mtime_ns
             if fault := _fault(path, newest, built):
                 self.faults[path.name] = fault
@@ -116,13 +116,13 @@ class CacheFolder:
         return sorted(self.folder.glob("*.npy"))
 
 
-def other_order(saved: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+def other_order(saved: Mapping[str, str], planned: Mapping[str, str]) -> list[str]:
     """Return the files whose content is another than when a checkpoint was saved.
 
     A longer training has files of other names, and begins with the same samples: those are not
     compared.
     """
-    return sorted(name for name, digest in saved.items() if now.get(name, digest) != digest)
+    return sorted(name for name, digest in saved.items() if planned.get(name, digest) != digest)
 
 
 def _fault(path: Path, newest_text: int, built: CachedFile | None) -> CacheFault | None:

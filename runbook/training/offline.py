@@ -80,7 +80,7 @@ def sample(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
     (gpt,) = gpt_model.build_model(spec, draw=False)
     whole.fill(gpt, masters=request.exact)
     gpt.eval()
-    made: list[list[int]] = []
+    continuations: list[list[int]] = []
     for prompt in request.prompts:
         scores = _Scores(gpt, spec, len(prompt) + int(request.tokens) if request.cache else 0)
         generator = torch.Generator().manual_seed(seed)
@@ -98,19 +98,23 @@ def sample(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
             )
             if ids[-1] in stops:
                 break
-        made.append(ids[len(prompt) :])
-    return {"iteration": whole.iteration, "folder": str(whole.folder), "ids": made}
+        continuations.append(ids[len(prompt) :])
+    return {"iteration": whole.iteration, "folder": str(whole.folder), "ids": continuations}
 
 
 def _check_draw(request: OfflineRequest) -> None:
     """`RefusedError` where a number that texts are drawn by is none, or out of its range."""
-    for name, value, most in (
+    for name, value, highest in (
         ("temperature", request.temperature, 10.0),
         ("top_p", request.top_p, 1.0),
         ("tokens", request.tokens, 10_000),
     ):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
-            raise RefusedError(f"{name} {value} is not from 0 to {most:g}")
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not 0 <= value <= highest
+        ):
+            raise RefusedError(f"{name} {value} is not from 0 to {highest:g}")
 
 
 class _Scores:
@@ -212,12 +216,12 @@ def main() -> int:
     try:
         start = time.monotonic()
         if arguments.command == "score":
-            own = ranks_from(os.environ)
+            own_ranks = ranks_from(os.environ)
         else:
-            own = Ranks(0, 1, 0, "alone", "", 0)
-        die_with_launcher(own)
-        spec = on_ranks(read_plan(arguments.plan, arguments.phase), own.world_size)
-        if own.rank == 0:
+            own_ranks = Ranks(0, 1, 0, "alone", "", 0)
+        die_with_launcher(own_ranks)
+        spec = on_ranks(read_plan(arguments.plan, arguments.phase), own_ranks.world_size)
+        if own_ranks.rank == 0:
             request = OfflineRequest(**json.loads(sys.stdin.read() or "{}"))
         else:
             request = OfflineRequest()
@@ -232,16 +236,16 @@ def main() -> int:
         if spec.device == CPU:  # one of GPUs may be looked at on any machine
             hide_gpus()
         cpu.answer_for_cpu()
-        process_groups.join_process_group(own, spec.limits.process_group_timeout_seconds)
+        process_groups.join_process_group(own_ranks, spec.limits.process_group_timeout_seconds)
         process_groups.make_parallel_groups(spec)
         request = process_groups.share_value(request)
-        answer = COMMANDS[arguments.command](state.keep_checkpoint_padding(spec), request)
+        reply = COMMANDS[arguments.command](state.keep_checkpoint_padding(spec), request)
         process_groups.leave_process_groups()
     except TrainingError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
-    if own.rank == 0:
-        sys.stdout.write(json.dumps({**answer, "seconds": time.monotonic() - start}) + "\n")
+    if own_ranks.rank == 0:
+        sys.stdout.write(json.dumps({**reply, "seconds": time.monotonic() - start}) + "\n")
     return 0
 
 

@@ -79,7 +79,7 @@ def main() -> int:
         "time": time.time(),
         "python": platform.python_version(),
         "packages": {
-            name: next((each.version for each in distributions(name=name)), None)
+            name: next((distribution.version for distribution in distributions(name=name)), None)
             for name in PACKAGES
         },
         # From the system, since /sys may be another network namespace's.
@@ -230,7 +230,7 @@ def _time_devices() -> Facts:
     return {"speeds": speeds, "architectures": torch.cuda.get_arch_list()}
 
 
-def _time_device(place: Any) -> Facts:
+def _time_device(device: Any) -> Facts:
     """Return TFLOP/s of a matrix product, and bytes a second of a copy in the device's memory."""
     import torch
 
@@ -238,8 +238,8 @@ def _time_device(place: Any) -> Facts:
     rows = MATRIX_SIZE[cuda]
     # bf16 is what GPUs train in; on a CPU without its instructions it says nothing.
     number_format = torch.bfloat16 if cuda else torch.float32
-    matrix = torch.ones(rows, rows, dtype=number_format, device=place)
-    source = torch.ones(COPIED_BYTES[cuda] // 4, device=place)
+    matrix = torch.ones(rows, rows, dtype=number_format, device=device)
+    source = torch.ones(COPIED_BYTES[cuda] // 4, device=device)
     target = torch.empty_like(source)
     product_seconds = _quickest_seconds(lambda: matrix @ matrix)
     copy_seconds = _quickest_seconds(lambda: target.copy_(source))

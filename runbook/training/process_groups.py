@@ -91,10 +91,10 @@ def seed_ranks(seed: int, *, graphs: bool = False) -> None:
 
     stage = parallel_state.get_pipeline_model_parallel_rank()
     copies = parallel_state.get_data_parallel_group(with_context_parallel=True)
-    own = seed + 10_000 * (stage * copies.size() + copies.rank())
-    torch.manual_seed(own)
+    own_seed = seed + 10_000 * (stage * copies.size() + copies.rank())
+    torch.manual_seed(own_seed)
     tensor_parallel.model_parallel_cuda_manual_seed(
-        own, use_cudagraphable_rng=graphs and on_gpu(), force_reset_rng=True
+        own_seed, use_cudagraphable_rng=graphs and on_gpu(), force_reset_rng=True
     )
 
 
@@ -245,16 +245,16 @@ def _wait_for_first(description: str, silence_seconds: float, sign: str, end: st
     heard = start
     longest = 1 + torch.distributed.get_world_size() / CHECKS_PER_SECOND
     while not store.check([end]):
-        now = time.monotonic()
+        moment = time.monotonic()
         if (newest := store.get(sign) if store.check([sign]) else b"") != last:
             last = newest
-            heard = now
-        if now - heard > silence_seconds:
+            heard = moment
+        if moment - heard > silence_seconds:
             raise TrainingError(
                 f"rank 0 gave no sign of life for {silence_seconds:.0f} s while it was "
                 f"{description}"
             )
-        time.sleep(min(max(0.02, (now - start) / 10), longest))
+        time.sleep(min(max(0.02, (moment - start) / 10), longest))
 
 
 RENDEZVOUS_MARGIN_SECONDS = 5

@@ -282,7 +282,9 @@ _DRAWN = (
 )
 
 
-def training_line(step: StepRecord, iterations: int, tflops: float, now: datetime.datetime) -> str:
+def training_line(
+    step: StepRecord, iterations: int, tflops: float, moment: datetime.datetime
+) -> str:
     """The line of megatron-core 0.16 with throughput (`--log-throughput`).
 
     `step` has averages since the last line.
@@ -290,7 +292,7 @@ def training_line(step: StepRecord, iterations: int, tflops: float, now: datetim
     loss = "" if step.loss is None else f" lm loss: {step.loss:.6E} |"
     norm = "" if math.isnan(step.grad_norm) else f" grad norm: {step.grad_norm:.3f} |"
     return (
-        f" [{now:%Y-%m-%d %H:%M:%S.%f}] iteration {step.iteration:8d}/{iterations:8d} |"
+        f" [{moment:%Y-%m-%d %H:%M:%S.%f}] iteration {step.iteration:8d}/{iterations:8d} |"
         f" consumed samples: {step.consumed_samples:12d} |"
         f" elapsed time per iteration (ms): {step.seconds * 1000:.1f} |"
         f" throughput per GPU (TFLOP/s/GPU): {tflops:.1f} |"

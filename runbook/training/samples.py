@@ -127,8 +127,8 @@ class EpochDataset(GPTDataset):  # type: ignore[misc]
             )  # one sequential read instead of page faults in document order
         tokens = int(lengths[self.indices].sum(dtype=numpy.int64))
         length = self.config.sequence_length
-        wanted = self.num_samples * length + 1 if self.num_samples else 1
-        epochs = max(1, -(-wanted // tokens))
+        num_tokens = self.num_samples * length + 1 if self.num_samples else 1
+        epochs = max(1, -(-num_tokens // tokens))
         ends = [(epoch * tokens - 1) // length for epoch in range(1, epochs + 1)]
         documents, shuffled = shuffled_epochs(self.indices, ends, self.config.random_seed)
         return (
@@ -318,13 +318,13 @@ class ReadAhead:
         if dataset is not self._dataset or start != self._next or not self._ahead:
             self._dataset, self._batches, self._ahead = dataset, SimpleQueue(), 0
         for _ in range(2):  # pieces, as far as the training goes; beyond its end what is asked for
-            place = start + self._ahead * self._stride
+            index = start + self._ahead * self._stride
             if self._ahead <= self.piece:
-                number = min(self.piece, (self._end - place) // self._stride)
+                number = min(self.piece, (self._end - index) // self._stride)
             else:
                 number = 0
             if number := max(number, int(not self._ahead)):
-                self._orders.put((self._batches, dataset, place, number))
+                self._orders.put((self._batches, dataset, index, number))
                 self._ahead += number
         batch = self._batches.get()
         if isinstance(batch, Exception):

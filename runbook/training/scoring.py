@@ -53,8 +53,10 @@ class Scorer:
         """
         copies = parallel_state.get_data_parallel_world_size()
         copy = parallel_state.get_data_parallel_rank()
-        own: dict[int, tuple[float, bool]] = {}
-        for chosen in _batches([len(context) + len(more) for context, more in pairs])[copy::copies]:
+        own_scores: dict[int, tuple[float, bool]] = {}
+        for chosen in _batches(
+            [len(context) + len(continuation) for context, continuation in pairs]
+        )[copy::copies]:
             texts = [
                 [*pairs[index][0], *pairs[index][1]][-self.spec.model.positions - 1 :]
                 for index in chosen
@@ -66,14 +68,16 @@ class Scorer:
                 last = len(texts[row]) - 1
                 count = min(len(pairs[index][1]), len(texts[row]) - 1)
                 scores = torch.log_softmax(logits[row, last - count : last], -1)
-                wanted = torch.tensor(texts[row][-count:], device=scores.device)[:, None]
-                likelihoods = scores.gather(1, wanted)[:, 0]
-                own[index] = (
+                next_tokens = torch.tensor(texts[row][-count:], device=scores.device)[:, None]
+                likelihoods = scores.gather(1, next_tokens)[:, 0]
+                own_scores[index] = (
                     float(likelihoods.double().sum()),
                     bool((likelihoods == scores.amax(-1)).all()),
                 )
         answers = {
-            index: each for rank in gather_on_first_rank(own) for index, each in rank.items()
+            index: likelihood
+            for rank in gather_on_first_rank(own_scores)
+            for index, likelihood in rank.items()
         }
         return [answers[index] for index in sorted(answers)]
 

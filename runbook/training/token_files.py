@@ -82,7 +82,7 @@ def _check_sources(spec: PhasePlan) -> None:
     problems: list[str] = []
     uses = {"train": spec.data.train, "validation": spec.data.validation, "test": spec.data.test}
     for use, sources in uses.items():
-        seen: dict[str, str] = {}
+        files_of: dict[str, str] = {}
         for index, source in enumerate(sources):
             where = f"data.{use}[{index}]"
             if not (math.isfinite(source.weight) and source.weight > 0):
@@ -90,7 +90,7 @@ def _check_sources(spec: PhasePlan) -> None:
                     f"{where} ({source.prefix}): its weight {source.weight:g} is not a number "
                     f"above 0"
                 )
-            earlier = seen.setdefault(str(spec.path(source.prefix)), where)
+            earlier = files_of.setdefault(str(spec.path(source.prefix)), where)
             if earlier != where:
                 problems.append(
                     f"{where} ({source.prefix}): the same file as {earlier}; name it once, "
@@ -210,7 +210,7 @@ def highest_token(file: TokenFile, scanned: int) -> tuple[int, int]:
     """
     size = file.tokens * file.dtype.itemsize
     highest = 0
-    place = 0
+    position = 0
     with Path(f"{file.prefix}.bin").open("rb") as stream:
         for start, length in _blocks(size, scanned):
             stream.seek(start)
@@ -220,8 +220,8 @@ def highest_token(file: TokenFile, scanned: int) -> tuple[int, int]:
             )  # a negative one is far above any vocabulary
             if len(ids) and ids[at := int(ids.argmax())] > highest:
                 highest = int(ids[at])
-                place = start // file.dtype.itemsize + at
-    return (highest - 2**32 if highest >= 2**31 else highest), place
+                position = start // file.dtype.itemsize + at
+    return (highest - 2**32 if highest >= 2**31 else highest), position
 
 
 def _blocks(size: int, scanned: int, block: int = 2**24) -> Iterator[tuple[int, int]]:

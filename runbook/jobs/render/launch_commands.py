@@ -86,8 +86,10 @@ def rung_command(
         return _LINE_END.join([*_mpiexec(settings, job, 1), *inner])
     container = _pyxis(settings, variables, mounts)
     # A node that cannot start the program must not take the others' answers with it.
-    words = [word for word in _srun(settings, job, 1) if not word.startswith("--kill-on-bad-exit")]
-    return _LINE_END.join([*words, "--kill-on-bad-exit=0", *container, *inner])
+    arguments = [
+        word for word in _srun(settings, job, 1) if not word.startswith("--kill-on-bad-exit")
+    ]
+    return _LINE_END.join([*arguments, "--kill-on-bad-exit=0", *container, *inner])
 
 
 def node_command(settings: Settings, job: Job) -> str:

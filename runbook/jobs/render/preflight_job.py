@@ -69,10 +69,10 @@ class _PreflightJob(QueuedTraining):
 
     def _rung_script(self) -> str:
         python = quote(self.site.python or "python3")
-        words = [f"{python} -m runbook.node_checks", f"--token {quote(self.questions.token)}"]
-        words += [f"--folder {quote(str(folder))}" for folder in self.questions.folders]
-        words.append(f"--device {quote(self.spec.device)}")
-        return fill("rung.sh.j2", unset=self.unset_variables(), program=" ".join(words))
+        parts = [f"{python} -m runbook.node_checks", f"--token {quote(self.questions.token)}"]
+        parts += [f"--folder {quote(str(folder))}" for folder in self.questions.folders]
+        parts.append(f"--device {quote(self.spec.device)}")
+        return fill("rung.sh.j2", unset=self.unset_variables(), program=" ".join(parts))
 
     def _script(self) -> str:
         job = self.job
@@ -97,12 +97,12 @@ class _PreflightJob(QueuedTraining):
             "peers": "TCP between the nodes, small messages and large ones",
         }
         steps = [
-            RungStep(name, what, rung_command(self.settings, self.job, name, variables, mounts))
-            for name, what in rungs.items()
+            RungStep(name, purpose, rung_command(self.settings, self.job, name, variables, mounts))
+            for name, purpose in rungs.items()
         ]
         command = training_command(self.settings, self.job, variables, mounts)
-        what = "the ranks meet as the trainer's do, and use each of its process groups"
-        return [*steps, RungStep("groups", what, command, GROUPS_SECONDS)]
+        purpose = "the ranks meet as the trainer's do, and use each of its process groups"
+        return [*steps, RungStep("groups", purpose, command, GROUPS_SECONDS)]
 
 
 def preflight_job(settings: Settings) -> Job:
@@ -114,17 +114,17 @@ def preflight_job(settings: Settings) -> Job:
     asked about the network.
     """
     training = settings.job("04-training")
-    asked = settings.job("01-environment")
-    nodes = max(asked.nodes, min(2, training.nodes))
+    environment_job = settings.job("01-environment")
+    nodes = max(environment_job.nodes, min(2, training.nodes))
     return training.model_copy(
         update={
             "nodes": nodes,
-            "walltime": asked.walltime or WALLTIME_SECONDS,
-            "partition": asked.partition or training.partition,
-            "account": asked.account or training.account,
-            "qos": asked.qos or training.qos,
-            "reservation": asked.reservation or training.reservation,
-            "memory": asked.memory or training.memory,
+            "walltime": environment_job.walltime or WALLTIME_SECONDS,
+            "partition": environment_job.partition or training.partition,
+            "account": environment_job.account or training.account,
+            "qos": environment_job.qos or training.qos,
+            "reservation": environment_job.reservation or training.reservation,
+            "memory": environment_job.memory or training.memory,
             "array": 0,
         }
     )

@@ -63,10 +63,10 @@ def _prepared(settings: Settings, step: Preparation) -> SetupStep:
         "{bucket}": settings.run.data.bucket.rstrip("/"),
         "{tag}": recipe.tag if recipe else "",
     }
-    words = {name: quote(value) for name, value in values.items()}
+    quoted_values = {name: quote(value) for name, value in values.items()}
     folder = {"{recipe}": '"$here"'}  # the folder with the image's Dockerfile
     modules = {"{modules}": " ".join(map(quote, settings.site.modules))}
-    commands = [_put(command, words | folder | modules) for command in step.commands]
+    commands = [_put(command, quoted_values | folder | modules) for command in step.commands]
     creates = _put(step.creates, values | folder | {"{modules}": ""})
     secret = _secret(step.secret)
     body = fill(
@@ -81,7 +81,7 @@ def _put(text: str, values: Mapping[str, str]) -> str:
 
     A value that holds another's name stays as it is.
     """
-    return re.sub("|".join(map(re.escape, values)), lambda found: values[found[0]], text)
+    return re.sub("|".join(map(re.escape, values)), lambda match: values[match[0]], text)
 
 
 def _secret(reference: str) -> str:

@@ -82,11 +82,11 @@ def data_tasks(settings: Settings, python: str) -> list[Task]:
 def render_task(settings: Settings, phase: str, task: Task, package: Path) -> RenderedJob:
     """Return the script of such a job; its program works in the run's folder."""
     site = settings.site
-    asked: Job = getattr(settings.run.jobs, JOB_SECTIONS[phase])
+    planned_job: Job = getattr(settings.run.jobs, JOB_SECTIONS[phase])
     folder = task.folder(phase)
-    nodes = asked.nodes if task.on_each_node or task.is_array else 1
-    tasks_per_node = max(1, asked.tasks_per_node) if task.is_array else 1
-    elements = asked.array if task.is_array and asked.array > 1 else 0
+    nodes = planned_job.nodes if task.on_each_node or task.is_array else 1
+    tasks_per_node = max(1, planned_job.tasks_per_node) if task.is_array else 1
+    elements = planned_job.array if task.is_array and planned_job.array > 1 else 0
     job = settings.job(phase).model_copy(
         update={
             "nodes": nodes,
@@ -124,9 +124,9 @@ def _cores(settings: Settings, phase: str, task: Task, tasks_per_node: int) -> i
     Slurm's data jobs take what their partition gives, because its nodes may be of another kind than
     those that train.
     """
-    asked: Job = getattr(settings.run.jobs, JOB_SECTIONS[phase])
-    if asked.cpus_per_task:
-        return asked.cpus_per_task
+    job: Job = getattr(settings.run.jobs, JOB_SECTIONS[phase])
+    if job.cpus_per_task:
+        return job.cpus_per_task
     if task.in_container:
         return 1
     if phase == "02-data" and settings.site.scheduler == "slurm":
@@ -139,7 +139,7 @@ def _starter(scheduler: str, job: Job) -> list[str]:
     num_tasks = job.nodes * job.tasks_per_node
     if scheduler != "slurm":
         return [f"mpiexec -n {num_tasks} --ppn {job.tasks_per_node}", '--hostfile "$job/hostfile"']
-    words = [
+    parts = [
         "srun",
         f"--nodes={job.nodes}",
         f"--ntasks={num_tasks}",
@@ -148,9 +148,9 @@ def _starter(scheduler: str, job: Job) -> list[str]:
     ]
     if job.tasks_per_node > 1 and job.cpus_per_task:
         # Since Slurm 22.05 srun takes no cpus-per-task over from sbatch.
-        words.append(f"--cpus-per-task={job.cpus_per_task}")
+        parts.append(f"--cpus-per-task={job.cpus_per_task}")
     elif not job.cpus_per_task:
         # Without a number of cores Slurm binds each task to one; the tasks divide the node among
         # themselves.
-        words.append("--cpu-bind=none")
-    return words
+        parts.append("--cpu-bind=none")
+    return parts

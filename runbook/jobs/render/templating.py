@@ -103,10 +103,10 @@ def expand(value: str, settings: Settings) -> str:
     else:
         text = value
     parts = re.split(r"\{(" + "|".join(KNOWN) + r")\}", text)
-    words = [
+    lines = [
         KNOWN[part] if number % 2 else quote(part) for number, part in enumerate(parts) if part
     ]
-    return "".join(words) or quote("")
+    return "".join(lines) or quote("")
 
 
 def environment_groups(settings: Settings) -> dict[str, dict[str, str | None]]:

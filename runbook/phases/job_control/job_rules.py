@@ -239,13 +239,17 @@ def why_continued(open_phase: OpenPhase) -> str:
     if open_phase.phase != FULL or open_phase.settings.run.training.framework != "runbook":
         return ""
     before = _started_phase(open_phase)
-    now = open_phase.phase_plan
-    checkpoints = open_phase.folder / now.checkpoint.folder
+    new_plan = open_phase.phase_plan
+    checkpoints = open_phase.folder / new_plan.checkpoint.folder
     saved = max(saved_iterations(checkpoints), default=0)
-    if before is None or not same_training(before, now) or not 0 < saved < now.duration.iterations:
+    if (
+        before is None
+        or not same_training(before, new_plan)
+        or not 0 < saved < new_plan.duration.iterations
+    ):
         return ""
     old = _shown_values(before)
-    new = _shown_values(now)
+    new = _shown_values(new_plan)
     changed = ", ".join(
         f"{name} {old[name]} -> {new[name]}" for name in old if old[name] != new[name]
     )
@@ -255,14 +259,14 @@ def why_continued(open_phase: OpenPhase) -> str:
             f"{changed or 'replanned'}."
         )
     ]
-    if before.duration.iterations != now.duration.iterations:
+    if before.duration.iterations != new_plan.duration.iterations:
         try:
             metadata = json.loads((checkpoints / folder_name(saved) / METADATA).read_text())
             consumed = int(metadata["consumed_samples"])
         except (OSError, ValueError, KeyError, TypeError):  # the trainer judges it
-            consumed = saved * now.batch.global_
-        sentences.append(_rate_text(before, now, consumed))
-    if before.engine != now.engine:
+            consumed = saved * new_plan.batch.global_
+        sentences.append(_rate_text(before, new_plan, consumed))
+    if before.engine != new_plan.engine:
         sentences.append(
             "Each engine's optimizer state is its own: the weights are taken up, and Adam "
             "begins anew."
@@ -284,21 +288,24 @@ def _shown_values(phase_plan: PhasePlan) -> dict[str, str]:
     }
 
 
-def _rate_text(before: PhasePlan, now: PhasePlan, consumed: int) -> str:
-    if before.learning_rate == now.learning_rate or before.learning_rate.schedule == "constant":
+def _rate_text(before: PhasePlan, new_plan: PhasePlan, consumed: int) -> str:
+    if (
+        before.learning_rate == new_plan.learning_rate
+        or before.learning_rate.schedule == "constant"
+    ):
         return (
             "The learning rate does not depend on the length: the losses are those of one "
             "undisturbed training."
         )
-    next_samples = consumed + now.batch.global_
+    next_samples = consumed + new_plan.batch.global_
     old = before.learning_rate.at(next_samples)
-    new = now.learning_rate.at(next_samples)
+    new = new_plan.learning_rate.at(next_samples)
     return (
         f"The learning rate follows the new length from there: {new:.3g} in the next step, "
         f"where the old plan had "
         f"{old:.3g}. The steps before were made by the old one, so the losses are not those of "
         f"a training planned for "
-        f"{now.duration.iterations:,} from its start; "
+        f"{new_plan.duration.iterations:,} from its start; "
         f"training.decay_samples={before.learning_rate.decay_samples} "
         f"would keep the old rate."
     )

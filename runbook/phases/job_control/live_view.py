@@ -130,33 +130,42 @@ class LiveView:
         """Job and step, loss, speed, time left, use of the machine."""
         rows = self.metrics.read()
         active = status.state in ACTIVE
-        return {
+        facts: dict[str, object] = {
             "job": status.job_id,
             "state": str(status.state),
-            "queue": (status.reason or None) if status.state is JobState.PENDING else None,
-            "ran": show_duration(status.ended - status.started)
-            if status.ended and status.started
-            else None,
-            **(training_facts(rows, self.phase_plan, self.peak, active) if rows else {}),
-            "in use": (self._in_use() or None) if active else None,
+            "queue": None,
+            "ran": None,
         }
+        if status.state is JobState.PENDING:
+            facts["queue"] = status.reason or None
+        if status.ended and status.started:
+            facts["ran"] = show_duration(status.ended - status.started)
+        if rows:
+            facts |= training_facts(rows, self.phase_plan, self.peak, active)
+        facts["in use"] = None
+        if active:
+            facts["in use"] = self._in_use() or None
+        return facts
 
     def curve(self) -> tuple[str, list[tuple[float, float]]]:
         """Loss by iteration so far."""
-        rows = thinned(self.metrics.read())
-        return "loss", [
-            (row["iteration"], row["loss"]) for row in rows if row.get("loss") is not None
-        ]
+        points = []
+        for row in thinned(self.metrics.read()):
+            if row.get("loss") is not None:
+                points.append((row["iteration"], row["loss"]))
+        return "loss", points
 
     def last_events(self) -> list[str]:
         """The newest events of this phase, one line each."""
-        if (count := len(rows := self.events.read())) != self._written:
-            self._written = count
+        rows = self.events.read()
+        if len(rows) != self._written:
+            self._written = len(rows)
             write_logbook(self.folder)
-        own = [row for row in rows if row.get("phase") == self.phase_plan.phase]
-        return [
-            f"{entry.moment[11:23]} {unescape(entry.text)}" for entry in map(make_entry, own[-4:])
-        ]
+        of_phase = [row for row in rows if row.get("phase") == self.phase_plan.phase]
+        lines = []
+        for entry in map(make_entry, of_phase[-4:]):
+            lines.append(f"{entry.moment[11:23]} {unescape(entry.text)}")
+        return lines
 
     def _in_use(self) -> str:
         """CPU and GPU of the machine we are on, where the job runs on it; asked now and then."""
@@ -183,7 +192,7 @@ def training_facts(
     speed = rows[-1].get("tflops_per_device")
     memory = rows[-1].get("memory_bytes")
     seconds = median_high(row["seconds"] for row in rows[-RECENT:])
-    left = (phase_plan.duration.iterations - last["iteration"]) * seconds
+    seconds_left = (phase_plan.duration.iterations - last["iteration"]) * seconds
     used = {"MFU": f"{speed / peak:.1%} of {peak:g} TFLOP/s"} if speed is not None and peak else {}
     return {
         "done": last["iteration"],
@@ -192,7 +201,7 @@ def training_facts(
         "tokens/s": round(last["tokens_per_second"]),
         **used,
         **({"memory": show_bytes(memory)} if memory else {}),
-        "left": show_duration(left) if active and left > 0 else None,
+        "left": show_duration(seconds_left) if active and seconds_left > 0 else None,
     }
 
 

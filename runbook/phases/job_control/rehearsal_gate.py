@@ -112,20 +112,21 @@ def check_layout(open_phase: OpenPhase) -> Check:
     except RunbookError as error:
         failed = check("fail", str(error))
     else:
-        if not (misfits := rehearsal.misfits):
-            fullest = max(rehearsal.stages, key=lambda stage: stage.peak_bytes)
-            there = f" of {rehearsal.limit_bytes / 2**30:.4g}" * bool(rehearsal.limit_bytes)
-            return check(
-                "pass",
-                (
-                    f"stage {fullest.stage} is the fullest: "
-                    f"{fullest.peak_bytes / 2**30:.4g}{there} GiB"
-                ),
-            )
-        failed = check("fail", "; ".join(misfits), rule=f"{rule}: {REMEDY}")
+        if not rehearsal.misfits:
+            return check("pass", _fullest_text(rehearsal))
+        failed = check("fail", "; ".join(rehearsal.misfits), rule=f"{rule}: {REMEDY}")
     if is_warning:
         return replace(failed, verdict="warn")
     return job_rules.apply_waiver(open_phase, failed, WAIVER)
+
+
+def _fullest_text(rehearsal: Rehearsal) -> str:
+    """Return what the fullest stage needs, of what its device has where that is known."""
+    fullest = max(rehearsal.stages, key=lambda stage: stage.peak_bytes)
+    gibibytes = f"{fullest.peak_bytes / 2**30:.4g}"
+    if rehearsal.limit_bytes:
+        gibibytes += f" of {rehearsal.limit_bytes / 2**30:.4g}"
+    return f"stage {fullest.stage} is the fullest: {gibibytes} GiB"
 
 
 def kept_rehearsal(open_phase: OpenPhase) -> Rehearsal | None:
@@ -135,10 +136,10 @@ def kept_rehearsal(open_phase: OpenPhase) -> Rehearsal | None:
     """
     try:
         content = json.loads(_kept_path(open_phase).read_text(encoding="utf-8"))
-        kept = from_json(
+        rehearsal = from_json(
             Rehearsal, content, name="the rehearsal", failure="another version wrote it:"
         )
-        return replace(kept, limit_bytes=usable_bytes(open_phase.settings.site))
+        return replace(rehearsal, limit_bytes=usable_bytes(open_phase.settings.site))
     except (OSError, ValueError, RefusedError):  # none, or one that another version wrote
         return None
 
@@ -168,13 +169,13 @@ def _rehearse(open_phase: OpenPhase) -> Rehearsal:
     rehearse = partial(rehearse_run, str(open_phase.folder / "run.yaml"), phase=phase, ranks=ranks)
     if has_trainer():
         with Progress(f"rehearsal of {phase}", total=len(ranks), unit="stages") as progress:
-            found = rehearse(say=lambda text: progress.update(next(done), newest=text))
+            rehearsal = rehearse(say=lambda text: progress.update(next(done), newest=text))
     else:
-        found = rehearse(count=partial(_count_in_a_job, open_phase))
+        rehearsal = rehearse(count=partial(_count_in_a_job, open_phase))
     path = _kept_path(open_phase)
-    write_text(path, json.dumps(as_json(found), indent=1) + "\n")
+    write_text(path, json.dumps(as_json(rehearsal), indent=1) + "\n")
     note_files(open_phase.folder, sorted(path.parent.iterdir()))
-    return found
+    return rehearsal
 
 
 def _count_in_a_job(
@@ -186,18 +187,24 @@ def _count_in_a_job(
             "the trainer is not installed here (pip install 'gpt3-runbook[train]'), and no job "
             "does it elsewhere: give jobs.environment a partition or a walltime"
         )
-    input, out = (_kept_path(open_phase, ending) for ending in ("plan.json", "jsonl"))
+    input = _kept_path(open_phase, "plan.json")
+    out = _kept_path(open_phase, "jsonl")
     write_text(input, json.dumps(plan.as_dict()))
-    places = [path.relative_to(open_phase.folder).as_posix() for path in (input, out)]
-    words = [
+    command = (
         open_phase.settings.site.python or "python3",
         "-m",
         "runbook.training.rehearsal",
-        places[0],
-    ]
-    words += ["--phase", phase, "--ranks", ",".join(map(str, ranks)), "--out", places[1]]
-    part = f"rehearsal-plan{input.name[:8]}"  # eight digits alone would be taken for the number of an attempt
-    task = Task("rehearse a layout", tuple(words), in_container=True, part=part)
+        input.relative_to(open_phase.folder).as_posix(),
+        "--phase",
+        phase,
+        "--ranks",
+        ",".join(map(str, ranks)),
+        "--out",
+        out.relative_to(open_phase.folder).as_posix(),
+    )
+    # Eight digits alone would be taken for the number of an attempt.
+    part = f"rehearsal-plan{input.name[:8]}"
+    task = Task("rehearse a layout", command, in_container=True, part=part)
     try:
         task_jobs.run_tasks(replace(open_phase, phase=JOB_PHASE), [task])
     except JobFailedError as error:

@@ -44,14 +44,14 @@ def end_text(
     name: str, status: JobStatus, folders: Sequence[JobFolder], num_lines: int = 12
 ) -> str:
     """How a job ended, in its own last words."""
-    words = [
+    lines = [
         f"  {line}"
         for part in folders
         for log in (part.err, part.out)
         for line in job_folder.log_tail(log, num_lines)
     ]
     ended = f"{name} ended as {status.state} ({status.reason}). Its last words:"
-    return "\n".join([ended, *(words or ["  nothing"])])
+    return "\n".join([ended, *(lines or ["  nothing"])])
 
 
 def _submit_tasks(
@@ -65,8 +65,8 @@ def _submit_tasks(
             name = task.folder(open_phase.phase)
             latest = job_folder.latest_job_folder(open_phase.folder, name)
             if latest and (status := scheduler.state(latest)).state in ACTIVE:
-                shown = f"Job {status.job_id} of jobs/{latest.path.name} is {status.state}"
-                show_text(f"{shown}; it is watched, not started again.")
+                state = f"Job {status.job_id} of jobs/{latest.path.name} is {status.state}"
+                show_text(f"{state}; it is watched, not started again.")
                 folders.append(latest)
                 continue
             folder = job_folder.next_job_folder(open_phase.folder, name)
@@ -78,9 +78,9 @@ def _submit_tasks(
             folders.append(folder)
             submitted.append(folder)
     except JobError:
-        for one in submitted:
-            scheduler.cancel(one)
-            show_text(f"jobs/{one.path.name} is cancelled: what comes after it was not submitted.")
+        for job in submitted:
+            scheduler.cancel(job)
+            show_text(f"jobs/{job.path.name} is cancelled: what comes after it was not submitted.")
         raise
     return folders
 

@@ -335,9 +335,9 @@ def note_job_end(
     job = _require_latest(open_phase).path.name
     state = str(status.state)
     code = status.exit_code
-    told = {"decision": str(decision.action), "why": decision.why, **facts}
+    end_facts = {"decision": str(decision.action), "why": decision.why, **facts}
     at = None if code is None else status.ended  # of a lost job only the last sign of life is known
-    open_phase.append_event("ended", job=job, state=state, exit_code=code, at=at, **told)
+    open_phase.append_event("ended", job=job, state=state, exit_code=code, at=at, **end_facts)
 
 
 def _submit(open_phase: OpenPhase) -> JobFolder:

@@ -88,9 +88,9 @@ def share_tokens(settings: Settings, ladder: Ladder, folder: Path) -> None:
     02-data finds them done.
     """
     data = folder / "data"
-    own = runs_folder(settings.project) / settings.name
+    run_folder = runs_folder(settings.project) / settings.name
     first = rung_folder(ladder, settings, ladder.rungs[0])
-    sources = [source for source in (own, first) if source != folder and _has_tokens(source)]
+    sources = [source for source in (run_folder, first) if source != folder and _has_tokens(source)]
     if data.exists() or not sources:
         return
     data.mkdir(parents=True)

@@ -77,10 +77,10 @@ class Ladder:
         None where one is not known.
         """
         times = [rung.seconds for rung in self.rungs]
-        known = [seconds for seconds in times if seconds is not None]
-        if len(known) < len(times):
+        known_times = [seconds for seconds in times if seconds is not None]
+        if len(known_times) < len(times):
             return None
-        return sum(known) + START_SECONDS * len(known)
+        return sum(known_times) + START_SECONDS * len(known_times)
 
     @property
     def device_hours(self) -> float | None:
@@ -138,7 +138,7 @@ def _fit_budget(ladder: Ladder, family: Family, count: int, hours: float) -> Lad
 
     They take fewer where they reach a quarter of the run.
     """
-    most = LARGEST_SHARE * family.flops
+    most_flops = LARGEST_SHARE * family.flops
     start_hours = count * START_SECONDS * family.devices / 3600
     if hours <= start_hours:
         raise ParamsError(
@@ -146,7 +146,7 @@ def _fit_budget(ladder: Ladder, family: Family, count: int, hours: float) -> Lad
             f"{START_SECONDS:.0f} s each on {family.devices} devices. Give more than "
             f"{show_device_hours(start_hours)}."
         )
-    largest = most
+    largest = most_flops
     for _ in range(BUDGET_ROUNDS):
         designed = design_rungs(family, count, largest)
         planned = tuple(_planned(ladder, rung) for rung in designed)
@@ -155,9 +155,9 @@ def _fit_budget(ladder: Ladder, family: Family, count: int, hours: float) -> Lad
         if used is None:
             return _without_times(ladder, family, count)
         ratio = (hours - start_hours) / (used - start_hours)
-        if 1 / CLOSE_ENOUGH <= ratio <= CLOSE_ENOUGH or (ratio > 1 and largest == most):
+        if 1 / CLOSE_ENOUGH <= ratio <= CLOSE_ENOUGH or (ratio > 1 and largest == most_flops):
             break
-        largest = min(most, largest * ratio)
+        largest = min(most_flops, largest * ratio)
     return replace(fitted, notes=_notes(designed))
 
 
@@ -264,10 +264,10 @@ def read_ladder(folder: Path) -> Ladder | None:
 
 def write_ladder(ladder: Ladder, folder: Path) -> Ladder:
     """Keep a ladder as it was designed, so that a later call trains the same rungs."""
-    kept = replace(ladder, designed=utc_now())
-    text = json.dumps(asdict(kept), indent=1) + "\n"
+    dated = replace(ladder, designed=utc_now())
+    text = json.dumps(asdict(dated), indent=1) + "\n"
     write_text(folder / LADDER_FILE, text, error=RecordError)
-    return kept
+    return dated
 
 
 def plan_table(ladder: Ladder) -> Table:

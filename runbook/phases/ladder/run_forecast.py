@@ -169,7 +169,7 @@ def _sizes(
             "runbook ladder RUN --rungs 7 --as NAME adds rungs of other sizes"
         )
         return (), None, note
-    shown = _forecast_ratios(runs, family, SIZE_RATIOS, factor)
+    size_forecasts = _forecast_ratios(runs, family, SIZE_RATIOS, factor)
     grid = np.geomspace(1 / OPTIMUM_REACH, OPTIMUM_REACH, OPTIMUM_STEPS)
     tried = _forecast_ratios(runs, family, [float(ratio) for ratio in grid], factor)
     position = min(range(len(tried)), key=lambda index: tried[index].loss)
@@ -178,8 +178,8 @@ def _sizes(
             f"the best size at this compute is more than {OPTIMUM_REACH:.0f} times smaller "
             f"or larger than the run's"
         )
-        return shown, None, note
-    return shown, tried[position], ""
+        return size_forecasts, None, note
+    return size_forecasts, tried[position], ""
 
 
 def _forecast_ratios(

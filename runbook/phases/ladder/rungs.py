@@ -150,10 +150,10 @@ class LadderRung:
             "first_stage_layers": 0,
             "last_stage_layers": 0,
         }
-        words = [f"training.{key}={value}" for key, value in training.items()]
-        words += [f"parallel.{key}={value}" for key, value in layout.items()]
+        set_words = [f"training.{key}={value}" for key, value in training.items()]
+        set_words += [f"parallel.{key}={value}" for key, value in layout.items()]
         alone = ["parallel.sequence=false", "training.replay_interval=0", "jobs.training.nodes=1"]
-        return [*words, *alone, "jobs.training.chain=1", "jobs.training.spares=0"]
+        return [*set_words, *alone, "jobs.training.chain=1", "jobs.training.spares=0"]
 
 
 def design_rungs(family: Family, count: int, largest_flops: float) -> list[LadderRung]:
@@ -308,15 +308,15 @@ def _with_batches(family: Family, rungs: list[LadderRung]) -> list[LadderRung]:
 
     All get the run's own batch where those would be too coarse.
     """
-    wanted = [
+    batches_by_size = [
         family.global_batch * (rung.parameters / family.parameters) ** BATCH_EXPONENT
         for rung in rungs
     ]
-    batches = [max(1, round(batch / family.devices)) * family.devices for batch in wanted]
-    errors = [abs(batch / ideal - 1) for batch, ideal in zip(batches, wanted, strict=True)]
+    batches = [max(1, round(batch / family.devices)) * family.devices for batch in batches_by_size]
+    errors = [abs(batch / ideal - 1) for batch, ideal in zip(batches, batches_by_size, strict=True)]
     if max(errors) > WORST_BATCH_ROUNDING:
-        own = max(1, round(family.global_batch / family.devices)) * family.devices
-        batches = [own for _ in rungs]
+        own_batch = max(1, round(family.global_batch / family.devices)) * family.devices
+        batches = [own_batch for _ in rungs]
     return [_with_batch(family, rung, batch) for rung, batch in zip(rungs, batches, strict=True)]
 
 

@@ -255,8 +255,8 @@ class DeepSpeedEngine(engine.TrainingEngine):
             return None
         part = _cut_part(self.engine.optimizer, self.adam, weight)
         assert part is not None, "ZeRO 3 cuts every weight over all ranks"
-        own: torch.Tensor = weight.ds_tensor  # type: ignore[attr-defined]
-        return part.start, own.view(-1).narrow(0, 0, part.stop - part.start)
+        shard: torch.Tensor = weight.ds_tensor  # type: ignore[attr-defined]
+        return part.start, shard.view(-1).narrow(0, 0, part.stop - part.start)
 
     def _share(self, destinations: Iterable[engine.Destination]) -> None:
         super()._share(destinations)
@@ -369,8 +369,8 @@ def _cut_part(
     mapping = weight._hp_mapping  # type: ignore[attr-defined]
     if mapping is None:
         return None
-    place = mapping.lp_fragment_address
+    address = mapping.lp_fragment_address
     flat = adam.param_groups[mapping.param_group_index]["params"][0]
     return WeightPart(
-        place.start, place.start + place.numel, flat, adam, mapping.hp_fragment_address.start
+        address.start, address.start + address.numel, flat, adam, mapping.hp_fragment_address.start
     )

@@ -49,17 +49,20 @@ class DeepSpeedPipeline(DeepSpeedEngine):
                 partition_method=f"type:^{Block.__name__}$",
             )
         last = len(module._layer_specs)
-        own = self.spec.model.layers // parallel.pipeline
+        stage_layers = self.spec.model.layers // parallel.pipeline
         expected = [
             0,
-            *(1 + own * stage for stage in range(1, parallel.pipeline)),
+            *(1 + stage_layers * stage for stage in range(1, parallel.pipeline)),
             last,
         ]  # as megatron-core built them
         assert list(module.parts) == expected, f"stages begin at {module.parts}, not at {expected}"
         _count_once(gpt)
         engine = initialize_engine(module, self.adam, self.spec, None)
         engine.set_batch_fn(
-            lambda it: ((it["tokens"], it["position_ids"]), (it["labels"], it["loss_mask"]))
+            lambda batch: (
+                (batch["tokens"], batch["position_ids"]),
+                (batch["labels"], batch["loss_mask"]),
+            )
         )
         # The loop looks at the loss of all ranks before the optimizer steps; `update` steps it.
         engine._INSTRUCTION_MAP = {
@@ -114,8 +117,8 @@ def layer_list(spec: PhasePlan, gpt: Any) -> list[LayerSpec]:
 
     Only those of this rank's stage are built, of the modules that `gpt` has.
     """
-    own = spec.model.layers // spec.parallel.pipeline
-    first = own * parallel_state.get_pipeline_model_parallel_rank()
+    stage_layers = spec.model.layers // spec.parallel.pipeline
+    first = stage_layers * parallel_state.get_pipeline_model_parallel_rank()
     blocks = [
         LayerSpec(Block, gpt, f"decoder.layers.{index - first}", _transform)
         for index in range(spec.model.layers)

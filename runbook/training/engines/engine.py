@@ -376,9 +376,9 @@ class TrainingEngine(abc.ABC):
 
     def common_state(self) -> CommonState:
         """Most steps Adam has made on any rank, and loss scale."""
-        own = max((part.num_steps() for part in self._owned().parts.values()), default=0)
+        own_steps = max((part.num_steps() for part in self._owned().parts.values()), default=0)
         return CommonState(
-            reduce_number(own, torch.distributed.ReduceOp.MAX), self._scaler_values()
+            reduce_number(own_steps, torch.distributed.ReduceOp.MAX), self._scaler_values()
         )
 
     def restore(self, read: ReadShard, common: CommonState, *, with_optimizer: bool) -> None:
@@ -394,9 +394,9 @@ class TrainingEngine(abc.ABC):
             destinations = list(self._destinations(with_optimizer=with_optimizer))
 
             def read_own() -> None:
-                for own in destinations:
-                    if own.reader in (None, copy):
-                        read(own.shard, own.start, own.tensor)
+                for destination in destinations:
+                    if destination.reader in (None, copy):
+                        read(destination.shard, destination.start, destination.tensor)
 
             run_on_all_ranks(read_own)
             self._share(destinations)
@@ -416,9 +416,9 @@ class TrainingEngine(abc.ABC):
             part = owned.parts.get(shard.data)
             like = torch.empty(whole_shape(weight), dtype=weight.dtype, device="meta")
             stored = dataclasses.replace(shard, data=like)
-            own = self._own_range(weight)
-            reader = readers[f"weight.{name}"] if own is None else None
-            start, room = (0, weight.detach().view(-1)) if own is None else own
+            own_range = self._own_range(weight)
+            reader = readers[f"weight.{name}"] if own_range is None else None
+            start, room = (0, weight.detach().view(-1)) if own_range is None else own_range
             yield Destination(stored, start, room, reader)
             if part is None or not with_optimizer:
                 continue

@@ -360,11 +360,11 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
             return self._attend(query, key, value, dropout)
         places = (context.rank(), 2 * context.size() - 1 - context.rank())
         length = query.shape[2] // 2
-        seen = [(place + 1) * length for place in places]
+        visible = [(position + 1) * length for position in places]
         # Copied, so that the keys and values of this rank alone, which are in one tensor with the
         # queries, are let go.
         pieces = zip(
-            (piece.contiguous() for piece in torch.split(query, length, 2)), seen, strict=True
+            (piece.contiguous() for piece in torch.split(query, length, 2)), visible, strict=True
         )
         return torch.cat(
             [self._attend(own, key[:, :, :end], value[:, :, :end], dropout) for own, end in pieces],
@@ -382,9 +382,9 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
             key = key.float()
             value = value.float()
         rows = query.shape[2]
-        seen = key.shape[2]
+        num_keys = key.shape[2]
         options: dict[str, Any] = {"is_causal": True}
-        if rows != seen:  # the last query sees the last key
+        if rows != num_keys:  # the last query sees the last key
             if (
                 query.device.type != "cpu" and query.dtype != torch.float32
             ):  # flash attention means that by causal
@@ -394,8 +394,8 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
                 flash = torch.ops.aten._scaled_dot_product_flash_attention
                 return flash(query, key, value, dropout, True, scale=self.scale)[0]  # type: ignore[no-any-return]
             options = {
-                "attn_mask": torch.ones(rows, seen, dtype=torch.bool, device=query.device).tril(
-                    seen - rows
+                "attn_mask": torch.ones(rows, num_keys, dtype=torch.bool, device=query.device).tril(
+                    num_keys - rows
                 )
             }
         mixed = torch.nn.functional.scaled_dot_product_attention(
@@ -410,7 +410,7 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         return mixed.to(number_format)
 
 
-def whole_sequence(own: torch.Tensor) -> torch.Tensor:
+def whole_sequence(own_piece: torch.Tensor) -> torch.Tensor:
     """[sequence, ...] from the pieces of all ranks that share the sequence.
 
     Gradients are added up on the way back.
@@ -420,8 +420,8 @@ def whole_sequence(own: torch.Tensor) -> torch.Tensor:
     """
     group = parallel_state.get_context_parallel_group()
     if group.size() == 1:
-        return own
-    pieces = gather_from_sequence_parallel_region(own.contiguous(), group=group).unflatten(
+        return own_piece
+    pieces = gather_from_sequence_parallel_region(own_piece.contiguous(), group=group).unflatten(
         0, (2 * group.size(), -1)
     )
     early = pieces[0::2]
@@ -522,19 +522,21 @@ def _fill_normal(shard: ShardedTensor, std: float, seed: int) -> None:
     height, width = weight.shape
     digest = hashlib.sha256(f"{seed}/{shard.key}".encode()).digest()
     key = np.frombuffer(digest[:16], "<u8").astype(np.uint64)
-    top, left = shard.global_offset
+    first_row, first_column = shard.global_offset
     if weight.device.type == "cpu":
-        _draw_block(weight, top, left, key, std)
+        _draw_block(weight, first_row, first_column, key, std)
         return
     rows = min(height, max(1, BLOCK_BYTES // (width * weight.itemsize)))
     block = torch.empty(rows, width, dtype=weight.dtype)
     for first in range(0, height, rows):
         filled = block[: min(rows, height - first)]
-        _draw_block(filled, top + first, left, key, std)
+        _draw_block(filled, first_row + first, first_column, key, std)
         weight[first : first + rows].copy_(filled)
 
 
-def _draw_block(block: torch.Tensor, top: int, left: int, key: PhiloxKey, std: float) -> None:
+def _draw_block(
+    block: torch.Tensor, first_row: int, first_column: int, key: PhiloxKey, std: float
+) -> None:
     """Fill a block of a matrix panel by panel, in a few threads.
 
     Its corner is at `top` and `left`.
@@ -542,15 +544,15 @@ def _draw_block(block: torch.Tensor, top: int, left: int, key: PhiloxKey, std: f
     A panel's numbers follow from its place alone, not from who draws it. numpy lets other threads
     run while it draws.
     """
-    right = left + block.shape[1]
-    panels = range(left // PANEL, -(-right // PANEL))
+    right = first_column + block.shape[1]
+    panels = range(first_column // PANEL, -(-right // PANEL))
 
     def draw(panel: int) -> None:
-        start = max(left, panel * PANEL)
+        start = max(first_column, panel * PANEL)
         stop = min(right, (panel + 1) * PANEL)
         columns = slice(start - panel * PANEL, stop - panel * PANEL)
-        target = block[:, start - left : stop - left]
-        _draw_panel(target, columns, (panel << 64) + top * _STEPS_A_ROW, key, std)
+        target = block[:, start - first_column : stop - first_column]
+        _draw_panel(target, columns, (panel << 64) + first_row * _STEPS_A_ROW, key, std)
 
     threads = min(len(panels), MOST_THREADS, cores_of_rank())
     if threads == 1 or block.numel() < SMALL_BLOCK:

@@ -66,13 +66,13 @@ class MegatronEngine(engine.TrainingEngine):
                 group["fused"], group["foreach"] = True, False
         self.config.grad_scale_func = self.optimizer.scale_loss
         if overlaps:  # of the last micro-batch alone; later stages in the pipeline's bubble, as Megatron-LM does it
-            one = len(self.chunks) == 1
+            is_one_chunk = len(self.chunks) == 1
             for name, method in (
                 ("no_sync_func", "no_sync"),
                 ("grad_sync_func", "start_grad_sync"),
             ):
                 calls = [getattr(chunk, method) for chunk in self.chunks]
-                setattr(self.config, name, calls[0] if one else calls)
+                setattr(self.config, name, calls[0] if is_one_chunk else calls)
         self.config.finalize_model_grads_func = self.clock.timed(finalize_model_grads)
         self.schedule = get_forward_backward_func()
         self.in_8_bits = gpt_model.has_own_8_bits(spec)

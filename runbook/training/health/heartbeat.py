@@ -120,9 +120,9 @@ class HeartbeatFile:
             content = os.pread(self._descriptor, len(self.ranks) * SLOT_BYTES, 0)
             beats = [Heartbeat(**values) for values in read_slots(content)]
             return [
-                one
-                for one in beats
-                if one.age < STALE_SECONDS or process_start_ticks(one.pid) in (one.start, -1)
+                beat
+                for beat in beats
+                if beat.age < STALE_SECONDS or process_start_ticks(beat.pid) in (beat.start, -1)
             ]
         return []
 
@@ -195,10 +195,10 @@ class HeartbeatWriter:
             self._begin("between")
 
     def _begin(self, activity: str) -> None:
-        now = uptime()
+        moment = uptime()
         if self._limits is not None and self._beat.activity not in ("starting", "between"):
-            self._limits.measured(self._beat.activity, now - self._began)
-        self._beat.activity, self._began = activity, now
+            self._limits.measured(self._beat.activity, moment - self._began)
+        self._beat.activity, self._began = activity, moment
 
     def current(self) -> Heartbeat:
         """This rank now."""

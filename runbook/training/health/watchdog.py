@@ -79,8 +79,8 @@ def _waiting(counts: Mapping[int, Mapping[str, int]]) -> tuple[set[int], set[int
     groups: dict[str, list[tuple[int, int]]] = {}
     waiting = set[int]()
     awaited = set[int]()
-    for rank, own in counts.items():
-        for key, count in own.items():
+    for rank, own_counts in counts.items():
+        for key, count in own_counts.items():
             if key.startswith("recv "):
                 sender = int(key.rpartition(" ")[2].partition(">")[0])
                 if sender in counts and counts[sender].get(f"send {key[5:]}", 0) < count:
@@ -216,24 +216,24 @@ class Watchdog:
         if overslept(self._looked, now, HANG_SHARE * self._timeout):
             self._rested_until = now + HANG_SHARE * self._timeout / 2
         self._looked = now
-        own = self.heartbeat.current()
-        self._show_collectives(own)  # before others read that this rank is stuck, and end it
-        self.heartbeat.write(own)
-        self._raise_timeouts(own.limit)
+        own_beat = self.heartbeat.current()
+        self._show_collectives(own_beat)  # before others read that this rank is stuck, and end it
+        self.heartbeat.write(own_beat)
+        self._raise_timeouts(own_beat.limit)
         if now >= self._rested_until:
-            others = [beat for beat in self._file.read() if beat.rank != own.rank]
-            self._end_hung([own, *others], now)
+            others = [beat for beat in self._file.read() if beat.rank != own_beat.rank]
+            self._end_hung([own_beat, *others], now)
 
-    def _show_collectives(self, own: Heartbeat) -> None:
+    def _show_collectives(self, own_beat: Heartbeat) -> None:
         """Keep the record of the collectives once this rank gets stuck.
 
         Its heartbeat says what the record shows.
         """
-        if not own.stuck:
+        if not own_beat.stuck:
             self._shown = ""
         elif not self._shown and self._reports:
-            self._shown = write_collectives(self.folder / f"{own.rank}.collectives.json")
-        own.collectives = self._shown
+            self._shown = write_collectives(self.folder / f"{own_beat.rank}.collectives.json")
+        own_beat.collectives = self._shown
 
     def _raise_timeouts(self, limit: float) -> None:
         """Where steps take long, waits may as well.
@@ -250,26 +250,26 @@ class Watchdog:
 
         Only the first rank that has a heartbeat does.
         """
-        own = beats[0]
+        own_beat = beats[0]
         hangs = silent_ranks(beats)
-        if own.rank != min({beat.rank for beat in beats} - {hang.beat.rank for hang in hangs}):
+        if own_beat.rank != min({beat.rank for beat in beats} - {hang.beat.rank for hang in hangs}):
             return
         if not hangs and self.ranks.world_size == 1:
-            alone = own.activity == "step" and own.steps > 0 and own.stuck
-            hangs = [Hang(own, own.still, f"in {own.where}")] if alone else []
+            alone = own_beat.activity == "step" and own_beat.steps > 0 and own_beat.stuck
+            hangs = [Hang(own_beat, own_beat.still, f"in {own_beat.where}")] if alone else []
         elif not hangs and self._reports:
             with contextlib.suppress(RuntimeError):  # the store is gone with rank 0's process
                 hangs = self._reports.find(beats, now)
         step = max(beat.step for beat in beats)  # the newest heartbeat of a silent rank is old
-        for hang in sorted(hangs, key=lambda one: one.beat.rank == own.rank):  # itself last
+        for hang in sorted(hangs, key=lambda one: one.beat.rank == own_beat.rank):  # itself last
             if hang.beat.pid in self._killed or process_start_ticks(hang.beat.pid) not in (
                 hang.beat.start,
                 -1,
             ):
                 continue  # it has ended meanwhile, or will once its parent has seen it
             # Reported before it is killed: its death ends this process too, within milliseconds.
-            self._report_hang(hang, own, step, self._stacks(hang.beat))
-            if hang.beat.rank == own.rank:
+            self._report_hang(hang, own_beat, step, self._stacks(hang.beat))
+            if hang.beat.rank == own_beat.rank:
                 os._exit(HUNG_EXIT_CODE)
             self._killed.add(hang.beat.pid)
             send_signals(hang.beat.pid, signal.SIGKILL)
@@ -291,7 +291,7 @@ class Watchdog:
     def _stack_file(self, rank: int) -> Path:
         return self.folder / f"{rank}.stack"
 
-    def _report_hang(self, hang: Hang, own: Heartbeat, step: int, stack: list[str]) -> None:
+    def _report_hang(self, hang: Hang, own_beat: Heartbeat, step: int, stack: list[str]) -> None:
         beat = hang.beat
         seconds = round(hang.seconds, 1)
         stacks = str(self._stack_file(beat.rank)) if stack else "it wrote none"
@@ -302,7 +302,7 @@ class Watchdog:
             f"Its stacks: {stacks}"
         )
         shown = {
-            one.rank: one.collectives for one in (beat, own) if one.collectives
+            one.rank: one.collectives for one in (beat, own_beat) if one.collectives
         }  # own: one that waits for it
         lines = [
             f"rank {rank} is {text}: {self.folder / f'{rank}.collectives.json'}"
@@ -400,7 +400,7 @@ def _counting_messages(method: Callable[..., Any], name: str) -> Callable[..., A
     return counted
 
 
-def message_key(group: str, name: str, own: int, peer: int) -> str:
+def message_key(group: str, name: str, own_rank: int, peer: int) -> str:
     """Name under which a rank counts its messages to or from another.
 
     As `recv` on one side, `send` on the other.
@@ -408,7 +408,11 @@ def message_key(group: str, name: str, own: int, peer: int) -> str:
     >>> message_key("3", "send", 0, 4), message_key("3", "recv", 4, 0)
     ('send 3 0>4', 'recv 3 0>4')
     """
-    return f"{name} {group} {own}>{peer}" if name == "send" else f"{name} {group} {peer}>{own}"
+    return (
+        f"{name} {group} {own_rank}>{peer}"
+        if name == "send"
+        else f"{name} {group} {peer}>{own_rank}"
+    )
 
 
 def is_inside() -> bool:
@@ -477,7 +481,7 @@ def write_collectives(path: Path) -> str:
         record = json.loads(dump())
         entries = record.get("entries") or []
         record["entries"] = [
-            one for one in entries[:-ENTRIES_KEPT] if _is_under_way(one)
+            entry for entry in entries[:-ENTRIES_KEPT] if _is_under_way(entry)
         ] + entries[-ENTRIES_KEPT:]
         with contextlib.suppress(OSError):  # what it shows is said all the same
             path.parent.mkdir(parents=True, exist_ok=True)

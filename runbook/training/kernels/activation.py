@@ -112,12 +112,12 @@ def _activation_forward(
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = (row < rows)[:, None] & (column < width)[None, :]
     stride = 2 * width if gated else width
-    place = row.to(tl.int64)[:, None] * stride + column[None, :]
-    x = tl.load(values + place, mask=inside, other=0.0).to(tl.float32)
+    offset = row.to(tl.int64)[:, None] * stride + column[None, :]
+    x = tl.load(values + offset, mask=inside, other=0.0).to(tl.float32)
     if is_biased:
         x += tl.load(bias + column, mask=column < width, other=0.0).to(tl.float32)[None, :]
     if gated:
-        gate = tl.load(values + place + width, mask=inside, other=0.0).to(tl.float32)
+        gate = tl.load(values + offset + width, mask=inside, other=0.0).to(tl.float32)
         if is_biased:
             gate += tl.load(bias + width + column, mask=column < width, other=0.0).to(tl.float32)[
                 None, :
@@ -160,26 +160,28 @@ def _activation_backward(
     for tile in range(tiles):
         row = (block * tiles + tile) * ROWS + tl.arange(0, ROWS)
         inside = (row < rows)[:, None] & in_width[None, :]
-        place = row.to(tl.int64)[:, None] * stride + column[None, :]
+        offset = row.to(tl.int64)[:, None] * stride + column[None, :]
         out = row.to(tl.int64)[:, None] * width + column[None, :]
         d = tl.load(gradient + out, mask=inside, other=0.0).to(tl.float32)
-        x = tl.load(values + place, mask=inside, other=0.0).to(tl.float32)
+        x = tl.load(values + offset, mask=inside, other=0.0).to(tl.float32)
         if is_biased:
             x += own_bias
         if gated:
-            gate = tl.load(values + place + width, mask=inside, other=0.0).to(tl.float32)
+            gate = tl.load(values + offset + width, mask=inside, other=0.0).to(tl.float32)
             if is_biased:
                 gate += gate_bias
             share = _sigmoid(x)
             of_x = d * gate * share * (1.0 + x * (1.0 - share))
             of_gate = d * x * share
-            tl.store(of_values + place + width, of_gate.to(of_values.dtype.element_ty), mask=inside)
+            tl.store(
+                of_values + offset + width, of_gate.to(of_values.dtype.element_ty), mask=inside
+            )
             gate_total += of_gate
         else:
             share = _sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
             slope = 1.5957691216057308 * (1.0 + 0.134145 * x * x)
             of_x = d * share * (1.0 + x * (1.0 - share) * slope)
-        tl.store(of_values + place, of_x.to(of_values.dtype.element_ty), mask=inside)
+        tl.store(of_values + offset, of_x.to(of_values.dtype.element_ty), mask=inside)
         total += of_x
     if is_biased:
         tl.store(partial + block * stride + column, tl.sum(total, axis=0), mask=in_width)

@@ -166,11 +166,11 @@ def _uncut_losses(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch
     Where a gradient is wanted, it takes the place of the logits now.
     """
     flat = logits.detach().view(-1, logits.shape[-1])
-    own = labels.reshape(-1)
-    losses = torch.empty(len(own), dtype=torch.float32, device=logits.device)
+    flat_labels = labels.reshape(-1)
+    losses = torch.empty(len(flat_labels), dtype=torch.float32, device=logits.device)
     for rows in _token_blocks(flat):
         share = flat[rows].float() if flat.dtype != torch.float32 else flat[rows].clone()
-        label = own[rows, None]
+        label = flat_labels[rows, None]
         highest = share.amax(-1, keepdim=True)
         share -= highest
         picked = share.gather(1, label)

@@ -32,11 +32,11 @@ def chosen_parts(spec: PhasePlan, *, has_transformer_engine: bool) -> frozenset[
     `auto` takes what can run here: everything on a GPU, only norm and loss where Transformer Engine
     has layers of its own, only the norm where no Triton kernel runs; nothing on a CPU.
     """
-    wanted = spec.tuning.kernels
-    if wanted == "plain" or (wanted == "auto" and not on_gpu()):
+    kernels = spec.tuning.kernels
+    if kernels == "plain" or (kernels == "auto" and not on_gpu()):
         return frozenset()
     fault = triton_fault()
-    if fault and wanted == "compiled":
+    if fault and kernels == "compiled":
         raise RefusedError(f"training.kernels compiled: {fault}. Set it to auto or plain")
     if fault:
         return frozenset({"norm"})  # the only one that is no Triton kernel

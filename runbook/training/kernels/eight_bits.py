@@ -30,12 +30,12 @@ def fits(*sizes: int) -> bool:
 def product(values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """`values @ weight.t() + bias` in bf16, of factors in 8 bits."""
     factor, scale = in_8_bits(values, WEIGHTS)
-    kept = _weight_in_8_bits(weight)
+    weight_in_8_bits = _weight_in_8_bits(weight)
     return torch._scaled_mm(
         factor,
-        kept.matrix.t(),
+        weight_in_8_bits.matrix.t(),
         scale_a=scale,
-        scale_b=kept.scale,
+        scale_b=weight_in_8_bits.scale,
         bias=bias,
         out_dtype=torch.bfloat16,
         use_fast_accum=True,
@@ -45,12 +45,12 @@ def product(values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
 def product_of_gradient(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """`gradient @ weight` in bf16, of factors in 8 bits; sums are exact, as gradients need them."""
     factor, scale = in_8_bits(gradient, GRADIENTS)
-    kept = _weight_in_8_bits(weight)
+    weight_in_8_bits = _weight_in_8_bits(weight)
     return torch._scaled_mm(
         factor,
-        kept.transposed.t(),
+        weight_in_8_bits.transposed.t(),
         scale_a=scale,
-        scale_b=kept.scale,
+        scale_b=weight_in_8_bits.scale,
         out_dtype=torch.bfloat16,
         use_fast_accum=False,
     )
@@ -82,10 +82,10 @@ class _WeightIn8Bits:
 
 
 def _weight_in_8_bits(weight: Any) -> _WeightIn8Bits:
-    kept: _WeightIn8Bits | None = getattr(weight, "in_8_bits", None)
-    if kept is None or kept.of_pass != _passes:
-        kept = weight.in_8_bits = _WeightIn8Bits(weight.detach())
-    return kept
+    cached: _WeightIn8Bits | None = getattr(weight, "in_8_bits", None)
+    if cached is None or cached.of_pass != _passes:
+        cached = weight.in_8_bits = _WeightIn8Bits(weight.detach())
+    return cached
 
 
 def in_8_bits(values: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -95,8 +95,8 @@ def in_8_bits(values: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, t
     blocks = triton.cdiv(count, _BLOCK)
     parts = min(_PARTS, blocks)
     highest = torch.empty(parts, dtype=torch.float32, device=values.device)
-    each = triton.cdiv(blocks, parts)
-    _largest[(parts,)](values, highest, count, each, BLOCK=_BLOCK)
+    blocks_per_part = triton.cdiv(blocks, parts)
+    _largest[(parts,)](values, highest, count, blocks_per_part, BLOCK=_BLOCK)
     result = torch.empty(values.shape, dtype=dtype, device=values.device)
     scale = torch.empty((), dtype=torch.float32, device=values.device)
     _cast[(blocks,)](
@@ -106,13 +106,13 @@ def in_8_bits(values: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, t
 
 
 @triton.jit
-def _largest(values, highest, count, each, BLOCK: tl.constexpr):
+def _largest(values, highest, count, blocks_per_part, BLOCK: tl.constexpr):
     part = tl.program_id(0)
-    start = part.to(tl.int64) * each * BLOCK
+    start = part.to(tl.int64) * blocks_per_part * BLOCK
     largest = tl.zeros([BLOCK], dtype=tl.float32)
-    for block in range(each):
-        place = start + block * BLOCK + tl.arange(0, BLOCK)
-        x = tl.load(values + place, mask=place < count, other=0.0).to(tl.float32)
+    for block in range(blocks_per_part):
+        offset = start + block * BLOCK + tl.arange(0, BLOCK)
+        x = tl.load(values + offset, mask=offset < count, other=0.0).to(tl.float32)
         largest = tl.maximum(largest, tl.abs(x))
     tl.store(highest + part, tl.max(largest, axis=0))
 
@@ -133,10 +133,10 @@ def _cast(
     part = tl.arange(0, PARTS)
     largest = tl.max(tl.load(highest + part, mask=part < parts, other=0.0), axis=0)
     largest = tl.maximum(largest, 1e-12)
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(values + place, mask=place < count, other=0.0).to(tl.float32)
+    offset = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(values + offset, mask=offset < count, other=0.0).to(tl.float32)
     # A rounded quotient may pass the most that the format has.
     x = tl.minimum(tl.maximum(x * (most / largest), -most), most)
-    tl.store(result + place, x.to(result.dtype.element_ty), mask=place < count)
+    tl.store(result + offset, x.to(result.dtype.element_ty), mask=offset < count)
     if tl.program_id(0) == 0:
         tl.store(scale, largest / most)

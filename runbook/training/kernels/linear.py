@@ -156,18 +156,18 @@ def _fits_8_bits(rows: torch.Tensor, weight: torch.Tensor) -> bool:
     return bool(_eight_bits().fits(rows.shape[0], *weight.shape))
 
 
-def _gathered(own: torch.Tensor, group: Any) -> torch.Tensor:
+def _gathered(own_rows: torch.Tensor, group: Any) -> torch.Tensor:
     """The whole sequence, from the part of each tensor-parallel rank."""
-    whole = own.new_empty(own.shape[0] * group.size(), *own.shape[1:])
-    torch.distributed.all_gather_into_tensor(whole, own.contiguous(), group=group)
+    whole = own_rows.new_empty(own_rows.shape[0] * group.size(), *own_rows.shape[1:])
+    torch.distributed.all_gather_into_tensor(whole, own_rows.contiguous(), group=group)
     return whole
 
 
-def _product(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    if left.device.type == "cpu":
-        return cpu.product(left, right, bias)
+def _product(input: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    if input.device.type == "cpu":
+        return cpu.product(input, right, bias)
     # cuBLAS adds the bias where it writes the product.
-    return left @ right if bias is None else torch.addmm(bias, left, right)
+    return input @ right if bias is None else torch.addmm(bias, input, right)
 
 
 def _weight_gradient(

@@ -44,13 +44,21 @@ class _CrossEntropy(torch.autograd.Function):
         rows = logits.numel() // width
         first = width * group.rank()
         # Logits of this rank that are words; the others pad the vocabulary to an even size.
-        words = min(width, max(0, vocabulary - first)) if vocabulary else width
+        num_words = min(width, max(0, vocabulary - first)) if vocabulary else width
         own_labels = labels.reshape(-1) - first
         highest, sums, picked = torch.empty(
             3, rows, dtype=torch.float32, device=logits.device
         ).unbind(0)
         _loss_forward[(rows,)](
-            logits, own_labels, highest, sums, picked, width, words, BLOCK=_BLOCK, num_warps=_WARPS
+            logits,
+            own_labels,
+            highest,
+            sums,
+            picked,
+            width,
+            num_words,
+            BLOCK=_BLOCK,
+            num_warps=_WARPS,
         )
         if group.size() > 1:
             own_highest = highest.clone()
@@ -60,7 +68,7 @@ class _CrossEntropy(torch.autograd.Function):
             sums, picked = both
         normalizer = highest + torch.log(sums)
         ctx.save_for_backward(logits, own_labels, normalizer)
-        ctx.words = words
+        ctx.words = num_words
         return (normalizer - picked).view(labels.shape)
 
     @staticmethod
@@ -84,35 +92,39 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 @triton.jit
-def _loss_forward(logits, labels, highest_of, sum_of, picked_of, width, words, BLOCK: tl.constexpr):
+def _loss_forward(
+    logits, labels, highest_of, sum_of, picked_of, width, num_words, BLOCK: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
     start = logits + row * width
     # The smallest float32 stands for minus infinity, whose difference to itself is no number.
     highest = tl.full([BLOCK], -3.0e38, dtype=tl.float32)
     total = tl.zeros([BLOCK], dtype=tl.float32)
-    for first in range(0, words, BLOCK):
+    for first in range(0, num_words, BLOCK):
         column = first + tl.arange(0, BLOCK)
-        x = tl.load(start + column, mask=column < words, other=-3.0e38).to(tl.float32)
+        x = tl.load(start + column, mask=column < num_words, other=-3.0e38).to(tl.float32)
         higher = tl.maximum(highest, x)
-        total = total * tl.exp(highest - higher) + tl.where(column < words, tl.exp(x - higher), 0.0)
+        total = total * tl.exp(highest - higher) + tl.where(
+            column < num_words, tl.exp(x - higher), 0.0
+        )
         highest = higher
     top = tl.max(highest, axis=0)
     tl.store(highest_of + row, top)
     tl.store(sum_of + row, tl.sum(total * tl.exp(highest - top), axis=0))
     label = tl.load(labels + row)
-    is_here = (label >= 0) & (label < words)
+    is_here = (label >= 0) & (label < num_words)
     picked = tl.load(start + label, mask=is_here, other=0.0).to(tl.float32)
     tl.store(picked_of + row, picked)
 
 
 @triton.jit
-def _loss_backward(logits, labels, normalizer_of, weights, width, words, BLOCK: tl.constexpr):
+def _loss_backward(logits, labels, normalizer_of, weights, width, num_words, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    place = logits + row * width + column
+    pointer = logits + row * width + column
     inside = column < width
-    x = tl.load(place, mask=inside, other=0.0).to(tl.float32)
+    x = tl.load(pointer, mask=inside, other=0.0).to(tl.float32)
     share = tl.exp(x - tl.load(normalizer_of + row))
     share -= tl.where(column == tl.load(labels + row), 1.0, 0.0)
-    share = tl.where(column < words, share * tl.load(weights + row), 0.0)
-    tl.store(place, share.to(logits.dtype.element_ty), mask=inside)
+    share = tl.where(column < num_words, share * tl.load(weights + row), 0.0)
+    tl.store(pointer, share.to(logits.dtype.element_ty), mask=inside)

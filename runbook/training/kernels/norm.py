@@ -221,14 +221,14 @@ def _norm_backward(
     of_added = tl.zeros([BLOCK], dtype=tl.float32)
     for step in range(rows_each):
         row = (program * rows_each + step).to(tl.int64)
-        here = inside & (row < rows)
-        place = row * width + column
-        d = tl.load(of_result + place, mask=here, other=0.0).to(tl.float32)
-        x = tl.load(total + place, mask=here, other=0.0).to(tl.float32)
+        row_inside = inside & (row < rows)
+        offset = row * width + column
+        d = tl.load(of_result + offset, mask=row_inside, other=0.0).to(tl.float32)
+        x = tl.load(total + offset, mask=row_inside, other=0.0).to(tl.float32)
         scale = tl.load(scale_of + row, mask=row < rows, other=0.0)
         if is_layer_norm:
             x = x - tl.load(mean_of + row, mask=row < rows, other=0.0)
-        normal = tl.where(here, x * scale, 0.0)
+        normal = tl.where(row_inside, x * scale, 0.0)
         scaled = d * factor
         along = tl.sum(normal * scaled, axis=0) / width
         shift = 0.0
@@ -236,19 +236,19 @@ def _norm_backward(
             shift = tl.sum(scaled, axis=0) / width
         of_x = (scaled - shift - normal * along) * scale
         if adds:
-            of_x += tl.load(of_total + place, mask=here, other=0.0).to(tl.float32)
-        tl.store(of_values + place, of_x.to(of_values.dtype.element_ty), mask=here)
+            of_x += tl.load(of_total + offset, mask=row_inside, other=0.0).to(tl.float32)
+        tl.store(of_values + offset, of_x.to(of_values.dtype.element_ty), mask=row_inside)
         of_weight += d * normal
         if is_layer_norm:
             of_bias += d
         if adds_bias:
-            of_added += tl.where(here, of_x, 0.0)
-    own = sums + program * width + column
-    tl.store(own, of_weight, mask=inside)
+            of_added += tl.where(row_inside, of_x, 0.0)
+    own_sums = sums + program * width + column
+    tl.store(own_sums, of_weight, mask=inside)
     if is_layer_norm:
-        tl.store(own + sums_stride, of_bias, mask=inside)
+        tl.store(own_sums + sums_stride, of_bias, mask=inside)
     if adds_bias:
-        tl.store(own + 2 * sums_stride, of_added, mask=inside)
+        tl.store(own_sums + 2 * sums_stride, of_added, mask=inside)
 
 
 @triton.jit

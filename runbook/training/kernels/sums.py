@@ -82,8 +82,8 @@ def _partial_sums(values, partials, rows, width, tiles, ROWS: tl.constexpr, COLU
     for tile in range(tiles):
         row = (block * tiles + tile) * ROWS + tl.arange(0, ROWS)
         inside = (row < rows)[:, None] & (column < width)[None, :]
-        place = row.to(tl.int64)[:, None] * width + column[None, :]
-        total += tl.load(values + place, mask=inside, other=0.0).to(tl.float32)
+        offset = row.to(tl.int64)[:, None] * width + column[None, :]
+        total += tl.load(values + offset, mask=inside, other=0.0).to(tl.float32)
     tl.store(partials + block * width + column, tl.sum(total, axis=0), mask=column < width)
 
 
@@ -108,25 +108,25 @@ def _total(
             _add_parts(partials, first, adds_first, parts, width, PARTS, COLUMNS)
     if second is not None:
         if which == 1:
-            own = partials + parts * width
-            _add_parts(own, second, adds_second, parts, width, PARTS, COLUMNS)
+            own_row = partials + parts * width
+            _add_parts(own_row, second, adds_second, parts, width, PARTS, COLUMNS)
     if third is not None:
         if which == 2:
-            own = partials + 2 * parts * width
-            _add_parts(own, third, adds_third, parts, width, PARTS, COLUMNS)
+            own_row = partials + 2 * parts * width
+            _add_parts(own_row, third, adds_third, parts, width, PARTS, COLUMNS)
 
 
 @triton.jit
 def _add_parts(
-    own, target, adds: tl.constexpr, parts, width, PARTS: tl.constexpr, COLUMNS: tl.constexpr
+    own_row, target, adds: tl.constexpr, parts, width, PARTS: tl.constexpr, COLUMNS: tl.constexpr
 ):
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < width
     total = tl.zeros([PARTS, COLUMNS], dtype=tl.float32)
     for block in range(0, parts, PARTS):
         part = block + tl.arange(0, PARTS)
-        here = (part < parts)[:, None] & inside[None, :]
-        total += tl.load(own + part[:, None] * width + column[None, :], mask=here, other=0.0)
+        present = (part < parts)[:, None] & inside[None, :]
+        total += tl.load(own_row + part[:, None] * width + column[None, :], mask=present, other=0.0)
     result = tl.sum(total, axis=0)
     if adds:
         result += tl.load(target + column, mask=inside, other=0.0)

@@ -161,38 +161,38 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         key = storage._cdata
         if key in self._alive:
             return
-        place = tensor.device.type
+        device_type = tensor.device.type
         size = storage.nbytes()
-        if place == "meta":
+        if device_type == "meta":
             return  # a shape without numbers
         reference = weakref.ref(storage, lambda _: self._freed(key))
         self._alive[key] = (
             reference,
             Allocation(size, str(func), tuple(tensor.shape), str(tensor.dtype)),
-            place,
+            device_type,
         )
-        self.bytes[place] += size
+        self.bytes[device_type] += size
         counts = self.counts
-        now = self.bytes[place]
-        if place != self.device_type:
-            counts.host_peak_bytes = max(counts.host_peak_bytes, now)
+        current = self.bytes[device_type]
+        if device_type != self.device_type:
+            counts.host_peak_bytes = max(counts.host_peak_bytes, current)
             return
-        self._seen(now)
+        self._seen(current)
 
-    def _seen(self, now: int) -> None:
+    def _seen(self, current: int) -> None:
         """Note these bytes of the device as a point of the timeline, and perhaps as the peak."""
         counts = self.counts
         if self.in_kernel:  # what is made on the way through one never comes to memory
             return
-        if now > counts.peak_bytes:
-            counts.peak_bytes, counts.peak_moment = now, self.moment
-            if now > SNAPSHOT_STEP * self._snapshot_at:
-                self._snapshot_at = now
+        if current > counts.peak_bytes:
+            counts.peak_bytes, counts.peak_moment = current, self.moment
+            if current > SNAPSHOT_STEP * self._snapshot_at:
+                self._snapshot_at = current
                 there = (
                     made for _, made, place in self._alive.values() if place == self.device_type
                 )
                 counts.largest = sorted(there, key=lambda made: -made.bytes)[:LARGEST]
-        counts.timeline.append((self.moment, now))
+        counts.timeline.append((self.moment, current))
 
     def _freed(self, key: int) -> None:
         _, made, place = self._alive.pop(key)
@@ -210,9 +210,9 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.counts.collective_bytes[key] += size
         names = [parameter.name for parameter in func._schema.arguments]
         if "async_op" in names:  # messages between stages have no such argument
-            given = args[names.index("async_op") :]
+            asynchronous = args[names.index("async_op") :]
             waits = (
-                bool(given) and not given[0]
+                bool(asynchronous) and not asynchronous[0]
             )  # torch leaves out an argument that is equal to the default
             self._add(f"{key[0]}:{key[1]}:{'alone' if waits else 'overlapped'}", size)
 

@@ -73,8 +73,8 @@ def install() -> None:
         answers[name] = lambda *_, **__: None
     for name in ("manual_seed", "manual_seed_all"):
         answers[name] = lambda *_: None
-    for name, answer in answers.items():
-        setattr(cuda, name, answer)
+    for name, function in answers.items():
+        setattr(cuda, name, function)
     random._get_cuda_rng_state = answers["get_rng_state"]
     random._set_cuda_rng_state = answers["set_rng_state"]
 
@@ -112,8 +112,8 @@ class StandIn(TorchFunctionMode):
             options.pop(
                 "device"
             )  # torch fills it on the host and would move the numbers, which are not there
-            made = func(*args, **options)
-            return torch.empty(made.shape, dtype=made.dtype, device=self.device)
+            result = func(*args, **options)
+            return torch.empty(result.shape, dtype=result.dtype, device=self.device)
         elif func is torch.Tensor.type and len(args) == 1:
             return func(*args).replace(f"torch.{NAME}.", "torch.cuda.")
         elif func == _IS_CUDA:
@@ -148,7 +148,7 @@ def know_onednn() -> None:
     """
     if hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         torch.library.register_fake(
-            "mkldnn::_linear_pointwise.binary", lambda left, more, *_: torch.empty_like(more)
+            "mkldnn::_linear_pointwise.binary", lambda input, addend, *_: torch.empty_like(addend)
         )
 
 
@@ -196,8 +196,8 @@ def move_module(
     """
     for child in module.children() if recurse else ():
         move_module(child, change)
-    for kept in (module._parameters, module._buffers):
-        for name, tensor in kept.items():
+    for tensors in (module._parameters, module._buffers):
+        for name, tensor in tensors.items():
             if tensor is None:
                 continue
             with torch.no_grad():
@@ -209,7 +209,7 @@ def move_module(
                 vars(moved).update(
                     {key: mark for key, mark in vars(tensor).items() if key not in vars(moved)}
                 )
-            kept[name] = moved  # type: ignore[assignment]
+            tensors[name] = moved  # type: ignore[assignment]
     return module
 
 

@@ -69,8 +69,8 @@ def _rehearsed(rehearsal: _Rehearsal, rank: int, stage: int, start: float) -> Re
     counter = rehearsal.counter
     counter.reset()
     whole = spec.batch.num_microbatches
-    least, once = rehearsal.smallest_step()
-    run = min(whole, max(2 * least, microbatches_to_the_peak(spec, stage)))
+    smallest, once = rehearsal.smallest_step()
+    run = min(whole, max(2 * smallest, microbatches_to_the_peak(spec, stage)))
     rehearsal.step(run)
     step = counter.reset()
     parts = rehearsal.parts()
@@ -87,7 +87,7 @@ def _rehearsed(rehearsal: _Rehearsal, rank: int, stage: int, start: float) -> Re
         for moment in own_moments
     }
     moments[EVALUATION] = evaluation.peak_bytes
-    grown = _Grown(once, step, least, run, whole)
+    grown = _Grown(once, step, smallest, run, whole)
     return RehearsedRank(
         rank=rank,
         stage=stage,
@@ -266,15 +266,15 @@ class _Rehearsal:
         from runbook.training.engines.engine import each_shard
 
         self.counter.moment = SAVE
-        own = [
+        own_parts = [
             shard.data
             for shard in each_shard(self.engine.sharded_state())
             if isinstance(shard, ShardedTensor) and is_main_replica(shard.replica_id)
         ]
-        on_device = [data for data in own if data.device.type not in ("cpu", "meta")]
+        on_device = [data for data in own_parts if data.device.type not in ("cpu", "meta")]
         copies = [self.engine.host_copies.copy(data) for data in on_device]  # alive all at once
         assert len(copies) == len(on_device)
-        return sum(data.nbytes for data in own if not data.is_meta)
+        return sum(data.nbytes for data in own_parts if not data.is_meta)
 
     def resume(self) -> int:
         """Bytes that this rank reads of a checkpoint to resume from it."""
@@ -309,11 +309,11 @@ class _Rehearsal:
             for value in part.adam.state[part.main].values()
             if isinstance(value, torch.Tensor)
         ]
-        held = alive(weights)
+        live_weights = alive(weights)
         return {
-            "weights": held,
+            "weights": live_weights,
             "gradients": alive(gradients),
-            "optimizer": alive([*weights, *mains, *moments]) - held,
+            "optimizer": alive([*weights, *mains, *moments]) - live_weights,
         }
 
 
@@ -375,9 +375,9 @@ def _job_of(spec: PhasePlan, rank: int, *, for_gpu: bool) -> Iterator[None]:
 @contextlib.contextmanager
 def _replaced(answers: Answers) -> Iterator[None]:
     """Put the answers in place for a while."""
-    before = {place: getattr(*place) for place in answers}
-    for (owner, name), answer in answers.items():
-        setattr(owner, name, answer)
+    before = {attribute: getattr(*attribute) for attribute in answers}
+    for (owner, name), function in answers.items():
+        setattr(owner, name, function)
     try:
         yield
     finally:
@@ -434,8 +434,8 @@ def _answers_for_deepspeed(spec: PhasePlan) -> Answers:
     }
 
 
-def _gather_own(objects: list[Any], own: Any, group: Any = None) -> None:
-    objects[:] = [own] * len(objects)
+def _gather_own(objects: list[Any], own_object: Any, group: Any = None) -> None:
+    objects[:] = [own_object] * len(objects)
 
 
 def group_names() -> dict[str, str]:

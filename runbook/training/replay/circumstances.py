@@ -21,13 +21,13 @@ PACKAGES = ("torch", "megatron-core", "transformer-engine", "triton", "numpy")
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that compute; those that are installed."""
-    answer = {"python": platform.python_version()}
+    version_of = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            answer[package] = importlib.metadata.version(package)
+            version_of[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return answer
+    return version_of
 
 
 @functools.cache

@@ -188,8 +188,8 @@ class Replayer:
         neighbour = self._on_neighbour(first, num_microbatches, states)
         for number in range(2, 2 + REPEATS):
             computations.append(self._again(first, num_microbatches, states, number))
-        own = [computation.numbers for computation in computations]
-        suspect = self._suspect(own, neighbour)
+        own_numbers = [computation.numbers for computation in computations]
+        suspect = self._suspect(own_numbers, neighbour)
         suspects: list[_Suspect | None] = [None] * torch.distributed.get_world_size()
         torch.distributed.all_gather_object(suspects, suspect)
         self.last.findings = [
@@ -213,21 +213,21 @@ class Replayer:
         torch.distributed.all_gather_object(tasks, (on_host, states), group=group)
         batches, other_states = tasks[group.rank() - 1]
         there = [{key: value.to(device()) for key, value in batch.items()} for batch in batches]
-        answer = self._again(there, num_microbatches, other_states, -1)
+        computation = self._again(there, num_microbatches, other_states, -1)
         answers: list[Any] = [None] * size
-        torch.distributed.all_gather_object(answers, answer.numbers, group=group)
+        torch.distributed.all_gather_object(answers, computation.numbers, group=group)
         numbers: Numbers = answers[(group.rank() + 1) % size]
         return numbers
 
-    def _suspect(self, own: list[Numbers], neighbour: Numbers | None) -> "_Suspect | None":
+    def _suspect(self, own_numbers: list[Numbers], neighbour: Numbers | None) -> "_Suspect | None":
         """Return where this rank's first two computations part; None where they do not."""
-        difference = first_difference(own[0], own[1], self._tolerance)
+        difference = first_difference(own_numbers[0], own_numbers[1], self._tolerance)
         if difference is None:
             return None
-        reference = _most_frequent(own) if neighbour is None else neighbour
+        reference = _most_frequent(own_numbers) if neighbour is None else neighbour
         wrong = [
             number
-            for number, numbers in enumerate(own)
+            for number, numbers in enumerate(own_numbers)
             if first_difference(numbers, reference, self._tolerance) is not None
         ]
         repeated = [number for number in wrong if number >= 2]
@@ -240,7 +240,7 @@ class Replayer:
             replica=parallel_state.get_data_parallel_rank(),
             kind=PERSISTENT if repeated else TRANSIENT,
             num_wrong=len(wrong),
-            num_computed=len(own),
+            num_computed=len(own_numbers),
             has_neighbour=neighbour is not None,
         )
 
@@ -269,8 +269,8 @@ class Replayer:
         keys = list(marks)
         if not self._has_header:
             self._has_header = True
-            own = (keys, socket.gethostname(), circumstances.machine())
-            if ranks := gather_on_first_rank(own):
+            own_keys = (keys, socket.gethostname(), circumstances.machine())
+            if ranks := gather_on_first_rank(own_keys):
                 yield circumstances.header(ranks, is_bitwise=self.is_bitwise)
         own_marks = (self._data, packed(marks.values()))
         if steps := gather_on_first_rank(own_marks):
@@ -310,9 +310,9 @@ def first_of_replicas(suspects: Any) -> list[_Suspect]:
     return list(firsts.values())
 
 
-def _most_frequent(own: list[Numbers]) -> Numbers:
+def _most_frequent(numbers_of: list[Numbers]) -> Numbers:
     """Return the numbers that most computations gave, the latest of them."""
-    texts = [tuple(numbers.items()) for numbers in own]
+    texts = [tuple(numbers.items()) for numbers in numbers_of]
     ((most_frequent, _),) = collections.Counter(reversed(texts)).most_common(1)
     return dict(most_frequent)
 

@@ -119,10 +119,10 @@ class Follower:
         part.replace(self._place)
 
 
-def read_progress(place: Path, first_line: str) -> SentSoFar:
+def read_progress(path: Path, first_line: str) -> SentSoFar:
     """Return how far a tracker got with the training that this line begins."""
     try:
-        progress = SentSoFar(**json.loads(place.read_text(encoding="utf-8")))
+        progress = SentSoFar(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return SentSoFar()
     if progress.first_line != first_line:

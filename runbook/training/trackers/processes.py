@@ -57,9 +57,11 @@ class TrackerProcesses:
                 if code:
                     self._report(name, f"ended with exit code {code}")
 
-    def _report(self, name: str, what: str) -> None:
+    def _report(self, name: str, problem: str) -> None:
         del self._running[name]
-        self._say(f"training.trackers: {name} {what}. The training is not affected; see its log.")
+        self._say(
+            f"training.trackers: {name} {problem}. The training is not affected; see its log."
+        )
 
 
 def _start(name: str, spec: PhasePlan) -> subprocess.Popen[bytes]:

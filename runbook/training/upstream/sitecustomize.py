@@ -95,8 +95,8 @@ def _tensors_on_cpu(torch: Any) -> Any:
             if function in (torch.Tensor.cuda, torch.Tensor.pin_memory):
                 return arguments[0]
             options = {
-                name: "cpu" if name == "device" and is_gpu(it) else it
-                for name, it in (options or {}).items()
+                name: "cpu" if name == "device" and is_gpu(value) else value
+                for name, value in (options or {}).items()
             }
             if function is torch.Tensor.to:
                 arguments = [
@@ -110,8 +110,8 @@ def _tensors_on_cpu(torch: Any) -> Any:
 
 def _allow_no_fp8(module: Any) -> None:
     quantize = module._quantize_param_shard_impl
-    module._quantize_param_shard_impl = lambda weights, *rest: (
-        quantize(weights, *rest) if weights else None
+    module._quantize_param_shard_impl = lambda weights, *others: (
+        quantize(weights, *others) if weights else None
     )
 
 

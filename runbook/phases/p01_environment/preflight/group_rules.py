@@ -36,12 +36,10 @@ def rank_presence_check(
     present = {int(rank["rank"]) for rank in facts}
     missing = sorted(set(range(world_size)) - present)
     if missing:
-        shown = ", ".join(map(str, missing[:SHOWN_RANKS]))
+        rank_list = ", ".join(map(str, missing[:SHOWN_RANKS]))
         places = nodes_of_ranks(missing, world_size, nodes)
         where = f" on {', '.join(places)}" if places else ""
-        value = (
-            f"{len(present)} of {world_size} ranks answered; nothing came from rank {shown}{where}"
-        )
+        value = f"{len(present)} of {world_size} ranks answered; nothing came from rank {rank_list}{where}"
         return rule.broken(f"{value}. {first_end}".rstrip(". "), places)
     return rule.passed(f"{world_size} of {world_size}")
 
@@ -124,12 +122,14 @@ def _step_check(
     node = str(first["host"])
     step = _step_text(first)
     error = first["errors"].get(part, "")
-    words = error or "it hung there until it was ended"
+    error_text = error or "it hung there until it was ended"
     others = len(unfinished) - 1
-    rest = f" ({others} other ranks failed after it)" if others else ""
+    later_failures = f" ({others} other ranks failed after it)" if others else ""
     hung = _stuck_group(unfinished)
     nodes = [node] if error and not hung else []
-    return rule.broken(f"rank {first['rank']} on {node}: {step}{words}{rest}{hung}", nodes)
+    return rule.broken(
+        f"rank {first['rank']} on {node}: {step}{error_text}{later_failures}{hung}", nodes
+    )
 
 
 def _failure_time(rank: RankFacts, part: str) -> float:

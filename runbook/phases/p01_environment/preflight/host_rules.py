@@ -97,8 +97,8 @@ def processes_fault(facts: NodeFacts, expected: Expectations) -> str:
     """Return what is wrong with the limit on processes."""
     for source, limit in (("a user", facts["nproc"]), ("the control group", facts["tasks"])):
         if limit is not None and limit < thresholds.PROCESSES.value:
-            least = f"{thresholds.PROCESSES.value:.0f}"
-            return f"{limit} processes and threads for {source}, below {least}"
+            limit_text = f"{thresholds.PROCESSES.value:.0f}"
+            return f"{limit} processes and threads for {source}, below {limit_text}"
     return ""
 
 
@@ -139,9 +139,9 @@ def cores_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 def scratch_fault(facts: NodeFacts, expected: Expectations) -> str:
     """Return what is wrong with the node's temporary folder."""
-    asked = facts["asked"]
-    if asked and asked.rstrip("/") != facts["folder"].rstrip("/"):
-        return f"TMPDIR={asked} takes no files here; programs use {facts['folder']} instead"
+    tmpdir = facts["asked"]
+    if tmpdir and tmpdir.rstrip("/") != facts["folder"].rstrip("/"):
+        return f"TMPDIR={tmpdir} takes no files here; programs use {facts['folder']} instead"
     if facts["free"] < thresholds.SCRATCH.value:
         return f"{facts['folder']} has {show_bytes(facts['free'])} free"
     if facts["free_inodes"] is not None and facts["free_inodes"] < thresholds.FOLDER_INODES.value:
@@ -457,11 +457,11 @@ def different_versions(
         rarest_first = sorted(nodes_of.items(), key=lambda item: len(item[1]))
         parts = [f"{version} on {_some_nodes(nodes)}" for version, nodes in rarest_first]
         texts.append(f"{package} {', '.join(parts)}")
-        most = len(rarest_first[-1][1])
-        is_tie = len(rarest_first[-2][1]) == most
+        majority = len(rarest_first[-1][1])
+        is_tie = len(rarest_first[-2][1]) == majority
         for _, nodes in rarest_first:
             # Of two nodes that differ nobody knows which one is wrong.
-            if is_tie or len(nodes) < most:
+            if is_tie or len(nodes) < majority:
                 odd_nodes += nodes
     return texts, list(dict.fromkeys(odd_nodes))
 
@@ -495,9 +495,11 @@ def _folder_check(answers: JobAnswers, expected: Expectations, part: str) -> Pla
             "(jobs.stage, --runs)."
         ),
     )
-    own = judge_each_node(NodeRule(rule, part, folder_fault, _folder_text), answers, expected)
-    if own.verdict == "fail":
-        return own
+    folder_check = judge_each_node(
+        NodeRule(rule, part, folder_fault, _folder_text), answers, expected
+    )
+    if folder_check.verdict == "fail":
+        return folder_check
     return judge_each_node(NodeRule(rule, part, unseen_fault, _folder_text), answers, expected)
 
 
@@ -530,19 +532,19 @@ def interface_fault(facts: NodeFacts, expected: Expectations) -> str:
     for variable, value in facts["chosen"].items():
         # `^eth` excludes some, and a leading `=` asks for exactly that name.
         names = [] if value.startswith("^") else value.split(",")
-        wanted = [name.lstrip("=").partition(":")[0] for name in names if name]
+        prefixes = [name.lstrip("=").partition(":")[0] for name in names if name]
         matching = [
             name
             for name in facts["interfaces"]
-            if any(name.startswith(prefix) for prefix in wanted)
+            if any(name.startswith(prefix) for prefix in prefixes)
         ]
-        if wanted and not matching:
+        if prefixes and not matching:
             return f"{variable}={value}: there is no such interface"
         usable = [name for name in matching if _is_usable(facts["interfaces"][name])]
-        if wanted and not usable:
+        if prefixes and not usable:
             state = "has no address" if facts["interfaces"][matching[0]]["is_up"] else "is down"
             return f"{variable}={value}: {matching[0]} {state}"
-        if wanted and expected.has_queue and set(usable) == {"lo"}:
+        if prefixes and expected.has_queue and set(usable) == {"lo"}:
             return f"{variable}={value}: lo reaches no other node"
     inactive = [port for port, state in facts["infiniband"].items() if "ACTIVE" not in state]
     if expected.fabric == "verbs" and inactive and len(inactive) == len(facts["infiniband"]):
@@ -615,14 +617,14 @@ def foreign_addresses_check(answers: JobAnswers) -> PlacedCheck:
         for name, addresses in facts["addresses"].items():
             has_address = own_addresses.get(name)
             if has_address is not None and not has_address & set(addresses):
-                known = [
+                own_outer_addresses = [
                     address
                     for address in sorted(has_address)
                     if not address.startswith(INNER_ADDRESSES)
                 ]
                 faults[node] = (
                     f"{name} is {', '.join(addresses)}, which {name} does not have "
-                    f"(it has {', '.join(known)})"
+                    f"(it has {', '.join(own_outer_addresses)})"
                 )
     if faults:
         return rule.broken(_by_node(faults), list(faults))

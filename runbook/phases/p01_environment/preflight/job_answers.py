@@ -30,12 +30,12 @@ class JobAnswers:
 
     def facts(self, rung: str, part: str) -> dict[str, NodeFacts]:
         """Return what each node found, by node. Nodes that found nothing are left out."""
-        found = {}
+        facts_by_node = {}
         for node in self.nodes:
-            answer = self.answer(rung, node, part)
-            if answer is not None and answer.state is PartState.DONE:
-                found[node] = answer.facts
-        return found
+            part_answer = self.answer(rung, node, part)
+            if part_answer is not None and part_answer.state is PartState.DONE:
+                facts_by_node[node] = part_answer.facts
+        return facts_by_node
 
     def missing(self, rung: str, part: str) -> dict[str, str]:
         """Return why a node found nothing, by node.
@@ -44,14 +44,16 @@ class JobAnswers:
         """
         reasons = {}
         for node in self.nodes:
-            answer = self.answer(rung, node, part)
-            if answer is None:
+            part_answer = self.answer(rung, node, part)
+            if part_answer is None:
                 reasons[node] = "no answer"
-            elif answer.state is PartState.FAILED:
-                reasons[node] = answer.error
-            elif answer.state is PartState.HUNG:
-                reasons[node] = f"no answer within {answer.facts.get('seconds', 0):g} s: it hangs"
-            elif answer.state is PartState.BEGUN:
+            elif part_answer.state is PartState.FAILED:
+                reasons[node] = part_answer.error
+            elif part_answer.state is PartState.HUNG:
+                reasons[node] = (
+                    f"no answer within {part_answer.facts.get('seconds', 0):g} s: it hangs"
+                )
+            elif part_answer.state is PartState.BEGUN:
                 reasons[node] = "ended while it was asked"
         return reasons
 
@@ -62,15 +64,15 @@ class JobAnswers:
 
     def exit_code(self, rung: str) -> int | None:
         """Return how the launcher of a rung ended. None while it runs."""
-        answer = self.answers.get((rung, "", STEP))
-        return None if answer is None else int(str(answer.facts["code"]))
+        step_answer = self.answers.get((rung, "", STEP))
+        return None if step_answer is None else int(str(step_answer.facts["code"]))
 
     def as_dict(self) -> dict[str, dict[str, dict[str, object]]]:
         """Return the facts by node, rung and part, for JSON."""
         by_node: dict[str, dict[str, dict[str, object]]] = {node: {} for node in self.nodes}
-        for (rung, node, part), answer in self.answers.items():
-            if node in by_node and answer.state is PartState.DONE and part != END:
-                by_node[node].setdefault(rung, {})[part] = answer.facts
+        for (rung, node, part), part_answer in self.answers.items():
+            if node in by_node and part_answer.state is PartState.DONE and part != END:
+                by_node[node].setdefault(rung, {})[part] = part_answer.facts
         return by_node
 
 
@@ -80,8 +82,8 @@ def parse_job_answers(text: str, nodes: tuple[str, ...] = ()) -> JobAnswers:
     On this machine.
     """
     answers: dict[tuple[str, str, str], PartAnswer] = {}
-    for answer in read_answers(text):
-        answers[(answer.rung, answer.node, answer.part)] = answer
+    for part_answer in read_answers(text):
+        answers[(part_answer.rung, part_answer.node, part_answer.part)] = part_answer
     job = answers.get((JOB, "", "nodes"))
     if job is not None:
         nodes = tuple(str(job.facts["nodes"]).split())

@@ -204,7 +204,7 @@ def _climb_here(
         start = time.monotonic()
         environment = {"RUNBOOK_NODES": "", "PYTHONPATH": str(PACKAGE)}
         output = shell.run(argv, timeout=LOCAL_RUNG_SECONDS, check=False, env=environment)
-        node = next((answer.node for answer in read_answers(output.out)), host)
+        node = next((part_answer.node for part_answer in read_answers(output.out)), host)
         answers = parse_job_answers(output.out, (node,))
         results = [first]
         for name, judge in ((HOSTS, host_checks), (TORCH, torch_checks)):
@@ -215,9 +215,9 @@ def _climb_here(
                 return _result(results, answers)
         results.append(RungResult(PEERS, tuple(link_checks(answers, expected)), 0.0))
         report("starting the ranks")
-        facts, words = _probe_here(settings, plan, folder)
+        facts, ended_text = _probe_here(settings, plan, folder)
         world_size = int(plan.phases[SMOKE].parallel.world_size)
-        present = rank_presence_check(facts, world_size, words)
+        present = rank_presence_check(facts, world_size, ended_text)
         group_checks = _group_checks(facts, world_size, present, "", settings, plan, expected)
         results.append(RungResult(GROUPS, tuple(group_checks), time.monotonic() - start))
         return replace(_result(results, answers), ranks=tuple(facts))
@@ -256,8 +256,8 @@ def _first_end(job: JobFolder) -> str:
 
 
 def _result(results: Sequence[RungResult], answers: JobAnswers, job: str = "") -> PreflightResult:
-    asked = {rung.name for rung in results}
-    not_asked = tuple(name for name in RUNGS if name not in asked)
+    rung_names = {rung.name for rung in results}
+    not_asked = tuple(name for name in RUNGS if name not in rung_names)
     return PreflightResult(tuple(results), not_asked, job, answers.as_dict())
 
 
@@ -283,17 +283,17 @@ def _climb_in_queue(
         options = tuple(_probe_options(settings, plan, folder, world_size))
         questions = PreflightQuestions((answers_folder,), token, options)
         rendered = render_preflight(settings, plan.phases[FULL], PACKAGE, questions)
-        place = next_job_folder(folder, PREFLIGHT_PHASE)
-        write_job(place, rendered)
-        watch = QueueWatch(settings, place, report, wait_seconds)
+        job_folder = next_job_folder(folder, PREFLIGHT_PHASE)
+        write_job(job_folder, rendered)
+        watch = QueueWatch(settings, job_folder, report, wait_seconds)
         with watch.submitted() as refused:
             if refused is not None:
                 rung = RungResult("queue", (refused,), watch.seconds())
-                return PreflightResult((first, rung), RUNGS, str(place.path))
+                return PreflightResult((first, rung), RUNGS, str(job_folder.path))
             results = [first]
             for name in RUNGS:
                 answers, broken = watch.wait_for(name)
-                checks = _checks_of(name, answers, settings, plan, expected, folder, place)
+                checks = _checks_of(name, answers, settings, plan, expected, folder, job_folder)
                 if broken is not None:
                     # What the nodes still said before the job ended is closer to the cause.
                     failed = [check for check in checks if check.verdict == "fail"]
@@ -302,8 +302,8 @@ def _climb_in_queue(
                 if results[-1].is_defect:
                     break
         facts = tuple(read_facts(answers_folder))
-        result = replace(_result(results, answers, str(place.path)), ranks=facts)
-        _report_bad_nodes(settings, result, answers, place.path.name)
+        result = replace(_result(results, answers, str(job_folder.path)), ranks=facts)
+        _report_bad_nodes(settings, result, answers, job_folder.path.name)
         return result
 
 
@@ -333,8 +333,8 @@ def _checks_of(
     """Judge one rung of the job."""
     if name in JUDGES:
         return _with_first_end(JUDGES[name](answers, expected), job)
-    asked = preflight_job(settings)
-    world_size = asked.nodes * asked.devices_per_node
+    planned_job = preflight_job(settings)
+    world_size = planned_job.nodes * planned_job.devices_per_node
     facts = read_facts(folder / ANSWERS)
     output = job_folder.read_text(job.out)
     present = rank_presence_check(facts, world_size, _first_end(job), answers.nodes)
@@ -344,9 +344,11 @@ def _checks_of(
 def _with_first_end(checks: Sequence[PlacedCheck], job: JobFolder) -> list[Check]:
     """Say how a node's program ended, where the node answered nothing."""
     first, *others = checks
-    words = _first_end(job) if first.verdict == "fail" and first.name.startswith(ANSWERED) else ""
-    if words:
-        first = replace(first, value=f"{first.value}. {words}")
+    first_end = (
+        _first_end(job) if first.verdict == "fail" and first.name.startswith(ANSWERED) else ""
+    )
+    if first_end:
+        first = replace(first, value=f"{first.value}. {first_end}")
     return [first, *others]
 
 
@@ -404,9 +406,9 @@ class QueueWatch:
 
     def seconds(self) -> float:
         """Return the seconds since the last call."""
-        now = time.monotonic()
-        seconds = now - self._since
-        self._since = now
+        now_seconds = time.monotonic()
+        seconds = now_seconds - self._since
+        self._since = now_seconds
         return seconds
 
     @contextmanager
@@ -493,13 +495,15 @@ class QueueWatch:
             f"See {self._job.err}: the launcher's own words are there.",
         )
         lines = [line for line in job_folder.log_tail(self._job.err, 6) if line.strip()]
-        words = " | ".join(lines[-3:])
+        last_lines = " | ".join(lines[-3:])
         if code is not None:
-            return rule.broken(f"the launcher of rung {rung} ended with exit code {code}: {words}")
-        value = f"the job is {status.state} ({status.reason}) {words}".strip()
+            return rule.broken(
+                f"the launcher of rung {rung} ended with exit code {code}: {last_lines}"
+            )
+        value = f"the job is {status.state} ({status.reason}) {last_lines}".strip()
         if status.state is JobState.PENDING:
             value = (
-                f"a node was lost, and the queue holds the job again: {status.reason}. {words}"
+                f"a node was lost, and the queue holds the job again: {status.reason}. {last_lines}"
             ).strip()
         if not self._job.out.exists():
             value += (

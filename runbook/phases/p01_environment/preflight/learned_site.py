@@ -126,8 +126,8 @@ def _cores(site: Site, nodes: Answers) -> Lesson | Gap:
     if not facts:
         return _missing("hardware.cores_per_node")
     counts = {
-        node: int(min(each["cores"], each["quota"] or each["cores"]))
-        for node, each in facts.items()
+        node: int(min(node_facts["cores"], node_facts["quota"] or node_facts["cores"]))
+        for node, node_facts in facts.items()
     }
     evidence = f"usable cores of {_places(counts)}"
     fewest = max(1, min(counts.values()))
@@ -138,7 +138,10 @@ def _memory(site: Site, nodes: Answers) -> Lesson | Gap:
     facts = _of_part(nodes, HOSTS, "memory")
     if not facts:
         return _missing("hardware.node_memory")
-    sizes = {node: int(each["limit"] or each["total"]) // GIB for node, each in facts.items()}
+    sizes = {
+        node: int(node_facts["limit"] or node_facts["total"]) // GIB
+        for node, node_facts in facts.items()
+    }
     old = f"{site.hardware.node_memory // GIB}GiB" if site.hardware.node_memory else ""
     evidence = f"memory of {_places(sizes)}, in whole GiB"
     return Lesson((HARDWARE, "node_memory"), f"{min(sizes.values())}GiB", old, evidence)
@@ -150,7 +153,7 @@ def _devices(site: Site, nodes: Answers) -> Iterator[Lesson | Gap]:
         yield Gap("hardware.device", "the site computes on CPUs, and its ranks see no GPU")
         return
     facts = _of_part(nodes, TORCH, TORCH)
-    gpus = {node: each.get("devices", []) for node, each in facts.items()}
+    gpus = {node: node_facts.get("devices", []) for node, node_facts in facts.items()}
     if not gpus or not all(gpus.values()):
         yield _missing("hardware.device")
         return
@@ -162,9 +165,9 @@ def _devices(site: Site, nodes: Answers) -> Iterator[Lesson | Gap]:
     name = min(names)
     accelerator = find_accelerator(name)
     if len(names) > 1 or accelerator is None or not named_memory(accelerator.name):
-        shown = ", ".join(sorted(names))
+        name_list = ", ".join(sorted(names))
         yield Gap(
-            "hardware.device", f"torch calls it {shown}: choose its row of the table of peaks"
+            "hardware.device", f"torch calls it {name_list}: choose its row of the table of peaks"
         )
     else:
         yield Lesson(
@@ -181,16 +184,15 @@ def _interface(site: Site, nodes: Answers) -> Lesson | Gap:
     name = ".".join(INTERFACE)
     facts = _of_part(nodes, HOSTS, "interfaces")
     listening = _of_part(nodes, PEERS, LISTEN)
-    if any(value for each in facts.values() for value in each["chosen"].values()):
+    if any(value for node_facts in facts.values() for value in node_facts["chosen"].values()):
         return Gap(name, "the site names one, and the nodes reached each other by it")
     if len(listening) < 2:
         return Gap(name, "one node: nobody was called")
-    used = {
-        interface
-        for node, each in listening.items()
-        for interface, details in facts[node]["interfaces"].items()
-        if details["address"] and details["address"] == each["address"]
-    }
+    used = set()
+    for node, node_facts in listening.items():
+        for interface, details in facts[node]["interfaces"].items():
+            if details["address"] and details["address"] == node_facts["address"]:
+                used.add(interface)
     if len(used) != 1:
         return Gap(name, f"the nodes listened at several: {', '.join(sorted(used)) or 'all'}")
     evidence = f"{_places(listening)} reached each other by it"
@@ -202,14 +204,15 @@ def _network(site: Site, nodes: Answers) -> Lesson | Gap:
     name = "hardware.network"
     if site.hardware.fabric:
         return Gap(name, "the adapters' own figure; TCP does not fill a fabric")
-    speeds = [
-        float(part["bytes_per_second"])
-        for rungs in nodes.values()
-        for key, part in rungs.get(PEERS, {}).items()
-        if key.startswith("to ") and "bytes_per_second" in part
-    ]
+    speeds = []
+    for rungs in nodes.values():
+        for key, part in rungs.get(PEERS, {}).items():
+            if key.startswith("to ") and "bytes_per_second" in part:
+                speeds.append(float(part["bytes_per_second"]))
+    if not speeds and len(nodes) > 1:
+        return _missing(name)
     if not speeds:
-        return _missing(name) if len(nodes) > 1 else Gap(name, "one node: nothing was sent")
+        return Gap(name, "one node: nothing was sent")
     gigabytes = float(f"{min(speeds) / 1e9:.{NETWORK_DIGITS}g}")
     evidence = f"slowest of {len(speeds)} links, one TCP connection in one direction"
     return Lesson((HARDWARE, "network"), gigabytes, site.hardware.network or "", evidence)
@@ -218,5 +221,7 @@ def _network(site: Site, nodes: Answers) -> Lesson | Gap:
 def _places(values: Mapping[str, object]) -> str:
     """Name the nodes that were asked, at most three."""
     names = list(values)
-    shown = ", ".join(names[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+    first_names = ", ".join(names[:3])
+    if len(names) <= 3:
+        return first_names
+    return f"{first_names} and {len(names) - 3} more"

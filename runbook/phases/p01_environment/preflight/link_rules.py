@@ -127,10 +127,10 @@ def reach_check(links: Sequence[Link], silent: Mapping[str, str]) -> PlacedCheck
 
 
 def _link_fault(facts: NodeFacts) -> str:
-    place = f"port {facts['port']}"
+    target = f"port {facts['port']}"
     if "data_port" in facts:
-        place = f"{facts['address']}:{facts['data_port']}"
-    return f"{CAUSES[facts['stage']]} ({place}: {facts['error']})"
+        target = f"{facts['address']}:{facts['data_port']}"
+    return f"{CAUSES[facts['stage']]} ({target}: {facts['error']})"
 
 
 def shared_nodes(pairs: Sequence[set[str]]) -> list[str]:
@@ -140,8 +140,8 @@ def shared_nodes(pairs: Sequence[set[str]]) -> list[str]:
     (['n2'], ['n1', 'n2'])
     """
     counts = Counter(node for pair in pairs for node in pair)
-    most = max(counts.values(), default=0)
-    return sorted(node for node, count in counts.items() if count == most)
+    most_links = max(counts.values(), default=0)
+    return sorted(node for node, count in counts.items() if count == most_links)
 
 
 def clocks_check(links: Sequence[Link]) -> PlacedCheck:
