@@ -395,6 +395,10 @@ class Scheduler(ABC):
             "jobs.training.chain to 1."
         )
 
+    def end_followers(self, folder: JobFolder) -> int:
+        """Take the jobs of a chain that still wait out of the queue; return how many these were."""
+        return 0
+
     def request_stop(self, folder: JobFolder) -> None:
         """Ask the training processes, not the script around them, to save and stop."""
         status = self.state(folder)

@@ -317,6 +317,18 @@ class QueueScheduler(Scheduler):
             self._write_chain(folder, numbers)
         return [self._id(number) for number in numbers[1:]]
 
+    def end_followers(self, folder: JobFolder) -> int:
+        """Take the jobs of a chain that still wait out of the queue; return how many these were."""
+        numbers = [follower.partition("-")[2] for follower in _followers(folder)]
+        waiting = []
+        for number in numbers:
+            job = self._ask(number)
+            if job is not None and job.state in ACTIVE:
+                waiting.append(number)
+        for number in waiting:
+            self.queue.end(number)
+        return len(waiting)
+
     def _write_chain(self, folder: JobFolder, numbers: Sequence[str]) -> None:
         ids = "".join(f"{self._id(number)}\n" for number in numbers)
         write_text(folder.chain, ids, error=JobError)

@@ -399,9 +399,11 @@ def device_rates(settings: Settings) -> Rates:
     """Price and power of a device, as far as run file, site and data sheets say."""
     site = settings.site
     device = find_accelerator(site.hardware.device)
+    job = settings.run.jobs.training
     return Rates(
         price_per_device_hour=settings.run.jobs.price_per_device_hour or site.price_per_device_hour,
         currency=site.currency,
         watts_per_device=device.power_watts if device else None,
         watts_source="board power of the data sheet, so at most",
+        held_devices=1 + job.spares / job.nodes,
     )

@@ -110,7 +110,7 @@ def useful_time(plan: Plan) -> UsefulTime | None:
     costs = fault_costs(plan)
     if costs is None:
         return None
-    policy = Policy(detection=costs.detection)
+    policy = Policy(spares=plan.endurance.spares, detection=costs.detection)
     return expected(costs.parts, policy, costs.training_seconds, costs.seconds_between)
 
 

@@ -81,6 +81,8 @@ class Event:
     time: float = 0.0
     phase: str = ""
     job: str = ""
+    id: str = ""
+    """The queue's id of the allocation in which an attempt began."""
     iteration: int | None = None
     segment: int | None = None
     world_size: int | None = None

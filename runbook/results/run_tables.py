@@ -205,7 +205,7 @@ def _planned_useful_time(plan: Plan, phase: str) -> float | None:
     None where no rate of failures is known.
     """
     expectation = useful_time(plan) if phase == FULL else None
-    return None if expectation is None else 100 * expectation.median
+    return None if expectation is None else 100 * expectation.of_training_nodes
 
 
 def actual_numbers(summary: Summary, account: WallTime | None = None) -> dict[str, float | None]:

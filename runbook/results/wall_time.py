@@ -87,7 +87,7 @@ def account_wall_time(
         lost_steps=len(history.repeated),
         missing_steps=len(missing),
         interruptions=interruptions,
-        waiting_seconds=sum(queue_seconds),
+        waiting_seconds=sum(queue_seconds) + sum(_chain_waits(events)),
     )
 
 
@@ -218,6 +218,22 @@ def _queue_seconds(
     return min(starts, default=submitted_at) - submitted_at
 
 
+def _chain_waits(events: Sequence[Event]) -> list[float]:
+    """Return the seconds between the end of each job of a chain and the begin of the next one.
+
+    They share a folder, and only the first of them was submitted by a person.
+    """
+    waits = []
+    for before, after in pairwise(events_named(events, "attempt_began")):
+        if before.job != after.job or before.id == after.id:
+            continue
+        ends = [_ended_at(event) for event in events_named(events, "ended")]
+        between = [moment for moment in ends if before.time <= moment <= after.time]
+        if between:
+            waits.append(after.time - max(between))
+    return waits
+
+
 def _trainer_reason(events: Sequence[Event]) -> str:
     """Return the trainer's own reason for its end, where nobody watched it."""
     ends = events_named(events, "stopped") or events_named(events, "failed")
@@ -243,6 +259,8 @@ class Rates:
     watts_per_device: float | None = None
     """Measured, or from the data sheet; `watts_source` says which."""
     watts_source: str = ""
+    held_devices: float = 1.0
+    """Devices held for each one that trains: more than one where a job has spare nodes."""
 
 
 def cost_table(summary: Summary, account: WallTime, rates: Rates) -> Table:
@@ -251,9 +269,12 @@ def cost_table(summary: Summary, account: WallTime, rates: Rates) -> Table:
     They count the wall time without waiting for a job to begin.
     """
     devices = summary.world_size
-    held_hours = (account.wall_seconds - account.waiting_seconds) * devices / 3600
+    held_seconds = account.wall_seconds - account.waiting_seconds
+    held_hours = held_seconds * devices * rates.held_devices / 3600
     productive_hours = account.parts["productive"] * devices / 3600
-    held_rule = f"wall time, jobs not yet begun left out, x {devices} devices"
+    held_rule = (
+        f"wall time, jobs not yet begun left out, x {devices * rates.held_devices:g} devices"
+    )
     productive_rule = "without restarts, saving, evaluation, waiting"
     rows = [
         _cost_row("device-hours", held_hours, "h", held_rule),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runbook import params
+from runbook.core.checks import counted
 from runbook.core.errors import JobError, ParamsError, RunbookError
 from runbook.core.files import write_text
 from runbook.core.table import Row
@@ -363,6 +364,10 @@ def _request_stop(job: JobFolder, scheduler: Scheduler) -> str:
         if scheduler.state(job).state in ACTIVE:
             job.stop_requested.unlink(missing_ok=True)
             raise
+        followers = scheduler.end_followers(job)
+        if followers:
+            waiting = counted(followers, "waiting job")
+            return f"{job.path.name}: the chain ends here; {waiting} taken out of the queue"
         return f"{job.path.name}: it had ended by itself"
     return f"{job.path.name}: asked to save and stop; it ends with exit code 75 when it has saved"
 

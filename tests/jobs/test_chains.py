@@ -13,6 +13,7 @@ from runbook.jobs.pbs import Pbs
 from runbook.jobs.queue import Queue, QueueJob, QueueScheduler, QueueSilentError
 from runbook.jobs.slurm import Slurm
 from runbook.phases.job_control.job_rules import decision_of_job
+from runbook.runs.status import _request_stop
 
 
 class FakeQueue:
@@ -176,3 +177,13 @@ def test_cancelling_takes_all_jobs_of_the_chain_out_of_the_queue(queue, schedule
 def test_both_queues_start_the_next_job_however_the_one_before_ended(kind: type[Queue], option):
     argv, _ = kind().submission("mark", [], "12")
     assert option in argv
+
+
+def test_a_chain_that_is_stopped_between_two_jobs_ends_and_says_so(queue, scheduler, folder):
+    began(folder, 12)
+    ended(folder, 75, "go on")
+    queue.states = {"13": JobState.PENDING, "14": JobState.PENDING}
+    said = _request_stop(folder, scheduler)
+    assert said == "04-training: the chain ends here; 2 waiting jobs taken out of the queue"
+    assert queue.ended == ["13", "14"]
+    assert scheduler.state(folder).state is JobState.STOPPED

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +26,7 @@ from runbook.planning.cost.useful_time import (
     simulate,
     with_interval,
 )
+from runbook.planning.plan import parse_plan
 from runbook.planning.useful_time import (
     CRASH_SECONDS,
     LOST_NODE_SECONDS,
@@ -154,6 +157,7 @@ def test_hangs_are_noticed_by_the_watchdogs_limits():
     assert (seconds[NODE.name], seconds[SOFTWARE.name]) == (300.0, 5.0)
 
 
+QUEUED = {"scheduler": "slurm"}
 AZURE = {
     "training": {"framework": "megatron-lm", "global_batch": 512, "micro_batch": 1},
     "parallel": {"tensor": 8, "pipeline": 16, "sequence": True},
@@ -172,6 +176,21 @@ def test_a_plan_knows_what_faults_cost_and_what_it_assumed():
     assert time is not None
     assert time.low <= time.median <= time.high < 1
     assert time.days > costs.training_seconds / 86400
+
+
+def test_spare_nodes_are_held_and_count_in_the_plan():
+    jobs = {"jobs": {"training": {"nodes": 16, "spares": 2}}}
+    plan = make_plan(build({**AZURE, **jobs}, model="175b", device="H100-SXM", site=QUEUED))
+    assert parse_plan(json.dumps(plan.as_dict()), Path("plan.json")).endurance.spares == 2
+    time = useful_time(plan)
+    assert time is not None
+    assert time.median == pytest.approx(time.of_training_nodes * 16 / 18)
+    assert (
+        "spares"
+        not in make_plan(build(AZURE, model="175b", device="H100-SXM", site=QUEUED)).as_dict()[
+            "endurance"
+        ]
+    )
 
 
 def test_a_plan_for_cpus_has_no_rate_of_failures():

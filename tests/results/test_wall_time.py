@@ -153,6 +153,24 @@ def test_waiting_in_the_queue_is_in_the_wall_time_and_costs_no_device():
     assert hours == pytest.approx((22.5 - 6.0) * summary.world_size / 3600)
 
 
+def test_the_queue_between_two_jobs_of_a_chain_holds_no_device_and_spares_do(make):
+    """They share a folder, so that the queue's starts are attempts, and only the first job was submitted."""
+    attempt = {"event": "attempt_began", "job": "04-training"}
+    chain = [
+        {**attempt, "id": "slurm-12", "time": 9.0},
+        {"event": "ended", "job": "04-training", "time": 12.0},
+        {**attempt, "id": "slurm-12", "time": 12.5},
+        {"event": "ended", "job": "04-training", "time": 13.0},
+        {**attempt, "id": "slurm-13", "time": 19.0},
+    ]
+    one = account(events=[EVENTS[0], *chain])
+    assert one.waiting_seconds == 19.0 - 13.0
+    summary = summarize(parse_metrics([json.dumps(line) for line in ROWS]), sequence_length=128)
+    alone = cost_table(summary, one, Rates()).rows[0]["value"]
+    with_spares = cost_table(summary, one, Rates(held_devices=1.125)).rows[0]["value"]
+    assert with_spares == pytest.approx(1.125 * alone)
+
+
 def test_a_job_that_a_person_started_again_keeps_its_cause():
     stop = {
         "event": "ended",

@@ -1,11 +1,12 @@
 """Long trainings: checkpoint bytes and write times, failures, jobs in a row, energy."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from runbook.core.units import four_digits, parse_duration
 from runbook.params.schema.run_file import Job
 from runbook.params.schema.site import Site
+from runbook.plan_file.json_records import OMIT_DEFAULT
 from runbook.plan_file.kept_checkpoints import all_saves, most_at_once
 from runbook.plan_file.schema import PhasePlan, Precision
 from runbook.planning.cost.speed import Speed
@@ -97,6 +98,8 @@ class Endurance:
     energy_kwh: float | None
     """At the accelerators' full board power; other parts of the nodes and cooling come on top."""
     energy_basis: str
+    spares: int = field(default=0, metadata=OMIT_DEFAULT)
+    """Nodes that the job holds beyond those that train."""
 
 
 def daly(write: float, between_failures: float) -> float:
@@ -173,6 +176,7 @@ def endurance(choice: Choice, job: Job, checkpoint_bytes: int, time: Speed) -> E
         jobs=jobs,
         energy_kwh=energy,
         energy_basis=basis,
+        spares=job.spares,
     )
 
 

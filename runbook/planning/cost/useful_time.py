@@ -307,6 +307,8 @@ class UsefulTime:
     low: float
     high: float
     """Eight of ten campaigns lie between `low` and `high`."""
+    of_training_nodes: float
+    """The median where the time of spare nodes is not counted."""
     failures: float
     """In the median campaign, as the next ones."""
     jobs: float
@@ -355,6 +357,7 @@ def expected(
         median=median,
         low=shares[len(shares) // 10],
         high=shares[-1 - len(shares) // 10],
+        of_training_nodes=without_spares,
         failures=longer * middle(sorted(float(len(account.failures)) for account in accounts)),
         jobs=longer * middle(sorted(float(account.jobs) for account in accounts)),
         days=longer * training_seconds / 86400,

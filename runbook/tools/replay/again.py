@@ -38,9 +38,24 @@ class ReplayJob:
         return self.run / "replay" / f"step-{self.step}"
 
     @property
+    def training_mark(self) -> Path:
+        """The file that says which training the folder's replay is of."""
+        return self.folder / "training"
+
+    @property
     def is_done(self) -> bool:
-        """Whether the step was trained again before."""
-        return self.step in _steps(self.folder / "metrics.jsonl")
+        """Whether the step of this training was trained again before: not that of another phase or an earlier run."""
+        try:
+            training = self.training_mark.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return False
+        is_this_training = training.strip() == self.training
+        return is_this_training and self.step in _steps(self.folder / "metrics.jsonl")
+
+    @property
+    def training(self) -> str:
+        """What tells this training from others: its phase and its fingerprint."""
+        return f"{self.phase.phase} {self.phase.fingerprint}"
 
     def command(self, processes: int, *, launcher: bool) -> list[str]:
         """Return the command that trains it; without a launcher, that of one rank."""
@@ -95,6 +110,7 @@ def prepare(job: ReplayJob) -> None:
         log.pop(channel, None)
     plan = {"schema": 1, "run": job.run.name, "phases": {job.phase.phase: content}}
     write_text(job.folder / "plan.json", json.dumps(plan, indent=1) + "\n")
+    write_text(job.training_mark, f"{job.training}\n")
 
 
 def train_again(job: ReplayJob, say: Callable[[str], None]) -> None:

@@ -1,6 +1,7 @@
 """What explains that a step trained again gives other numbers: a pure comparison of two recordings."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +17,7 @@ from runbook.plan_file.replay_file import (
     read_steps,
 )
 from runbook.results.history import Step
+from runbook.tools.replay.again import ReplayJob
 from runbook.tools.replay.verdict import Verdict, compare
 
 HERE = Circumstances(
@@ -115,3 +117,25 @@ def test_lines_are_read_back_and_a_step_trained_twice_counts_once():
     read = read_steps(lines)
     assert read[2].data == ["b"]
     assert read[2].marks == [marks]
+
+
+def test_without_records_nothing_is_accused():
+    same = (3.0, 2.8, 2.6)
+    comparison = compare(steps(*same, 2.0), steps(*same, 2.1), {}, {}, begin=0, step=4)
+    assert (comparison.verdict, comparison.first_step) == (Verdict.UNKNOWN, 4)
+
+
+def test_a_replay_of_another_training_is_none(tmp_path):
+    """Of the smoke test's step, or of the run before --redo."""
+
+    def job(phase, fingerprint):
+        return ReplayJob(tmp_path, SimpleNamespace(phase=phase, fingerprint=fingerprint), 4, 0)
+
+    done = job("04-training", "a")
+    done.folder.mkdir(parents=True)
+    (done.folder / "metrics.jsonl").write_text('{"iteration": 4, "loss": 1.0, "seconds": 1.0}\n')
+    assert not done.is_done
+    done.training_mark.write_text(f"{done.training}\n")
+    assert done.is_done
+    assert not job("03-smoke-test", "a").is_done
+    assert not job("04-training", "b").is_done
