@@ -106,9 +106,12 @@ def detection_seconds(timeout: float, step_seconds: float) -> dict[str, float]:
 
 
 def useful_time(plan: Plan) -> UsefulTime | None:
-    """Return the expected share of useful time; None where it cannot be known."""
+    """Return the expected share of useful time; None where it cannot be known.
+
+    A training shorter than its own start is a trial: the share would tell of the assumed start alone.
+    """
     costs = fault_costs(plan)
-    if costs is None:
+    if costs is None or costs.training_seconds < costs.parts.start:
         return None
     policy = Policy(spares=plan.endurance.spares, detection=costs.detection)
     return expected(costs.parts, policy, costs.training_seconds, costs.seconds_between)
