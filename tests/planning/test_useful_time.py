@@ -194,7 +194,7 @@ def test_spare_nodes_are_held_and_count_in_the_plan():
 
 
 def test_a_training_shorter_than_its_start_has_no_expectation():
-    trial = {**AZURE, "training": {**AZURE["training"], "iterations": 1}}
+    trial = {**AZURE, "training": {**AZURE["training"], "iterations": 4, "warmup_iterations": 1}}
     plan = make_plan(build(trial, model="175b", device="H100-SXM", site={}))
     costs = fault_costs(plan)
     assert costs is not None and costs.training_seconds < costs.parts.start
