@@ -35,11 +35,15 @@ def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
 def option_values(settings: Settings, phase: PhasePlan, framework: str) -> dict[str, list[str]]:
     """Return the words after each option with which a framework would train the same, by its name with dashes.
 
-    The run itself may have another framework.
+    The run itself may have another framework, and another tokenizer than GPT-2's, whose options are left out.
     """
     training = settings.run.training.model_copy(update={"framework": framework})
-    run = settings.run.model_copy(update={"training": training})
+    data = settings.run.data.model_copy(update={"tokenizer": "gpt2"})
+    run = settings.run.model_copy(update={"training": training, "data": data})
     values = written(_TABLES[framework], PhaseRun(replace(settings, run=run), phase))
+    if settings.run.data.tokenizer != "gpt2":
+        for name in _OF_TOKENIZER:
+            values.pop(name, None)
     return {
         name if framework == "nemo" else name.replace("_", "-"): megatron.texts(value)
         for name, value in values.items()
@@ -51,6 +55,13 @@ _TABLES = {
     "megatron-deepspeed": megatron.MEGATRON_DEEPSPEED,
     "nemo": nemo.OPTIONS,
 }
+_OF_TOKENIZER = (
+    "tokenizer-type",
+    "vocab-file",
+    "merge-file",
+    "model.tokenizer.vocab_file",
+    "model.tokenizer.merge_file",
+)
 _TUNED = (
     *(f"training.{member.name}" for member in fields(Tuning)),
     "training.fp8",

@@ -1,5 +1,6 @@
 """`runbook adopt`: a job script becomes a run file, with a report of what was left over and which errors it has."""
 
+import copy
 import dataclasses
 import re
 import tempfile
@@ -10,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from runbook import params
-from runbook.core.errors import ParamsError, RunbookError
+from runbook.core.checks import Check
+from runbook.core.errors import ParamsError, PlanError, RunbookError
 from runbook.core.files import write_text
 from runbook.core.table import Row
 from runbook.display import Table
@@ -23,9 +25,10 @@ from runbook.params.settings import with_placeholders
 from runbook.phases.plan_service import render_all
 from runbook.planning import FULL
 from runbook.runs.machine import make_plan_here
-from runbook.tools.adopt.adoption import Adoption, adopt_script
+from runbook.tools.adopt.adoption import Adoption, adopt_script, rewritten
 from runbook.tools.adopt.adoption import adopt as adopt_text
 from runbook.tools.adopt.launches import framework_of
+from runbook.tools.adopt.open_questions import leave_open
 from runbook.tools.adopt.other_sources import is_log, script_of_log, script_of_process
 from runbook.tools.adopt.paste import model_entry, site_block
 from runbook.tools.adopt.proof import (
@@ -302,11 +305,11 @@ def _run_file_path(out: Path | None, name: str, project: Path) -> Path:
 
 def _write(adopted: Adoption, path: Path, project: Path, *, replace: bool) -> AdoptReport:
     """Write the run file, unless another one is there, and return the report."""
+    adopted, refused, rendered = _settled(adopted, project)
     if path.exists() and not replace and path.read_text(encoding="utf-8") != adopted.text:
         raise ParamsError(
             f"{path} is there and says something else. Name another with --out, or give --replace."
         )
-    refused, rendered = _tried(adopted, project)
     write_text(path, adopted.text)
     return _report(adopted, path, refused, rendered, project)
 
@@ -470,11 +473,45 @@ def _text_files(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _tried(adopted: Adoption, project: Path) -> tuple[str, RenderedPhase | None]:
-    """Return why `runbook check` would not take the run file, and the run file's own training.
+def _settled(adopted: Adoption, project: Path) -> tuple[Adoption, str, RenderedPhase | None]:
+    """Return the adoption as `runbook check` takes it, why it would not, and the run file's own training.
 
-    The first is empty where it would, the second None where no training can be planned.
+    A value that the source leaves open, and that fits nothing else, becomes a question.
     """
+    catalogue = read_models(project)
+    models = {name: catalogue.get(name) for name in catalogue.names}
+    as_read = copy.deepcopy(adopted.findings)
+    first_try = tried = _tried(adopted, project)
+    settled = adopted
+    for _ in range(_MOST_ROUNDS):
+        if not tried.refused or not leave_open(tried.checks, settled.findings, models):
+            break
+        settled = rewritten(settled)
+        tried = _tried(settled, project)
+    if tried.refused:  # stand-ins that help nothing would only hide what the source says
+        unsettled = dataclasses.replace(adopted, findings=as_read)
+        return unsettled, first_try.refused, first_try.rendered
+    return settled, tried.refused, tried.rendered
+
+
+_MOST_ROUNDS = 8
+"""Tries of a run file, each with other values left open."""
+
+
+@dataclass(frozen=True)
+class TriedRunFile:
+    """What `runbook check` says of a run file."""
+
+    refused: str
+    """Why it would not take the run file; empty where it would."""
+    checks: tuple[Check, ...]
+    """The checks that failed, where values do not fit together."""
+    rendered: RenderedPhase | None
+    """The run file's own training; None where none can be planned."""
+
+
+def _tried(adopted: Adoption, project: Path) -> TriedRunFile:
+    """Read, plan and render a run file as `runbook check` does."""
     rendered = None
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{adopted.name}.yaml"
@@ -485,6 +522,12 @@ def _tried(adopted: Adoption, project: Path) -> tuple[str, RenderedPhase | None]
             plan = make_plan_here(settings)
             rendered = RenderedPhase(settings, plan.phases[FULL])
             render_all(str(path), (), Path(folder) / "scripts", placeholders=True)
+        except PlanError as error:
+            return TriedRunFile(_reason(error, path), error.checks, rendered)
         except RunbookError as error:
-            return str(error).replace(str(path), path.name), rendered
-    return "", rendered
+            return TriedRunFile(_reason(error, path), (), rendered)
+    return TriedRunFile("", (), rendered)
+
+
+def _reason(error: RunbookError, path: Path) -> str:
+    return str(error).replace(str(path), path.name)

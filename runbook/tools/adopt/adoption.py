@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -104,7 +104,7 @@ def adopt_script(
     findings = Findings(site)
     evidence = Evidence(script, launches, calls, findings, models)
     framework = _fill_findings(evidence, settings, base)
-    required = {key: meaning for key, meaning in site.required.items() if not findings.value(key)}
+    required = required_keys(findings)
     findings.leftovers.sort(key=attrgetter("line"))
     findings.automatic.sort(key=attrgetter("line"))
     text = _run_file(name, file_name, findings.carried, required, script.places)
@@ -121,6 +121,22 @@ def adopt_script(
         file_name,
         launches[-1] if launches else None,
     )
+
+
+def required_keys(findings: Findings) -> dict[str, str]:
+    """Return what a person has still to give, by key: what the site requires and the source leaves open."""
+    required = findings.site.required.items()
+    missing = {key: meaning for key, meaning in required if not findings.value(key)}
+    return missing | findings.questions
+
+
+def rewritten(adopted: Adoption) -> Adoption:
+    """Return an adoption whose run file has the values that its findings have now."""
+    required = required_keys(adopted.findings)
+    carried = adopted.findings.carried
+    places = adopted.script.places
+    text = _run_file(adopted.name, adopted.source, carried, required, places)
+    return replace(adopted, text=text, required=required)
 
 
 def _chosen(launches: Sequence[Launch], number: int, file_name: str) -> list[Launch]:
@@ -240,10 +256,49 @@ def _fill_findings(evidence: Evidence, settings: Settings | None, base: str) -> 
         findings.leave(0, "the model", why)
         source = "stands in: the script names neither a model nor its shape"
         findings.take("model", "375m", 0, source)
+    _settle_tokenizer(evidence.models, findings)
     job_environment.drop_ssh(findings)
     launcher = findings.value("jobs.launcher", site.launcher)
     job_environment.drop_defaults(findings, launcher in ("torchrun", "deepspeed"))
     return framework
+
+
+def _settle_tokenizer(models: Mapping[str, Model], findings: Findings) -> None:
+    """Ask for the tokenizer's file where it is not GPT-2's and no full path names it."""
+    if findings.tokenizer_kind == "GPT2BPETokenizer":
+        findings.drop("data.tokenizer")
+        findings.questions.pop("data.tokenizer", None)
+        return
+    model = models.get(str(findings.value("model")))
+    has_own_vocabulary = model is not None and model.vocabulary != GPT2_VOCABULARY
+    if "data.tokenizer" not in findings.carried and (has_own_vocabulary or findings.tokenizer_kind):
+        findings.ask_for_tokenizer("", 0, findings.tokenizer_kind or "the model's vocabulary")
+    if "data.tokenizer" in findings.carried:
+        train_with_own_trainer(findings, "its options here know GPT-2's tokenizer only")
+
+
+def train_with_own_trainer(findings: Findings, why: str) -> None:
+    """Take our own trainer in place of a framework that cannot train what the source asks for."""
+    framework = findings.value("training.framework", "runbook")
+    if framework == "runbook":
+        return
+    line = findings.carried["training.framework"].line
+    findings.leave(line, f"framework {framework}", f"{why}: our own trainer")
+    findings.take("training.framework", "runbook", line, f"not {framework}: {why}")
+    zero_stage = findings.carried.get("parallel.zero_stage")
+    if zero_stage and zero_stage.value > 1:
+        source = f"stage {zero_stage.value} is DeepSpeed's: megatron-core shares optimizer states"
+        findings.take("parallel.zero_stage", 1, zero_stage.line, source)
+    leave_offload(findings)
+
+
+def leave_offload(findings: Findings) -> None:
+    """Leave out an offload that the trainer does not have."""
+    carried = findings.carried.get("training.offload")
+    if carried:
+        why = "our offload is DeepSpeed's, of the states that ZeRO 1 to 3 share out"
+        findings.leave(carried.line, carried.source, why)
+        findings.drop("training.offload")
 
 
 def _take_base(settings: Settings, base: str, findings: Findings) -> None:
@@ -284,6 +339,12 @@ def _take_script(evidence: Evidence, framework: str) -> options.ModelKind:
     else:
         _take_exports(evidence)
     options.take_documents(script, findings)
+    names_document = evidence.launches and option(
+        evidence.launches[-1].arguments, "deepspeed-config"
+    )
+    findings.has_absent_document = bool(names_document) and not options.documents_of(
+        script.commands
+    )
     job_environment.take_variables(script, findings)
     job_environment.take_modules(script, findings)
     return kind
@@ -318,6 +379,8 @@ def _take_last_launch(evidence: Evidence, framework: str) -> options.ModelKind:
     job_environment.take_launch(evidence.script, launch, findings)
     environment = launch.command.environment
     knobs = {name: word for name, word in environment.items() if name in _BESIDE_OPTIONS}
+    if "training.shape.layers" in findings.carried:  # the options say which model it is
+        knobs.pop("MODEL_SIZE", None)
     job_environment.take_knobs(knobs, findings, evidence.models, over=False)
     return kind
 
@@ -501,6 +564,10 @@ def _evaluation(findings: Findings) -> None:
 
 
 def _precision(findings: Findings) -> None:
+    if "training.precision" not in findings.carried and findings.has_absent_document:
+        source = "stands in: DeepSpeed's configuration, which says it, is not at hand"
+        findings.take("training.precision", "bf16", 0, source)
+        findings.ask("training.precision", "fp32, fp16 or bf16, from DeepSpeed's configuration")
     findings.take("training.precision", "fp32", 0, "neither --fp16 nor --bf16", over=False)
     scale = findings.carried.get("training.static_loss_scale")
     if findings.value("training.precision") == "fp16":
@@ -620,7 +687,8 @@ def _take_shape(
     if len(missing) == len(_CORE_FIELDS) and not kind:
         return
     full_kind = {**_KINDS, **kind}
-    name = _nearest_model(_of_nearest_kind(models, full_kind), shape, findings)
+    usable = _with_room_for_tokenizer(models, findings)
+    name = _nearest_model(_of_nearest_kind(usable, full_kind), shape, findings)
     model = models[name]
     if missing:
         known = ", ".join(f"{value} {field}" for field, value in shape.items() if value)
@@ -646,6 +714,15 @@ def _take_shape(
     if findings.value("training.sequence_length") == model.sequence_length:
         findings.drop("training.sequence_length")
     _report_kind(name, model, full_kind, findings)
+
+
+def _with_room_for_tokenizer(
+    models: Mapping[str, Model], findings: Findings
+) -> Mapping[str, Model]:
+    """Return the models that have a row for each token of GPT-2, where the source names that tokenizer."""
+    if findings.tokenizer_kind != "GPT2BPETokenizer":
+        return models
+    return {name: model for name, model in models.items() if model.vocabulary >= GPT2_VOCABULARY}
 
 
 def _take_widths(
@@ -700,10 +777,18 @@ def _report_kind(
         text = f"the model's {field}={full_kind[field]}"
         why = f"model {name} has {getattr(model, field)}; no model of params/models.yaml has this kind"
         findings.leave(line, text, f"{why}: paste the entry, and set model")
-    if other_fields:
+    wanted = findings.vocabulary
+    if wanted and not 0 <= model.vocabulary - wanted < _PADDING:
+        why = f"model {name} has {model.vocabulary}: paste the entry, and set model"
+        findings.leave(0, f"the model's vocabulary={wanted}", why)
+        findings.model_kind.update(full_kind)
+        findings.model_kind["vocabulary"] = wanted
+    elif other_fields:
         findings.model_kind.update(full_kind)
 
 
+_PADDING = 1024
+"""Rows that a padded vocabulary may have beyond the tokenizer's."""
 _CORE_FIELDS = ("layers", "hidden", "heads")
 """Fields of a shape without which there is no model to look for."""
 

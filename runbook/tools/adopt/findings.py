@@ -8,6 +8,9 @@ from runbook.params.schema.keys import accepts
 from runbook.params.schema.site import Site
 from runbook.tools.adopt.script import Word
 
+TOKENIZER_MARK = "GIVE_DATA_TOKENIZER"
+"""Stands for a tokenizer's file that only the user can name."""
+
 
 @dataclass(frozen=True)
 class CarriedValue:
@@ -54,6 +57,14 @@ class Findings:
     """Where the script says something of the model's kind, by the field of a model."""
     model_kind: dict[str, str | float] = field(default_factory=dict)
     """The kind of model that no entry of the catalogue has; empty where one has it."""
+    questions: dict[str, str] = field(default_factory=dict)
+    """What the source leaves open, by the key that answers it; the run file has a value that stands in."""
+    tokenizer_kind: str = ""
+    """The tokenizer that the source names: GPT2BPETokenizer, Llama2Tokenizer."""
+    has_absent_document: bool = False
+    """Whether the training gets a DeepSpeed configuration that is not at hand."""
+    vocabulary: int = 0
+    """Tokens of the model's vocabulary, where the source says so; 0 elsewhere."""
     site_values: dict[tuple[str, str], Any] = field(default_factory=dict)
     """What the site's file may have, by its section there and its name."""
 
@@ -93,6 +104,23 @@ class Findings:
     ) -> None:
         """Something that the site's file may have in one of its sections."""
         self.leave(line, text, f"{why}: write it under {section} of {self.site_file}")
+
+    def ask(self, key: str, question: str) -> None:
+        """Leave a key open; the first question about it stays."""
+        self.questions.setdefault(key, question)
+
+    def ask_for_tokenizer(self, path: str, line: int, source: str) -> None:
+        """Take the tokenizer's file where a full path names one; else leave it open, with a mark in its place."""
+        file = path if path.endswith((".json", ".model")) else f"{path.rstrip('/')}/tokenizer.json"
+        if path.startswith("/") and "__NOT_SET" not in path:
+            self.take("data.tokenizer", file, line, source)
+            return
+        self.take("data.tokenizer", TOKENIZER_MARK, line, source)
+        named = f" (the source names {path})" if path and "__NOT_SET" not in path else ""
+        self.ask(
+            "data.tokenizer",
+            f"the tokenizer's file, tokenizer.json or a SentencePiece model{named}",
+        )
 
     def for_site(self, section: str, name: str, value: Any) -> None:
         """Note a value for the block that a person can paste into the site's file."""

@@ -514,11 +514,12 @@ def drop_defaults(findings: Findings, one_task: bool) -> None:
 
 
 def drop_ssh(findings: Findings) -> None:
-    """Start DeepSpeed's training on several nodes by torchrun.
+    """Start DeepSpeed's training on several nodes by torchrun, and under PBS by mpiexec.
 
     DeepSpeed's own launcher needs ssh, which a queue's nodes rarely allow.
     """
     if findings.value("jobs.launcher") == "deepspeed" and findings.number(f"{JOB}.nodes", 1) > 1:
         line = findings.carried["jobs.launcher"].line
         source = "deepspeed over several nodes, which needs ssh between them"
-        findings.take("jobs.launcher", "torchrun", line, source)
+        launcher = "mpiexec" if findings.site.scheduler == "pbs" else "torchrun"
+        findings.take("jobs.launcher", launcher, line, source)

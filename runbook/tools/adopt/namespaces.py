@@ -217,6 +217,8 @@ def environment(job: SandboxJob, keep_going: bool) -> dict[str, str]:
     """
     size = _job_size(job)
     queues = {directive.queue for directive in job.directives}
+    if "PBS_NODEFILE" in job.files[job.main]:  # its options may come from qsub's command line
+        queues.add("pbs")
     queue_variables: dict[str, str] = {}
     if queues != {"pbs"}:
         queue_variables |= _slurm_variables(size)

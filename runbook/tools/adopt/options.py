@@ -307,6 +307,7 @@ DEFAULT_DROPOUT = 0.1
 
 
 def _tokenizer(kind: Word, findings: Findings) -> None:
+    findings.tokenizer_kind = kind.text if kind.known else ""
     text = f"--tokenizer-type {kind.shown}"
     if kind.text == "GPT2BPETokenizer":
         findings.does(kind.line, text, "data.tokenizer: gpt2 is the default")
@@ -314,10 +315,28 @@ def _tokenizer(kind: Word, findings: Findings) -> None:
         findings.leave(kind.line, text, "name its file in data.tokenizer")
 
 
+def _tokenizer_file(path: Word, findings: Findings) -> None:
+    findings.ask_for_tokenizer(path.text, path.line, "--tokenizer-model")
+
+
+def _tokenizer_folder(path: Word, findings: Findings) -> None:
+    findings.ask_for_tokenizer(path.text, path.line, "--tokenizer-name-or-path")
+
+
+def _vocabulary(size: Word, findings: Findings) -> None:
+    """Note the vocabulary's size, which a model of the catalogue may have otherwise."""
+    if size.text.isdigit():
+        findings.vocabulary = int(size.text)
+    findings.does(size.line, f"--vocab-size {size.shown}", "the model's entry has its vocabulary")
+
+
 _SPECIAL: dict[str, Callable[[Word, Findings], None]] = {
     "exit-duration-in-mins": _exit_duration,
     "num-layers-per-virtual-pipeline-stage": _layers_per_stage,
     "tokenizer-type": _tokenizer,
+    "tokenizer-model": _tokenizer_file,
+    "tokenizer-name-or-path": _tokenizer_folder,
+    "vocab-size": _vocabulary,
 }
 
 

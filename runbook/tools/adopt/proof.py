@@ -142,7 +142,7 @@ class _Proof:
             shown = " ".join(rendered)
             if _is_equal(name, [value.text for value in values], rendered):
                 return self._row(name, word, values, shown, OptionVerdict.SAME, "")
-            why = self._reason(name, values)
+            why = self._reason(name, values) or _reason_of_zero(name, values)
             verdict = OptionVerdict.CHANGED if why else OptionVerdict.UNACCOUNTED
             return self._row(name, word, values, shown, verdict, why)
         by_key = self._by_key(name, word, values)
@@ -189,6 +189,8 @@ class _Proof:
         """Return the value of a key in the run; None where there is no such key."""
         if self.rendered is None:
             return self.findings.value(key)
+        if key == "training.sequence_length":
+            return self.rendered.phase.model.sequence_length
         if key.startswith("training.shape."):  # a default of the model is a value too
             return getattr(self.rendered.phase.model, key.rpartition(".")[2])
         try:
@@ -329,8 +331,24 @@ _REASONS = {
     "tokenizer-type": "data.tokenizer names it",
     "exit-duration-in-mins": "the job saves and ends before its time limit",
     "split": "data.split, with all three shares",
+    "eval-iters": "nothing is evaluated: training.eval_interval is 0",
 }
 """Of options that no key of the run file has by itself."""
+
+
+def _reason_of_zero(name: str, values: Sequence[Word]) -> str:
+    """Return why a length of 0 is another number in the run file's command; empty for other options."""
+    is_zero = [value.text for value in values] == ["0"]
+    return _ZERO_LENGTHS.get(name, "") if is_zero else ""
+
+
+_ZERO_LENGTHS = {
+    "lr-decay-iters": "0 means the training's own length",
+    "lr-decay-samples": "0 means the training's own length",
+    "eval-interval": "never, which the program writes as the training's own length",
+    "lr-warmup-iters": "another unit of the warm-up counts",
+    "lr-warmup-samples": "another unit of the warm-up counts",
+}
 
 
 def _options(framework: str, arguments: Sequence[Word]) -> Iterator[tuple[str, Word, list[Word]]]:

@@ -71,18 +71,38 @@ values_of() {  # how many of the words after this option belong to it
   esac
 }
 
+is_at_hand() {  # whether a word names a program or a script that is here
+  [ -e "$1" ] || [ -f "${ADOPT_FOLDER-}/${1##*/}" ] || [ -x "/adopt/bin/${1##*/}" ] || type -P -- "$1" > /dev/null
+}
+
+more_at_hand() {  # whether one of the next words that are no options names a program that is here
+  local word
+  for word in "$@"; do
+    [[ $word == -* ]] || ! is_at_hand "$word" || return 0
+  done
+  return 1
+}
+
 own_words() {  # number of words before the command that this program starts; all of them where it starts none
-  local count=0 skip=0 word
+  local count=0 skip=0 word before=
   own=$#
   for word in "$@"; do
     count=$((count + 1))
-    if [ "$skip" -gt 0 ]; then
+    if [ "$skip" -eq 0 ] && [[ $before == -* && $before != *=* && $word != -* ]] && ! is_at_hand "$word" && more_at_hand "${@:$((count + 1))}"; then
+      before=  # the value of an option that nobody here knows
+      continue
+    fi
+    before=
+    if [[ $skip -gt 0 && $word != --* ]]; then
       skip=$((skip - 1))
     elif [[ $word == -- ]]; then
       own=$count
       return
     elif [[ $word == -* ]]; then
+      skip=0  # an option after an option: the first one's value was an empty variable
       values_of "$word" || skip=$?
+      before=$word
+      [ "$skip" -eq 0 ] || before=
     elif [[ $kind != step && $word =~ ^(run|exec|start|shell|launch|profile)$ ]]; then
       :
     elif [[ $kind != container || $word == */*.sh ]] || type -P -- "$word" > /dev/null || [ -x "/adopt/bin/${word##*/}" ]; then

@@ -1,0 +1,179 @@
+"""Values that a source leaves open, and that do not fit together as the sandbox saw them.
+
+Each becomes a question in the run file, with a value that stands in, and not a refusal.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from runbook.core.checks import Check
+from runbook.params.schema.entries import Model
+from runbook.plan_file.diagnostics import Code
+from runbook.plan_file.rules.codes import RuleCode
+from runbook.planning.rule_codes import PlanCode
+from runbook.tools.adopt.adoption import leave_offload
+from runbook.tools.adopt.findings import Findings
+
+Models = Mapping[str, Model]
+Answer = Callable[[Findings, Models], bool]
+"""Changes a value so that a check passes; False where nothing is left to change."""
+_MOST_NODES = 1024
+
+
+def leave_open(checks: Sequence[Check], findings: Findings, models: Models) -> bool:
+    """Answer every failed check that a stand-in answers; return whether any value changed."""
+    changes = [answer(findings, models) for check in checks for answer in _answers(check)]
+    return any(changes)
+
+
+def _answers(check: Check) -> list[Answer]:
+    """Return what can be changed for a check."""
+    by_code = _BY_CODE.get(check.code) if check.code else None
+    if by_code:
+        return [by_code]
+    if check.keys[-1:] == ("jobs.training.nodes",) and "training.micro_batch" in check.keys:
+        return [_nodes_for_memory]  # of a layout that does not fit into a device
+    return [answer for keys, answer in _BY_KEYS if check.keys == keys]
+
+
+def _smoke_sequence(findings: Findings, models: Models) -> bool:
+    """Shorten the smoke test's sequences to the positions of its model."""
+    smoke = models[str(findings.value("training.smoke.model", "")) or _SMOKE_MODEL]
+    positions = smoke.positions or smoke.sequence_length
+    key = "training.smoke.sequence_length"
+    if findings.number(key) == positions:
+        return False
+    findings.take(key, positions, 0, "as many positions as the smoke test's model has")
+    return True
+
+
+_SMOKE_MODEL = "375m"
+"""The model of a smoke test that names none (training.smoke.model)."""
+
+
+def _nodes_of_layout(findings: Findings, _: Models) -> bool:
+    """Take the fewest nodes that the layout fills."""
+    group = findings.model_parallel * max(1, findings.number("parallel.context", 1))
+    devices = findings.devices_per_node
+    nodes = findings.number("jobs.training.nodes", 1)
+    fitting = next(
+        (count for count in range(nodes, group + nodes + 1) if count * devices % group == 0), 0
+    )
+    if not fitting or fitting == nodes:
+        return False
+    carried = findings.carried.get("jobs.training.nodes")
+    line = carried.line if carried else 0
+    source = f"{nodes} x {devices} devices do not hold tensor x pipeline x context = {group}"
+    findings.take("jobs.training.nodes", fitting, line, source)
+    findings.ask("jobs.training.nodes", f"how many nodes: {source}")
+    return True
+
+
+def _global_batch(findings: Findings, _: Models) -> bool:
+    """Take the nearest global batch that the devices divide."""
+    if findings.number("training.rampup_start"):
+        return False
+    group = findings.model_parallel * max(1, findings.number("parallel.context", 1))
+    world = findings.number("jobs.training.nodes", 1) * findings.devices_per_node
+    micro_batch = findings.number("training.micro_batch", 1)
+    sequences = micro_batch * max(1, world // group)
+    batch = findings.number("training.global_batch", sequences)
+    nearest = max(1, round(batch / sequences)) * sequences
+    if nearest == batch:
+        return False
+    carried = findings.carried.get("training.global_batch")
+    line = carried.line if carried else 0
+    source = f"{batch} does not divide by {micro_batch} micro x {sequences // micro_batch} copies"
+    findings.take("training.global_batch", nearest, line, source)
+    findings.ask("training.global_batch", f"the global batch, or the nodes: {source}")
+    return True
+
+
+def _stages(findings: Findings, _: Models) -> bool:
+    """Take the most stages, up to the source's, over which the layers divide."""
+    layers = findings.number("training.shape.layers")
+    carried = findings.carried.get("parallel.pipeline")
+    if not layers or carried is None or layers % carried.value == 0:
+        return False
+    stages = max(count for count in range(1, carried.value + 1) if layers % count == 0)
+    source = f"{layers} layers do not divide over {carried.value} stages"
+    findings.take("parallel.pipeline", stages, carried.line, source)
+    findings.ask("parallel.pipeline", f"the stages, or the layers: {source}")
+    if stages == 1:
+        findings.drop("parallel.virtual_pipeline")
+    return True
+
+
+def _length(findings: Findings, _: Models) -> bool:
+    """Make a length that stands in long enough for the warm-up."""
+    carried = findings.carried.get("training.iterations")
+    if carried is None or carried.line or "training.iterations" in findings.questions:
+        return False
+    warmup = findings.number("training.warmup_iterations")
+    samples = max(
+        findings.number("training.warmup_samples"),
+        findings.number("training.decay_samples"),
+    )
+    warmup = max(warmup, samples // max(1, findings.number("training.global_batch", 1)))
+    longest = max(10 * warmup, findings.number("training.decay_iterations"), carried.value)
+    findings.take(
+        "training.iterations", longest, 0, "stands in: ten times the warm-up, or the decay"
+    )
+    findings.ask("training.iterations", "how long: the source does not say")
+    return True
+
+
+def _recomputed_groups(findings: Findings, _: Models) -> bool:
+    """Compute each layer again by itself, where groups do not divide the stages."""
+    carried = findings.carried.get("training.recompute_num_layers")
+    if carried is None or carried.value == 1:
+        return False
+    source = f"groups of {carried.value} layers do not divide the layers of every stage"
+    findings.take("training.recompute_num_layers", 1, carried.line, source)
+    return True
+
+
+def _offload(findings: Findings, _: Models) -> bool:
+    """Leave out an offload that the program does not have, or that has nothing to share."""
+    if "training.offload" not in findings.carried:
+        return False
+    leave_offload(findings)
+    return True
+
+
+def _nodes_for_memory(findings: Findings, _: Models) -> bool:
+    """Take more nodes, which share the optimizer's states, where the source does not say how many."""
+    carried = findings.carried.get("jobs.training.nodes")
+    if carried is None or (carried.line and "jobs.training.nodes" not in findings.questions):
+        return False
+    if not findings.number("parallel.zero_stage", 1) or carried.value >= _MOST_NODES:
+        return False
+    nodes = 2 * carried.value
+    source = "more nodes share the optimizer's states: the source does not say how many"
+    findings.take("jobs.training.nodes", nodes, 0, source)
+    findings.ask("jobs.training.nodes", f"how many nodes: on {carried.value} the states do not fit")
+    return True
+
+
+def _tokenizer(findings: Findings, _: Models) -> bool:
+    """Ask for the tokenizer of a model whose vocabulary is smaller than GPT-2's."""
+    if findings.value("data.tokenizer", "gpt2") != "gpt2":
+        return False
+    findings.ask_for_tokenizer("", 0, "the model's vocabulary")
+    return True
+
+
+_BY_CODE: Mapping[Code, Answer] = {
+    RuleCode.POSITIONS: _smoke_sequence,
+    RuleCode.LAYERS_BY_PIPELINE: _stages,
+    RuleCode.RECOMPUTED_GROUPS: _recomputed_groups,
+    PlanCode.WORLD_SIZE: _nodes_of_layout,
+    PlanCode.BATCH_DIVIDES: _global_batch,
+    PlanCode.WARMUP_WITHIN_DECAY: _length,
+    PlanCode.WARMUP_WITHIN_RUN: _length,
+    PlanCode.DECAY_WITHIN_RUN: _length,
+}
+_BY_KEYS: Sequence[tuple[tuple[str, ...], Answer]] = (
+    (("data.tokenizer", "model"), _tokenizer),
+    (("training.offload", "parallel.zero_stage", "training.framework"), _offload),
+)
+"""Checks without a code, by the keys that mend them."""
