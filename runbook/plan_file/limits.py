@@ -61,6 +61,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
             "evaluation.iterations",
             "checkpoint.interval",
             "checkpoint.keep_every",
+            "checkpoint.near_interval",
             "limits.exit_duration_seconds",
             "limits.exit_interval",
             "limits.replay_interval",

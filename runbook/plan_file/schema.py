@@ -14,6 +14,7 @@ FLOPS_CONVENTION = "megatron-full"
 """The convention that trainer and plan report TFLOP/s in; see `Shape.flops_per_sequence`."""
 RANK_TIMES = "rank_times.jsonl"
 REPLAY = "replay.jsonl"
+NEAR_FOLDER = "/dev/shm"
 RANKS_PER_STEP = 128
 """Ranks up to which the times of every step are kept; of 1,024 ranks it is every 8th step."""
 
@@ -410,6 +411,10 @@ class Checkpoint:
     """Resume from a checkpoint that was trained with other values than these."""
     saves: bool = field(default=True, metadata=OMIT_DEFAULT)
     """False where another framework trains and saves nothing."""
+    near_interval: int = field(default=0, metadata=OMIT_DEFAULT)
+    """Steps between two copies of each rank's state in the memory of its node; 0: none."""
+    near_folder: str = field(default=NEAR_FOLDER, metadata=OMIT_DEFAULT)
+    """Folder of node memory for them, with variables of the node's environment."""
 
 
 @dataclass(frozen=True)

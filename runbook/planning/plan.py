@@ -25,6 +25,7 @@ from runbook.planning.cost.speed import Calibration, Calibrations, Speed, estima
 from runbook.planning.cost.step_inputs import check_device, peak_of
 from runbook.planning.layout import FULL, Choice, Machine, full_choice, smoke_choice
 from runbook.planning.layout_rules import check_layout
+from runbook.planning.near_copies import check_near_copies
 from runbook.planning.network_rules import check_network
 from runbook.planning.schedule import batch_of, check_schedule, duration, learning_rate
 from runbook.planning.site_limits import check_queues, check_volumes
@@ -185,6 +186,10 @@ def make_plan(
             memories[choice.phase] = memory.phase_memory(choice, stages, machine)
             checks.append(memory.check_memory(choice, memories[choice.phase]))
             checks += memory.check_host_memory(choice, stages)
+            node_memory = (
+                machine.memory_bytes if machine else 0
+            ) or settings.site.hardware.node_memory
+            checks += check_near_copies(choice, stages, node_memory)
     if not computable:
         raise_if_failed(checks)
     plan = _plan(settings, data, (smoke, full), machine, measured or Calibrations(""))
@@ -374,6 +379,8 @@ def _checkpoint(settings: Settings, choice: Choice) -> schema.Checkpoint:
         asynchronous=training.async_save,
         resume_changed=training.resume_changed,
         saves=choice.own_trainer or training.save_interval > 0,
+        near_interval=training.near_interval if choice.own_trainer else 0,
+        near_folder=training.near_folder if training.near_interval else schema.NEAR_FOLDER,
     )
 
 

@@ -29,6 +29,7 @@ class PlanCode(Code):
     STEPS_SKIPPED = "schedule.steps-skipped"
     PLANNED_STOP = "schedule.planned-stop"
     REPLAY_COST = "schedule.replay-cost"
+    NEAR_ROOM = "memory.near-room"
 
     @property
     def message(self) -> RuleText:
@@ -182,6 +183,13 @@ _MESSAGES = {
         "computing",
         rule="computing again to find silent data corruption takes at most 5 % of the time",
         remedy="Set training.replay_interval to {enough} or more.",
+    ),
+    PlanCode.NEAR_ROOM: RuleText(
+        title="near copies",
+        value="{needed} in {folder} of each node ({partner}) every {interval} steps; a node {memory}",
+        rule="two copies of each rank's state fit into node memory, of which /dev/shm has half by default",
+        remedy="Set training.near_interval to 0, take more nodes, or name another folder of node memory in "
+        "training.near_folder. Ask for the memory in the job too, where the queue limits it.",
     ),
     PlanCode.PLANNED_STOP: RuleText(
         title="rehearsed stop",

@@ -17,6 +17,7 @@ _OWN_KEYS = (
     *("nan_policy", "nan_limit", "spike_policy", "alarm_webhook", "alarm_command"),
     *("trackers", "tracker_project"),
     *("keep_every", "async_save", "resume_changed", "replay_interval"),
+    *("near_interval", "near_folder"),
 )
 """Keys below `training` that only our own trainer knows."""
 _GIVEN = (("length", "exactly"), ("warm-up", "at most"), ("decay", "at most"))

@@ -170,12 +170,16 @@ def resume_check(
 
 
 def _resumed_from_own_checkpoint(events: Sequence[Event]) -> Check:
+    resumed = events_named(events, "resumed")
     loads = iterations_of(events, "resumed")
-    saves = iterations_of(events, "saved")
+    # A copy in node memory says whose it is, and no other is loaded.
+    near = iterations_of([event for event in resumed if event.is_near], "resumed")
+    saves = {*iterations_of(events, "saved"), *near}
+    where = f", {_list(near)} from node memory" if near else ""
     return _check(
         "resumed from a checkpoint of this run",
-        bool(loads) and set(loads) <= set(saves),
-        f"resumed from {_list(loads)}",
+        bool(loads) and set(loads) <= saves,
+        f"resumed from {_list(loads)}{where}",
         "every checkpoint loaded is one that this run saved",
         otherwise="fail" if loads else "unknown",
     )

@@ -91,6 +91,8 @@ class Event:
     stall_seconds: float | None = None
     """Part of an asynchronous save in which training stood still."""
     folder: str = ""
+    source: str = ""
+    """Where a resume read its state: shared, near own or near partner. Empty before there were near copies."""
     same_fingerprint: bool = True
     """Whether a resume loaded a checkpoint of this training."""
     planned: bool = False
@@ -108,6 +110,11 @@ class Event:
     loss_after: float | None = None
     ranks: int = 1
     bytes_per_second: float = 0.0
+
+    @property
+    def is_near(self) -> bool:
+        """Return whether a resume read copies in node memory."""
+        return self.source.startswith("near")
 
     @property
     def stalled_seconds(self) -> float:

@@ -99,11 +99,12 @@ def _lost_seconds(
 ) -> dict[str, float]:
     """Return the seconds after the start-up in which nothing was trained, by their cause."""
     saves = events_named(events, "saved")
+    near = events_named(events, "near_saved")
     return {
         "detection": sum(interruption.detection_seconds for interruption in interruptions),
         "restart": sum(interruption.restart_seconds for interruption in interruptions),
         "lost work": sum(step.seconds for step in history.repeated),
-        "save stall": sum(save.stalled_seconds for save in saves),
+        "save stall": sum(save.stalled_seconds for save in [*saves, *near]),
         "evaluation": sum(evaluation.seconds for evaluation in validation),
         "waiting for data": sum(step.data_wait_seconds for step in history.steps),
     }

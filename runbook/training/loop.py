@@ -22,11 +22,17 @@ from runbook.plan_file.alarms import (
     MetricWatch,
     StragglerDetector,
 )
-from runbook.plan_file.errors import FINISHED, STOPPED, RefusedError
+from runbook.plan_file.checkpoint_folder import saved_iterations
+from runbook.plan_file.errors import FINISHED, STOPPED, RefusedError, TrainingError
 from runbook.plan_file.schema import PhasePlan, exchange_interval
 from runbook.training import cpu, data_cache, samples, token_files
 from runbook.training.checkpoints import folders, state
-from runbook.training.checkpoints.state import LoadedCheckpoint, PendingSave, TrainingProgress
+from runbook.training.checkpoints.state import (
+    SHARED,
+    LoadedCheckpoint,
+    PendingSave,
+    TrainingProgress,
+)
 from runbook.training.data_cache import CacheCheck
 from runbook.training.engines.engine import (
     COMMUNICATION,
@@ -41,6 +47,7 @@ from runbook.training.health import faults
 from runbook.training.health.capacity import DiskWatch, MemoryWatch
 from runbook.training.health.heartbeat import HeartbeatWriter
 from runbook.training.health.stopping import SIGNALS, BadStep, BadStepPolicy, StopConditions
+from runbook.training.near.copies import NearCopies, SaveAccount
 from runbook.training.process_groups import (
     device,
     run_long_on_first_rank,
@@ -103,6 +110,11 @@ class TrainingLoop:
         self.saved_order: dict[str, str] = {}
         """Checksums of the cached order of the text, by file: of the checkpoint at first, then of this start."""
         self.pending: PendingSave | None = None
+        self.newest_shared = 0
+        """Iteration of the newest checkpoint on the shared file system."""
+        self.near: NearCopies | None = None
+        if spec.checkpoint.near_interval and not until:
+            self.near = NearCopies(spec, self.engine, report)
         self.stepper = Stepper(spec, self.engine, stopping)
         self.disk = DiskWatch(spec)
         self.stragglers = StragglerDetector(spec.parallel.pipeline)
@@ -143,16 +155,22 @@ class TrainingLoop:
             if validation is not None and (at_end or self._at(spec.evaluation.interval)):
                 with self.heartbeat.during("evaluating", spec.evaluation.iterations):
                     self._evaluate(validation)
+            if self.near is not None:
+                self.near.stepped()
             reason = "exit_interval" if self._at(spec.limits.exit_interval) else ""
             if request:
                 reason = self.stopping.reason(request)
             if reason and not at_end:
                 self._save()
+                self._end_near()
                 self.report.event("stopped", iteration=progress.iteration, signal=reason)
                 return STOPPED
             self._seal_written_save()
             if at_end or self._at(spec.checkpoint.interval):
                 self._save(in_background=spec.checkpoint.asynchronous and not at_end)
+            if self._at(spec.checkpoint.near_interval) and not at_end:
+                self._save_near()
+        self._end_near()
         if self.saved_iteration >= 0:
             self._sample()
         if spec.phase == SMOKE_PHASE and self.saved_iteration == progress.iteration:
@@ -166,7 +184,13 @@ class TrainingLoop:
 
     def _start(self) -> None:
         """Resume from the newest whole checkpoint, or start."""
-        loaded = state.load_checkpoint(self.spec, self.engine)
+        load_near = self.near.load_newer if self.near is not None else None
+        loaded = state.load_checkpoint(self.spec, self.engine, load_near)
+        if loaded is None and self.near is not None and self.near.is_spoiled:
+            raise TrainingError(
+                "a copy in node memory could not be loaded to its end, and there is no checkpoint. Start again: the "
+                "copy is not tried a second time"
+            )
         starts = share_value(self.report.earlier_starts())
         if loaded is not None:
             self._refuse_other_training(loaded)
@@ -184,11 +208,16 @@ class TrainingLoop:
         planned = self.spec.model.parameters
         if planned not in (0, counted):
             self._say(f"the model has {counted:,} parameters, and the plan says {planned:,}")
-        start = {
+        start: dict[str, Any] = {
             "segment": self.progress.segment,
             "from_iteration": self.progress.iteration,
             "parameters": counted,
         }
+        if self.near is not None:
+            root = self.spec.path(self.spec.checkpoint.folder)
+            self.newest_shared = run_on_first_rank(lambda: max(saved_iterations(root), default=0))
+            self.near.begin()
+            start["near"] = self.near.lineage
         self.report.event("started", world_size=self.spec.parallel.world_size, **start)
         if loaded is not None:
             self._report_resume(loaded)
@@ -222,9 +251,11 @@ class TrainingLoop:
             self.report.event("tracker_rebuilt", message=loaded.tracker_fault)
         for change in loaded.changes + loaded.harmless:
             self._say(f"{loaded.folder} was trained with {change}; going on with the plan's")
-        self._say(f"going on from {loaded.folder}")
+        where = "" if loaded.source == SHARED else f" ({loaded.source})"
+        self._say(f"going on from iteration {self.progress.iteration} in {loaded.folder}{where}")
         self.report.event(
             "resumed",
+            source=loaded.source,
             iteration=self.progress.iteration,
             folder=self._relative(loaded.folder),
             same_fingerprint=not loaded.changes,
@@ -340,8 +371,15 @@ class TrainingLoop:
         )
         self.saved_iteration = self.progress.iteration  # a later one that was broken is saved again
         self.report.segment = segment
+        lineage = {}
+        if self.near is not None:
+            self.near.begin_lineage()
+            lineage["near"] = self.near.lineage
         self.report.event(
-            "rolled_back", iteration=self.progress.iteration, folder=self._relative(loaded.folder)
+            "rolled_back",
+            iteration=self.progress.iteration,
+            folder=self._relative(loaded.folder),
+            **lineage,
         )
 
     def _evaluate(self, validation: Any) -> None:
@@ -394,11 +432,33 @@ class TrainingLoop:
         pending = self.pending
         self.pending = None
         saved = pending.finish()
+        self.newest_shared = saved.iteration
         self.stopping.saved(saved.seconds)
         self.disk.saved(saved.bytes)
         if self.report.ranks.is_last:
             self.report.alarms(self.stepper.watch.look_at_save(saved.iteration, saved.seconds))
         self.report.event("saved", **{**vars(saved), "folder": self._relative(saved.folder)})
+        self._report_near()
+
+    def _save_near(self) -> None:
+        """Copy the state into node memory, unless it has just been saved where it is safer."""
+        if self.near is None or (
+            self.saved_iteration == self.progress.iteration and self.pending is None
+        ):
+            return
+        with self.heartbeat.during("saving"):
+            self.near.save(self.progress, self.saved_order, self.newest_shared)
+
+    def _report_near(self) -> None:
+        """Write what copies in node memory cost since the last time, if there were any."""
+        if self.near is not None and (self.near.account.copies or self.near.account.left_out):
+            self.report.event("near_saved", **vars(self.near.account))
+            self.near.account = SaveAccount()
+
+    def _end_near(self) -> None:
+        if self.near is not None:
+            self._report_near()
+            self.near.end()
 
     def _prove_smoke_test(self, train: Any) -> None:
         """Events for the gate: the network's speed; a batch's loss before and after a step, and after a reload."""
@@ -427,7 +487,8 @@ class TrainingLoop:
         )
 
     def _relative(self, folder: Path) -> str:
-        return str(folder.relative_to(self.spec.root))
+        is_in_run = folder.is_relative_to(self.spec.root)  # copies in node memory are not
+        return str(folder.relative_to(self.spec.root) if is_in_run else folder)
 
     def _sample(self) -> None:
         """Continue the plan's prompt, alike for the same weights, up to the end of a document."""

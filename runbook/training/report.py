@@ -108,7 +108,7 @@ class TrainingReport:
         Call it on rank 0.
         """
         return sum(
-            event.get("event") in ("started", "rolled_back") for event in self._earlier_events()
+            event.get("event") in ("started", "rolled_back") for event in self.earlier_events()
         )
 
     def rolled_back(self) -> list[list[int]]:
@@ -118,12 +118,12 @@ class TrainingReport:
         """
         return [
             [event["first_sample"], event["last_sample"]]
-            for event in self._earlier_events()
+            for event in self.earlier_events()
             if event.get("event") == "bad_step" and event.get("action") == "rollback"
         ]
 
-    def _earlier_events(self) -> list[dict[str, Any]]:
-        """Return the events of this phase since the last "begun".
+    def earlier_events(self) -> list[dict[str, Any]]:
+        """Return the events of this phase since the last "begun". Call it on rank 0.
 
         That event says that an earlier training was set aside.
         """

@@ -1,5 +1,6 @@
 """Options of the trainer: at their defaults a plan keeps its words and fingerprints; set, they are orders."""
 
+import dataclasses
 import re
 
 import pytest
@@ -11,8 +12,10 @@ from runbook.plan_file.rules.codes import RuleCode
 from runbook.plan_file.schema import Batch, Ramp
 from runbook.planning import make_plan
 from runbook.planning.cost.iteration import StepModel
+from runbook.planning.cost.memory import StageMemory
 from runbook.planning.cost.step_inputs import modelled_device, setup_for
 from runbook.planning.layout import full_choice
+from runbook.planning.near_copies import check_near_copies
 from runbook.planning.rule_codes import PlanCode
 
 from .conftest import TWO_CORES, build
@@ -121,6 +124,29 @@ def test_the_plan_says_what_replay_costs(interval, verdict):
     run = build({"training": {"replay_interval": interval, "iterations": 20, "global_batch": 8}})
     checks = {check.code: check for check in make_plan(run, TWO_CORES).checks}
     assert checks[PlanCode.REPLAY_COST].verdict == verdict
+
+
+def test_near_copies_leave_the_fingerprint_and_are_written_only_where_chosen():
+    plain = specs()["04-training"]
+    near = specs(near_interval=5)["04-training"]
+    assert near["checkpoint"] == plain["checkpoint"] | {"near_interval": 5}
+    assert near["fingerprint"] == plain["fingerprint"]
+    assert "near_interval" not in specs(near_interval=5)["03-smoke-test"]["checkpoint"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gib", "verdict"),
+    [(1, 512, "pass"), (2, 512, "warn"), (2, 256, "fail"), (2, 0, "warn")],
+)
+def test_the_node_must_have_the_memory_for_near_copies(nodes, gib, verdict):
+    # 8 devices with 16 GB of weights and optimizer each: 2 copies, twice that with a partner.
+    choice = full_choice(
+        build({"training": {"near_interval": 5}, "jobs": {"training": {"nodes": nodes}}})
+    )
+    stage = StageMemory(0, 2 * 10**9, 0, 14 * 10**9, 0, 0, 0)
+    choice = dataclasses.replace(choice, devices_per_node=8)
+    (check,) = check_near_copies(choice, [stage], gib * 2**30)
+    assert (check.code, check.verdict) == (PlanCode.NEAR_ROOM, verdict)
 
 
 def test_a_ramp_counts_its_samples():

@@ -27,6 +27,7 @@ from runbook.params.schema.value_types import (
     tracker_names_text,
 )
 from runbook.plan_file.schema import (
+    NEAR_FOLDER,
     Engine,
     Fp8,
     Kernels,
@@ -288,6 +289,12 @@ class Training(Strict):
     """Write checkpoints in the background: training continues once the state is copied. Needs that
     much more memory.
     """
+    near_interval: WholeOrZero = 0
+    """Steps between copies of the newest state in node memory, on a partner node too (own trainer,
+    docs/unattended.md); 0: none.
+    """
+    near_folder: str = NEAR_FOLDER
+    """Folder of node memory for these copies; $NAME is a variable of the node's environment."""
     resume_changed: StrictBool = False
     """Go on from a checkpoint that was trained with other values (rate, data, seed, batch); else it
     is refused.

@@ -153,6 +153,7 @@ class LadderRung:
         set_words = [f"training.{key}={value}" for key, value in training.items()]
         set_words += [f"parallel.{key}={value}" for key, value in layout.items()]
         alone = ["parallel.sequence=false", "training.replay_interval=0", "jobs.training.nodes=1"]
+        alone += ["training.near_interval=0"]
         return [*set_words, *alone, "jobs.training.chain=1", "jobs.training.spares=0"]
 
 

@@ -98,7 +98,7 @@ def prepare(job: ReplayJob) -> None:
         for source_file in data[use]:
             source_file["prefix"] = str((job.run / source_file["prefix"]).absolute())
     data["cache"] = str((job.run / data["cache"]).absolute())
-    content["checkpoint"] |= {"folder": "checkpoints", "interval": 0}
+    content["checkpoint"] |= {"folder": "checkpoints", "interval": 0, "near_interval": 0}
     content["evaluation"] = {"interval": 0, "iterations": 0}
     content["sampling"]["prompt_ids"] = []
     limits = content["limits"]

@@ -5,10 +5,11 @@ import dataclasses
 import json
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import torch
 from megatron.core import parallel_state
@@ -16,7 +17,7 @@ from megatron.core.dist_checkpointing.mapping import ShardedObject
 from megatron.core.tensor_parallel import get_cuda_rng_tracker
 
 from runbook.plan_file import identity
-from runbook.plan_file.checkpoint_folder import PART
+from runbook.plan_file.checkpoint_folder import PART, saved_iterations
 from runbook.plan_file.errors import RefusedError, TrainingError
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.checkpoints import folders, torch_dist
@@ -82,6 +83,14 @@ def random_state() -> ShardedObject:
         tuple(group.size() for group in groups),
         tuple(group.rank() for group in groups),
     )
+
+
+def restore_random(random: Mapping[str, Any]) -> None:
+    """Set this rank's random states."""
+    torch.set_rng_state(random["torch"])
+    restore_tracker_states(random["tracker"])
+    if "cuda" in random and on_gpu():
+        torch.cuda.set_rng_state(random["cuda"])
 
 
 def tracker_states() -> dict[str, torch.Tensor]:
@@ -221,6 +230,10 @@ class PendingSave:
             raise failure from error
 
 
+SHARED = "shared"
+"""Source of a checkpoint that was read from the shared file system."""
+
+
 @dataclass(frozen=True)
 class LoadedCheckpoint:
     """The checkpoint a run resumes from, and what was wrong with newer ones."""
@@ -236,15 +249,30 @@ class LoadedCheckpoint:
     tracker_fault: str  # what was wrong with the tracker, which is rewritten; empty: nothing
     lost_iterations: int  # how many iterations the newest checkpoint, which is not whole, was ahead
     data_cache: dict[str, str]  # sha256 of the cached order of the text; older ones have none
+    source: str = SHARED
+    """Where it was read: shared, or copies in node memory, of the ranks' own nodes or of partners."""
 
 
-def load_checkpoint(spec: PhasePlan, engine: TrainingEngine) -> LoadedCheckpoint | None:
-    """Load the newest whole checkpoint; None where there never was one, `RefusedError` where none is whole or fits."""
+LoadNear: TypeAlias = Callable[[int, int], LoadedCheckpoint | None]
+"""Loads copies in node memory that are newer than the first iteration; the second one is the newest shared one."""
+
+
+def load_checkpoint(
+    spec: PhasePlan, engine: TrainingEngine, load_near: LoadNear | None = None
+) -> LoadedCheckpoint | None:
+    """Load the newest whole checkpoint; None where there never was one, `RefusedError` where none is whole or fits.
+
+    Newer copies in node memory come first.
+    """
     root = spec.path(spec.checkpoint.folder)
     run_on_first_rank(lambda: folders.remove_leftovers(root))
     checkpoints, problems = run_on_first_rank(lambda: folders.candidates(root))
     shape = dict(sorted(model_shape(spec).items()))
+    newest = run_on_first_rank(lambda: max(saved_iterations(root), default=0))
     for checkpoint in checkpoints:
+        near = load_near(checkpoint.iteration, newest) if load_near else None
+        if near is not None:
+            return dataclasses.replace(near, problems=problems)
         if difference := folders.differences(checkpoint.metadata.get("model", {}), shape):
             raise RefusedError(
                 f"{checkpoint.folder} is of another model: {difference}. Use the plan it was trained with, or another "
@@ -254,6 +282,9 @@ def load_checkpoint(spec: PhasePlan, engine: TrainingEngine) -> LoadedCheckpoint
         if not problem:
             return _load_candidate(spec, engine, checkpoint, problems)
         problems.append(problem)
+    near = load_near(0, newest) if load_near else None
+    if near is not None:
+        return dataclasses.replace(near, problems=problems)
     if run_on_first_rank(lambda: folders.has_checkpoints(root)):
         problems = problems or [f"{root / folders.TRACKER} names one that is not there"]
         raise RefusedError(
@@ -276,11 +307,7 @@ def _load_candidate(
         "zero_stage": 0,
     }
     if same_ranks:
-        random = run_on_all_ranks(lambda: stored.read_object(random_state().unique_key))
-        torch.set_rng_state(random["torch"])
-        restore_tracker_states(random["tracker"])
-        if "cuda" in random and on_gpu():
-            torch.cuda.set_rng_state(random["cuda"])
+        restore_random(run_on_all_ranks(lambda: stored.read_object(random_state().unique_key)))
     else:  # the ranks of another layout have no states to restore: draw new numbers, not those drawn before
         seed_ranks(spec.seed + 7919 * checkpoint.iteration, graphs=spec.tuning.cuda_graphs)
     root = spec.path(spec.checkpoint.folder)

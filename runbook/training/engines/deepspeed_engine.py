@@ -260,6 +260,14 @@ class DeepSpeedEngine(engine.TrainingEngine):
 
     def _share(self, destinations: Iterable[engine.Destination]) -> None:
         super()._share(destinations)
+        self._fill_persistent_weights()
+
+    def finish_own(self, common: engine.CommonState) -> None:
+        """As every engine's; small weights that ZeRO 3 keeps whole are brought together."""
+        super().finish_own(common)
+        self._fill_persistent_weights()
+
+    def _fill_persistent_weights(self) -> None:
         if kept := getattr(
             self.engine.optimizer, "persistent_parameters", []
         ):  # small weights, whole on all ranks

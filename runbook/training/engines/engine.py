@@ -184,6 +184,9 @@ class WeightPart:
             state = self.adam.state[self.main]
             if kind not in state:
                 state[kind] = torch.zeros_like(self.main, dtype=torch.float32, requires_grad=False)
+                # torch's Adam makes all of its state at once; one that counts by group has no step there.
+                if "step" not in {*state, *self.adam.param_groups[0]}:
+                    self.set_steps(0)
             whole = state[kind]
         return whole.view(-1).narrow(0, self.offset, self.stop - self.start)
 
@@ -219,6 +222,14 @@ class Destination:
     start: int
     tensor: torch.Tensor
     reader: int | None
+
+
+@dataclass(frozen=True)
+class OwnTensor:
+    """A flat tensor of this rank's state, and what the checkpoint calls it."""
+
+    name: str
+    tensor: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -406,6 +417,25 @@ class TrainingEngine(abc.ABC):
                 self._restore_scaler(common.loss_scaler)
             else:
                 self._reset_optimizer()
+
+    def own_tensors(self) -> list[OwnTensor]:
+        """Return everything this rank needs of weights and optimizer, as flat tensors that may be written to.
+
+        Call it on all ranks together. Unlike a checkpoint's shards, what other ranks hold as well is in it too.
+        """
+        tensors: dict[tuple[int, int], OwnTensor] = {}
+        with torch.no_grad():
+            for destination in self._destinations(with_optimizer=True):
+                own = OwnTensor(destination.shard.key, destination.tensor)
+                # fp32 weights without ZeRO are their own master copy: once is enough.
+                tensors.setdefault((own.tensor.data_ptr(), own.tensor.nbytes), own)
+        return [own for own in tensors.values() if own.tensor.nbytes]
+
+    def finish_own(self, common: CommonState) -> None:
+        """Set what is no tensor, once `own_tensors` were filled from this rank's own copy."""
+        for part in self._owned().parts.values():
+            part.set_steps(common.optimizer_step)
+        self._restore_scaler(common.loss_scaler)
 
     def _destinations(self, *, with_optimizer: bool) -> Iterator[Destination]:
         weights = self.weights()

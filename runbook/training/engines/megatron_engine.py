@@ -192,10 +192,18 @@ class MegatronEngine(engine.TrainingEngine):
 
         Weights that the next forward pass would gather are gathered before they are saved.
         """
+        self._complete_weights()
+        return super().sharded_state()
+
+    def own_tensors(self) -> list[engine.OwnTensor]:
+        """Return them as every engine does, with weights that the next forward pass would gather."""
+        self._complete_weights()
+        return super().own_tensors()
+
+    def _complete_weights(self) -> None:
         if self.gathers_late:
             for chunk in self.chunks:
                 chunk.start_param_sync(force_sync=True)
-        return super().sharded_state()
 
     def _scaler_values(self) -> dict[str, float]:
         scaler = self._loss_scaler()

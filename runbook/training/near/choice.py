@@ -1,0 +1,114 @@
+"""Which copies in node memory a start may take: pure functions of what nodes hold and of what was tried before."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+MOST_LOADS = 2
+"""So many starts may begin from the same copies; the next one takes the shared checkpoint.
+
+A training that fails again and again soon after the same copies may fail because of them.
+"""
+
+
+class CopyKey(NamedTuple):
+    """One copy of one rank's state: the node that holds it, and what it is of."""
+
+    node: int
+    rank: int
+    iteration: int
+    lineage: str
+    """Random name of the segment that wrote it: states of two segments are never mixed."""
+
+
+@dataclass(frozen=True)
+class HeldCopy:
+    """A copy that a node holds, as the header of its file says."""
+
+    key: CopyKey
+    shared_iteration: int
+    """Newest checkpoint on the shared file system when it was written; 0: there was none."""
+
+
+@dataclass(frozen=True)
+class NearChoice:
+    """Copies of one iteration, one for each rank."""
+
+    iteration: int
+    lineage: str
+    copies: tuple[CopyKey, ...]
+    """By rank: the copy that it loads."""
+
+    def from_other_nodes(self, node_of_rank: Sequence[int]) -> list[int]:
+        """Return the ranks whose copy is on another node than their own."""
+        return [copy.rank for copy in self.copies if copy.node != node_of_rank[copy.rank]]
+
+
+@dataclass(frozen=True)
+class LoadHistory:
+    """What the events of a training say about its copies."""
+
+    lineages: frozenset[str]
+    """Segments whose copies belong to this training as it is now."""
+    spent: frozenset[tuple[int, str]]
+    """Iteration and lineage of copies that are not tried again."""
+
+
+def load_history(events: Iterable[Mapping[str, Any]]) -> LoadHistory:
+    """Return what events of one training, oldest first, say about its copies.
+
+    A rollback leaves samples out, so that copies from before it are of another course. Copies that were
+    loaded and led to no step are not tried again, and none is loaded more often than `MOST_LOADS`.
+    """
+    lineages: set[str] = set()
+    loads: dict[tuple[int, str], int] = {}
+    open_loads: set[tuple[int, str]] = set()
+    for event in events:
+        name = event.get("event")
+        copy = (int(event.get("iteration") or 0), str(event.get("near") or ""))
+        if name == "rolled_back":
+            lineages.clear()
+        if name in ("started", "rolled_back") and copy[1]:
+            lineages.add(copy[1])
+        elif name == "near_loading":
+            loads[copy] = loads.get(copy, 0) + 1
+            open_loads.add(copy)
+        elif name == "near_continued":
+            open_loads.discard(copy)
+    often = {copy for copy, count in loads.items() if count >= MOST_LOADS}
+    return LoadHistory(frozenset(lineages), frozenset(open_loads | often))
+
+
+def choose_copies(
+    held: Iterable[HeldCopy],
+    node_of_rank: Sequence[int],
+    history: LoadHistory,
+    *,
+    newer_than: int,
+    newest_shared: int,
+    bad: Collection[CopyKey] = (),
+) -> NearChoice | None:
+    """Return the newest copies that every rank can load; None where the shared checkpoint is to be taken.
+
+    Only copies newer than the iteration `newer_than` count. Copies that were written when the shared file
+    system had a newer checkpoint than `newest_shared` do not: somebody has removed it to go back.
+    """
+    by_state: dict[tuple[int, str], dict[int, list[CopyKey]]] = {}
+    for copy in held:
+        key = copy.key
+        state = (key.iteration, key.lineage)
+        is_usable = key.lineage in history.lineages and state not in history.spent
+        is_wanted = key.iteration > newer_than and copy.shared_iteration <= newest_shared
+        if is_usable and is_wanted and key not in bad:
+            by_state.setdefault(state, {}).setdefault(key.rank, []).append(key)
+    for iteration, lineage in sorted(by_state, reverse=True):
+        by_rank = by_state[iteration, lineage]
+        if all(rank in by_rank for rank in range(len(node_of_rank))):
+            copies = tuple(_nearest(by_rank[rank], node) for rank, node in enumerate(node_of_rank))
+            return NearChoice(iteration, lineage, copies)
+    return None
+
+
+def _nearest(copies: Sequence[CopyKey], node: int) -> CopyKey:
+    """Return the copy on the rank's own node, else that on the first node."""
+    return min(copies, key=lambda copy: (copy.node != node, copy.node))

@@ -1,0 +1,537 @@
+"""The life of a training's copies in node memory: they are saved, chosen at a start, loaded and removed.
+
+All methods are called on all ranks together. A copy is never needed: whatever goes wrong with one is said once, and the
+training goes on with the checkpoints on the shared file system.
+"""
+
+import dataclasses
+import io
+import json
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from runbook.plan_file.errors import TrainingError
+from runbook.plan_file.schema import PhasePlan
+from runbook.training.checkpoints import state
+from runbook.training.checkpoints.state import LoadedCheckpoint, TrainingProgress
+from runbook.training.engines.engine import CommonState, OwnTensor, TrainingEngine
+from runbook.training.near import places, state_file
+from runbook.training.near.choice import (
+    CopyKey,
+    HeldCopy,
+    LoadHistory,
+    NearChoice,
+    choose_copies,
+    load_history,
+)
+from runbook.training.near.exchange import Exchange
+from runbook.training.near.nodes import NodeMap
+from runbook.training.near.places import NodePlace
+from runbook.training.near.room import lack_of_room
+from runbook.training.near.state_file import OpenState, StateHeader
+from runbook.training.process_groups import (
+    reduce_number,
+    share_value,
+    wait_for_gpu,
+)
+from runbook.training.ranks import cores_of_rank, on_gpu
+from runbook.training.report import TrainingReport, say
+
+T = TypeVar("T")
+
+KEPT = 2
+"""Copies of a rank's state: the newest complete one, and the one that is being written."""
+MOST_THREADS = 4
+MOST_WAIT_SECONDS = 60.0
+"""For a partner that does not answer. The training's own time-out is for steps, which are more important."""
+
+
+class NearCopies:
+    """Copies of this rank's state and of its partner's, in the memory of this node."""
+
+    def __init__(self, spec: PhasePlan, engine: TrainingEngine, report: TrainingReport) -> None:
+        self.spec = spec
+        self.engine = engine
+        self.report = report
+        self.rank = torch.distributed.get_rank()
+        self.lineage = share_value(secrets.token_hex(8))
+        """Name of this segment, by which its copies are known."""
+        self.threads = (
+            min(MOST_THREADS, cores_of_rank()) if on_gpu() else 1
+        )  # on a CPU the cores compute
+        self.account = SaveAccount()
+        self._identity = identity_of(spec)
+        self._loaded: NearChoice | None = None  # until a step was made from it
+        self._pending: _PendingCopy | None = None
+        self._complete = -1  # iteration of the newest copies that all ranks have
+        self._exchange: Exchange | None = None
+        self._place: NodePlace | None = None
+        self._bad: set[CopyKey] = set()
+        self._listing: Listing | None = None
+        self.is_spoiled = False
+        """Whether a load has failed half-way: the state is of no use until another one is loaded."""
+        self.is_on = self._open()
+
+    @property
+    def place(self) -> NodePlace:
+        """This node's folder."""
+        assert self._place is not None, "copies are off where there is no folder"
+        return self._place
+
+    # At the start
+
+    def _open(self) -> bool:
+        """Find this node's folder, who shares it, and the partner; whether copies can be kept."""
+        name = share_value(places.training_name(self.spec))
+        place, faults = _attempt_together(
+            lambda: places.open_place(self.spec.checkpoint.near_folder, name)
+        )
+        if faults or place is None:
+            return self._turn_off(faults)
+        self._place = place
+        names: list[str] = [""] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(names, place.node)
+        self.nodes = NodeMap.of(names)
+        self.node = self.nodes.node_of_rank[self.rank]
+        self.is_first_on_node = self.nodes.place(self.rank) == 0
+        if self.nodes.num_nodes == 1:
+            self._say("one node: near copies have no partner, and are lost with the node")
+            return True
+        if not self.nodes.is_even:
+            self._say("near copies have no partner: the nodes have different numbers of ranks")
+            return True
+        seconds = min(MOST_WAIT_SECONDS, self.spec.limits.process_group_timeout_seconds)
+        exchange, faults = _attempt_together(lambda: Exchange(self.nodes, seconds))
+        if faults:
+            self._say(
+                f"near copies have no partner: {faults[0]}. GLOO_SOCKET_IFNAME names the interface of the nodes' network"
+            )
+            return True
+        self._exchange = exchange
+        return True
+
+    def load_newer(self, newer_than: int, newest_shared: int) -> LoadedCheckpoint | None:
+        """Load the newest copies that every rank can load, where they are newer than this iteration.
+
+        Each copy is tried once. None: take the shared checkpoint.
+        """
+        if not self.is_on:
+            return None
+        listing = self._listing = self._listing or self._list()
+        while True:
+            choice = choose_copies(
+                listing.held,
+                self.nodes.node_of_rank,
+                listing.history,
+                newer_than=newer_than,
+                newest_shared=newest_shared,
+                bad=self._bad,
+            )
+            if choice is None:
+                return None
+            loaded = self._try(choice, listing.files)
+            if loaded is not None:
+                self._loaded = choice
+                return loaded
+
+    def _list(self) -> "Listing":
+        """Look at this node's files, and gather what all nodes hold and what was tried before."""
+        history = share_value(
+            load_history(self.report.earlier_events()) if self.rank == 0 else None
+        )
+        assert history is not None
+        files, problems = self._files_here()
+        about_node: tuple[list[HeldCopy], list[str]] = ([], [])
+        if self.is_first_on_node:  # the others see the same files
+            copies = [HeldCopy(key, file.header.shared_iteration) for key, file in files.items()]
+            about_node = (copies, problems)
+        held = []
+        problems = []
+        for copies, faults in _gather(about_node):
+            held += copies
+            problems += faults
+        self._report_broken(problems)
+        if self._exchange is None:  # a copy on another node cannot be sent
+            held = [copy for copy in held if copy.key.node == self._node_of(copy.key.rank)]
+        return Listing(history, files, held)
+
+    def _files_here(self) -> tuple[dict[CopyKey, OpenState], list[str]]:
+        """Return this training's files on this node, and what is wrong with those that cannot be opened."""
+        files: dict[CopyKey, OpenState] = {}
+        problems = []
+        for path, iteration, rank in self.place.files():
+            try:
+                opened = state_file.open_state(path)
+            except TrainingError as error:
+                problems.append(str(error))
+                continue
+            header = opened.header
+            if (header.iteration, header.rank) != (iteration, rank):
+                problems.append(f"{path} is of another iteration or rank than its name")
+            elif header.identity == self._identity:
+                files[CopyKey(self.node, rank, iteration, header.lineage)] = opened
+        return files, problems
+
+    def _node_of(self, rank: int) -> int:
+        return self.nodes.node_of_rank[rank]
+
+    def _try(
+        self, choice: NearChoice, files: Mapping[CopyKey, OpenState]
+    ) -> LoadedCheckpoint | None:
+        """Verify, send and load chosen copies; None where one is damaged, which is not tried again."""
+        copies = choice.copies
+        readers = [self.nodes.holder(copy.rank, copy.node) for copy in copies]
+        read_here = [copy for copy in copies if readers[copy.rank] == self.rank]
+        faults = self._faults(lambda copy: files[copy].fault(self.threads), read_here)
+        if not faults:
+            faults = self._bring(choice, readers, files)
+        if not faults:
+            self.report.event("near_loading", iteration=choice.iteration, near=choice.lineage)
+            opened = state_file.open_state(self.place.path(choice.iteration, self.rank))
+            faults = self._faults(lambda _: self._fill(opened), [copies[self.rank]])
+            self.is_spoiled = bool(faults)
+        self._report_broken([fault for _, fault in faults])
+        self._bad.update(copy for copy, _ in faults)
+        if faults:
+            return None
+        # On all ranks together: DeepSpeed brings small weights together here.
+        self.engine.finish_own(CommonState(**opened.header.common))
+        state.restore_random(opened.read_random())
+        return self._as_loaded(choice, opened)
+
+    def _bring(
+        self, choice: NearChoice, readers: list[int], files: Mapping[CopyKey, OpenState]
+    ) -> list[tuple[CopyKey, str]]:
+        """Send copies from the nodes that hold them to ranks whose own node has none; what went wrong."""
+        faults: list[tuple[CopyKey, str]] = []
+        brought = choice.from_other_nodes(self.nodes.node_of_rank)
+        for rank in (rank for rank in brought if self.rank in (rank, readers[rank])):
+            copy = choice.copies[rank]
+            part = self.place.part(f"brought.rank_{rank:05d}")
+            try:
+                assert self._exchange is not None, "without partners only own copies are chosen"
+                if self.rank == rank:
+                    self._exchange.receive(part, readers[rank])
+                    self._take_over(part)
+                else:
+                    self._exchange.send(files[copy].path, rank)
+            except (TrainingError, OSError, RuntimeError) as error:
+                faults.append((copy, str(error)))
+        return [fault for own in _gather(faults) for fault in own]
+
+    def _take_over(self, part: Path) -> None:
+        """Give a received file its name, once it was compared with its checksum."""
+        opened = state_file.open_state(part)
+        fault = opened.fault(self.threads)
+        if fault:
+            raise TrainingError(fault)
+        part.rename(self.place.path(opened.header.iteration, opened.header.rank))
+
+    def _fill(self, opened: OpenState) -> str:
+        """Fill this rank's tensors; what hinders it. What was changed by then is loaded again from elsewhere."""
+        try:
+            with torch.no_grad():
+                opened.read_into(self.engine.own_tensors())
+        except (TrainingError, OSError, RuntimeError) as error:
+            return f"{opened.path} cannot be loaded: {error}"
+        return ""
+
+    def _as_loaded(self, choice: NearChoice, opened: OpenState) -> LoadedCheckpoint:
+        brought = choice.from_other_nodes(self.nodes.node_of_rank)
+        if brought:
+            source = f"near partner (rank {', '.join(map(str, brought))})"
+        else:
+            source = "near own"
+        return LoadedCheckpoint(
+            progress=TrainingProgress(**opened.header.progress),
+            folder=self.place.folder,
+            problems=[],
+            changes=[],
+            harmless=[],
+            weights_only=False,
+            tracker_fault="",
+            lost_iterations=0,
+            data_cache=opened.header.data_cache,
+            source=source,
+        )
+
+    def begin(self) -> None:
+        """Keep what was loaded until a newer copy is complete, remove all else, and look for room."""
+        if not self.is_on:
+            return
+        kept = set()
+        if self._loaded is not None:
+            self._complete = self._loaded.iteration
+            ranks = range(torch.distributed.get_world_size())
+            kept = {self.place.path(self._complete, rank) for rank in ranks}
+        needed = self._needed_on_node()
+        if self.is_first_on_node:
+            self.place.remove_all_but(kept)
+            lack = lack_of_room(self.place.folder, needed)
+        else:
+            lack = ""
+        faults = _faults_of_all(lack)
+        if faults:
+            self.is_on = self._turn_off(faults)
+
+    def _needed_on_node(self) -> int:
+        """Return the bytes of all copies on this node."""
+        own = sum(tensor.tensor.nbytes for tensor in self.engine.own_tensors())
+        sizes = _gather(own)
+        total = 0
+        for rank in self.nodes.ranks_on(self.node):
+            total += sizes[rank]
+            if self._exchange is not None:
+                total += sizes[self.nodes.partners(rank)[1]]
+        return KEPT * total
+
+    def stepped(self) -> None:
+        """Note that a step was made from what was loaded, so that it is sound."""
+        if self._loaded is not None:
+            loaded = self._loaded
+            self._loaded = None
+            self.report.event("near_continued", iteration=loaded.iteration, near=loaded.lineage)
+
+    # While training
+
+    def save(
+        self, progress: TrainingProgress, data_cache: Mapping[str, str], shared_iteration: int
+    ) -> None:
+        """Write this rank's state, and send it to the partner while the training goes on.
+
+        Nothing is written while the copies before are still on their way.
+        """
+        if not self.is_on:
+            return
+        start = time.monotonic()
+        if not self._finish_pending():
+            self.account.left_out += 1
+            return
+        if not self.is_on:
+            return
+        tensors = self.engine.own_tensors()
+        random = _random_bytes()
+        wait_for_gpu()
+        header = StateHeader(
+            rank=self.rank,
+            iteration=progress.iteration,
+            lineage=self.lineage,
+            shared_iteration=shared_iteration,
+            identity=self._identity,
+            progress=dataclasses.asdict(progress),
+            common=dataclasses.asdict(self.engine.common_state()),
+            data_cache=dict(data_cache),
+            random_bytes=len(random),
+            tensors=[[own.name, own.tensor.nbytes] for own in tensors],
+        )
+        pending = _PendingCopy(self, header)
+        faults = _faults_of_all(pending.write(random, tensors))
+        if faults:
+            self.is_on = self._turn_off(faults)
+            return
+        pending.go_on()
+        self._pending = pending
+        self.account.add(header.iteration, time.monotonic() - start)
+
+    def _finish_pending(self, *, wait: bool = False) -> bool:
+        """Whether no copy is on its way any more, on any rank; a fault on one turns copies off on all."""
+        pending = self._pending
+        if pending is None:
+            return True
+        is_done = wait or pending.is_done()
+        if not reduce_number(int(is_done), torch.distributed.ReduceOp.MIN):
+            return False
+        self._pending = None
+        faults = _faults_of_all(pending.fault())
+        if faults:
+            self.is_on = self._turn_off(faults)
+        else:
+            self._complete = pending.header.iteration
+        return True
+
+    def stale_file(self, rank: int, iteration: int) -> Path | None:
+        """Return a copy of a rank that is older than the newest complete one, whose pages may be used again."""
+        old = None
+        for path, other, owner in self.place.files():
+            if owner == rank and other not in (self._complete, iteration):
+                old = path
+        return old
+
+    # At the end
+
+    def begin_lineage(self) -> None:
+        """Remove all copies after a rollback: the training takes another course."""
+        self.lineage = share_value(secrets.token_hex(8))
+        self._loaded = None
+        self.end()
+
+    def end(self) -> None:
+        """Remove all copies: the training is done, or its newest state is on the shared file system."""
+        self._finish_pending(wait=True)
+        self._complete = -1
+        torch.distributed.barrier()
+        if self._place is not None and self.is_first_on_node:
+            self._place.remove_all_but(set())
+
+    def _turn_off(self, faults: list[str]) -> bool:
+        """Say why no more copies are kept; those that are complete stay. Always False."""
+        self._say(f"no more near copies, the training goes on without them: {faults[0]}")
+        self.report.event("near_off", message=faults[0])
+        return False
+
+    # Helpers of this class
+
+    def _faults(
+        self, look: Callable[[CopyKey], str], copies: list[CopyKey]
+    ) -> list[tuple[CopyKey, str]]:
+        """Look at copies on this rank; the faulty ones of all ranks, each with its fault."""
+        own = [(copy, fault) for copy in copies if (fault := look(copy))]
+        return [fault for faults in _gather(own) for fault in faults]
+
+    def _report_broken(self, problems: list[str]) -> None:
+        for problem in problems:
+            self._say(f"near copy passed over: {problem}")
+            self.report.event("near_broken", message=problem)
+
+    def _say(self, text: str) -> None:
+        if self.rank == 0:
+            say(text)
+
+
+@dataclasses.dataclass(frozen=True)
+class Listing:
+    """What a start knows of copies before it has read one."""
+
+    history: LoadHistory
+    files: dict[CopyKey, OpenState]
+    """Of this node."""
+    held: list[HeldCopy]
+    """By all nodes."""
+
+
+@dataclasses.dataclass
+class SaveAccount:
+    """What copies cost since the last event about them."""
+
+    iteration: int = 0
+    """Of the newest one."""
+    copies: int = 0
+    left_out: int = 0
+    """Because the copies before were still on their way."""
+    stall_seconds: float = 0.0
+
+    def add(self, iteration: int, seconds: float) -> None:
+        """Count one copy."""
+        self.iteration = iteration
+        self.copies += 1
+        self.stall_seconds += seconds
+
+
+class _PendingCopy:
+    """A copy on its way: written here between two steps; summed up and sent by a thread."""
+
+    def __init__(self, copies: NearCopies, header: StateHeader) -> None:
+        self.header = header
+        self._copies = copies
+        self._part = copies.place.part(f"own.rank_{copies.rank:05d}")
+        self._future: Future[None] | None = None
+
+    def write(self, random: bytes, tensors: list[OwnTensor]) -> str:
+        """Write everything but the checksum; what hinders it."""
+        copies = self._copies
+        try:
+            _use_again(copies.stale_file(copies.rank, self.header.iteration), self._part)
+            state_file.write_body(self._part, self.header, random, tensors, copies.threads)
+        except (OSError, RuntimeError) as error:
+            self._part.unlink(missing_ok=True)
+            return f"{self._part} cannot be written: {error}"
+        return ""
+
+    def go_on(self) -> None:
+        """Do the rest in a thread."""
+        executor = ThreadPoolExecutor(1, thread_name_prefix="near copy")
+        self._future = executor.submit(self._seal_and_send)
+        executor.shutdown(wait=False)
+
+    def is_done(self) -> bool:
+        """Whether the thread has ended."""
+        return self._future is not None and self._future.done()
+
+    def fault(self) -> str:
+        """Wait for the thread; what went wrong in it."""
+        assert self._future is not None
+        try:
+            self._future.result()
+        except (TrainingError, OSError, RuntimeError) as error:
+            return f"rank {self.header.rank}: {error}"
+        return ""
+
+    def _seal_and_send(self) -> None:
+        copies = self._copies
+        state_file.seal(self._part, self.header, copies.threads)
+        final = copies.place.path(self.header.iteration, copies.rank)
+        self._part.rename(final)
+        if copies._exchange is None:
+            return
+        to, source = copies.nodes.partners(copies.rank)
+        part = copies.place.part(f"partner.rank_{source:05d}")
+        _use_again(copies.stale_file(source, self.header.iteration), part)
+        copies._exchange.trade(final, to, part, source)
+        copies._take_over(part)
+
+
+def _use_again(old: Path | None, part: Path) -> None:
+    """Begin a file on the pages of an old one, which costs less than new pages; a copy that is replaced is not needed."""
+    if old is not None:
+        old.replace(part)
+
+
+def _random_bytes() -> bytes:
+    """Return this rank's random states in torch's plain format."""
+    content = io.BytesIO()
+    torch.save(state.random_state().data, content)
+    return content.getvalue()
+
+
+def identity_of(spec: PhasePlan) -> dict[str, Any]:
+    """Return what two trainings must have in common for a rank's state to fit, as JSON has it."""
+    identity = {
+        "fingerprint": spec.fingerprint,
+        "engine": spec.engine,
+        "precision": spec.precision.format,
+        "model": state.model_shape(spec),
+        "parallel": dataclasses.asdict(spec.parallel),
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(identity))
+    return plain
+
+
+def _gather(value: T) -> list[T]:
+    """Return the values of all ranks, on all ranks."""
+    values: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(values, value)
+    return values
+
+
+def _attempt_together(action: Callable[[], T]) -> tuple[T | None, list[str]]:
+    """Do something on every rank; the result here, and what went wrong on any."""
+    result = None
+    fault = ""
+    try:
+        result = action()
+    except (TrainingError, OSError, RuntimeError, ValueError) as error:
+        fault = str(error) or repr(error)
+    return result, _faults_of_all(fault)
+
+
+def _faults_of_all(fault: str) -> list[str]:
+    """Return the faults of all ranks; one number is exchanged where there is none."""
+    if not reduce_number(int(bool(fault)), torch.distributed.ReduceOp.MAX):
+        return []
+    return [text for text in _gather(fault) if text]

@@ -1,0 +1,166 @@
+"""The way of files between partner ranks: ranks of the same place on their nodes form a ring of their own.
+
+It goes over gloo, apart from the groups of the training, so that a thread may send while the training goes on.
+"""
+
+import contextlib
+import datetime
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from runbook.plan_file.errors import TrainingError
+from runbook.training.near.nodes import NodeMap
+from runbook.training.near.state_file import BLOCK_BYTES, write_all
+
+
+class Exchange:
+    """Sends and receives files within this rank's ring; made on all ranks together."""
+
+    def __init__(self, nodes: NodeMap, timeout_seconds: float) -> None:
+        rank = torch.distributed.get_rank()
+        timeout = datetime.timedelta(seconds=timeout_seconds)
+        self._group: Any = None
+        for ring in nodes.rings():
+            group = torch.distributed.new_group(ring, timeout=timeout, backend="gloo")
+            if rank in ring:
+                self._group = group
+
+    def trade(self, sent: Path, to: int, received: Path, source: int) -> None:
+        """Send a file to one rank while another file comes from another rank."""
+        self._carry(_Outgoing(self._group, sent, to), _Incoming(self._group, received, source))
+
+    def send(self, path: Path, to: int) -> None:
+        """Send a file."""
+        self._carry(_Outgoing(self._group, path, to))
+
+    def receive(self, path: Path, source: int) -> None:
+        """Write a file that another rank sends."""
+        self._carry(_Incoming(self._group, path, source))
+
+    def _carry(self, *flows: "_Flow") -> None:
+        """Move files block by block, all at once.
+
+        A file that cannot be read or written does not stop the other side: the fault is raised at the end.
+        """
+        try:
+            for flow in flows:
+                flow.begin()
+            for flow in flows:
+                flow.finish_size()
+            offset = 0
+            while active := [flow for flow in flows if offset < flow.size]:
+                for flow in active:
+                    flow.begin_block(offset)
+                for flow in active:
+                    flow.finish_block(offset)
+                offset += BLOCK_BYTES
+        finally:
+            for flow in flows:
+                flow.close()
+        for flow in flows:
+            flow.raise_fault()
+
+
+class _Flow:
+    """One file on its way between this rank and another one."""
+
+    flags = os.O_RDONLY
+
+    def __init__(self, group: Any, path: Path, other: int) -> None:
+        self.size = 0
+        self._group = group
+        self._path = path
+        self._other = other
+        self._fault: OSError | None = None
+        self._descriptor: int | None = None
+        self._work: Any = None
+        self._message = torch.zeros(1, dtype=torch.int64)
+        with self._noting():
+            self._descriptor = os.open(path, self.flags, 0o600)
+
+    def begin(self) -> None:
+        """Begin with the size of the file."""
+        self._post()
+
+    def finish_size(self) -> None:
+        """Wait until both sides know the size."""
+        self._work.wait()
+        self.size = int(self._message)
+
+    def begin_block(self, offset: int) -> None:
+        """Begin with the block at this place."""
+        self._message = torch.zeros(min(BLOCK_BYTES, self.size - offset), dtype=torch.uint8)
+        self._post()
+
+    def finish_block(self, offset: int) -> None:
+        """Wait until the block has arrived."""
+        self._work.wait()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+
+    def raise_fault(self) -> None:
+        """Raise `TrainingError` where the file could not be read or written."""
+        if self._fault is not None:
+            raise TrainingError(f"{self._path}: {self._fault}")
+
+    def _post(self) -> None:
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Keep the first fault of the body for the end."""
+        try:
+            yield
+        except OSError as error:
+            self._fault = self._fault or error
+
+
+class _Outgoing(_Flow):
+    """A file that is sent; what cannot be read is sent as zeros, which do not verify."""
+
+    def begin(self) -> None:
+        """Send the size."""
+        if self._descriptor is not None:
+            self._message[0] = os.fstat(self._descriptor).st_size
+        super().begin()
+
+    def begin_block(self, offset: int) -> None:
+        """Read and send a block."""
+        content = bytearray(min(BLOCK_BYTES, self.size - offset))
+        with self._noting():
+            os.preadv(self._descriptor or 0, [content], offset)
+        self._message = torch.frombuffer(content, dtype=torch.uint8)
+        self._post()
+
+    def _post(self) -> None:
+        self._work = torch.distributed.isend(self._message, self._other, group=self._group)
+
+
+class _Incoming(_Flow):
+    """A file that comes; its blocks are taken even where they cannot be written."""
+
+    flags = os.O_RDWR | os.O_CREAT
+
+    def finish_size(self) -> None:
+        """Give the file its size: it may be the pages of a longer one."""
+        super().finish_size()
+        if self._descriptor is not None:
+            with self._noting():
+                os.ftruncate(self._descriptor, self.size)
+
+    def finish_block(self, offset: int) -> None:
+        """Write a block that has arrived."""
+        super().finish_block(offset)
+        if self._fault is None and self._descriptor is not None:
+            with self._noting():
+                write_all(self._descriptor, self._message.numpy().data, offset)
+
+    def _post(self) -> None:
+        self._work = torch.distributed.irecv(self._message, self._other, group=self._group)

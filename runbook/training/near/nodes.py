@@ -1,0 +1,65 @@
+"""Which ranks share a node, and which rank on another node holds a copy of their state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class NodeMap:
+    """Which ranks are on which node; nodes count from 0 in the order of their first ranks."""
+
+    node_of_rank: tuple[int, ...]
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> NodeMap:
+        """Return the map of ranks whose nodes have these names.
+
+        >>> NodeMap.of(["b", "b", "a", "a"]).node_of_rank
+        (0, 0, 1, 1)
+        """
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        return cls(tuple(numbers[name] for name in names))
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of the job."""
+        return max(self.node_of_rank) + 1
+
+    def ranks_on(self, node: int) -> list[int]:
+        """Return the ranks on a node."""
+        return [rank for rank, other in enumerate(self.node_of_rank) if other == node]
+
+    def place(self, rank: int) -> int:
+        """Return which of its node's ranks this one is."""
+        return self.ranks_on(self.node_of_rank[rank]).index(rank)
+
+    @property
+    def is_even(self) -> bool:
+        """Whether every node has as many ranks."""
+        counts = {len(self.ranks_on(node)) for node in range(self.num_nodes)}
+        return len(counts) == 1
+
+    def rings(self) -> list[list[int]]:
+        """Return the ranks of each place, a node after the other; each sends to the next one, the last to the first.
+
+        >>> NodeMap((0, 0, 1, 1, 2, 2)).rings()
+        [[0, 2, 4], [1, 3, 5]]
+        """
+        nodes = [self.ranks_on(node) for node in range(self.num_nodes)]
+        return [list(ring) for ring in zip(*nodes, strict=True)]
+
+    def partners(self, rank: int) -> tuple[int, int]:
+        """Return the rank that gets this one's state, and the rank whose state this one gets.
+
+        >>> NodeMap((0, 0, 1, 1, 2, 2)).partners(0)
+        (2, 4)
+        """
+        ring = self.rings()[self.place(rank)]
+        index = ring.index(rank)
+        return ring[(index + 1) % len(ring)], ring[index - 1]
+
+    def holder(self, rank: int, node: int) -> int:
+        """Return the rank on a node that reads the state of `rank` there: the one of the same place."""
+        return self.ranks_on(node)[self.place(rank)]

@@ -1,0 +1,72 @@
+"""The folder of one training in the memory of a node: names of its files, and who may write there."""
+
+import hashlib
+import os
+import re
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from runbook.plan_file.checkpoint_folder import PART
+from runbook.plan_file.errors import TrainingError
+from runbook.plan_file.schema import PhasePlan
+
+_NAME = re.compile(r"iter_(\d{7,})\.rank_(\d{5,})", re.ASCII)
+
+
+@dataclass(frozen=True)
+class NodePlace:
+    """Folder of one training on one node."""
+
+    folder: Path
+    node: str
+    """Equal on the ranks that see the same folder, and on no others."""
+
+    def path(self, iteration: int, rank: int) -> Path:
+        """Return the file of one rank's state."""
+        return self.folder / f"iter_{iteration:07d}.rank_{rank:05d}"
+
+    def part(self, name: str) -> Path:
+        """Return a file that is being written."""
+        return self.folder / f"{name}{PART}"
+
+    def files(self) -> Iterator[tuple[Path, int, int]]:
+        """Yield whole files, with their iteration and rank."""
+        for path in sorted(self.folder.iterdir()):
+            match = _NAME.fullmatch(path.name)
+            if match:
+                yield path, int(match[1]), int(match[2])
+
+    def remove_all_but(self, kept: set[Path]) -> None:
+        """Remove every other file of this training on this node."""
+        for path in self.folder.iterdir():
+            if path not in kept:
+                path.unlink(missing_ok=True)
+
+
+def training_name(spec: PhasePlan) -> str:
+    """Return the name of a training's folder: its run, its fingerprint and where its checkpoints are."""
+    root = spec.root.resolve()
+    checkpoints = hashlib.sha256(str(spec.path(spec.checkpoint.folder).resolve()).encode())
+    return f"{root.name}-{spec.fingerprint[:12]}-{checkpoints.hexdigest()[:8]}"
+
+
+def open_place(near_folder: str, training: str) -> NodePlace:
+    """Make the folder, for this user alone; `TrainingError` where that is not possible."""
+    user = os.getuid()
+    expanded = os.path.expandvars(near_folder)
+    if "$" in expanded:
+        raise TrainingError(f"training.near_folder {near_folder} has a variable that is not set")
+    top = Path(expanded) / f"runbook-near-{user}"
+    try:
+        top.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = top.lstat()
+        if top.is_symlink() or status.st_uid != user:
+            raise TrainingError(f"{top} belongs to somebody else")
+        folder = top / training
+        folder.mkdir(mode=0o700, exist_ok=True)
+        about = folder.stat()
+    except OSError as error:
+        raise TrainingError(f"{top}: {error}") from None
+    return NodePlace(folder, f"{socket.gethostname()} {about.st_dev} {about.st_ino}")

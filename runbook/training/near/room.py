@@ -1,0 +1,61 @@
+"""Room for copies on a node: of the folder, of the machine's memory, and within the job's own limit of memory."""
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from runbook.plan_file.alarms import in_bytes
+from runbook.training.health.capacity import host_bytes_left
+
+USABLE_SHARE = 0.9
+"""Of what is left: the training's own memory moves by some percent from step to step."""
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+_FILES = (
+    ("", "memory.max", "memory.current"),
+    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+)
+"""Of control groups version 2 and 1: the controller's folder, the limit, and what is used of it."""
+_CACHE = ("inactive_file", "total_inactive_file")
+"""Lines of memory.stat, by version: pages that the kernel gives back before it ends a process."""
+
+
+def lack_of_room(folder: Path, needed: int) -> str:
+    """Return why so many more bytes do not fit into a folder of node memory; empty where they do.
+
+    What is in the folder is memory of the node, and counts against the limit of the job that wrote it.
+    """
+    rooms = [(shutil.disk_usage(folder).free, f"free in {folder}")]
+    with contextlib.suppress(OSError, StopIteration):
+        rooms.append((host_bytes_left(), "free in the node's memory"))
+    rooms += [(left, "left of the job's memory") for left in _left_in_groups()]
+    room, where = min(rooms)
+    if needed <= USABLE_SHARE * room:
+        return ""
+    return f"copies need {in_bytes(needed)} on this node, and {in_bytes(room)} are {where}"
+
+
+def _left_in_groups() -> Iterator[int]:
+    """Yield what is left below the limit of each control group that this process is in."""
+    for controller, limit_name, used_name in _FILES:
+        for folder in _folders(controller):
+            with contextlib.suppress(OSError, ValueError):
+                limit = int((folder / limit_name).read_text("ascii"))  # "max" is no number
+                used = int((folder / used_name).read_text("ascii"))
+                yield limit - used + _cache_bytes(folder)
+
+
+def _cache_bytes(folder: Path) -> int:
+    lines = (folder / "memory.stat").read_text("ascii").split("\n")
+    values = [line.split()[1] for line in lines if line.startswith(_CACHE)]
+    return int(values[-1]) if values else 0
+
+
+def _folders(controller: str) -> Iterator[Path]:
+    """Yield the folder of this process's group and those above it; an empty controller means version 2."""
+    for line in Path("/proc/self/cgroup").read_text("ascii").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            root = CONTROL_GROUPS / controller
+            group = root / path.lstrip("/")
+            yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(root))
