@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias, TypedDict
 
 import torch
 from megatron.core import parallel_state
@@ -85,7 +85,15 @@ def random_state() -> ShardedObject:
     )
 
 
-def restore_random(random: Mapping[str, Any]) -> None:
+class RandomStates(TypedDict, total=False):
+    """The random states of a rank; `cuda` where it has a GPU."""
+
+    torch: torch.Tensor
+    tracker: dict[str, torch.Tensor]
+    cuda: torch.Tensor
+
+
+def restore_random(random: RandomStates) -> None:
     """Set this rank's random states."""
     torch.set_rng_state(random["torch"])
     restore_tracker_states(random["tracker"])

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 MOST_LOADS = 2
 """So many starts may begin from the same copies; the next one takes the shared checkpoint.
@@ -54,7 +54,7 @@ class LoadHistory:
     """Iteration and lineage of copies that are not tried again."""
 
 
-def load_history(events: Iterable[Mapping[str, Any]]) -> LoadHistory:
+def load_history(events: Iterable[Mapping[str, object]]) -> LoadHistory:
     """Return what events of one training, oldest first, say about its copies.
 
     A rollback leaves samples out, so that copies from before it are of another course. Copies that were
@@ -65,7 +65,7 @@ def load_history(events: Iterable[Mapping[str, Any]]) -> LoadHistory:
     open_loads: set[tuple[int, str]] = set()
     for event in events:
         name = event.get("event")
-        copy = (int(event.get("iteration") or 0), str(event.get("near") or ""))
+        copy = (_whole(event.get("iteration")), str(event.get("near") or ""))
         if name == "rolled_back":
             lineages.clear()
         if name in ("started", "rolled_back") and copy[1]:
@@ -77,6 +77,10 @@ def load_history(events: Iterable[Mapping[str, Any]]) -> LoadHistory:
             open_loads.discard(copy)
     often = {copy for copy, count in loads.items() if count >= MOST_LOADS}
     return LoadHistory(frozenset(lineages), frozenset(open_loads | often))
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def choose_copies(

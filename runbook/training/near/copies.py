@@ -499,7 +499,7 @@ def _random_bytes() -> bytes:
     return content.getvalue()
 
 
-def identity_of(spec: PhasePlan) -> dict[str, Any]:
+def identity_of(spec: PhasePlan) -> dict[str, object]:
     """Return what two trainings must have in common for a rank's state to fit, as JSON has it."""
     identity = {
         "fingerprint": spec.fingerprint,
@@ -508,7 +508,7 @@ def identity_of(spec: PhasePlan) -> dict[str, Any]:
         "model": state.model_shape(spec),
         "parallel": dataclasses.asdict(spec.parallel),
     }
-    plain: dict[str, Any] = json.loads(json.dumps(identity))
+    plain: dict[str, object] = json.loads(json.dumps(identity))
     return plain
 
 

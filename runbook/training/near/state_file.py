@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from runbook.plan_file.errors import TrainingError
+from runbook.training.checkpoints.state import RandomStates
 from runbook.training.engines.engine import OwnTensor
 
 BLOCK_BYTES = 64 * 2**20
@@ -89,7 +90,7 @@ class OpenState:
             )
         return ""
 
-    def read_random(self) -> dict[str, Any]:
+    def read_random(self) -> RandomStates:
         """Return the random states."""
         with self.path.open("rb") as stream:
             stream.seek(self.start)
@@ -187,9 +188,9 @@ def pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         yield content[start : start + BLOCK_BYTES]
 
 
-def load_plain(content: bytes) -> dict[str, Any]:
+def load_plain(content: bytes) -> RandomStates:
     """Return what `torch.save` wrote, without running code from it."""
-    values: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    values: RandomStates = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     return values
 
 
