@@ -85,7 +85,7 @@ def random_state() -> ShardedObject:
     )
 
 
-class RandomStates(TypedDict, total=False):
+class SavedRandomStates(TypedDict, total=False):
     """The random states of a rank; `cuda` where it has a GPU."""
 
     torch: torch.Tensor
@@ -93,7 +93,7 @@ class RandomStates(TypedDict, total=False):
     cuda: torch.Tensor
 
 
-def restore_random(random: RandomStates) -> None:
+def restore_random(random: SavedRandomStates) -> None:
     """Set this rank's random states."""
     torch.set_rng_state(random["torch"])
     restore_tracker_states(random["tracker"])

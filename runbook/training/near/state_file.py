@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from runbook.plan_file.errors import TrainingError
-from runbook.training.checkpoints.state import RandomStates
+from runbook.training.checkpoints.state import SavedRandomStates
 from runbook.training.engines.engine import OwnTensor
 
 BLOCK_BYTES = 64 * 2**20
@@ -90,7 +90,7 @@ class OpenState:
             )
         return ""
 
-    def read_random(self) -> RandomStates:
+    def read_random(self) -> SavedRandomStates:
         """Return the random states."""
         with self.path.open("rb") as stream:
             stream.seek(self.start)
@@ -188,9 +188,11 @@ def pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         yield content[start : start + BLOCK_BYTES]
 
 
-def load_plain(content: bytes) -> RandomStates:
+def load_plain(content: bytes) -> SavedRandomStates:
     """Return what `torch.save` wrote, without running code from it."""
-    values: RandomStates = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    values: SavedRandomStates = torch.load(
+        io.BytesIO(content), map_location="cpu", weights_only=True
+    )
     return values
 
 
