@@ -12,6 +12,7 @@ import numpy as np
 
 from runbook.core.errors import DataError
 from runbook.forecast.laws import Array, LawChoice, Runs, fit_law, law_choices
+from runbook.forecast.transient import on_the_law
 
 FEWEST_RUNS = 5
 """A law has five numbers: fewer runs fit any of them."""
@@ -74,9 +75,11 @@ def forecast_from_ladder(runs: Runs, targets: Runs) -> list[LossForecast]:
     """Return a forecast for each target from the rungs of one ladder.
 
     Rungs have one seed and one held-out text, so that their losses differ by less chance than those of a table, and the
-    data may say more of the exponent: laws with weaker penalties vote as well, and the interval holds every vote.
+    data may say more of the exponent: laws with weaker penalties vote as well, and the interval holds every vote. Rungs
+    that are too short to follow a law are left out.
     """
     check_runs(runs)
+    runs = runs.take(on_the_law(runs))
     choices = [
         replace(choice, exponent_penalty=penalty)
         for choice in voting_choices(runs)

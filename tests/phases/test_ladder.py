@@ -22,7 +22,12 @@ from runbook.phases.ladder.ladder_plan import (
     write_ladder,
 )
 from runbook.phases.ladder.run_forecast import forecast_run
-from runbook.phases.ladder.rungs import COMPUTE_BETWEEN_RUNGS, Family, design_rungs
+from runbook.phases.ladder.rungs import (
+    COMPUTE_BETWEEN_RUNGS,
+    FEWEST_STEPS,
+    Family,
+    design_rungs,
+)
 from runbook.phases.ladder.service import LadderRequest, find_ladder
 from runbook.phases.plan_service import load_plan
 from runbook.planning import FULL
@@ -48,11 +53,15 @@ def lumi() -> Family:
 
 
 def test_compute_grows_by_the_same_factor_from_rung_to_rung(local, lumi):
-    for one in (local, lumi):
-        rungs = design_rungs(one, 5, one.flops / 4)
+    for own, factor in ((local, math.sqrt(800 / FEWEST_STEPS)), (lumi, COMPUTE_BETWEEN_RUNGS)):
+        rungs = design_rungs(own, 5, own.flops / 4)
         for smaller, larger in pairwise(rungs):
-            assert larger.flops / smaller.flops == pytest.approx(COMPUTE_BETWEEN_RUNGS, rel=0.02)
-        assert rungs[-1].flops == pytest.approx(one.flops / 4, rel=0.02)
+            assert larger.flops / smaller.flops == pytest.approx(factor, rel=0.02)
+        assert rungs[-1].flops == pytest.approx(own.flops / 4, rel=0.02)
+
+
+def test_the_smallest_rung_has_enough_steps_for_a_law(local):
+    assert design_rungs(local, 5, local.flops / 4)[0].iterations >= FEWEST_STEPS
 
 
 def test_five_rungs_have_the_tokens_per_parameter_of_the_run(local, lumi):
@@ -212,6 +221,14 @@ def test_a_loss_that_follows_a_law_is_forecast(local):
     assert forecast.rungs == 5
     assert forecast.best is None
     assert any("same tokens per parameter" in warning for warning in forecast.warnings)
+
+
+def test_rungs_before_the_steepest_fall_are_not_fitted(local):
+    ladder, finished = climbed(local)
+    in_transient = replace(finished[0], loss=finished[1].loss + 0.001)
+    forecast = forecast_run(ladder, [in_transient, *finished[1:]], local, ladder.family, 0.3)
+    assert forecast.loss == pytest.approx(law(local.parameters, local.tokens), rel=0.01)
+    assert any("after rung 1 than before" in warning for warning in forecast.warnings)
 
 
 def test_seven_rungs_forecast_other_sizes_and_the_best_one(local):

@@ -14,6 +14,7 @@ from runbook.core.table import Table
 from runbook.core.units import show_count
 from runbook.forecast.final_loss import LossForecast, forecast_from_ladder
 from runbook.forecast.laws import Runs
+from runbook.forecast.transient import on_the_law
 from runbook.phases.ladder.climb import FinishedRung, as_fit
 from runbook.phases.ladder.forecast_record import RunForecast, SizeForecast
 from runbook.phases.ladder.ladder_plan import DATA_KEYS, Ladder
@@ -60,6 +61,7 @@ def forecast_run(
         _recipe_doubt(ladder, values),
         _epochs_doubt(epochs),
         _steps_doubt(finished),
+        _transient_doubt(finished),
     ]
     factor = math.prod(doubt.widening for doubt in doubts)
     runs = as_fit(list(finished))
@@ -129,6 +131,22 @@ def _steps_doubt(finished: Sequence[FinishedRung]) -> _Doubt:
     numbers = ", ".join(str(rung.number) for rung in short)
     return _Doubt(
         f"rungs {numbers} have so few steps that their loss follows the steps, not the tokens"
+    )
+
+
+def _transient_doubt(finished: Sequence[FinishedRung]) -> _Doubt:
+    """Return which rungs the law leaves out."""
+    is_fitted = on_the_law(as_fit(list(finished)))
+    left_out = [
+        str(rung.planned.rung.number)
+        for rung, fitted in zip(finished, is_fitted, strict=True)
+        if not fitted
+    ]
+    if not left_out:
+        return _Doubt()
+    return _Doubt(
+        f"the loss falls faster after rung {', '.join(left_out)} than before, as in trainings too short for a law: "
+        "not fitted"
     )
 
 

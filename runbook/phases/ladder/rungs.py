@@ -20,10 +20,14 @@ FEWEST_RUNGS = 5
 MOST_RUNGS = 8
 COMPUTE_BETWEEN_RUNGS = 2.0
 """Five rungs then span a factor of 16, and all of them cost twice the largest. Less where the
-smallest would be narrower than `NARROWEST`.
+smallest would be narrower than `NARROWEST`, or have fewer steps than `FEWEST_STEPS`.
 """
 LEAST_BETWEEN_RUNGS = 1.25
 """Closer rungs differ by little more than two seeds do."""
+LEAST_FOR_STEPS = 1.6
+"""Rungs come no closer than this for the sake of steps: five then span a factor of 6.6, and a law
+that is taken four times as far needs that.
+"""
 NARROWEST = 32
 """Width below which a model learns unlike wider ones. With a vocabulary of 50,000 it is 1.6 M
 parameters already.
@@ -45,10 +49,10 @@ WORST_BATCH_ROUNDING = 0.06
 the losses of the rungs would lie on a zigzag. Then every rung takes the run's own batch.
 """
 USUAL_INIT_STD = 0.02
-FEWEST_STEPS = 150
+FEWEST_STEPS = 300
 """Of a rung. The loss of a shorter training follows the number of its steps, not its tokens: on the
 shipped corpus 95,000 tokens in 46 steps end at 7.60 nats, in 186 steps of a quarter of the batch at
-6.97 (docs/ladder.md).
+6.97, and a law through rungs of 186 to 811 steps missed by 3.8 % (docs/ladder.md).
 """
 HELD_OUT_TOKENS = 65_536
 """Tokens of the evaluation at the end of a rung: the error of the mean of so many is about 0.01
@@ -201,16 +205,20 @@ def _compute_factor(family: Family, largest_flops: float) -> float:
     narrowest = whole(_scaled(family.shape, 1, NARROWEST)).total
     largest = family.parameters * math.sqrt(largest_flops / family.flops)
     room = (largest / narrowest) ** 2
-    steps = ON_ONE_LINE - 1
-    factor: float = min(COMPUTE_BETWEEN_RUNGS, room ** (1 / steps))
-    if factor < LEAST_BETWEEN_RUNGS:
+    gaps = ON_ONE_LINE - 1
+    widest: float = min(COMPUTE_BETWEEN_RUNGS, room ** (1 / gaps))
+    if widest < LEAST_BETWEEN_RUNGS:
         raise ParamsError(
             f"The largest rung of this budget has {largest:,.0f} parameters, and a model "
             f"{NARROWEST} wide has {narrowest:,} "
             f"with its embeddings: that is no room for {ON_ONE_LINE} rungs. Take a larger "
             f"budget, or a larger model."
         )
-    return factor
+    # Tokens, and with the run's own batch the steps, grow with the root of the compute.
+    largest_steps = family.samples / family.global_batch * math.sqrt(largest_flops / family.flops)
+    ratio_of_steps = largest_steps / FEWEST_STEPS
+    wanted = ratio_of_steps ** (2 / gaps)
+    return min(widest, max(wanted, LEAST_FOR_STEPS))
 
 
 def _rung(family: Family, parameters: float, flops: float) -> LadderRung:
