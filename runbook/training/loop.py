@@ -47,6 +47,7 @@ from runbook.training.health import faults
 from runbook.training.health.capacity import DiskWatch, MemoryWatch
 from runbook.training.health.heartbeat import HeartbeatWriter
 from runbook.training.health.stopping import SIGNALS, BadStep, BadStepPolicy, StopConditions
+from runbook.training.kernels.faults import slower_kernels, watch_compiler
 from runbook.training.near.copies import NearCopies, SaveAccount
 from runbook.training.process_groups import (
     device,
@@ -95,6 +96,7 @@ class TrainingLoop:
         self.spec = spec
         self.until = until
         self.report = report
+        self.compiler_faults = watch_compiler()
         self.heartbeat = heartbeat
         self.stopping = stopping
         check = partial(token_files.check_token_files, spec)
@@ -144,6 +146,7 @@ class TrainingLoop:
             gc.collect()
         while progress.iteration < total:
             request = self._step(train)
+            self._report_slower(self.compiler_faults.take())
             if progress.iteration == self.until:
                 self.report.event("replayed", iteration=progress.iteration)
                 return FINISHED
@@ -219,8 +222,15 @@ class TrainingLoop:
             self.near.begin()
             start["near"] = self.near.lineage
         self.report.event("started", world_size=self.spec.parallel.world_size, **start)
+        self._report_slower([slower_kernels(self.spec)])
         if loaded is not None:
             self._report_resume(loaded)
+
+    def _report_slower(self, reasons: list[str]) -> None:
+        """Say, and record, why steps take longer than the plan supposes."""
+        for reason in filter(None, reasons):
+            self._say(reason)
+            self.report.event("slower_kernels", reason=reason)
 
     def _compare_order(self, cache: CacheCheck) -> None:
         """Report what was built again of the cached order; refuse to go on in another order than before."""

@@ -1,0 +1,57 @@
+"""What runs slower than planned because it could not be compiled, said in the job's log.
+
+A compiler that is missing, or a driver that is too old, changes no loss: `training.kernels: auto` takes megatron-core's own
+kernels, and torch computes a function that it cannot compile part by part. Neither may happen unseen.
+"""
+
+import logging
+
+from runbook.plan_file.schema import PhasePlan
+from runbook.training.kernels.choice import triton_fault
+from runbook.training.ranks import on_gpu
+
+DYNAMO_LOGGER = "torch._dynamo"
+NOT_COMPILED = "WON'T CONVERT"
+"""How torch begins a warning of a function that it leaves as it is (torch 2.6 to 2.13)."""
+DUE_TO = "due to:"
+ADVICE = "Set TORCHDYNAMO_VERBOSE"
+
+
+def slower_kernels(spec: PhasePlan) -> str:
+    """Say why `auto` does not take the trainer's own kernels on this GPU; nothing where it does, or was not asked to."""
+    if spec.tuning.kernels != "auto" or not on_gpu():
+        return ""
+    fault = triton_fault()
+    return f"training.kernels auto: a step takes longer, on plain kernels: {fault}" if fault else ""
+
+
+class CompilerFaults(logging.Handler):
+    """Collects the functions that torch could not compile and computes part by part."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep which function it is, and the error, of a warning that holds a stack between the two."""
+        message = record.getMessage()
+        if not message.startswith(NOT_COMPILED):
+            return
+        function, _, stack = message.removeprefix(NOT_COMPILED).partition(DUE_TO)
+        errors = [line for line in stack.partition(ADVICE)[0].splitlines() if line.strip()]
+        place = " ".join(function.split())
+        reason = errors[-1].strip() if errors else "it gives no reason"
+        self._messages.append(f"torch could not compile {place}: {reason}")
+
+    def take(self) -> list[str]:
+        """Return what was collected since the last call, each once."""
+        messages = list(dict.fromkeys(self._messages))
+        self._messages.clear()
+        return messages
+
+
+def watch_compiler() -> CompilerFaults:
+    """Return a collector of all that torch cannot compile from now on in this process."""
+    faults = CompilerFaults()
+    logging.getLogger(DYNAMO_LOGGER).addHandler(faults)
+    return faults
