@@ -1,8 +1,9 @@
 """Which trainings of a ladder are too short to follow a law of size and tokens.
 
-A training first learns which tokens there are, then which follow which; only then does its loss fall as a power law. On a
-power law the loss falls less from each training to the next larger one, at equal factors of compute. Where it falls
-faster first, the trainings before the steepest fall are still in the transient, and would bend the law.
+A training first learns which tokens there are, then which follow which; only then does its loss
+fall as a power law. On a power law the loss falls less from each training to the next larger one,
+at equal factors of compute. Where it falls faster first, the trainings before the steepest fall are
+still in the transient, and would bend the law.
 """
 
 import numpy as np
@@ -11,16 +12,17 @@ from numpy.typing import NDArray
 from runbook.forecast.laws import Array, Runs
 
 STEEPER = 1.25
-"""A fall so many times the first one is no scatter: two seeds of a small training differ by about 0.5 % of the loss, the
-falls between trainings of twice the compute are ten times that."""
+"""A fall so many times the first one is no scatter: two seeds of a small training differ by about
+0.5 % of the loss, and the falls between trainings of twice the compute are ten times that.
+"""
 FEWEST_ON_LAW = 4
 """Trainings that a floor, a term and an exponent need, with one to spare."""
 SAME_RATIO = 1.3
-"""Trainings whose tokens per parameter differ by less than this factor lie on one line, on which falls compare."""
+"""Trainings whose tokens per parameter differ by less lie on one line, on which falls compare."""
 
 
 def on_the_law(runs: Runs) -> NDArray[np.bool_]:
-    """Return which trainings to fit: all but those with less compute than where the steepest fall begins."""
+    """Return which trainings to fit: those from where the steepest fall begins."""
     ratios = runs.tokens / runs.params
     ratio_of_largest = ratios[np.argmax(runs.flops)]
     is_on_line = np.abs(np.log(ratios / ratio_of_largest)) < np.log(SAME_RATIO)
@@ -32,7 +34,7 @@ def on_the_law(runs: Runs) -> NDArray[np.bool_]:
 
 
 def _begin_of_steepest_fall(line: Runs) -> int:
-    """Return the position where the loss begins to fall fastest with the logarithm of compute; 0 where it does at once."""
+    """Return where the loss begins to fall fastest with the logarithm of compute."""
     last_possible = len(line) - FEWEST_ON_LAW
     if last_possible < 1:
         return 0

@@ -1,7 +1,8 @@
 """What runs slower than planned because it could not be compiled, said in the job's log.
 
-A compiler that is missing, or a driver that is too old, changes no loss: `training.kernels: auto` takes megatron-core's own
-kernels, and torch computes a function that it cannot compile part by part. Neither may happen unseen.
+A compiler that is missing, or a driver that is too old, changes no loss: `training.kernels: auto`
+takes megatron-core's own kernels, and torch computes a function that it cannot compile part by
+part. Neither may happen unseen.
 """
 
 import logging
@@ -18,7 +19,7 @@ ADVICE = "Set TORCHDYNAMO_VERBOSE"
 
 
 def slower_kernels(spec: PhasePlan) -> str:
-    """Say why `auto` does not take the trainer's own kernels on this GPU; nothing where it does, or was not asked to."""
+    """Return why `auto` does not take the trainer's own kernels on this GPU; empty where it does."""
     if spec.tuning.kernels != "auto" or not on_gpu():
         return ""
     fault = triton_fault()
