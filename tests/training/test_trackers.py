@@ -72,7 +72,7 @@ def follow(folder, service):
     """One job: what is in the files now is sent."""
     ended = Event()
     ended.set()
-    return Follower(schema.parse(specs.spec(), folder), "wandb", service, ended).run()
+    return Follower(schema.parse(specs.spec(), folder), "wandb", lambda: service, ended).run()
 
 
 def write_steps(folder, *iterations):
@@ -122,8 +122,36 @@ def test_a_tracker_that_fails_once_gets_the_same_lines_again(folder, monkeypatch
         ended.set()
 
     service.log = log
-    assert Follower(schema.parse(specs.spec(), folder), "wandb", service, ended).run() == 0
+    assert Follower(schema.parse(specs.spec(), folder), "wandb", lambda: service, ended).run() == 0
     assert [point.iteration for point in service.points] == [1, 2]
+
+
+def test_a_tracker_that_fails_at_the_end_is_tried_again(folder, monkeypatch):
+    monkeypatch.setattr("runbook.training.trackers.follower.LOOK_SECONDS", 0.0)
+    write_steps(folder, 1, 2)
+    service = Recorder(failures=3)
+    assert follow(folder, service) == 0
+    assert [point.iteration for point in service.points] == [1, 2]
+
+
+def test_what_a_tracker_never_took_is_said(folder, monkeypatch, caplog):
+    monkeypatch.setattr("runbook.training.trackers.follower.LAST_TRIES_SECONDS", 0.0)
+    write_steps(folder, 1, 2)
+    size = (folder / "metrics.jsonl").stat().st_size
+    assert follow(folder, Recorder(failures=1)) == 1
+    assert f"{size} of {size} bytes of metrics.jsonl" in caplog.text
+
+
+def test_a_service_is_made_under_the_lock(folder):
+    def make_service():
+        with (folder / "trackers" / "wandb.lock").open("w") as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return Recorder()
+
+    ended = Event()
+    ended.set()
+    spec = schema.parse(specs.spec(), folder)
+    assert Follower(spec, "wandb", make_service, ended).run() == 0
 
 
 def test_lines_are_read_whole_and_only_finite_numbers_are_sent(tmp_path):

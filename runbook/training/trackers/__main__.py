@@ -36,13 +36,13 @@ def main() -> int:
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
     spec = read_plan(arguments.plan, arguments.phase)
     ended = end_with(sys.stdin.fileno())
+    follower = Follower(spec, arguments.name, lambda: SERVICES[arguments.name](spec), ended)
     try:
-        service = SERVICES[arguments.name](spec)
+        return follower.run()
     except ImportError as error:
         package = f"gpt3-runbook[{arguments.name}]"
         LOG.error("%s. Install it where the trainer runs: pip install '%s'", error, package)
         return 1
-    return Follower(spec, arguments.name, service, ended).run()
 
 
 if __name__ == "__main__":

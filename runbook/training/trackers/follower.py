@@ -7,7 +7,8 @@ import logging
 import math
 import os
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Event, Thread
@@ -23,6 +24,9 @@ LONGEST_WAIT_SECONDS = 60.0
 """Between two attempts, where a tracker fails."""
 END_SECONDS = 120
 """For the last numbers, once the trainer has closed standard input or is gone."""
+LAST_TRIES_SECONDS = 90.0
+"""Of them, in which a tracker that fails is tried again: what is left is said before the process ends."""
+LONGEST_LAST_WAIT_SECONDS = 10.0
 NO_NUMBERS = frozenset({"iteration", "time"})
 READ_BYTES = 2**20
 """Of a file at a time: some 2,000 steps, so that a long file is sent in pieces."""
@@ -60,8 +64,10 @@ def end_with(descriptor: int) -> Event:
 class Follower:
     """Sends one training to one tracker."""
 
-    def __init__(self, spec: PhasePlan, name: str, service: Service, ended: Event) -> None:
-        self._service = service
+    def __init__(
+        self, spec: PhasePlan, name: str, make_service: Callable[[], Service], ended: Event
+    ) -> None:
+        self._make_service = make_service
         self._files = (spec.path(spec.log.metrics), spec.path(spec.log.validation))
         self._place = spec.path(FOLDER) / f"{name}.json"
         self._ended = ended
@@ -72,32 +78,62 @@ class Follower:
         """Follow until the end; the exit code."""
         with self._place.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # the job before may still be sending its last numbers
+            # Not before the lock: MLflow makes its database here, once.
+            service = self._make_service()
             self.progress = read_progress(self._place, first_line_of(self._files[0]))
-            return self._follow()
+            return self._follow(service)
 
-    def _follow(self) -> int:
+    def _follow(self, service: Service) -> int:
         wait = LOOK_SECONDS
+        gives_up_at = math.inf
         while True:
-            last = self._ended.is_set()
+            is_ended = self._ended.is_set()
+            if is_ended and gives_up_at == math.inf:
+                gives_up_at = time.monotonic() + LAST_TRIES_SECONDS
+                wait = LOOK_SECONDS
             try:
-                is_more = self._send()
-                if last and not is_more:
-                    self._service.close()
+                is_more = self._send(service)
+                if is_ended and not is_more:
+                    service.close()
                     return 0
                 wait = LOOK_SECONDS
             except Exception:  # a library may raise anything; its lines do not count as sent
-                LOG.exception("not sent; tried again in %.0f s", wait)
-                if last:
-                    return 1
                 is_more = False
-                wait = min(2 * wait, LONGEST_WAIT_SECONDS)
+                if is_ended and time.monotonic() + wait > gives_up_at:
+                    LOG.exception("not sent")
+                    self._say_unsent()
+                    return 1
+                LOG.exception("not sent; tried again in %.0f s", wait)
             if not is_more:
-                self._ended.wait(wait)
+                self._pause(wait)
+                wait = min(
+                    2 * wait, LONGEST_LAST_WAIT_SECONDS if is_ended else LONGEST_WAIT_SECONDS
+                )
 
-    def _send(self) -> bool:
+    def _pause(self, seconds: float) -> None:
+        """Wait; until the end of the training at most, where it still runs."""
+        if self._ended.is_set():
+            time.sleep(seconds)
+        else:
+            self._ended.wait(seconds)
+
+    def _say_unsent(self) -> None:
+        """Say how much of the files the tracker does not have."""
+        for path in self._files:
+            size = path.stat().st_size if path.exists() else 0
+            sent = self.progress.read.get(path.name, 0)
+            if sent < size:
+                LOG.error(
+                    "%d of %d bytes of %s were not sent; the next job sends them, or `runbook logs RUN --to`",
+                    size - sent,
+                    size,
+                    path.name,
+                )
+
+    def _send(self, service: Service) -> bool:
         """Send what is new. Return whether there may be more."""
         if not self._open:
-            self.progress.run = self._service.open(self.progress.run)
+            self.progress.run = service.open(self.progress.run)
             self._open = True
             self._keep()
         is_more = False
@@ -106,7 +142,7 @@ class Follower:
             lines = read_lines(path, start)
             if not lines:
                 continue
-            self._service.log([point for line in lines if (point := point_of(line, path.stem))])
+            service.log([point for line in lines if (point := point_of(line, path.stem))])
             self.progress.read[path.name] = start + sum(map(len, lines))
             self._keep()
             is_more = True
