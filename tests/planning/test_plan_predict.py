@@ -103,7 +103,7 @@ def test_the_documents_name_the_errors_with_the_rows_they_are_of(
     judged: dict[str, list[float]],
 ) -> None:
     """All tables; what a fit prints is not computed again here."""
-    names = ("docs/measurements/overview.md", "docs/plan.md")
+    names = ("docs/measurements/overview.md", "docs/measurements/predicted-speed.md")
     summary, page = ((ROOT / name).read_text() for name in names)
 
     def shown(*figures: float) -> list[str]:
@@ -129,7 +129,7 @@ def left_out() -> list[benchmark.LeftOut]:
 def test_the_documents_name_the_errors_of_sources_left_out(
     left_out: list[benchmark.LeftOut],
 ) -> None:
-    page = (ROOT / "docs/plan.md").read_text()
+    page = (ROOT / "docs/measurements/predicted-speed.md").read_text()
     readme = (ROOT / "README.md").read_text()
     of_sources = [one for one in left_out if one.by == "source"]
     groups: dict[str, list[float]] = {}

@@ -17,6 +17,7 @@ GENERATED = {
     "storage.md",
     "when-it-fails.md",
     "measurements/drills.md",
+    "measurements/predicted-speed.md",
     "measurements/preflight-defects.md",
 }
 """Pages that list what the code has, each written or compared by a script (docs/start-here.md)."""
