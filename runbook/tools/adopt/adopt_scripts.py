@@ -27,6 +27,13 @@ from runbook.planning import FULL
 from runbook.runs.machine import make_plan_here
 from runbook.tools.adopt.adoption import Adoption, adopt_script, rewritten
 from runbook.tools.adopt.adoption import adopt as adopt_text
+from runbook.tools.adopt.configs.adopt_config import (
+    ProgramConfig,
+    adopt_config,
+    differences,
+    prove_config,
+    read_config,
+)
 from runbook.tools.adopt.launches import framework_of
 from runbook.tools.adopt.open_questions import leave_open
 from runbook.tools.adopt.other_sources import is_log, script_of_log, script_of_process
@@ -76,6 +83,8 @@ class AdoptReport:
     """What to paste into the site's file."""
     model_entry: str = ""
     """What to paste into params/models.yaml; empty where the catalogue has the model."""
+    differences: Sequence[Row] = ()
+    """What differs because the trainer is another program; none for Megatron's and NeMo's own scripts."""
 
     @property
     def check(self) -> str:
@@ -105,6 +114,7 @@ class AdoptReport:
             "notes": list(adopted.script.notes),
             "launches": self._launch_rows(),
             "required": self._required_rows(),
+            "another_program": list(self.differences),
             "proof": self._proof_rows(),
             "site_block": self.site_block,
             "model_entry": self.model_entry,
@@ -153,10 +163,14 @@ class AdoptReport:
                 "which its document became."
             )
         parts += [f"Note: {note}." for note in adopted.script.notes]
+        if self.differences:
+            title = f"What changes because our trainer is another program than {adopted.framework}"
+            parts.append(Table(list(self.differences), title).as_text())
         if len(adopted.launches) > 1:
             title = f"The script starts {len(adopted.launches)} trainings; --launch N chooses one"
             parts.append(Table(self._launch_rows(), title).as_text())
-        parts.append(_table("Errors of the documents in this script", self._error_rows()))
+        if not self.differences:
+            parts.append(_table("Errors of the documents in this script", self._error_rows()))
         parts += self._proof_parts()
         parts.append(_table("Not carried over", self._leftover_rows()))
         if self.site_block:
@@ -211,7 +225,10 @@ class AdoptReport:
                 if row["rank"] == rank and row["verdict"] != OptionVerdict.SAME
             ]
             if different:
-                title = f"The script's command and the run file's: {rank.value}, {len(different)} differ"
+                both = "keys" if self.differences else "command"
+                title = (
+                    f"The script's {both} and the run file's: {rank.value}, {len(different)} differ"
+                )
                 parts.append(Table(different, title).as_text())
         same = [
             f"{row.option} {row.script}".strip()
@@ -220,7 +237,8 @@ class AdoptReport:
         ]
         if same:
             text = textwrap.fill("  ".join(same), 100, break_on_hyphens=False)
-            parts.append(f"The same in both commands: {len(same)} options.\n{text}")
+            both = "files" if self.differences else "commands"
+            parts.append(f"The same in both {both}: {len(same)} options.\n{text}")
         return parts
 
     def _error_rows(self) -> list[Row]:
@@ -269,6 +287,10 @@ def adopt(
         return _write(adopted, path, project, replace=replace)
     # No secret goes into the sandbox, so that none can come out of it into the run file.
     files = [(script.name, mask(_read(script))) for script in scripts]
+    config = read_config(files, launch)
+    if config:
+        adopted = adopt_config(config, files, path.stem, project)
+        return _write(adopted, path, project, replace=replace, config=config)
     beside, secret_files = _files_beside(scripts[0])
     adopted = adopt_text(files, path.stem, project, beside, launch)
     adopted = dataclasses.replace(adopted, script=_with_notes(adopted.script, secret_files))
@@ -303,7 +325,14 @@ def _run_file_path(out: Path | None, name: str, project: Path) -> Path:
     return path
 
 
-def _write(adopted: Adoption, path: Path, project: Path, *, replace: bool) -> AdoptReport:
+def _write(
+    adopted: Adoption,
+    path: Path,
+    project: Path,
+    *,
+    replace: bool,
+    config: ProgramConfig | None = None,
+) -> AdoptReport:
     """Write the run file, unless another one is there, and return the report."""
     adopted, refused, rendered = _settled(adopted, project)
     if path.exists() and not replace and path.read_text(encoding="utf-8") != adopted.text:
@@ -311,7 +340,11 @@ def _write(adopted: Adoption, path: Path, project: Path, *, replace: bool) -> Ad
             f"{path} is there and says something else. Name another with --out, or give --replace."
         )
     write_text(path, adopted.text)
-    return _report(adopted, path, refused, rendered, project)
+    report = _report(adopted, path, refused, rendered, project)
+    if config is None:
+        return report
+    proof = prove_config(config, adopted.findings, rendered)
+    return dataclasses.replace(report, proof=proof, differences=differences(config))
 
 
 def _log_text(path: Path) -> str:

@@ -23,6 +23,7 @@ from runbook.tools.adopt.findings import CarriedValue, Findings, KnownError
 from runbook.tools.adopt.known_errors import Evidence, errors_in
 from runbook.tools.adopt.launches import (
     DocumentCall,
+    ForeignTraining,
     Launch,
     calls_of,
     different_launches,
@@ -157,12 +158,31 @@ def _refuse_foreign(script: Script, file_name: str) -> None:
     last = trainings[-1]
     place = script.places[last.script.line]
     does = "trains with" if last.framework else "starts"
+    config = _config_of(script, last)
     whose = last.framework or "a program that adopt does not know"
     raise ParamsError(
         f"{file_name} {does} {whose} ({place}: {last.script.shown}). adopt reads GPTs of "
         "Megatron-LM, Megatron-DeepSpeed and NeMo (pretrain_gpt.py, megatron_gpt_pretraining.py, "
-        "or a program with Megatron's options). No run file was written."
+        f"or a program with Megatron's options). No run file was written.{config}"
     )
+
+
+_READ_AS_CONFIG = ("torchtitan", "nanotron", "GPT-NeoX", "a recipe of NeMo 2", "Megatron Bridge")
+"""Programs whose configuration file adopt reads, though not their job scripts."""
+
+
+def _config_of(script: Script, training: ForeignTraining) -> str:
+    """Return how to adopt the configuration that a foreign training is started with; empty where it has none."""
+    if training.framework not in _READ_AS_CONFIG:
+        return ""
+    words = {
+        word.text.rpartition("=")[2]
+        for command in script.commands
+        for word in command.words
+        if word.known and word.text.endswith((".toml", ".yaml", ".yml"))
+    }
+    file = " ".join(sorted(words)) or "CONFIG"
+    return f" Its configuration can be read: runbook adopt {file}"
 
 
 def _starts_training(commands: Sequence[StartedProgram]) -> bool:
@@ -261,6 +281,19 @@ def _fill_findings(evidence: Evidence, settings: Settings | None, base: str) -> 
     launcher = findings.value("jobs.launcher", site.launcher)
     job_environment.drop_defaults(findings, launcher in ("torchrun", "deepspeed"))
     return framework
+
+
+def complete_from_config(
+    findings: Findings, models: Mapping[str, Model], kind: options.ModelKind
+) -> None:
+    """Give every value that the run of another program's configuration needs."""
+    _take_shape(models, kind, findings)
+    findings.take("site", findings.site.site, 0, findings.site.title)
+    _fill(findings, "runbook", from_options=False)
+    if "model" not in findings.carried:
+        findings.ask("model", "the configuration names neither one nor its shape")
+        findings.take("model", "375m", 0, "stands in: neither a model nor its shape is named")
+    _settle_tokenizer(models, findings)
 
 
 def _settle_tokenizer(models: Mapping[str, Model], findings: Findings) -> None:

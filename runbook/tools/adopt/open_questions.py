@@ -88,12 +88,24 @@ def _global_batch(findings: Findings, _: Models) -> bool:
     return True
 
 
-def _stages(findings: Findings, _: Models) -> bool:
+def _stages(findings: Findings, models: Models) -> bool:
     """Take the most stages, up to the source's, over which the layers divide."""
-    layers = findings.number("training.shape.layers")
+    model = models.get(str(findings.value("model")))
+    layers = findings.number("training.shape.layers") or (model.layers if model else 0)
+    if "parallel.virtual_pipeline" in findings.carried:
+        source = "layers do not divide by pipeline x virtual pipeline: no chunks"
+        findings.ask("parallel.virtual_pipeline", f"chunks of a stage: {source}")
+        findings.drop("parallel.virtual_pipeline")
+        return True
     carried = findings.carried.get("parallel.pipeline")
     if not layers or carried is None or layers % carried.value == 0:
         return False
+    if (layers + 2) % carried.value == 0 and "parallel.first_stage_layers" not in findings.carried:
+        ends = (layers + 2) // carried.value - 1
+        source = f"{layers} layers, embedding and output layer over {carried.value} stages"
+        findings.take("parallel.first_stage_layers", ends, carried.line, source)
+        findings.take("parallel.last_stage_layers", ends, carried.line, source)
+        return True
     stages = max(count for count in range(1, carried.value + 1) if layers % count == 0)
     source = f"{layers} layers do not divide over {carried.value} stages"
     findings.take("parallel.pipeline", stages, carried.line, source)
@@ -106,9 +118,11 @@ def _stages(findings: Findings, _: Models) -> bool:
 def _length(findings: Findings, _: Models) -> bool:
     """Make a length that stands in long enough for the warm-up."""
     carried = findings.carried.get("training.iterations")
-    if carried is None or carried.line or "training.iterations" in findings.questions:
+    if carried is None or "training.iterations" in findings.questions:
         return False
     warmup = findings.number("training.warmup_iterations")
+    if carried.line:
+        return _long_decay(warmup, findings)
     samples = max(
         findings.number("training.warmup_samples"),
         findings.number("training.decay_samples"),
@@ -119,6 +133,15 @@ def _length(findings: Findings, _: Models) -> bool:
         "training.iterations", longest, 0, "stands in: ten times the warm-up, or the decay"
     )
     findings.ask("training.iterations", "how long: the source does not say")
+    return True
+
+
+def _long_decay(warmup: int, findings: Findings) -> bool:
+    """Let the decay begin after a warm-up that is longer than the training, which never reaches the peak."""
+    if not warmup or findings.number("training.decay_iterations") > warmup:
+        return False
+    source = f"the training ends within its {warmup} steps of warm-up"
+    findings.take("training.decay_iterations", warmup + 1, 0, source)
     return True
 
 

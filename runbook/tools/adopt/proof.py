@@ -48,10 +48,14 @@ class ProvenOption:
     why: str
     line: int
     """Of the script; 0 where the script lacks it."""
+    known_rank: Rank | None = None
+    """How much a key of another program's configuration matters; None for an option, whose name says it."""
 
     @property
     def rank(self) -> Rank:
         """How much it matters."""
+        if self.known_rank:
+            return self.known_rank
         return rank_of(self.option.lstrip("-").removeprefix("deepspeed_config "))
 
 
@@ -162,7 +166,7 @@ class _Proof:
             wanted = _wanted(option, values)
             actual = self._value_of(option.key)
             text = f"{option.key}: {actual}"
-            if wanted is not None and _same(wanted, actual):
+            if wanted is not None and same_value(wanted, actual):
                 return self._row(name, word, values, text, OptionVerdict.SAME, "")
         if carried:
             return self._row(name, word, values, carried, OptionVerdict.SAME, "")
@@ -180,7 +184,7 @@ class _Proof:
             return self._row(name, word, values, "", verdict, self._reason(name, values))
         actual = getattr(self.rendered.settings.model, field)
         text = f"model: {field} {actual}"
-        if wanted is not None and _same(wanted, actual):
+        if wanted is not None and same_value(wanted, actual):
             return self._row(name, word, values, text, OptionVerdict.SAME, "")
         why = self._reason(name, values) or f"model {self.rendered.settings.run.model} has it so"
         return self._row(name, word, values, text, OptionVerdict.CHANGED, why)
@@ -293,7 +297,7 @@ class _Proof:
 
     def _document_verdict(self, name: str, value: Any, actual: Any) -> tuple[OptionVerdict, str]:
         """Return what became of an entry of DeepSpeed's configuration, and why."""
-        if actual is not None and _same(value, actual):
+        if actual is not None and same_value(value, actual):
             return OptionVerdict.SAME, ""
         verdict = OptionVerdict.DROPPED if actual is None else OptionVerdict.CHANGED
         if value is None:
@@ -301,7 +305,7 @@ class _Proof:
         section, _, leaf = name.partition(".")
         for carried in self.findings.carried.values():
             if carried.source in (f"DeepSpeed's {leaf}", f"DeepSpeed's {section}"):
-                is_same = _same(carried.value, value)
+                is_same = same_value(carried.value, value)
                 return (
                     (OptionVerdict.SAME, f"{carried.key}") if is_same else (verdict, carried.source)
                 )
@@ -408,7 +412,7 @@ def _is_equal(name: str, script: Sequence[str], rendered: Sequence[str]) -> bool
     rendered_words = _plain_words(rendered)
     if len(script_words) != len(rendered_words):
         return False
-    return all(_same(*both) for both in zip(script_words, rendered_words, strict=True))
+    return all(same_value(*both) for both in zip(script_words, rendered_words, strict=True))
 
 
 def _plain_words(words: Sequence[str]) -> list[str]:
@@ -417,7 +421,7 @@ def _plain_words(words: Sequence[str]) -> list[str]:
     return text.replace(",", " ").split()
 
 
-def _same(first: Any, second: Any) -> bool:
+def same_value(first: Any, second: Any) -> bool:
     """Return whether two values are the same number, or the same word."""
     try:
         return float(str(first).replace("_", "")) == float(str(second).replace("_", ""))
