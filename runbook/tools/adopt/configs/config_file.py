@@ -67,7 +67,7 @@ def _toml_lines(text: str) -> dict[str, int]:
     return lines
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
+def _leaves(tree: Mapping[str, object], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
     """Yield each value of nested tables with its dotted key."""
     if depth > _MOST_DEPTH:
         raise ParamsError(f"the configuration is nested more than {_MOST_DEPTH} deep.")

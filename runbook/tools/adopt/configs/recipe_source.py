@@ -95,7 +95,7 @@ def default_factory(text: str) -> str:
     return ""
 
 
-def _defaults(function: ast.FunctionDef, scope: _Scope) -> dict[str, Any]:
+def _defaults(function: ast.FunctionDef, scope: _Scope) -> dict[str, object]:
     """Return the default value of each argument of a function that has one."""
     arguments = function.args.args
     defaults = function.args.defaults

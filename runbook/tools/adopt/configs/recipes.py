@@ -23,7 +23,7 @@ GPT: ModelKind = {"activation": "gelu"}
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ModelRecipe:
     """What a recipe trains."""
 
     model: str = ""
@@ -41,7 +41,7 @@ def _layout(
     context: int,
     virtual: int | None = None,
     batch: tuple[int, int, int] = (512, 1, 8192),
-) -> dict[str, Any]:
+) -> dict[str, object]:
     strategy = "trainer.strategy"
     global_batch, micro_batch, length = batch
     return {
@@ -57,39 +57,41 @@ def _layout(
 
 
 _QWEN_BATCH = (32, 2, 4096)
-RECIPES: Mapping[str, Recipe] = {
-    "llama2_7b": Recipe("llama-2-7b", kind=LLAMA, layout=_layout(2, 1, 1, batch=(512, 1, 4096))),
-    "llama3_8b": Recipe("llama-3-8b", kind=LLAMA_3, layout=_layout(1, 1, 2)),
-    "llama31_8b": Recipe("llama-3-8b", kind=LLAMA_3, layout=_layout(1, 1, 2)),
-    "llama3_70b": Recipe("llama-3-70b", kind=LLAMA_3, layout=_layout(4, 4, 2, 5)),
-    "llama31_70b": Recipe("llama-3-70b", kind=LLAMA_3, layout=_layout(4, 4, 2, 5)),
-    "llama31_405b": Recipe("llama-3-405b", kind=LLAMA_3, layout=_layout(8, 8, 4, 2)),
-    "llama32_1b": Recipe(
+RECIPES: Mapping[str, ModelRecipe] = {
+    "llama2_7b": ModelRecipe(
+        "llama-2-7b", kind=LLAMA, layout=_layout(2, 1, 1, batch=(512, 1, 4096))
+    ),
+    "llama3_8b": ModelRecipe("llama-3-8b", kind=LLAMA_3, layout=_layout(1, 1, 2)),
+    "llama31_8b": ModelRecipe("llama-3-8b", kind=LLAMA_3, layout=_layout(1, 1, 2)),
+    "llama3_70b": ModelRecipe("llama-3-70b", kind=LLAMA_3, layout=_layout(4, 4, 2, 5)),
+    "llama31_70b": ModelRecipe("llama-3-70b", kind=LLAMA_3, layout=_layout(4, 4, 2, 5)),
+    "llama31_405b": ModelRecipe("llama-3-405b", kind=LLAMA_3, layout=_layout(8, 8, 4, 2)),
+    "llama32_1b": ModelRecipe(
         shape={"layers": 16, "hidden": 2048, "heads": 32, "kv_heads": 8, "ffn_hidden": 8192},
         kind=LLAMA_3_SMALL,
         vocabulary=128_256,
         layout=_layout(1, 1, 1),
     ),
-    "llama32_3b": Recipe(
+    "llama32_3b": ModelRecipe(
         shape={"layers": 28, "hidden": 3072, "heads": 24, "kv_heads": 8, "ffn_hidden": 8192},
         kind=LLAMA_3_SMALL,
         vocabulary=128_256,
         layout=_layout(1, 1, 1),
     ),
-    "gpt3_175b": Recipe("175b", kind=GPT, layout=_layout(4, 8, 1, 6, (2048, 2, 2048))),
-    "qwen2_500m": Recipe(
+    "gpt3_175b": ModelRecipe("175b", kind=GPT, layout=_layout(4, 8, 1, 6, (2048, 2, 2048))),
+    "qwen2_500m": ModelRecipe(
         shape={"layers": 24, "hidden": 896, "heads": 14, "kv_heads": 2, "ffn_hidden": 4864},
         kind=QWEN_2,
         vocabulary=151_936,
         layout=_layout(1, 1, 1, batch=_QWEN_BATCH),
     ),
-    "qwen2_1p5b": Recipe(
+    "qwen2_1p5b": ModelRecipe(
         shape={"layers": 28, "hidden": 1536, "heads": 12, "kv_heads": 2, "ffn_hidden": 8960},
         kind=QWEN_2,
         vocabulary=151_936,
         layout=_layout(1, 1, 1, batch=_QWEN_BATCH),
     ),
-    "qwen2_7b": Recipe(
+    "qwen2_7b": ModelRecipe(
         shape={"layers": 28, "hidden": 3584, "heads": 28, "kv_heads": 4, "ffn_hidden": 18_944},
         kind=QWEN_2,
         vocabulary=152_064,
@@ -128,7 +130,7 @@ OTHER_MODELS = (
 """Parts of the names of recipes whose models are no dense GPT."""
 
 
-def recipe_of(name: str) -> Recipe | None:
+def recipe_of(name: str) -> ModelRecipe | None:
     """Return a recipe by its name, with the length that some names end with; None where the table has none.
 
     >>> recipe_of("llama3_8b_16k").layout["data.seq_length"], recipe_of("nemotron4_15b")
@@ -141,7 +143,7 @@ def recipe_of(name: str) -> Recipe | None:
         recipe = RECIPES.get(base)
         if recipe:
             layout = {**recipe.layout, "data.seq_length": lengths[ending]}
-            return Recipe(recipe.model, recipe.shape, recipe.kind, recipe.vocabulary, layout)
+            return ModelRecipe(recipe.model, recipe.shape, recipe.kind, recipe.vocabulary, layout)
     return recipe
 
 
