@@ -64,3 +64,19 @@ def test_a_page_opened_again_shows_the_running_job_and_then_its_end(by_hand):
     assert (events.count("submitted"), events.count("finished")) == (1, 1), (
         "watched twice, run once"
     )
+
+
+def test_next_opens_the_next_notebook_in_the_same_page(page, lab):
+    from lab import SECONDS
+
+    page.set_default_timeout(1000 * SECONDS)
+    page.goto(f"{lab.url}lab/tree/notebooks/00-plan.ipynb?token={lab.token}")
+    # JupyterLab draws cells far below late, and gives a link its full address once a click opens a
+    # notebook. Before that, a click leaves JupyterLab.
+    link = page.locator(".jp-MarkdownCell a[href*='/files/notebooks/01-environment.ipynb']").last
+    link.scroll_into_view_if_needed()
+    link.click()
+    page.wait_for_url("**/lab/tree/notebooks/01-environment.ipynb*")
+    tab = page.locator(".lm-TabBar-tab.jp-mod-current", has_text="01-environment.ipynb")
+    tab.wait_for()
+    assert len(page.context.pages) == 1
