@@ -119,6 +119,32 @@ def test_damaged_copies_are_named_and_older_ones_taken(zygote, killed, tmp_path,
         assert sum(str(path) in message for message in named) == 1
 
 
+@pytest.mark.rotate(5)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"copies": 1, "tensor": 2, "precision": "bf16", "model": {"dropout": 0.1}},
+        {"copies": 1, "pipeline": 2, "virtual_pipeline": 2},
+        {"precision": "bf16", "tuning": {"overlap_gradients": True, "overlap_weights": True}},
+        {"engine": "deepspeed", "zero_stage": 3},
+        {"engine": "deepspeed", "zero_stage": 1, "precision": "bf16"},
+    ],
+    ids=["tp2 dropout", "pp2 interleaved", "overlapping bf16", "deepspeed 3", "deepspeed 1"],
+)
+def test_each_layout_goes_on_bit_for_bit(options, zygote, corpus, tmp_path):
+    folders = [tmp_path / name for name in ("whole", "killed")]
+    for folder in folders:
+        folder.mkdir()
+    whole, killed = folders
+    (whole / "data").symlink_to(corpus)
+    job = zygote.train(whole, content(whole / "memory", **options))
+    assert job.code == 0, job.err
+    kill_and_copy(zygote, killed, corpus, **options)
+    shutil.rmtree(killed / "memory" / "node-1")
+    resumed = go_on(zygote, killed, losses(job.metrics), **options)
+    assert (resumed["iteration"], resumed["source"]) == (KILLED_AFTER, "near partner (rank 1)")
+
+
 def test_without_a_good_copy_the_shared_checkpoint_is_taken(zygote, killed, tmp_path, undisturbed):
     folder = copy_of(killed, tmp_path / "again")
     for node in (0, 1):
@@ -126,3 +152,12 @@ def test_without_a_good_copy_the_shared_checkpoint_is_taken(zygote, killed, tmp_
             flip_bit(path, -1)
     resumed = go_on(zygote, folder, undisturbed)
     assert (resumed["iteration"], resumed["source"]) == (SHARED, "shared")
+
+
+def test_a_node_without_room_trains_on_without_copies(zygote, run):
+    plan = content(run / "memory", iterations=2)
+    job = zygote.train(run, plan, patch="training.near_faults:full_memory")
+    assert job.code == 0, job.err
+    (off,) = job.events("near_off")
+    assert "copies need" in off["message"] and off["message"] in job.out
+    assert not job.events("near_saved")
