@@ -65,12 +65,15 @@ def undisturbed(project: Path, nodes: Cluster) -> dict[int, float]:
 @pytest.fixture(scope="module")
 def killed(project: Path, nodes: Cluster) -> ChainedRun:
     """A chain of three jobs with a spare node. A node and a job's script are killed, while nobody watches."""
-    run = ChainedRun(project, nodes, "killed", "jobs.training.chain=3", "jobs.training.spares=1")
+    words = ["jobs.training.chain=3", "jobs.training.spares=1", "training.near_interval=1"]
+    # All nodes are on this machine: each gets a memory of its own.
+    words.append(f"training.near_folder={project}/memory/$SLURMD_NODENAME")
+    run = ChainedRun(project, nodes, "killed", *words)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(FAULTS, SLOW_STEPS)
         run.launch()
     first, second, _ = run.queue_ids()
-    run.wait_for_step(5, attempt=1)
+    run.wait_for_step(7, attempt=1)
     nodes.do("crash", "node2")
     run.wait_for_step(9, attempt=2)
     nodes.do("boot", "node2")
@@ -95,6 +98,17 @@ def test_restarts_stay_in_the_allocation_until_its_script_is_killed(killed):
     assert "node node2 does not answer and is left out" in log
     assert "attempt 2 trains on node1,node3" in log
     assert f"slurm-{third}" not in log, "the last job of the chain was taken out of the queue"
+
+
+def test_the_spare_node_gets_the_state_of_the_lost_one_from_its_partner(killed):
+    first, second = killed.events("resumed")
+    assert first["source"] == "near partner (rank 1)"
+    assert first["iteration"] > 4, "newer than the checkpoint"
+    # A script that is killed takes its ranks along by SIGTERM: they save, and remove their copies.
+    assert second["source"] == "shared"
+    nodes_in_use = ("node1", "node3")
+    for node in nodes_in_use:
+        assert not list((killed.folder.parents[1] / "memory" / node).rglob("iter_*"))
 
 
 def test_the_lost_node_is_remembered_and_the_logbook_says_so(killed):
