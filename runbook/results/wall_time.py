@@ -31,6 +31,8 @@ class Interruption:
     detection_seconds: float
     restart_seconds: float
     lost_steps: int
+    went_on_from: str = ""
+    """Where the next job read its state: a checkpoint (shared), or node memory (near own, near partner)."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,7 @@ def interruptions_table(account: WallTime, title: str = "Interruptions") -> Tabl
                 "detected after s": round(interruption.detection_seconds, 2),
                 "restarted after s": round(interruption.restart_seconds, 2),
                 "steps lost": interruption.lost_steps,
+                "went on from": interruption.went_on_from,
             }
         )
     return Table(rows, title, source="events.jsonl, metrics.jsonl")
@@ -188,6 +191,8 @@ def _interruption(last: Step, following: Step, events: Sequence[Event]) -> Inter
         cause = end.failure or end.why or end.state
     submitted = events_named(events, "submitted")
     jobs = [event.job for event in submitted if event.time <= last.time]
+    resumes = events_named(events, "resumed")
+    sources = [event.source for event in resumes if last.time <= event.time <= following.time]
     return Interruption(
         job=jobs[-1] if jobs else "",
         step=last.iteration,
@@ -195,6 +200,7 @@ def _interruption(last: Step, following: Step, events: Sequence[Event]) -> Inter
         detection_seconds=noticed_at - last_sign,
         restart_seconds=max(0.0, resumed_at - noticed_at),
         lost_steps=max(0, last.iteration - following.iteration + 1),
+        went_on_from=sources[-1] if sources else "",
     )
 
 

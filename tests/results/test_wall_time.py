@@ -93,8 +93,19 @@ def test_each_interruption_has_its_job_cause_and_cost():
             "detected after s": 1.0,
             "restarted after s": 7.0,
             "steps lost": 2,
+            "went on from": "",
         }
     ]
+
+
+def test_copies_in_node_memory_count_as_saves_and_as_what_a_job_went_on_from():
+    near = [
+        {"event": "near_saved", "time": 12.5, "iteration": 3, "stall_seconds": 0.25},
+        {"event": "resumed", "time": 21.0, "iteration": 3, "source": "near own"},
+    ]
+    with_copies = account(events=[*EVENTS, *near])
+    assert with_copies.parts["save stall"] == pytest.approx(0.5)
+    assert with_copies.interruptions[0].went_on_from == "near own"
 
 
 def test_an_end_that_nobody_noted_is_told_as_such_and_still_adds_up():

@@ -1,9 +1,12 @@
 """The folder of one training in the memory of a node: names of its files, and who may write there."""
 
+import contextlib
 import hashlib
 import os
 import re
+import shutil
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +55,20 @@ def training_name(spec: PhasePlan) -> str:
     return f"{root.name}-{spec.fingerprint[:12]}-{checkpoints.hexdigest()[:8]}"
 
 
+STALE_SECONDS = 2 * 86_400.0
+"""A training that goes on writes more often. Copies this old are of one that was given up."""
+
+
+def _remove_stale(top: Path, kept: str) -> None:
+    """Remove copies of other trainings that nobody has written for long: they take memory of the node."""
+    oldest = time.time() - STALE_SECONDS
+    for folder in top.iterdir():
+        with contextlib.suppress(OSError):  # another rank of this node does the same
+            times = [path.stat().st_mtime for path in (folder, *folder.iterdir())]
+            if folder.name != kept and max(times) < oldest:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
 def open_place(near_folder: str, training: str) -> NodePlace:
     """Make the folder, for this user alone; `TrainingError` where that is not possible."""
     user = os.getuid()
@@ -64,6 +81,7 @@ def open_place(near_folder: str, training: str) -> NodePlace:
         status = top.lstat()
         if top.is_symlink() or status.st_uid != user:
             raise TrainingError(f"{top} belongs to somebody else")
+        _remove_stale(top, training)
         folder = top / training
         folder.mkdir(mode=0o700, exist_ok=True)
         about = folder.stat()

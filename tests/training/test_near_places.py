@@ -1,0 +1,45 @@
+"""The folder of copies on a node: for one user and one training, without variables that nobody set."""
+
+import os
+import time
+
+import pytest
+
+from runbook.plan_file.errors import TrainingError
+from runbook.training.near.places import STALE_SECONDS, open_place
+
+
+def test_only_whole_files_of_this_training_are_listed(tmp_path):
+    place = open_place(str(tmp_path), "run-1")
+    place.path(8, 1).touch()
+    place.part("own.rank_00001").touch()
+    assert [(iteration, rank) for _, iteration, rank in place.files()] == [(8, 1)]
+    assert place.folder.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_ranks_of_one_folder_are_on_one_node(tmp_path, monkeypatch):
+    monkeypatch.setenv("NODE_NAME", "n1")
+    first = open_place(f"{tmp_path}/$NODE_NAME", "run-1")
+    assert open_place(f"{tmp_path}/n1", "run-1").node == first.node
+    assert open_place(f"{tmp_path}/n2", "run-1").node != first.node
+
+
+def test_copies_that_were_given_up_are_removed_by_the_next_training(tmp_path):
+    old = open_place(str(tmp_path), "given-up")
+    new = open_place(str(tmp_path), "in-use")
+    for place in (old, new):
+        place.path(8, 0).touch()
+    long_ago = time.time() - 2 * STALE_SECONDS
+    for path in (old.path(8, 0), old.folder):
+        os.utime(path, (long_ago, long_ago))
+    open_place(str(tmp_path), "another")
+    assert new.path(8, 0).exists() and not old.folder.exists()
+
+
+def test_a_folder_that_is_not_ours_is_refused(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / f"runbook-near-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(TrainingError, match="somebody else"):
+        open_place(str(tmp_path), "run-1")
+    with pytest.raises(TrainingError, match="a variable that is not set"):
+        open_place("/dev/shm/$NOT_SET_ANYWHERE", "run-1")
