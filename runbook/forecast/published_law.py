@@ -2,7 +2,8 @@
 
 Hoffmann et al. (arXiv:2203.15556) fitted L = E + A / N^a + B / D^b to more than 400 trainings; the numbers are those of the
 corrected fit by Besiroglu et al. (arXiv:2404.10102). It holds for their text and tokenizer: on the 86 trainings of other
-families in benchmarks/forecast it errs by up to 14% in 80% of cases, which is its interval here.
+families in benchmarks/forecast it errs by up to 14% in 80% of cases, which is its interval inside the range of its
+trainings; beyond it, the interval grows.
 """
 
 import math
@@ -22,6 +23,10 @@ SMALLEST_SIZE = 44e6
 LARGEST_SIZE = 16e9
 FEWEST_TOKENS = 1e9
 """Range of the trainings that it was fitted to (their figure 3, and table A9)."""
+MOST_TOKENS = 500e9
+"""Their trainings read 5 to 500 billion tokens (their abstract)."""
+DECADES_AT_ZERO = 0.3
+"""As in `final_loss`, which needs numpy: the interval inside the range is that of so many decades."""
 MOST_OVER = 30.0
 """Times the largest size up to which it is still shown: GPT-3 175B is 11 times as large."""
 
@@ -33,6 +38,25 @@ class LawForecast:
     loss: float
     low: float
     high: float
+    widening: float
+    """The interval inside the law's range, times this."""
+
+
+def decades_beyond(parameters: float, tokens: float) -> float:
+    """Return the decades of compute beyond the largest and the longest trainings of the fit.
+
+    >>> decades_beyond(16e9, 500e9), decades_beyond(160e9, 5e12)
+    (0.0, 2.0)
+    """
+    size_ratio = max(1.0, parameters / LARGEST_SIZE)
+    token_ratio = max(1.0, tokens / MOST_TOKENS)
+    return math.log10(size_ratio * token_ratio)
+
+
+def widening(parameters: float, tokens: float) -> float:
+    """Return how many times as wide the interval is as inside the range: by the root of decades, as for fits."""
+    decades = decades_beyond(parameters, tokens)
+    return math.sqrt((decades + DECADES_AT_ZERO) / DECADES_AT_ZERO)
 
 
 def published_loss(parameters: float, tokens: float) -> LawForecast:
@@ -40,8 +64,9 @@ def published_loss(parameters: float, tokens: float) -> LawForecast:
     by_size = SIZE_TERM / parameters**SIZE_EXPONENT
     by_tokens = TOKEN_TERM / tokens**TOKEN_EXPONENT
     loss = FLOOR + by_size + by_tokens
-    factor = math.exp(HALF_WIDTH)
-    return LawForecast(loss, loss / factor, loss * factor)
+    wider = widening(parameters, tokens)
+    factor = math.exp(HALF_WIDTH * wider)
+    return LawForecast(loss, loss / factor, loss * factor, wider)
 
 
 def why_not(parameters: float, tokens: float) -> str:

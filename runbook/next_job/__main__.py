@@ -205,9 +205,17 @@ def suspect_nodes(files: JobFiles, attempt: Attempt) -> list[str]:
 
 
 def write_decision(folder: Path, decision: Decision, here: bool, suspects: Sequence[str]) -> None:
-    """Write `decision`, a line each: the action, whether here, the nodes to replace, and why."""
-    why = " ".join(decision.why.split())
-    lines = [str(decision.action), "here" if here else "elsewhere", " ".join(suspects), why]
+    """Write `decision`, a line each.
+
+    The action, whether here, the nodes to replace, why, and the seconds that the next job must wait.
+    """
+    lines = [
+        str(decision.action),
+        "here" if here else "elsewhere",
+        " ".join(suspects),
+        " ".join(decision.why.split()),
+        f"{decision.wait_seconds:.0f}",
+    ]
     part = folder / "decision.part"
     part.write_text("\n".join(lines) + "\n", encoding="utf-8")
     part.replace(folder / "decision")

@@ -38,6 +38,7 @@ def look_at_cores() -> Facts:
     slowest = max(seconds, key=lambda core: seconds[core])
     return {
         "cores": len(allowed),
+        "online": os.cpu_count(),
         "quota": core_quota(),
         "model": _model(),
         "loop_seconds": statistics.median(seconds.values()),

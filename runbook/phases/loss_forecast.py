@@ -3,6 +3,7 @@
 By its ladder where one was trained, else by the published law.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from runbook.core.errors import DataError
@@ -62,14 +63,24 @@ def by_published_law(phase: PhasePlan) -> PlannedLoss:
         source=published_law.SOURCE,
         same_compute=tuple(sizes),
         best=_size(*published_law.best_size(parameters, tokens)),
-        warnings=(
-            (
-                "no ladder was trained: the law is of other text and another tokenizer, and its "
-                "interval is wide"
-            ),
-        ),
+        warnings=tuple(_law_warnings(parameters, tokens, law)),
     )
     return PlannedLoss(forecast)
+
+
+def _law_warnings(
+    parameters: float, tokens: float, law: published_law.LawForecast
+) -> Iterator[str]:
+    yield (
+        "no ladder was trained: the law is of other text and another tokenizer, and its "
+        "interval is wide"
+    )
+    decades = published_law.decades_beyond(parameters, tokens)
+    if decades:
+        yield (
+            f"the run lies {decades:.1f} decades of compute beyond the largest trainings that the law was "
+            f"fitted to, so its interval is {law.widening:.1f} times as wide"
+        )
 
 
 def _size(parameters: float, tokens: float) -> SizeForecast:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from runbook.core.checks import Check, counted
@@ -35,8 +36,32 @@ def _chain_check(settings: Settings, endurance: Endurance, chain: int) -> Check:
     needed = endurance.jobs
     if needed is None:
         return Check(name, "pass", value, rule)
-    value += f"; the training takes {counted(needed, 'job')} without a failure"
+    hours_between = endurance.hours_between_failures
+    if hours_between is None or endurance.spares:
+        value += f"; the training takes {counted(needed, 'job')} without a failure"
+    else:
+        failures_per_job = endurance.walltime_seconds / 3600 / hours_between
+        without_failure = needed
+        needed = jobs_with_failures(needed, failures_per_job)
+        value += (
+            f"; the training takes {counted(without_failure, 'job')} without a failure, {needed} with "
+            "those to expect"
+        )
     return Check(name, "warn" if chain < needed else "pass", value, rule)
+
+
+def jobs_with_failures(jobs: int, failures_per_job: float) -> int:
+    """Return how many jobs a training takes where each failure ends one.
+
+    Failures come at random, so `failures_per_job` in a whole walltime leave each job the share (1 - exp(-f)) / f of it.
+
+    >>> jobs_with_failures(30, 0.3), jobs_with_failures(30, 0.0)
+    (35, 30)
+    """
+    if not failures_per_job:
+        return jobs
+    mean_share = -math.expm1(-failures_per_job) / failures_per_job
+    return math.ceil(jobs / mean_share)
 
 
 def _spares_check(settings: Settings, nodes: int, spares: int) -> Check:

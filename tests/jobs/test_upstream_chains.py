@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from runbook import params
 from runbook.core import shell
+from runbook.core.processes import wait_until
 from runbook.jobs.job_folder import JobFolder
 from runbook.jobs.render.training_job import render_job, write_job
 from runbook.params.schema.site import Container
@@ -39,6 +41,8 @@ if os.environ["LOADS"] == "no" and tracker.exists():
 (checkpoints / f"iter_{iteration:07d}").mkdir()
 print(f"  successfully saved checkpoint from iteration {iteration:7d} to {checkpoints}", flush=True)
 tracker.write_text(str(iteration))
+if os.environ["LOST"]:
+    sys.exit(f"srun: error: Task launch for 12.0 failed on node {os.environ['LOST']}: Socket timed out")
 os.kill(os.getpid(), signal.SIGKILL)
 """
 """Behaves as Megatron-LM e958b2ca was seen to: the lines that it prints, and the files that it writes."""
@@ -72,12 +76,13 @@ class UpstreamChain:
         write_job(self.folder, render_job(*_planned(root), "04-training", package=PROJECT))
         self.folder.chain.write_text("slurm-12\nslurm-13\nslurm-14\nslurm-15\n")
 
-    def run_job(self, number: int, loads: bool = True) -> str:
+    def run_job(self, number: int, loads: bool = True, lost: str = "") -> str:
         """Run one job of the chain to its end; return what it said to its log of errors."""
         environment = {
             **self.environment,
             "SLURM_JOB_ID": str(number),
             "LOADS": "yes" if loads else "no",
+            "LOST": lost,
         }
         command = f"exec bash {self.folder.script.name} >>out 2>>err"
         shell.run(["bash", "-c", command], cwd=self.folder.path, env=environment, check=False)
@@ -160,3 +165,17 @@ def test_a_program_that_begins_anew_is_ended_and_its_chain_with_it(chain):
     log = chain.run_job(14)
     assert "slurm-14 leaves at once. The decision after slurm-13: stop" in log
     assert chain.folder.exit_code.read_text().strip() == "2", "what ended before stays as it is"
+
+
+def test_a_job_whose_node_was_lost_waits_before_the_next_one_begins(chain):
+    jobs = ThreadPoolExecutor(1)
+    log = jobs.submit(chain.run_job, 12, lost="node-1")
+    said = "waits 120 s, in which the queue can take the lost node out of service"
+    assert wait_until(
+        lambda: chain.folder.err.exists() and said in chain.folder.err.read_text(), 120
+    )
+    assert (chain.decision()[0], chain.decision()[4]) == ("go on", "120")
+    assert not chain.folder.exit_code.exists(), "the job still holds its nodes"
+    chain.folder.cancelled.touch()  # a person ends the waiting
+    assert log.result(timeout=60)
+    assert chain.folder.exit_code.read_text().strip() == "1"

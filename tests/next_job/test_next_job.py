@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runbook.next_job.__main__ import main, may_start_again_here
-from runbook.next_job.decisions import Attempt
+from runbook.next_job.decisions import RECOVERY_SECONDS, Attempt
 from runbook.plan_file.job_ends import EndCause, JobEnd, JobState
 from runbook.runs.bad_nodes import LIFETIMES, FoundBy, parse_bad_nodes
 
@@ -83,7 +83,7 @@ def test_a_failure_that_a_person_has_to_mend_is_never_started_again(run):
     run.begin()
     run.make_steps(1, 4)
     run.write_log("OSError: [Errno 28] No space left on device\n")
-    action, here, _, why = run.end()
+    action, here, _, why, _ = run.end()
     assert (action, here) == ("stop", "elsewhere")
     assert why == "disk full: it would happen again"
 
@@ -102,7 +102,7 @@ def test_the_same_failure_twice_at_one_step_ends_the_chain(run):
         run.begin()
         run.make_steps(1, 4)
         run.write_log(ERROR)
-        action, _, _, why = run.end()
+        action, _, _, why, _ = run.end()
     assert action == "stop"
     assert "the same failure twice at step 5" in why
 
@@ -111,7 +111,7 @@ def test_an_attempt_that_died_with_its_script_counts_as_killed(run):
     for place in ("slurm-1", "slurm-2", "slurm-3"):
         run.begin(place)  # and leaves no event of its end
     run.begin("slurm-4")
-    action, _, _, why = run.end(signal="9")
+    action, _, _, why, _ = run.end(signal="9")
     assert action == "stop"
     assert why == "4 jobs in a row made no new step (jobs.training.restarts is 3)"
 
@@ -124,6 +124,16 @@ def test_the_node_that_the_classifier_names_is_replaced_and_remembered(run):
     entry = json.loads(line)
     assert [bad.node for bad in parse_bad_nodes([entry], now=entry["found"])] == ["node3"]
     assert entry["expires"] - entry["found"] == LIFETIMES[FoundBy.FAILURE]
+
+
+def test_the_decision_says_how_long_the_next_job_waits_for_a_lost_node(run):
+    run.begin()
+    run.make_steps(1, 4)
+    run.write_log("srun: error: Task launch for 7.0 failed on node node2: Socket timed out\n")
+    assert run.end()[4] == f"{RECOVERY_SECONDS:.0f}"
+    run.begin()
+    run.make_steps(5, 6)
+    assert run.end(signal="9")[4] == "0"
 
 
 def test_the_node_of_a_hang_or_of_a_killed_rank_is_under_suspicion_and_not_remembered(run):

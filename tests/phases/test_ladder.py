@@ -147,6 +147,20 @@ def test_a_ladder_that_was_begun_keeps_its_rungs(tmp_path):
     assert read_ladder(tmp_path / "elsewhere") is None
 
 
+def test_a_ladder_that_was_begun_goes_on_with_its_budget_and_refuses_another(tmp_path, monkeypatch):
+    monkeypatch.setenv(RUNS_VARIABLE, str(tmp_path))
+    request = LadderRequest("local", SMALL_BATCH, minutes=10)
+    planned = find_ladder(request)
+    planned.folder.mkdir()
+    write_ladder(planned.ladder, planned.folder)
+    assert find_ladder(request).ladder.rungs == planned.ladder.rungs
+    assert find_ladder(replace(request, minutes=0)).ladder.rungs == planned.ladder.rungs
+    with pytest.raises(ParamsError, match="are asked for: its rungs do not change"):
+        find_ladder(replace(request, minutes=20))
+    write_ladder(replace(planned.ladder, budget_device_hours=None), planned.folder)
+    assert find_ladder(replace(request, minutes=20)).ladder.rungs == planned.ladder.rungs
+
+
 def test_rungs_share_the_token_files_of_the_first(tmp_path, monkeypatch):
     monkeypatch.setenv(RUNS_VARIABLE, str(tmp_path))
     settings, _ = load_plan("local", SMALL_BATCH)

@@ -10,7 +10,7 @@ from runbook.core.errors import ParamsError
 from runbook.params.catalogues import read_site
 from runbook.params.site_lines import set_value
 from runbook.phases.p01_environment.preflight.ladder import PreflightResult
-from runbook.phases.p01_environment.preflight.learned_site import LearnedSite, learn_site
+from runbook.phases.p01_environment.preflight.learned_site import LearnedSite, Request, learn_site
 
 PROJECT = Path(__file__).parents[2]
 GIB = 1 << 30
@@ -57,6 +57,22 @@ def test_what_could_not_be_learned_is_said_with_the_reason():
     nothing = learned("slurm")
     assert nothing.lessons == ()
     assert {"hardware.cores_per_node", "hardware.node_memory"} <= {gap.name for gap in nothing.gaps}
+
+
+def test_what_the_job_asked_for_itself_is_no_measure_of_the_node():
+    facts = node("10.0.0.1", 8)
+    facts["hosts"]["cores"] = {"cores": 8, "online": 64, "quota": None}
+    facts["hosts"]["memory"] = {"limit": 16 * GIB, "total": 250 * GIB}
+    answers = PreflightResult(nodes={"n1": facts})
+    site, _ = read_site("slurm", PROJECT)
+    result = learn_site(site, answers, "job slurm-7", Request(cores=8, memory="16G"))
+    gaps = {gap.name: gap.reason for gap in result.gaps}
+    assert "the 8 cores that it had asked for, of 64" in gaps["hardware.cores_per_node"]
+    assert "the 16G that it had asked for, of 250 GiB" in gaps["hardware.node_memory"]
+    whole = learn_site(site, answers, "job slurm-7", Request(cores=4, memory="0"))
+    values = {lesson.name: lesson.value for lesson in whole.lessons}
+    assert values["hardware.cores_per_node"] == 8, "it saw more than it had asked for"
+    assert values["hardware.node_memory"] == "16GiB"
 
 
 def test_an_interface_and_a_network_are_learned_where_the_site_names_none():

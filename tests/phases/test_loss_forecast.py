@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runbook.forecast import published_law
+from runbook.forecast import final_loss, published_law
 from runbook.phases.loss_forecast import planned_loss, show_planned_loss
 from runbook.phases.plan_service import load_plan
 from runbook.runs.run_folder import RUNS_VARIABLE
@@ -54,6 +54,21 @@ def test_a_large_run_without_a_ladder_has_the_published_law_with_its_source():
     text = repr(show_planned_loss(settings, plan))
     assert "best size at this compute" in text
     assert "runbook ladder lumi-13b --plan" in text
+
+
+def test_the_interval_of_the_law_grows_with_the_decades_beyond_its_trainings():
+    assert published_law.DECADES_AT_ZERO == final_loss.DECADES_AT_ZERO
+    inside = published_law.published_loss(16e9, 500e9)
+    assert (inside.widening, inside.high / inside.loss) == (1.0, math.exp(published_law.HALF_WIDTH))
+    one_decade = published_law.published_loss(160e9, 500e9)
+    assert one_decade.widening == pytest.approx(math.sqrt(1.3 / 0.3))
+    assert math.log(one_decade.high / one_decade.loss) == pytest.approx(
+        published_law.HALF_WIDTH * one_decade.widening
+    )
+    settings, plan = load_plan("azure-175b", ("training.iterations=100000",))
+    forecast = planned_loss(settings, plan).forecast
+    assert forecast is not None
+    assert "1.0 decades of compute beyond" in forecast.warnings[1]
 
 
 def test_a_run_outside_of_the_law_has_no_forecast_and_the_reason():

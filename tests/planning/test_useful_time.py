@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from runbook.core.checks import Check
 from runbook.planning import make_plan
 from runbook.planning.cost.useful_time import (
     FAULT_KINDS,
@@ -27,6 +28,7 @@ from runbook.planning.cost.useful_time import (
     with_interval,
 )
 from runbook.planning.plan import parse_plan
+from runbook.planning.unattended import jobs_with_failures
 from runbook.planning.useful_time import (
     CRASH_SECONDS,
     LOST_NODE_SECONDS,
@@ -203,3 +205,26 @@ def test_a_training_shorter_than_its_start_has_no_expectation():
 
 def test_a_plan_for_cpus_has_no_rate_of_failures():
     assert useful_time(make_plan(build(), TWO_CORES)) is None
+
+
+def test_a_chain_is_compared_with_the_jobs_that_failures_take():
+    parts = replace(PARTS, start=0.0, resume=0.0, save_stall=0.0, save_lag=0.0, walltime=3600.0)
+    every_step = replace(parts, steps_between_saves=1, step=1.0)
+    account = simulate(every_step, Policy(), 1e7, PoissonFaults(7200.0, random.Random(1)))
+    assert account.jobs == pytest.approx(jobs_with_failures(round(1e7 / 3600), 0.5), rel=0.03)
+    chain = {"walltime": "1-00:00:00", "nodes": 16}
+    words = {**AZURE, "training": {**AZURE["training"], "iterations": 100_000}}
+
+    def verdict(jobs: int) -> Check:
+        asked = {"jobs": {"training": {**chain, "chain": jobs}}}
+        plan = make_plan(build({**words, **asked}, model="175b", device="H100-SXM", site=QUEUED))
+        return next(check for check in plan.checks if check.name.endswith("chain"))
+
+    plan = make_plan(
+        build({**words, "jobs": {"training": chain}}, model="175b", device="H100-SXM", site=QUEUED)
+    )
+    jobs = plan.endurance.jobs
+    assert jobs is not None
+    assert verdict(jobs).verdict == "warn"
+    assert "with those to expect" in verdict(jobs).value
+    assert verdict(2 * jobs).verdict == "pass"

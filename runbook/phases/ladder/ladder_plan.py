@@ -68,6 +68,8 @@ class Ladder:
     rungs: tuple[PlannedRung, ...]
     designed: str = ""
     schema: int = 1
+    budget_device_hours: float | None = None
+    """As it was asked for; 0: nobody gave one, and None: an earlier version did not write it down."""
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -125,8 +127,9 @@ def plan_ladder(
         tokens=family.tokens,
         flops=family.flops,
         rungs=(),
+        budget_device_hours=budget_device_hours or budget_seconds * family.devices / 3600,
     )
-    hours = budget_device_hours or budget_seconds * family.devices / 3600
+    hours = ladder.budget_device_hours
     if not hours:
         own_hours = plan.time[FULL].device_hours or 0.0
         hours = max(DEFAULT_SHARE * own_hours, DEFAULT_SECONDS * family.devices / 3600)

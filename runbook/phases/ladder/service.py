@@ -4,6 +4,7 @@ Plan a ladder, climb it, forecast the run, keep the results.
 """
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from runbook.core.errors import ParamsError
 from runbook.core.files import replacing, utc_now, write_text
 from runbook.core.locks import hold
 from runbook.core.table import Table
+from runbook.core.units import show_device_hours
 from runbook.params import Settings
 from runbook.phases.ladder.climb import FinishedRung, Say, climb, read_finished
 from runbook.phases.ladder.forecast_record import RunForecast
@@ -116,11 +118,30 @@ def find_ladder(request: LadderRequest) -> LadderState:
             f"asked for. Leave --rungs "
             f"out to go on with it, or begin another by --as NAME."
         )
+    _refuse_other_budget(request, ladder, settings, folder)
     finished = read_finished(ladder, settings)
     forecast = None
     if len(finished) == len(ladder.rungs):
         forecast = _forecast(ladder, finished, settings, plan)
     return LadderState(ladder, folder, tuple(finished), forecast)
+
+
+def _refuse_other_budget(
+    request: LadderRequest, ladder: Ladder, settings: Settings, folder: Path
+) -> None:
+    """Raise where another budget is asked for than the rungs were designed for."""
+    devices = settings.job(FULL).devices_per_node
+    requested = request.device_hours or request.minutes * devices / 60
+    recorded = ladder.budget_device_hours
+    if not requested or recorded is None or math.isclose(requested, recorded):
+        return
+    designed_for = "no stated budget"
+    if recorded:
+        designed_for = f"a budget of {show_device_hours(recorded)}"
+    raise ParamsError(
+        f"{folder.name} was begun with {designed_for}, and {show_device_hours(requested)} are asked for: its rungs "
+        f"do not change. Leave the budget out to go on with them, or begin another ladder by --as NAME."
+    )
 
 
 def _refuse_named_folder(run: str) -> None:

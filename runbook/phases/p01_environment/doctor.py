@@ -43,7 +43,7 @@ from runbook.phases.p01_environment.preflight.ladder import (
     climb,
     write_answers,
 )
-from runbook.phases.p01_environment.preflight.learned_site import LearnedSite, learn_site
+from runbook.phases.p01_environment.preflight.learned_site import LearnedSite, Request, learn_site
 from runbook.phases.plan_service import load_plan
 from runbook.phases.token_inputs import text_home
 from runbook.planning import Check, Plan
@@ -170,7 +170,14 @@ def learn_about(
         )
     result = preflight(run, (), report, wait_seconds)
     path = settings.project / "params" / "sites" / f"{site}.yaml"
-    return path, learn_site(settings.site, result, _measured_by(result))
+    request = _request(settings) if result.job else Request()
+    return path, learn_site(settings.site, result, _measured_by(result), request)
+
+
+def _request(settings: Settings) -> Request:
+    """Return what the job of a preflight asks of each node."""
+    job = preflight_job(settings)
+    return Request(job.cpus_per_task * job.tasks_per_node, job.memory)
 
 
 def _measured_by(result: PreflightResult) -> str:

@@ -214,13 +214,13 @@ check_resume() { # of a program that may begin anew without a word: the log must
 }
 
 decide() { # what follows: `action` is "go on", "stop" or "done", `here` is "here" or "elsewhere"
-  action=stop here=elsewhere suspects="" why="the program that decides gave no answer"
+  action=stop here=elsewhere suspects="" why="the program that decides gave no answer" recovery=0
   case $job_result in 0) action="done" ;; 75) action="go on" ;; esac
   if timeout 300 env PYTHONPATH=/project python3 -m runbook.next_job --run=polaris-25b --phase=04-training --restarts=3 --events=events.jsonl --metrics=metrics.jsonl --tracker=/GIVE_JOBS_STAGE/checkpoints/polaris-25b/checkpoints/latest \
     --job "$job" --code "$job_result" --signal "$job_signal" --reason "$job_reason"; then
-    { read -r action && read -r here && read -r suspects && read -r why; } <"$job/decision"
+    { read -r action && read -r here && read -r suspects && read -r why && read -r recovery; } <"$job/decision"
   else
-    printf '%s\n' "$action" "$here" "$suspects" "$why" >"$job/decision"
+    printf '%s\n' "$action" "$here" "$suspects" "$why" "$recovery" >"$job/decision"
   fi
   if [[ -s $job/bad_nodes.jsonl ]]; then # remembered for the site: runbook nodes
     mkdir -p ../polaris
@@ -231,9 +231,27 @@ decide() { # what follows: `action` is "go on", "stop" or "done", `here` is "her
   echo "runbook: $job_reason; then: $action${why:+, because $why}" >&2
 }
 
+find_followers() { # fills `behind` with the jobs of the chain that come after this one
+  mapfile -t behind < <(awk -v job="$RUNBOOK_JOB" 'seen; $0 == job {seen = 1}' "$job/chain" 2>/dev/null)
+}
+
+wait_for_recovery() { # the next job begins when this one ends, and gets a lost node again as long as the queue has not noticed the loss
+  local behind end
+  find_followers
+  if ((recovery == 0 || ${#behind[@]} == 0)); then return; fi
+  echo "runbook: waits $recovery s, in which the queue can take the lost node out of service, before the next job begins" >&2
+  read_clock
+  end=$((now + recovery))
+  while ((now < end)) && [[ -z $asked && ! -e $job/cancelled ]]; do
+    beat || true
+    read -r -t 1 -u "$pause" || true
+    read_clock
+  done
+}
+
 leave_queue() { # the jobs of the chain that still wait would begin only to leave, so they are taken out where that works
   local behind
-  mapfile -t behind < <(awk -v job="$RUNBOOK_JOB" 'seen; $0 == job {seen = 1}' "$job/chain" 2>/dev/null)
+  find_followers
   if ((${#behind[@]} == 0)); then return; fi
   qdel "${behind[@]#pbs-}" || true
 }
@@ -391,5 +409,5 @@ while true; do
   replace_nodes || break
   if [[ -n $asked ]]; then break; fi
 done
-if [[ $action != "go on" ]]; then leave_queue; fi
+if [[ $action == "go on" ]]; then wait_for_recovery; else leave_queue; fi
 exit "$job_result"

@@ -19,6 +19,8 @@ HARDWARE = "hardware"
 INTERFACE = ("environment", "network", "GLOO_SOCKET_IFNAME")
 GIB = 1 << 30
 NETWORK_DIGITS = 2
+ALL_MEMORY = "0"
+"""Slurm's word for all memory of a node."""
 
 
 @dataclass(frozen=True)
@@ -85,14 +87,26 @@ Answers = Mapping[str, Mapping[str, Mapping[str, NodeFacts]]]
 """By node, rung and part, as PreflightResult.nodes has them."""
 
 
-def learn_site(site: Site, result: PreflightResult, job: str) -> LearnedSite:
+@dataclass(frozen=True)
+class Request:
+    """What the job that measured had asked of each node: a cgroup shows it that and no more."""
+
+    cores: int = 0
+    """0: it asked for none."""
+    memory: str = ""
+    """As the scheduler writes it. Empty: it asked for none."""
+
+
+def learn_site(
+    site: Site, result: PreflightResult, job: str, request: Request | None = None
+) -> LearnedSite:
     """Return what the answers of the nodes say of the site's values.
 
-    `job` is what measured them.
+    `job` is what measured them, and `request` what it had asked for.
     """
     lessons: list[Lesson] = []
     gaps: list[Gap] = []
-    for entry in _entries(site, result.nodes):
+    for entry in _entries(site, result.nodes, request or Request()):
         if isinstance(entry, Lesson):
             lessons.append(entry)
         else:
@@ -101,10 +115,10 @@ def learn_site(site: Site, result: PreflightResult, job: str) -> LearnedSite:
     return LearnedSite(tuple(lessons), tuple(gaps), job, defect)
 
 
-def _entries(site: Site, nodes: Answers) -> Iterator[Lesson | Gap]:
+def _entries(site: Site, nodes: Answers, request: Request) -> Iterator[Lesson | Gap]:
     """Yield a lesson or a gap for each value that a site file may have measured."""
-    yield _cores(site, nodes)
-    yield _memory(site, nodes)
+    yield _cores(site, nodes, request.cores)
+    yield _memory(site, nodes, request.memory)
     yield from _devices(site, nodes)
     yield _interface(site, nodes)
     yield _network(site, nodes)
@@ -121,23 +135,40 @@ def _missing(name: str) -> Gap:
     return Gap(name, "no node came so far")
 
 
-def _cores(site: Site, nodes: Answers) -> Lesson | Gap:
+def _cores(site: Site, nodes: Answers, requested: int) -> Lesson | Gap:
+    name = "hardware.cores_per_node"
     facts = _of_part(nodes, HOSTS, "cores")
     if not facts:
-        return _missing("hardware.cores_per_node")
+        return _missing(name)
     counts = {
         node: int(min(node_facts["cores"], node_facts["quota"] or node_facts["cores"]))
         for node, node_facts in facts.items()
     }
     evidence = f"usable cores of {_places(counts)}"
     fewest = max(1, min(counts.values()))
+    online = min(int(node_facts.get("online") or 0) for node_facts in facts.values())
+    if fewest == requested < online:
+        return Gap(
+            name,
+            f"the job saw the {requested} cores that it had asked for, of {online} that the node has. Ask for "
+            "more (jobs.training.cpus_per_task), or for none",
+        )
     return Lesson((HARDWARE, "cores_per_node"), fewest, site.hardware.cores_per_node, evidence)
 
 
-def _memory(site: Site, nodes: Answers) -> Lesson | Gap:
+def _memory(site: Site, nodes: Answers, requested: str) -> Lesson | Gap:
+    name = "hardware.node_memory"
     facts = _of_part(nodes, HOSTS, "memory")
     if not facts:
-        return _missing("hardware.node_memory")
+        return _missing(name)
+    is_limited = any(node_facts["limit"] for node_facts in facts.values())
+    if is_limited and requested not in ("", ALL_MEMORY):
+        total = min(int(node_facts["total"]) for node_facts in facts.values()) // GIB
+        return Gap(
+            name,
+            f"the job saw the {requested} that it had asked for, of {total} GiB that the node has. Ask for all "
+            f"(jobs.environment.memory={ALL_MEMORY})",
+        )
     sizes = {
         node: int(node_facts["limit"] or node_facts["total"]) // GIB
         for node, node_facts in facts.items()
