@@ -17,7 +17,7 @@ DEFAULT_SHARE = 0.5
 
 
 def near_bytes(choice: Choice, stages: Sequence[StageMemory]) -> int:
-    """Return the bytes of all copies on the fullest node: weights, master weights and moments of each rank.
+    """Return the bytes of all copies on a node: weights, master weights and moments of each rank.
 
     With several nodes, each holds as much for its partner.
     """
@@ -29,7 +29,7 @@ def near_bytes(choice: Choice, stages: Sequence[StageMemory]) -> int:
 def check_near_copies(
     choice: Choice, stages: Sequence[StageMemory], node_memory: int
 ) -> Iterator[Check]:
-    """Yield whether a node has the memory for copies; nothing where none are kept. 0: its memory is not known."""
+    """Yield whether a node has the memory for copies. 0: how much it has is not known."""
     interval = choice.training.near_interval
     if not interval or choice.smoke or not choice.own_trainer:
         return

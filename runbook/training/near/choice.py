@@ -1,4 +1,4 @@
-"""Which copies in node memory a start may take: pure functions of what nodes hold and of what was tried before."""
+"""Which copies in node memory a start may take: functions of what nodes hold and what was tried."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -57,8 +57,9 @@ class LoadHistory:
 def load_history(events: Iterable[Mapping[str, object]]) -> LoadHistory:
     """Return what events of one training, oldest first, say about its copies.
 
-    A rollback leaves samples out, so that copies from before it are of another course. Copies that were
-    loaded and led to no step are not tried again, and none is loaded more often than `MOST_LOADS`.
+    A rollback leaves samples out, so that copies from before it are of another course. Copies that
+    were loaded and led to no step are not tried again, and none is loaded more often than
+    `MOST_LOADS`.
     """
     lineages: set[str] = set()
     loads: dict[tuple[int, str], int] = {}
@@ -92,10 +93,10 @@ def choose_copies(
     newest_shared: int,
     bad: Collection[CopyKey] = (),
 ) -> NearChoice | None:
-    """Return the newest copies that every rank can load; None where the shared checkpoint is to be taken.
+    """Return the newest copies that every rank can load; None: take the shared checkpoint.
 
-    Only copies newer than the iteration `newer_than` count. Copies that were written when the shared file
-    system had a newer checkpoint than `newest_shared` do not: somebody has removed it to go back.
+    Only copies newer than the iteration `newer_than` count. Copies that were written when the shared
+    file system had a newer checkpoint than `newest_shared` do not: somebody removed it to go back.
     """
     by_state: dict[tuple[int, str], dict[int, list[CopyKey]]] = {}
     for copy in held:

@@ -1,13 +1,14 @@
-"""The life of a training's copies in node memory: they are saved, chosen at a start, loaded and removed.
+"""The life of copies in node memory: they are saved, chosen at a start, loaded and removed.
 
-All methods are called on all ranks together. A copy is never needed: whatever goes wrong with one is said once, and the
-training goes on with the checkpoints on the shared file system.
+All methods are called on all ranks together. A copy is never needed: whatever goes wrong with one is
+said once, and the training goes on with the checkpoints on the shared file system.
 """
 
 import dataclasses
 import io
 import json
 import secrets
+import socket
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -49,7 +50,7 @@ KEPT = 2
 """Copies of a rank's state: the newest complete one, and the one that is being written."""
 MOST_THREADS = 4
 MOST_WAIT_SECONDS = 60.0
-"""For a partner that does not answer. The training's own time-out is for steps, which are more important."""
+"""For a partner that does not answer."""
 
 
 class NearCopies:
@@ -62,9 +63,8 @@ class NearCopies:
         self.rank = torch.distributed.get_rank()
         self.lineage = share_value(secrets.token_hex(8))
         """Name of this segment, by which its copies are known."""
-        self.threads = (
-            min(MOST_THREADS, cores_of_rank()) if on_gpu() else 1
-        )  # on a CPU the cores compute
+        # On a CPU the cores compute.
+        self.threads = min(MOST_THREADS, cores_of_rank()) if on_gpu() else 1
         self.account = SaveAccount()
         self._identity = identity_of(spec)
         self._loaded: NearChoice | None = None  # until a step was made from it
@@ -75,7 +75,7 @@ class NearCopies:
         self._bad: set[CopyKey] = set()
         self._listing: Listing | None = None
         self.is_spoiled = False
-        """Whether a load has failed half-way: the state is of no use until another one is loaded."""
+        """Whether a load has failed half-way, so that the state is of no use."""
         self.is_on = self._open()
 
     @property
@@ -110,14 +110,15 @@ class NearCopies:
         exchange, faults = _attempt_together(lambda: Exchange(self.nodes, seconds))
         if faults:
             self._say(
-                f"near copies have no partner: {faults[0]}. GLOO_SOCKET_IFNAME names the interface of the nodes' network"
+                f"near copies have no partner: {faults[0]}. GLOO_SOCKET_IFNAME names the interface "
+                "of the nodes' network"
             )
             return True
         self._exchange = exchange
         return True
 
     def load_newer(self, newer_than: int, newest_shared: int) -> LoadedCheckpoint | None:
-        """Load the newest copies that every rank can load, where they are newer than this iteration.
+        """Load the newest copies that every rank can load and that are newer than `newer_than`.
 
         Each copy is tried once. None: take the shared checkpoint.
         """
@@ -162,18 +163,18 @@ class NearCopies:
         return Listing(history, files, held)
 
     def _files_here(self) -> tuple[dict[CopyKey, OpenState], list[str]]:
-        """Return this training's files on this node, and what is wrong with those that cannot be opened."""
+        """Return this training's files on this node, and what is wrong with other ones."""
         files: dict[CopyKey, OpenState] = {}
         problems = []
         for path, iteration, rank in self.place.files():
             try:
                 opened = state_file.open_state(path)
             except TrainingError as error:
-                problems.append(str(error))
+                problems.append(_here(str(error)))
                 continue
             header = opened.header
             if (header.iteration, header.rank) != (iteration, rank):
-                problems.append(f"{path} is of another iteration or rank than its name")
+                problems.append(_here(f"{path} is of another iteration or rank than its name"))
             elif header.identity == self._identity:
                 files[CopyKey(self.node, rank, iteration, header.lineage)] = opened
         return files, problems
@@ -184,7 +185,7 @@ class NearCopies:
     def _try(
         self, choice: NearChoice, files: Mapping[CopyKey, OpenState]
     ) -> LoadedCheckpoint | None:
-        """Verify, send and load chosen copies; None where one is damaged, which is not tried again."""
+        """Verify, send and load copies; None where one is damaged, which is not tried again."""
         copies = choice.copies
         readers = [self.nodes.holder(copy.rank, copy.node) for copy in copies]
         read_here = [copy for copy in copies if readers[copy.rank] == self.rank]
@@ -208,7 +209,7 @@ class NearCopies:
     def _bring(
         self, choice: NearChoice, readers: list[int], files: Mapping[CopyKey, OpenState]
     ) -> list[tuple[CopyKey, str]]:
-        """Send copies from the nodes that hold them to ranks whose own node has none; what went wrong."""
+        """Send copies to ranks whose own node has none; what went wrong."""
         faults: list[tuple[CopyKey, str]] = []
         brought = choice.from_other_nodes(self.nodes.node_of_rank)
         for rank in (rank for rank in brought if self.rank in (rank, readers[rank])):
@@ -222,8 +223,8 @@ class NearCopies:
                 else:
                     self._exchange.send(files[copy].path, rank)
             except (TrainingError, OSError, RuntimeError) as error:
-                faults.append((copy, str(error)))
-        return [fault for own in _gather(faults) for fault in own]
+                faults.append((copy, _here(str(error))))
+        return [fault for faults_there in _gather(faults) for fault in faults_there]
 
     def _take_over(self, part: Path) -> None:
         """Give a received file its name, once it was compared with its checksum."""
@@ -234,7 +235,7 @@ class NearCopies:
         part.rename(self.place.path(opened.header.iteration, opened.header.rank))
 
     def _fill(self, opened: OpenState) -> str:
-        """Fill this rank's tensors; what hinders it. What was changed by then is loaded again from elsewhere."""
+        """Fill this rank's tensors; what hinders it."""
         try:
             with torch.no_grad():
                 opened.read_into(self.engine.own_tensors())
@@ -262,7 +263,7 @@ class NearCopies:
         )
 
     def begin(self) -> None:
-        """Keep what was loaded until a newer copy is complete, remove all else, and look for room."""
+        """Keep what was loaded until a newer copy is complete; look for room."""
         if not self.is_on:
             return
         kept = set()
@@ -271,19 +272,17 @@ class NearCopies:
             ranks = range(torch.distributed.get_world_size())
             kept = {self.place.path(self._complete, rank) for rank in ranks}
         needed = self._needed_on_node()
+        lack = ""
         if self.is_first_on_node:
             self.place.remove_all_but(kept)
             lack = lack_of_room(self.place.folder, needed)
-        else:
-            lack = ""
         faults = _faults_of_all(lack)
         if faults:
             self.is_on = self._turn_off(faults)
 
     def _needed_on_node(self) -> int:
         """Return the bytes of all copies on this node."""
-        own = sum(tensor.tensor.nbytes for tensor in self.engine.own_tensors())
-        sizes = _gather(own)
+        sizes = _gather(sum(part.tensor.nbytes for part in self.engine.own_tensors()))
         total = 0
         for rank in self.nodes.ranks_on(self.node):
             total += sizes[rank]
@@ -333,6 +332,7 @@ class NearCopies:
         pending = _PendingCopy(self, header)
         faults = _faults_of_all(pending.write(random, tensors))
         if faults:
+            pending.discard()
             self.is_on = self._turn_off(faults)
             return
         pending.go_on()
@@ -340,7 +340,7 @@ class NearCopies:
         self.account.add(header.iteration, time.monotonic() - start)
 
     def _finish_pending(self, *, wait: bool = False) -> bool:
-        """Whether no copy is on its way any more, on any rank; a fault on one turns copies off on all."""
+        """Whether no copy is on its way any more; a fault on one rank turns them off on all."""
         pending = self._pending
         if pending is None:
             return True
@@ -353,10 +353,22 @@ class NearCopies:
             self.is_on = self._turn_off(faults)
         else:
             self._complete = pending.header.iteration
+            self._remove_strays()
         return True
 
+    def _remove_strays(self) -> None:
+        """Remove copies of ranks that were partners before nodes were swapped."""
+        if not self.is_first_on_node:
+            return
+        expected = set(self.nodes.ranks_on(self.node))
+        if self._exchange is not None:
+            expected |= {self.nodes.partners(rank)[1] for rank in expected}
+        for path, _, rank in self.place.files():
+            if rank not in expected:
+                path.unlink(missing_ok=True)
+
     def stale_file(self, rank: int, iteration: int) -> Path | None:
-        """Return a copy of a rank that is older than the newest complete one, whose pages may be used again."""
+        """Return a rank's copy that is no longer needed, whose pages may be used again."""
         old = None
         for path, other, owner in self.place.files():
             if owner == rank and other not in (self._complete, iteration):
@@ -372,7 +384,7 @@ class NearCopies:
         self.end()
 
     def end(self) -> None:
-        """Remove all copies: the training is done, or its newest state is on the shared file system."""
+        """Remove all copies: the newest state is on the shared file system."""
         self._finish_pending(wait=True)
         self._complete = -1
         torch.distributed.barrier()
@@ -391,8 +403,8 @@ class NearCopies:
         self, look: Callable[[CopyKey], str], copies: list[CopyKey]
     ) -> list[tuple[CopyKey, str]]:
         """Look at copies on this rank; the faulty ones of all ranks, each with its fault."""
-        own = [(copy, fault) for copy in copies if (fault := look(copy))]
-        return [fault for faults in _gather(own) for fault in faults]
+        faults_here = [(copy, _here(fault)) for copy in copies if (fault := look(copy))]
+        return [fault for faults in _gather(faults_here) for fault in faults]
 
     def _report_broken(self, problems: list[str]) -> None:
         for problem in problems:
@@ -449,9 +461,12 @@ class _PendingCopy:
             _use_again(copies.stale_file(copies.rank, self.header.iteration), self._part)
             state_file.write_body(self._part, self.header, random, tensors, copies.threads)
         except (OSError, RuntimeError) as error:
-            self._part.unlink(missing_ok=True)
-            return f"{self._part} cannot be written: {error}"
+            return _here(f"{self._part} cannot be written: {error}")
         return ""
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        self._part.unlink(missing_ok=True)
 
     def go_on(self) -> None:
         """Do the rest in a thread."""
@@ -469,7 +484,7 @@ class _PendingCopy:
         try:
             self._future.result()
         except (TrainingError, OSError, RuntimeError) as error:
-            return f"rank {self.header.rank}: {error}"
+            return _here(f"rank {self.header.rank}: {error}")
         return ""
 
     def _seal_and_send(self) -> None:
@@ -487,7 +502,7 @@ class _PendingCopy:
 
 
 def _use_again(old: Path | None, part: Path) -> None:
-    """Begin a file on the pages of an old one, which costs less than new pages; a copy that is replaced is not needed."""
+    """Begin a file on the pages of an old one, which costs less than new pages."""
     if old is not None:
         old.replace(part)
 
@@ -512,6 +527,11 @@ def identity_of(spec: PhasePlan) -> dict[str, object]:
     return plain
 
 
+def _here(fault: str) -> str:
+    """Return a fault with the node that has it: paths are the same on all nodes."""
+    return f"{socket.gethostname()}: {fault}"
+
+
 def _gather(value: T) -> list[T]:
     """Return the values of all ranks, on all ranks."""
     values: list[Any] = [None] * torch.distributed.get_world_size()
@@ -526,7 +546,7 @@ def _attempt_together(action: Callable[[], T]) -> tuple[T | None, list[str]]:
     try:
         result = action()
     except (TrainingError, OSError, RuntimeError, ValueError) as error:
-        fault = str(error) or repr(error)
+        fault = _here(str(error) or repr(error))
     return result, _faults_of_all(fault)
 
 

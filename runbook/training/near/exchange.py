@@ -1,6 +1,7 @@
-"""The way of files between partner ranks: ranks of the same place on their nodes form a ring of their own.
+"""The way of files between partners: ranks of the same place on their nodes form a ring.
 
-It goes over gloo, apart from the groups of the training, so that a thread may send while the training goes on.
+It goes over gloo, apart from the groups of the training, so that a thread may send while the training
+goes on.
 """
 
 import contextlib
@@ -44,7 +45,7 @@ class Exchange:
     def _carry(self, *flows: "_Flow") -> None:
         """Move files block by block, all at once.
 
-        A file that cannot be read or written does not stop the other side: the fault is raised at the end.
+        A file that cannot be read or written does not stop the other side: that is raised at the end.
         """
         try:
             for flow in flows:

@@ -42,7 +42,7 @@ class NodeMap:
         return len(counts) == 1
 
     def rings(self) -> list[list[int]]:
-        """Return the ranks of each place, a node after the other; each sends to the next one, the last to the first.
+        """Return the ranks of each place; each sends to the next one, the last to the first.
 
         >>> NodeMap((0, 0, 1, 1, 2, 2)).rings()
         [[0, 2, 4], [1, 3, 5]]
@@ -61,5 +61,5 @@ class NodeMap:
         return ring[(index + 1) % len(ring)], ring[index - 1]
 
     def holder(self, rank: int, node: int) -> int:
-        """Return the rank on a node that reads the state of `rank` there: the one of the same place."""
+        """Return the rank of the same place on a node, which reads the state of `rank` there."""
         return self.ranks_on(node)[self.place(rank)]

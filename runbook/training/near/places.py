@@ -1,4 +1,4 @@
-"""The folder of one training in the memory of a node: names of its files, and who may write there."""
+"""The folder of one training in a node's memory: names of its files, and who may write there."""
 
 import contextlib
 import hashlib
@@ -49,7 +49,7 @@ class NodePlace:
 
 
 def training_name(spec: PhasePlan) -> str:
-    """Return the name of a training's folder: its run, its fingerprint and where its checkpoints are."""
+    """Return a name made from the run, its fingerprint and where its checkpoints are."""
     root = spec.root.resolve()
     checkpoints = hashlib.sha256(str(spec.path(spec.checkpoint.folder).resolve()).encode())
     return f"{root.name}-{spec.fingerprint[:12]}-{checkpoints.hexdigest()[:8]}"
@@ -60,7 +60,7 @@ STALE_SECONDS = 2 * 86_400.0
 
 
 def _remove_stale(top: Path, kept: str) -> None:
-    """Remove copies of other trainings that nobody has written for long: they take memory of the node."""
+    """Remove copies of trainings that were given up: they take memory of the node."""
     oldest = time.time() - STALE_SECONDS
     for folder in top.iterdir():
         with contextlib.suppress(OSError):  # another rank of this node does the same

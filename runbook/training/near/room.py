@@ -1,4 +1,4 @@
-"""Room for copies on a node: of the folder, of the machine's memory, and within the job's own limit of memory."""
+"""Room for copies on a node: of the folder, of the memory, and within the job's own limit."""
 
 import contextlib
 import shutil
@@ -23,12 +23,13 @@ _CACHE = ("inactive_file", "total_inactive_file")
 def lack_of_room(folder: Path, needed: int) -> str:
     """Return why so many more bytes do not fit into a folder of node memory; empty where they do.
 
-    What is in the folder is memory of the node, and counts against the limit of the job that wrote it.
+    What is in the folder is memory of the node, and counts against the limit of its writer's job.
     """
     rooms = [(shutil.disk_usage(folder).free, f"free in {folder}")]
     with contextlib.suppress(OSError, StopIteration):
         rooms.append((host_bytes_left(), "free in the node's memory"))
-    rooms += [(left, "left of the job's memory") for left in _left_in_groups()]
+    with contextlib.suppress(OSError):  # no control groups
+        rooms += [(left, "left of the job's memory") for left in _left_in_groups()]
     room, where = min(rooms)
     if needed <= USABLE_SHARE * room:
         return ""
@@ -52,7 +53,7 @@ def _cache_bytes(folder: Path) -> int:
 
 
 def _folders(controller: str) -> Iterator[Path]:
-    """Yield the folder of this process's group and those above it; an empty controller means version 2."""
+    """Yield this process's group and those above it; no controller means version 2."""
     for line in Path("/proc/self/cgroup").read_text("ascii").splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):

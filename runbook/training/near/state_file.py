@@ -5,8 +5,8 @@
     body         the random states (torch's plain format), then the tensors one after the other
     32 bytes     sha256 over the header and the sha256 of each block of the body
 
-The body is hashed by blocks, so that several threads can do it. A file that was cut off, or that has one other bit, does
-not verify.
+The body is hashed by blocks, so that several threads can do it. A file that was cut off, or that has
+one other bit, does not verify.
 """
 
 import hashlib
@@ -85,8 +85,8 @@ class OpenState:
             return f"{self.path} cannot be read: {error}"
         if actual != expected:
             return (
-                f"{self.path} has checksum {actual.hex()[:16]}..., expected {expected.hex()[:16]}... "
-                f"({self.file_bytes:,} bytes)"
+                f"{self.path} has checksum {actual.hex()[:16]}..., expected "
+                f"{expected.hex()[:16]}... ({self.file_bytes:,} bytes)"
             )
         return ""
 
@@ -133,7 +133,7 @@ def open_state(path: Path) -> OpenState:
 def write_body(
     path: Path, header: StateHeader, random: bytes, tensors: Sequence[OwnTensor], threads: int
 ) -> None:
-    """Write all but the checksum. The file may exist: its pages are used again, which saves their making."""
+    """Write all but the checksum. The file may exist: its pages are used again."""
     beginning = header.encoded()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
