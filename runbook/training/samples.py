@@ -45,47 +45,60 @@ def datasets(spec: PhasePlan, tokens: Mapping[str, int]) -> Samples:
     """
     data = spec.data
     evaluates = spec.evaluation.interval > 0 and spec.evaluation.iterations > 0
-    train_files = None if data.mock else _weighted(spec, data.train, tokens)
-    separate = not data.mock and bool(data.held_out)  # files of their own for validation and test
-    held_out = _weighted(spec, data.validation, tokens) if data.validation else None
-    # What megatron-core's datasets ask of a tokenizer; nothing is tokenized here.
-    end_of_document = spec.sampling.end_of_document
-    vocabulary = spec.model.vocabulary
-    tokenizer = SimpleNamespace(vocab_size=vocabulary, eod=end_of_document, unique_identifiers=())
-    config = GPTDatasetConfig(
-        random_seed=spec.seed,
-        sequence_length=spec.model.sequence_length,
-        path_to_cache=None if data.mock else str(spec.path(data.cache)),
-        tokenizer=tokenizer,
-        reset_position_ids=False,
-        reset_attention_mask=False,
-        eod_mask_loss=False,
-        create_attention_mask=False,
-        blend=None if separate else train_files,
-        blend_per_split=[train_files, held_out, None] if separate else None,
-        split=None if data.mock or separate else data.split,
-    )
+    config = _dataset_config(spec, tokens)
     if config.split_matrix is not None:
         # No test samples are drawn here, and megatron-core loops for ever on a split without
         # documents.
-        config.split_matrix = [
-            config.split_matrix[0],
-            config.split_matrix[1] if evaluates else None,
-            None,
-        ]
+        train_range, validation_range, _ = config.split_matrix
+        config.split_matrix = [train_range, validation_range if evaluates else None, None]
     sizes = [spec.duration.samples, spec.evaluation.iterations * spec.batch.global_, 0]
     kind = MockEpochDataset if data.mock else EpochDataset
     builder = BlendedMegatronDatasetBuilder(kind, sizes, lambda: True, config)
     cache = data_cache.CacheCheck()
     if not data.mock:
-        indexes = [
-            Path(f"{spec.path(source.prefix)}.idx") for source in (*data.train, *data.validation)
-        ]
+        sources = (*data.train, *data.validation)
+        indexes = [Path(f"{spec.path(source.prefix)}.idx") for source in sources]
         timeout = spec.limits.process_group_timeout_seconds
         work = partial(_build_cache, spec.path(data.cache), indexes, builder)
         cache = run_long_on_first_rank(work, "building the order of the text", timeout)
     train, validation, _ = builder.build()
-    return Samples(train, validation if evaluates else None, cache)
+    if not evaluates:
+        validation = None
+    return Samples(train, validation, cache)
+
+
+def _dataset_config(spec: PhasePlan, tokens: Mapping[str, int]) -> GPTDatasetConfig:
+    """Return which samples megatron-core is to draw, and from which files.
+
+    Made-up samples have no files. Validation has files of its own, or a part of the same.
+    """
+    data = spec.data
+    files: dict[str, Any] = {}
+    if not data.mock:
+        files["path_to_cache"] = str(spec.path(data.cache))
+        train_files = _weighted(spec, data.train, tokens)
+        if data.held_out:
+            held_out = _weighted(spec, data.validation, tokens) if data.validation else None
+            files["blend_per_split"] = [train_files, held_out, None]
+        else:
+            files["blend"] = train_files
+            files["split"] = data.split
+    # What megatron-core's datasets ask of a tokenizer; nothing is tokenized here.
+    tokenizer = SimpleNamespace(
+        vocab_size=spec.model.vocabulary,
+        eod=spec.sampling.end_of_document,
+        unique_identifiers=(),
+    )
+    return GPTDatasetConfig(
+        random_seed=spec.seed,
+        sequence_length=spec.model.sequence_length,
+        tokenizer=tokenizer,
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+        create_attention_mask=False,
+        **files,
+    )
 
 
 SampleOrder = tuple[numpy.ndarray[Any, Any], numpy.ndarray[Any, Any], numpy.ndarray[Any, Any]]
@@ -116,26 +129,32 @@ class EpochDataset(GPTDataset):  # type: ignore[misc]
         return documents, samples, shuffled
 
     def _order(self) -> SampleOrder:
-        from megatron.core.datasets import (
-            helpers,
-        )  # compiled; a source checkout builds it at startup
+        # Compiled: a source checkout builds it at startup.
+        from megatron.core.datasets import helpers
 
         lengths = self.dataset.sequence_lengths
         if 2 * len(self.indices) > len(lengths):
-            lengths = numpy.array(
-                lengths
-            )  # one sequential read instead of page faults in document order
-        tokens = int(lengths[self.indices].sum(dtype=numpy.int64))
+            # One sequential read instead of page faults in the documents' order.
+            lengths = numpy.array(lengths)
+        tokens_per_epoch = int(lengths[self.indices].sum(dtype=numpy.int64))
         length = self.config.sequence_length
-        num_tokens = self.num_samples * length + 1 if self.num_samples else 1
-        epochs = max(1, -(-num_tokens // tokens))
-        ends = [(epoch * tokens - 1) // length for epoch in range(1, epochs + 1)]
+        num_tokens = 1
+        if self.num_samples:
+            # The last sample's labels need one token more.
+            num_tokens = self.num_samples * length + 1
+        epochs = max(1, -(-num_tokens // tokens_per_epoch))
+        ends = [(epoch * tokens_per_epoch - 1) // length for epoch in range(1, epochs + 1)]
         documents, shuffled = shuffled_epochs(self.indices, ends, self.config.random_seed)
-        return (
+        samples = helpers.build_sample_idx(
+            lengths,
             documents,
-            helpers.build_sample_idx(lengths, documents, length, epochs, tokens, True, True),
-            shuffled,
+            length,
+            epochs,
+            tokens_per_epoch,
+            True,
+            True,
         )
+        return documents, samples, shuffled
 
 
 class MockEpochDataset(EpochDataset, MockGPTDataset):  # type: ignore[misc]
@@ -170,11 +189,19 @@ def _weighted(
     prefixes = [str(spec.path(source.prefix)) for source in sources]
     weights = []
     for source in sources:
-        files = [one for one in sources if source.text and one.text == source.text] or [source]
-        whole = sum(tokens.get(one.prefix, 0) for one in files)
-        share = tokens.get(source.prefix, 0) / whole if whole else 1 / len(files)
-        weights.append(share * sum(one.weight for one in files))
-    return prefixes, weights if len(sources) > 1 else None
+        files = [source]
+        if source.text:
+            files = [file for file in sources if file.text == source.text]
+        text_tokens = sum(tokens.get(file.prefix, 0) for file in files)
+        text_weight = sum(file.weight for file in files)
+        if text_tokens:
+            share = tokens.get(source.prefix, 0) / text_tokens
+        else:
+            share = 1 / len(files)
+        weights.append(share * text_weight)
+    if len(sources) == 1:
+        return prefixes, None
+    return prefixes, weights
 
 
 Batch: TypeAlias = dict[str, torch.Tensor]
@@ -187,16 +214,17 @@ class BatchReader:
     """
 
     def __init__(self, spec: PhasePlan, share: DataParallelShare, clock: StepClock) -> None:
-        self.share, self.clock, self.device = share, clock, device()
+        self.share = share
+        self.clock = clock
+        self.device = device()
         self._vocabulary = spec.model.vocabulary
         self._shape = (len(_KEYS), share.micro, spec.model.sequence_length // spec.parallel.context)
         if spec.tuning.broadcast_batches:
             self._group = parallel_state.get_tensor_model_parallel_group()
         else:
             self._group = None
-        self._broadcast = clock.timed(
-            torch.distributed.broadcast
-        )  # who waits for the reader is not slow itself
+        # Timed apart: a rank that waits for the reader is not slow itself.
+        self._broadcast = clock.timed(torch.distributed.broadcast)
 
     def step(self, dataset: Any, consumed_samples: int, num_microbatches: int) -> Iterator[Batch]:
         """The micro-batches of one step."""
@@ -219,9 +247,8 @@ class BatchReader:
                 message = _pack(batch)
             else:
                 message = torch.empty(self._shape, dtype=torch.int32, device=self.device)
-            self._broadcast(
-                message, parallel_state.get_tensor_model_parallel_src_rank(), group=group
-            )
+            source_rank = parallel_state.get_tensor_model_parallel_src_rank()
+            self._broadcast(message, source_rank, group=group)
             return _unpack(message)
 
     def _on_device(self, value: torch.Tensor) -> torch.Tensor:
@@ -244,8 +271,8 @@ class BatchReader:
         if highest >= self._vocabulary:
             raise TrainingError(
                 f"samples {indices.start} to {indices.stop - 1} hold token {highest}, but the "
-                f"model's vocabulary "
-                f"is {self._vocabulary}: the data was tokenized with another vocabulary"
+                f"model's vocabulary is {self._vocabulary}: "
+                "the data was tokenized with another vocabulary"
             )
         return slice_sequences(batch)
 
@@ -255,17 +282,25 @@ _KEYS = ("tokens", "labels", "loss_mask", "position_ids")
 
 def _pack(batch: Batch) -> torch.Tensor:
     """One message of 32-bit numbers: no id is larger, and the mask goes bit for bit."""
-    parts = (batch[key] for key in _KEYS)
-    return torch.stack(
-        [part.view(torch.int32) if part.is_floating_point() else part.int() for part in parts]
-    )
+    parts = []
+    for key in _KEYS:
+        part = batch[key]
+        if part.is_floating_point():
+            parts.append(part.view(torch.int32))
+        else:
+            parts.append(part.int())
+    return torch.stack(parts)
 
 
 def _unpack(message: torch.Tensor) -> Batch:
-    return {
-        key: part.view(torch.float32) if key == "loss_mask" else part.long()
-        for key, part in zip(_KEYS, message, strict=True)
-    }
+    """Return the micro-batch that `_pack` made a message of."""
+    batch = Batch()
+    for key, part in zip(_KEYS, message, strict=True):
+        if key == "loss_mask":
+            batch[key] = part.view(torch.float32)
+        else:
+            batch[key] = part.long()
+    return batch
 
 
 PIECE_TOKENS = 2**16
@@ -290,11 +325,9 @@ class ReadAhead:
         self._reader = reader
         self._end = end
         self._stride = reader.share.micro * reader.share.copies
-        self._dataset, self._next, self._ahead = (
-            None,
-            0,
-            0,
-        )  # ahead: micro-batches that are ordered and not taken
+        self._dataset = None
+        self._next = 0
+        self._ahead = 0  # micro-batches that are ordered and not taken
         self._batches: SimpleQueue[Batch | Exception] = SimpleQueue()
         self._orders: SimpleQueue[tuple[SimpleQueue[Batch | Exception], Any, int, int] | None] = (
             SimpleQueue()
@@ -316,40 +349,45 @@ class ReadAhead:
         if self._thread.ident is None:
             self._thread.start()
         if dataset is not self._dataset or start != self._next or not self._ahead:
-            self._dataset, self._batches, self._ahead = dataset, SimpleQueue(), 0
+            self._dataset = dataset
+            self._batches = SimpleQueue()
+            self._ahead = 0
         for _ in range(2):  # pieces, as far as the training goes; beyond its end what is asked for
-            index = start + self._ahead * self._stride
-            if self._ahead <= self.piece:
-                number = min(self.piece, (self._end - index) // self._stride)
-            else:
-                number = 0
-            if number := max(number, int(not self._ahead)):
-                self._orders.put((self._batches, dataset, index, number))
-                self._ahead += number
+            self._order_piece(dataset, start)
         batch = self._batches.get()
         if isinstance(batch, Exception):
             self._ahead = 0
             raise batch
-        self._next, self._ahead = start + self._stride, self._ahead - 1
+        self._next = start + self._stride
+        self._ahead -= 1
         return batch
+
+    def _order_piece(self, dataset: Any, start: int) -> None:
+        """Order a piece behind what is ordered, unless more than a piece is ordered already."""
+        first = start + self._ahead * self._stride
+        num_batches = 0
+        if self._ahead <= self.piece:
+            num_batches = min(self.piece, (self._end - first) // self._stride)
+        if not self._ahead:
+            num_batches = max(num_batches, 1)
+        if num_batches > 0:
+            self._orders.put((self._batches, dataset, first, num_batches))
+            self._ahead += num_batches
 
     def _read(self) -> None:
         on_gpu = self._reader.device.type == "cuda"
         if on_gpu:
-            torch.cuda.set_device(
-                self._reader.device
-            )  # each thread has its own, and memory is pinned for it
+            # Each thread has a device of its own, and memory is pinned for it.
+            torch.cuda.set_device(self._reader.device)
         while order := self._orders.get():
-            batches, dataset, *place = order
+            batches, dataset, first, num_batches = order
             try:
-                for indices in self._reader.share.indices(*place):
+                for indices in self._reader.share.indices(first, num_batches):
                     if batches is not self._batches:
                         break  # the training is elsewhere, or ends
                     batch = self._reader.read(dataset, indices)
-                    batches.put(
-                        {key: value.pin_memory() for key, value in batch.items()}
-                        if on_gpu
-                        else batch
-                    )
+                    if on_gpu:
+                        batch = {key: value.pin_memory() for key, value in batch.items()}
+                    batches.put(batch)
             except Exception as error:  # noqa: BLE001 - raised again by the step that needs it
                 batches.put(error)

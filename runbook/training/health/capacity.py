@@ -49,29 +49,38 @@ class MemoryWatch:
 
     def look(self, iteration: int, seconds: float) -> None:
         """Note what this rank holds after a step."""
-        held = {"host": host_bytes()} | (
-            {"device": torch.cuda.memory_allocated()} if on_gpu() else {}
-        )
-        for name, num_bytes in held.items():
+        held_bytes = {"host": host_bytes()}
+        if on_gpu():
+            held_bytes["device"] = torch.cuda.memory_allocated()
+        for name, num_bytes in held_bytes.items():
             drift = self._watches[name].look(iteration, num_bytes)
-            slope = (drift.value - drift.usual) / (drift.iteration - drift.since) if drift else 0.0
-            if not drift or slope <= max(self.bytes_per_step, AGAIN_FACTOR * self._reported):
-                continue
-            processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if name == "host" else 1
-            left = host_bytes_left() if name == "host" else torch.cuda.mem_get_info()[0]
-            steps = left / slope / processes
-            if steps < (self.spec.duration.iterations - iteration) / LEAK_SHARE:
-                hours = steps * seconds / 3600
-                counted = "it grows" if processes == 1 else f"all {processes} processes grow"
-                full = (
-                    f"{in_bytes(left)} are left on {socket.gethostname()}, enough for "
-                    f"{hours:,.2f} hours if "
-                    f"{counted} at this rate (until about iteration {iteration + steps:.0f})"
-                )
-                self._found = replace(
-                    drift, kind="memory leak", evidence=f"{drift.evidence}; {full}"
-                )
-                self.bytes_per_step = slope
+            if drift:
+                self._judge(name, drift, iteration, seconds)
+
+    def _judge(self, name: str, drift: Alarm, iteration: int, seconds: float) -> None:
+        """Keep a drift as the leak to report, if it is the fastest and fills the memory in time."""
+        bytes_per_step = (drift.value - drift.usual) / (drift.iteration - drift.since)
+        if bytes_per_step <= max(self.bytes_per_step, AGAIN_FACTOR * self._reported):
+            return
+        if name == "host":
+            # All processes of a machine share its memory, and most likely leak alike.
+            processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+            bytes_left = host_bytes_left()
+        else:
+            processes = 1
+            bytes_left, _ = torch.cuda.mem_get_info()
+        steps_left = bytes_left / bytes_per_step / processes
+        if steps_left >= (self.spec.duration.iterations - iteration) / LEAK_SHARE:
+            return
+        hours = steps_left * seconds / 3600
+        growing = "it grows" if processes == 1 else f"all {processes} processes grow"
+        evidence = (
+            f"{drift.evidence}; {in_bytes(bytes_left)} are left on {socket.gethostname()}, enough "
+            f"for {hours:,.2f} hours if {growing} at this rate "
+            f"(until about iteration {iteration + steps_left:.0f})"
+        )
+        self._found = replace(drift, kind="memory leak", evidence=evidence)
+        self.bytes_per_step = bytes_per_step
 
     def agree(self, bytes_per_step: list[float]) -> Iterator[Alarm]:
         """What this rank is to report, now that the leaks of all ranks are known to all."""
@@ -81,9 +90,8 @@ class MemoryWatch:
             reports = self._found and bytes_per_step.index(fastest) == rank
             if reports and self._found:
                 yield self._found
-            if (
-                reports or self.bytes_per_step == bytes_per_step[rank]
-            ):  # else found since: for the next exchange
+            # A leak that was found since the exchange stays for the next one.
+            if reports or self.bytes_per_step == bytes_per_step[rank]:
                 self._found = None
                 self.bytes_per_step = 0.0
             self._reported = fastest
@@ -92,11 +100,10 @@ class MemoryWatch:
 def host_bytes() -> int:
     """What this process has in the machine's memory now; 0 where the system does not say."""
     try:
-        return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf(
-            "SC_PAGE_SIZE"
-        )
+        _, resident_pages, *_ = Path("/proc/self/statm").read_text("ascii").split()
     except OSError:
         return 0
+    return int(resident_pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def host_bytes_left() -> int:
@@ -112,11 +119,13 @@ class DiskWatch:
     """
 
     def __init__(self, spec: PhasePlan) -> None:
-        self.spec, self.folder = spec, spec.path(spec.checkpoint.folder)
-        moments_and_weights = 12 if spec.precision.format == "fp32" else 14
+        self.spec = spec
+        self.folder = spec.path(spec.checkpoint.folder)
+        # fp32 weights and Adam's two moments have 4 bytes each; weights in 16 bits come on top.
+        bytes_per_parameter = 12 if spec.precision.format == "fp32" else 14
         self._bytes = (
-            moments_and_weights * spec.model.parameters
-        )  # of a save, until one was measured
+            bytes_per_parameter * spec.model.parameters
+        )  # of a save, until one is measured
         self._urgency = 0
         self._next_look = 0.0
         self._seconds = deque[float](maxlen=20)  # of the newest steps
@@ -129,17 +138,18 @@ class DiskWatch:
     def look(self, iteration: int, seconds_per_step: float) -> Iterator[Alarm]:
         """An alarm where a save that is to come does not fit, or nearly nothing is free."""
         self._seconds.append(seconds_per_step)
-        if (now := time.monotonic()) < self._next_look:
+        moment = time.monotonic()
+        if moment < self._next_look:
             return
-        self._next_look = now + SECONDS_BETWEEN_LOOKS
+        self._next_look = moment + SECONDS_BETWEEN_LOOKS
         try:
-            place = next(path for path in (self.folder, *self.folder.parents) if path.exists())
-            usage = shutil.disk_usage(place)
-            kept = saved_iterations(self.folder)
+            existing = next(path for path in (self.folder, *self.folder.parents) if path.exists())
+            usage = shutil.disk_usage(existing)
+            saved = saved_iterations(self.folder)
         except OSError:  # the next save says what is wrong with the folder
             return
         saves = next_saves(self.spec, iteration)
-        room = partial(first_without_room, self.spec, saves, num_bytes=self._bytes, kept=kept)
+        room = partial(first_without_room, self.spec, saves, num_bytes=self._bytes, saved=saved)
         fails = room(free=usage.free)
         fails_soon = room(free=int(CALM_SHARE * usage.free))
         is_full = usage.free < LOW_SHARE * usage.total
@@ -150,40 +160,51 @@ class DiskWatch:
         else:
             urgency = 0
         if urgency > self._urgency:
-            hours = (fails - iteration) * median(self._seconds) / 3600
-            late = f"the save of iteration {fails}, in about {hours:,.2f} hours, does not fit"
+            outlook = "all saves fit"
+            if fails:
+                hours = (fails - iteration) * median(self._seconds) / 3600
+                outlook = (
+                    f"the save of iteration {fails}, in about {hours:,.2f} hours, does not fit"
+                )
             evidence = (
                 f"{in_bytes(usage.free)} of {in_bytes(usage.total)} are free where "
-                f"{self.spec.checkpoint.folder} is; "
-                f"a save takes {in_bytes(self._bytes)}, {len(saves)} are to come, and "
-                f"{self.spec.checkpoint.keep} are "
-                f"kept: {late if fails else 'all saves fit'}"
+                f"{self.spec.checkpoint.folder} is; a save takes {in_bytes(self._bytes)}, "
+                f"{len(saves)} are to come, and {self.spec.checkpoint.keep} are kept: {outlook}"
             )
             yield Alarm(
                 "disk low", "free_bytes", iteration, iteration, usage.free, self._bytes, evidence
             )
-        self._urgency = max(urgency, self._urgency) if fails_soon or is_full else 0
+        if fails_soon or is_full:
+            self._urgency = max(urgency, self._urgency)
+        else:
+            self._urgency = 0
 
 
 def next_saves(spec: PhasePlan, iteration: int) -> list[int]:
     """Iterations of the saves after this one."""
     interval = spec.checkpoint.interval
     end = spec.duration.iterations
-    regular = range(iteration + interval - iteration % interval, end, interval) if interval else ()
-    return [*regular, *([end] if iteration < end else [])]
+    saves: list[int] = []
+    if interval:
+        first = iteration + interval - iteration % interval
+        saves += range(first, end, interval)
+    if iteration < end:
+        saves.append(end)
+    return saves
 
 
 def first_without_room(
-    spec: PhasePlan, saves: list[int], free: int, num_bytes: int, kept: list[int]
+    spec: PhasePlan, saves: list[int], free: int, num_bytes: int, saved: list[int]
 ) -> int:
     """Iteration of the first save that does not fit beside those that are kept; 0: all fit."""
     keep = spec.checkpoint.keep
-    newest = sorted(kept)[-keep:]
+    newest = sorted(saved)[-keep:]
     for save in saves:
         if free < num_bytes:
             return save
         newest.append(save)
-        goes = newest.pop(0) if len(newest) > keep else None  # once the new one is whole
-        if goes is None or keeps_for_ever(spec.checkpoint, goes):
-            free -= num_bytes
+        # An old save goes once the new one is whole, so the new one takes no room in the end.
+        if len(newest) > keep and not keeps_for_ever(spec.checkpoint, newest.pop(0)):
+            continue
+        free -= num_bytes
     return 0

@@ -82,8 +82,8 @@ def _waiting(counts: Mapping[int, Mapping[str, int]]) -> tuple[set[int], set[int
     for rank, own_counts in counts.items():
         for key, count in own_counts.items():
             if key.startswith("recv "):
-                sender = int(key.rpartition(" ")[2].partition(">")[0])
-                if sender in counts and counts[sender].get(f"send {key[5:]}", 0) < count:
+                sender = _late_sender(key, count, counts)
+                if sender is not None:
                     waiting.add(rank)
                     awaited.add(sender)
             elif not key.startswith("send "):  # who has sent more than was received need not wait
@@ -91,9 +91,19 @@ def _waiting(counts: Mapping[int, Mapping[str, int]]) -> tuple[set[int], set[int
     for members in groups.values():
         fewest = min(count for count, _ in members)
         ahead = {rank for count, rank in members if count > fewest}
-        waiting |= ahead
-        awaited.update(rank for _, rank in members if ahead and rank not in ahead)
+        if ahead:
+            waiting |= ahead
+            awaited |= {rank for _, rank in members} - ahead
     return waiting, awaited
+
+
+def _late_sender(key: str, count: int, counts: Mapping[int, Mapping[str, int]]) -> int | None:
+    """Return who has sent fewer messages than a rank began to receive. None where nobody has."""
+    route = key.removeprefix("recv ")
+    sender = int(route.rpartition(" ")[2].partition(">")[0])
+    if sender not in counts or counts[sender].get(f"send {route}", 0) >= count:
+        return None
+    return sender
 
 
 @dataclass
@@ -118,10 +128,7 @@ class HangReports:
         machines = self.world_size // len(self.local)
         machine = self.local.start // len(self.local)
         if len(beats) < len(self.local) or not all(beat.stuck for beat in beats):
-            if self._next_look:  # something moves again: what was reported does not hold any more
-                for key in (f"hang {machine}", *(["hung"] if machine == 0 else [])):
-                    self._store.delete_key(key)
-                self._next_look = 0.0
+            self._withdraw(machine)
             return []
         if machines == 1:
             return find_hangs(beats)
@@ -131,21 +138,37 @@ class HangReports:
         if now < self._next_look:
             return []
         self._next_look = now + max(1.0, machines / CHECKS_PER_SECOND)
-        if machine == 0 and self._store.check(
-            keys := [f"hang {number}" for number in range(machines)]
-        ):
-            everyone = [
-                Heartbeat(**one)
-                for report in self._store.multi_get(keys)
-                for one in json.loads(report)
-            ]
-            self._store.set(
-                "hung", json.dumps({hang.beat.rank: hang.why for hang in find_hangs(everyone)})
-            )
-        hung = json.loads(self._store.get("hung")) if self._store.check(["hung"]) else {}
-        return [
-            Hang(beat, beat.still, hung[str(beat.rank)]) for beat in beats if str(beat.rank) in hung
-        ]
+        if machine == 0:
+            self._judge_reports(machines)
+        if not self._store.check(["hung"]):
+            return []
+        # JSON has made texts of the ranks.
+        reasons: dict[str, str] = json.loads(self._store.get("hung"))
+        hangs = []
+        for beat in beats:
+            if str(beat.rank) in reasons:
+                hangs.append(Hang(beat, beat.still, reasons[str(beat.rank)]))
+        return hangs
+
+    def _withdraw(self, machine: int) -> None:
+        """Delete what was reported: something moves again, so it does not hold any more."""
+        if not self._next_look:
+            return
+        self._store.delete_key(f"hang {machine}")
+        if machine == 0:
+            self._store.delete_key("hung")
+        self._next_look = 0.0
+
+    def _judge_reports(self, machines: int) -> None:
+        """Name the hung ranks of all machines, once each machine has reported."""
+        keys = [f"hang {number}" for number in range(machines)]
+        if not self._store.check(keys):
+            return
+        beats = []
+        for report in self._store.multi_get(keys):
+            beats += [Heartbeat(**fields) for fields in json.loads(report)]
+        reasons = {hang.beat.rank: hang.why for hang in find_hangs(beats)}
+        self._store.set("hung", json.dumps(reasons))
 
 
 HEARTBEAT_SECONDS = 0.5
@@ -167,12 +190,15 @@ class Watchdog:
         self.folder = folder
         self.local = local
         timeout = float(spec.limits.process_group_timeout_seconds)
-        self._limits, self._file = HangLimits(timeout), HeartbeatFile(folder, local)
+        self._limits = HangLimits(timeout)
+        self._file = HeartbeatFile(folder, local)
         self.heartbeat = HeartbeatWriter(ranks.rank, self._limits, self._file)
         self._reports: HangReports | None = None  # once this rank has joined the others
         self._timeout = timeout
-        self._rested_until, self._looked = 0.0, time.monotonic()
-        self._shown, self._killed = "", set[int]()
+        self._rested_until = 0.0
+        self._looked = time.monotonic()
+        self._shown = ""
+        self._killed = set[int]()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
 
@@ -251,28 +277,42 @@ class Watchdog:
         Only the first rank that has a heartbeat does.
         """
         own_beat = beats[0]
-        hangs = silent_ranks(beats)
-        if own_beat.rank != min({beat.rank for beat in beats} - {hang.beat.rank for hang in hangs}):
+        silent = silent_ranks(beats)
+        silent_numbers = {hang.beat.rank for hang in silent}
+        first_rank = min({beat.rank for beat in beats} - silent_numbers)
+        if own_beat.rank != first_rank:
             return
-        if not hangs and self.ranks.world_size == 1:
-            alone = own_beat.activity == "step" and own_beat.steps > 0 and own_beat.stuck
-            hangs = [Hang(own_beat, own_beat.still, f"in {own_beat.where}")] if alone else []
-        elif not hangs and self._reports:
-            with contextlib.suppress(RuntimeError):  # the store is gone with rank 0's process
-                hangs = self._reports.find(beats, now)
+        hangs = silent or self._find_stuck(beats, now)
         step = max(beat.step for beat in beats)  # the newest heartbeat of a silent rank is old
-        for hang in sorted(hangs, key=lambda one: one.beat.rank == own_beat.rank):  # itself last
-            if hang.beat.pid in self._killed or process_start_ticks(hang.beat.pid) not in (
-                hang.beat.start,
-                -1,
-            ):
-                continue  # it has ended meanwhile, or will once its parent has seen it
+        # This rank ends itself last.
+        for hang in sorted(hangs, key=lambda hang: hang.beat.rank == own_beat.rank):
+            if self._has_ended(hang.beat):
+                continue
             # Reported before it is killed: its death ends this process too, within milliseconds.
             self._report_hang(hang, own_beat, step, self._stacks(hang.beat))
             if hang.beat.rank == own_beat.rank:
                 os._exit(HUNG_EXIT_CODE)
             self._killed.add(hang.beat.pid)
             send_signals(hang.beat.pid, signal.SIGKILL)
+
+    def _find_stuck(self, beats: Sequence[Heartbeat], now: float) -> list[Hang]:
+        """Return the hung ranks among those of this machine that all write heartbeats."""
+        if self.ranks.world_size == 1:
+            own_beat = beats[0]
+            if own_beat.activity == "step" and own_beat.steps > 0 and own_beat.stuck:
+                return [Hang(own_beat, own_beat.still, f"in {own_beat.where}")]
+            return []
+        if self._reports:
+            with contextlib.suppress(RuntimeError):  # the store is gone with rank 0's process
+                return self._reports.find(beats, now)
+        return []
+
+    def _has_ended(self, beat: Heartbeat) -> bool:
+        """Whether a rank's process is gone, or will be once its parent has seen its end."""
+        if beat.pid in self._killed:
+            return True
+        # Another start means that the number belongs to another process now; -1 is not known.
+        return process_start_ticks(beat.pid) not in (beat.start, -1)
 
     def _stacks(self, beat: Heartbeat) -> list[str]:
         """Ask a rank for its stacks and keep them.
@@ -293,40 +333,37 @@ class Watchdog:
 
     def _report_hang(self, hang: Hang, own_beat: Heartbeat, step: int, stack: list[str]) -> None:
         beat = hang.beat
-        seconds = round(hang.seconds, 1)
-        stacks = str(self._stack_file(beat.rank)) if stack else "it wrote none"
+        stacks = "it wrote none"
+        if stack:
+            stacks = str(self._stack_file(beat.rank))
         text = (
             f"rank {beat.rank} (process {beat.pid} on {beat.host}) hangs at step {step}: "
-            f"{hang.why} for "
-            f"{hang.seconds:.0f} s (limit {beat.limit:.0f} s, {beat.activity}); it is ended. "
-            f"Its stacks: {stacks}"
+            f"{hang.why} for {hang.seconds:.0f} s "
+            f"(limit {beat.limit:.0f} s, {beat.activity}); it is ended. Its stacks: {stacks}"
         )
-        shown = {
-            one.rank: one.collectives for one in (beat, own_beat) if one.collectives
-        }  # own: one that waits for it
-        lines = [
-            f"rank {rank} is {text}: {self.folder / f'{rank}.collectives.json'}"
-            for rank, text in shown.items()
-        ]
-        facts = {
-            "rank": beat.rank,
-            "host": beat.host,
-            "step": step,
-            "activity": beat.activity,
-            "seconds": seconds,
-        }
+        # The hung rank's own record, and that of a rank which waits for it.
+        collectives = {}
+        lines = []
+        for recorded in (beat, own_beat):
+            if recorded.collectives and recorded.rank not in collectives:
+                collectives[recorded.rank] = recorded.collectives
+                path = self.folder / f"{recorded.rank}.collectives.json"
+                lines.append(f"rank {recorded.rank} is {recorded.collectives}: {path}")
         record = {
             "time": time.time(),
             "event": "hang",
             "phase": self.spec.phase,
-            **facts,
+            "rank": beat.rank,
+            "host": beat.host,
+            "step": step,
+            "activity": beat.activity,
+            "seconds": round(hang.seconds, 1),
             "where": beat.where,
+            "stacks": stacks,
+            "collectives": collectives,
         }
         with contextlib.suppress(OSError):
-            append_line(
-                self.spec.path(self.spec.log.events),
-                {**record, "stacks": stacks, "collectives": shown},
-            )
+            append_line(self.spec.path(self.spec.log.events), record)
         with contextlib.suppress(OSError):
             sys.stderr.write("\n".join([text, *lines, *stack]) + "\n")
             sys.stderr.flush()
@@ -390,11 +427,14 @@ def _counting(method: Callable[..., Any]) -> Callable[..., Any]:
 def _counting_messages(method: Callable[..., Any], name: str) -> Callable[..., Any]:
     @functools.wraps(method)
     def counted(group: Any, tensors: Any, peer: int, *arguments: Any, **options: Any) -> Any:
-        if (known := (group.group_name, name, peer)) not in _keys:
+        message = (group.group_name, name, peer)
+        if message not in _keys:
             from torch.distributed import get_global_rank, get_rank
 
-            _keys[known] = message_key(known[0], name, get_rank(), get_global_rank(group, peer))
-        _entered[_keys[known]] = _entered.get(_keys[known], 0) + 1
+            global_peer = get_global_rank(group, peer)
+            _keys[message] = message_key(group.group_name, name, get_rank(), global_peer)
+        key = _keys[message]
+        _entered[key] = _entered.get(key, 0) + 1
         return method(group, tensors, peer, *arguments, **options)
 
     return counted
@@ -408,11 +448,9 @@ def message_key(group: str, name: str, own_rank: int, peer: int) -> str:
     >>> message_key("3", "send", 0, 4), message_key("3", "recv", 4, 0)
     ('send 3 0>4', 'recv 3 0>4')
     """
-    return (
-        f"{name} {group} {own_rank}>{peer}"
-        if name == "send"
-        else f"{name} {group} {peer}>{own_rank}"
-    )
+    if name == "send":
+        return f"{name} {group} {own_rank}>{peer}"
+    return f"{name} {group} {peer}>{own_rank}"
 
 
 def is_inside() -> bool:
@@ -446,7 +484,8 @@ def raise_timeouts(seconds: float) -> None:
             distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
 
 
-ENTRIES_KEPT = 100  # of the newest collectives, and all under way: a file has some 50 kB, where all have a megabyte
+ENTRIES_KEPT = 100
+"""Newest collectives in a file, besides all under way: some 50 kB, where all have a megabyte."""
 
 
 def switch_recorder_on(folder: Path) -> None:
@@ -472,17 +511,15 @@ def write_collectives(path: Path) -> str:
     """
     from torch._C import _distributed_c10d
 
-    dump = getattr(
-        _distributed_c10d, f"_dump_{'nccl' if on_gpu() else 'fr'}_trace_json", lambda: "{}"
-    )
+    name = "_dump_nccl_trace_json" if on_gpu() else "_dump_fr_trace_json"
+    dump = getattr(_distributed_c10d, name, lambda: "{}")
     with contextlib.suppress(
         OSError, RuntimeError, AttributeError, KeyError, TypeError, ValueError
     ):
         record = json.loads(dump())
         entries = record.get("entries") or []
-        record["entries"] = [
-            entry for entry in entries[:-ENTRIES_KEPT] if _is_under_way(entry)
-        ] + entries[-ENTRIES_KEPT:]
+        old_under_way = [entry for entry in entries[:-ENTRIES_KEPT] if _is_under_way(entry)]
+        record["entries"] = old_under_way + entries[-ENTRIES_KEPT:]
         with contextlib.suppress(OSError):  # what it shows is said all the same
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(record), "utf-8")
@@ -492,11 +529,19 @@ def write_collectives(path: Path) -> str:
 
 def describe_collectives(entries: list[Any]) -> str:
     """The oldest collective that is under way and the newest that is done."""
-    under_way = [
-        f"in {_named(entry)} ({entry['state']})" for entry in entries if _is_under_way(entry)
-    ]
-    done = [f"after {_named(entry)}" for entry in entries if not _is_under_way(entry)]
-    return ", ".join([*(under_way or ["in no collective"])[:1], *done[-1:]]) if entries else ""
+    if not entries:
+        return ""
+    oldest_under_way = ""
+    newest_done = ""
+    for entry in entries:
+        if not _is_under_way(entry):
+            newest_done = f"after {_named(entry)}"
+        elif not oldest_under_way:
+            oldest_under_way = f"in {_named(entry)} ({entry['state']})"
+    texts = [oldest_under_way or "in no collective"]
+    if newest_done:
+        texts.append(newest_done)
+    return ", ".join(texts)
 
 
 def _is_under_way(entry: Any) -> bool:
@@ -504,8 +549,6 @@ def _is_under_way(entry: Any) -> bool:
 
 
 def _named(entry: Any) -> str:
-    number, (group, purpose) = (
-        entry["p2p_seq_id" if entry["is_p2p"] else "collective_seq_id"],
-        entry["process_group"],
-    )
+    number = entry["p2p_seq_id"] if entry["is_p2p"] else entry["collective_seq_id"]
+    group, purpose = entry["process_group"]
     return f"{entry['profiling_name']} {number} of group {group} ({purpose})"
