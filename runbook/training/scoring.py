@@ -39,11 +39,15 @@ class Scorer:
         The latter are those before the first step.
         """
         spec = in_float32(spec)
-        whole = weights.newest_weights(spec) if name == "trained" else None
-        self.spec, self.iteration = spec, whole.iteration if whole else 0
-        (self._gpt,) = gpt_model.build_model(spec, draw=whole is None)
-        if whole:
-            whole.fill(self._gpt, masters=True)
+        self.spec = spec
+        self.iteration = 0
+        checkpoint = None
+        if name == "trained":
+            checkpoint = weights.newest_weights(spec)
+        (self._gpt,) = gpt_model.build_model(spec, draw=checkpoint is None)
+        if checkpoint:
+            self.iteration = checkpoint.iteration
+            checkpoint.fill(self._gpt, masters=True)
         self._gpt.eval()
 
     def log_likelihoods(self, pairs: Sequence[tuple[Ids, Ids]]) -> list[tuple[float, bool]]:
@@ -54,55 +58,59 @@ class Scorer:
         copies = parallel_state.get_data_parallel_world_size()
         copy = parallel_state.get_data_parallel_rank()
         own_scores: dict[int, tuple[float, bool]] = {}
-        for chosen in _batches(
-            [len(context) + len(continuation) for context, continuation in pairs]
-        )[copy::copies]:
-            texts = [
-                [*pairs[index][0], *pairs[index][1]][-self.spec.model.positions - 1 :]
-                for index in chosen
-            ]
+        lengths = [len(context) + len(continuation) for context, continuation in pairs]
+        # The longest texts lose their beginning: a model has so many positions, and a last token
+        # is only predicted.
+        longest = self.spec.model.positions + 1
+        for chosen in _batches(lengths)[copy::copies]:
+            texts = []
+            for index in chosen:
+                context, continuation = pairs[index]
+                texts.append([*context, *continuation][-longest:])
             logits = self._logits([text[:-1] for text in texts])
             if logits is None:
                 continue
             for row, index in enumerate(chosen):
+                _, continuation = pairs[index]
                 last = len(texts[row]) - 1
-                count = min(len(pairs[index][1]), len(texts[row]) - 1)
+                count = min(len(continuation), last)
                 scores = torch.log_softmax(logits[row, last - count : last], -1)
-                next_tokens = torch.tensor(texts[row][-count:], device=scores.device)[:, None]
-                likelihoods = scores.gather(1, next_tokens)[:, 0]
-                own_scores[index] = (
-                    float(likelihoods.double().sum()),
-                    bool((likelihoods == scores.amax(-1)).all()),
-                )
-        answers = {
-            index: likelihood
-            for rank in gather_on_first_rank(own_scores)
-            for index, likelihood in rank.items()
-        }
-        return [answers[index] for index in sorted(answers)]
+                own_scores[index] = _likelihood(scores, texts[row][-count:])
+        scores_of_all: dict[int, tuple[float, bool]] = {}
+        for scores_of_rank in gather_on_first_rank(own_scores):
+            scores_of_all |= scores_of_rank
+        return [scores_of_all[index] for index in sorted(scores_of_all)]
 
     def _logits(self, texts: list[Ids]) -> Any:
         """Scores [text, place, token of the vocabulary]; None on earlier stages than the last."""
         length = max(map(len, texts))
-        ids = torch.tensor(
-            [[*text, *[0] * (length - len(text))] for text in texts], device=device()
-        )
+        padded = [[*text, *[0] * (length - len(text))] for text in texts]
+        ids = torch.tensor(padded, device=device())
+        positions = torch.arange(length, device=device())[None].expand_as(ids)
         with torch.no_grad():
             if not parallel_state.is_pipeline_first_stage():
                 hidden = torch.empty(length, len(texts), self.spec.model.hidden, device=device())
-                torch.distributed.recv(
-                    hidden, parallel_state.get_pipeline_model_parallel_prev_rank()
-                )
+                previous_rank = parallel_state.get_pipeline_model_parallel_prev_rank()
+                torch.distributed.recv(hidden, previous_rank)
                 self._gpt.set_input_tensor(hidden)
-            output = self._gpt(
-                ids, torch.arange(length, device=device())[None].expand_as(ids), None
-            )
+            output = self._gpt(ids, positions, None)
             if parallel_state.is_pipeline_last_stage():
                 return whole_logits(output)[..., : self.spec.model.vocabulary]
-            torch.distributed.send(
-                output.contiguous(), parallel_state.get_pipeline_model_parallel_next_rank()
-            )
+            next_rank = parallel_state.get_pipeline_model_parallel_next_rank()
+            torch.distributed.send(output.contiguous(), next_rank)
             return None
+
+
+def _likelihood(scores: torch.Tensor, tokens: list[int]) -> tuple[float, bool]:
+    """Return the log probability of these tokens, and whether each of them is the likeliest.
+
+    `scores` [token, vocabulary] are log probabilities.
+    """
+    ids = torch.tensor(tokens, device=scores.device)[:, None]
+    likelihoods = scores.gather(1, ids)[:, 0]
+    # In double precision: a long text sums thousands of them.
+    log_probability = float(likelihoods.double().sum())
+    return log_probability, bool((likelihoods == scores.amax(-1)).all())
 
 
 def _batches(lengths: list[int]) -> list[list[int]]:

@@ -7,7 +7,7 @@ compared.
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,51 +92,53 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.aten._local_scalar_dense.default:
             if args[0].device.type == self.device_type:
                 self.counts.synchronizations[_asked_by()] += 1
-            if self.fake and getattr(args[0], "constant", None) is not None:
-                return args[0].constant.item()
-            if self.fake:  # nothing overflowed, nothing is wrong, and every sum is zero
-                if args[0].dtype is torch.bool:
-                    return False
-                if args[0].dtype.is_floating_point:
-                    return 0.0
-                return 0
+            if self.fake:
+                return _number_in(args[0])
         if func.namespace == "c10d" and func._opname != "barrier":
             self._collective(func, args)
             if self.fake:
                 if self.device_type == "cpu" and "reduce_scatter" in func._opname:
                     self._seen(self.bytes["cpu"] + _tensor_bytes(args[1]))  # gloo sums in a copy
                 return _unsent(func, args)
-        if self.fake and func is torch.ops.aten._to_copy.default and args[0].constant is not None:
-            args[
-                0
-            ].constant = None  # torch would move the number itself, to a device that is not there
+        if self.fake and func is torch.ops.aten._to_copy.default:
+            # torch would move the number itself, to a device that is not there.
+            args[0].constant = None
         result = func(*args, **options)
+        self._count_result(func, args, options, result)
+        return result
+
+    def _count_result(
+        self, func: Any, args: tuple[Any, ...], options: Mapping[str, Any], result: Any
+    ) -> None:
+        """Count the FLOPs, the memory and the kernel of an operator that was computed."""
         formula = flop_registry.get(func._overloadpacket)
-        flops = 0 if formula is None else formula(*args, **options, out_val=result)
+        flops = 0
+        if formula is not None:
+            flops = formula(*args, **options, out_val=result)
         self.counts.flops += flops
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
                 self._allocated(leaf, func)
-        if not (func.is_view or func._opname in _NO_KERNEL or self.in_kernel):
-            self._kernel(
-                (args, result), flops, ATTENTION if "attention" in func._opname else MATRIX
-            )
-        return result
+        if func.is_view or func._opname in _NO_KERNEL or self.in_kernel:
+            return
+        kind = ATTENTION if "attention" in func._opname else MATRIX
+        self._kernel((args, result), flops, kind)
 
     def _kernel(self, tensors: Any, flops: int = 0, kind: str = MATRIX) -> None:
-        moved = _tensor_bytes(tensors)
-        for name, number in (
-            (KERNELS, 1),
-            (kind, flops),
-            (MOVED, moved if kind != ATTENTION else 0),
-        ):
-            self._add(name, number)
+        self._add(KERNELS, 1)
+        self._add(kind, flops)
+        # Attention has a rate of its own, in which what it moves is contained.
+        self._add(MOVED, 0 if kind == ATTENTION else _tensor_bytes(tensors))
 
     def _add(self, kind: str, number: int) -> None:
-        passes = FORWARD if torch._C._current_graph_task_id() == -1 else BACKWARD
-        self.counts.work[OPTIMIZER if self.moment == OPTIMIZER else passes, self.chunk, kind] += (
-            number
-        )
+        if self.moment == OPTIMIZER:
+            part = OPTIMIZER
+        elif torch._C._current_graph_task_id() == -1:
+            # No task of autograd runs.
+            part = FORWARD
+        else:
+            part = BACKWARD
+        self.counts.work[part, self.chunk, kind] += number
 
     def as_one_kernel(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """A function that a compiler makes one kernel of.
@@ -185,18 +187,22 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.in_kernel:  # what is made on the way through one never comes to memory
             return
         if current > counts.peak_bytes:
-            counts.peak_bytes, counts.peak_moment = current, self.moment
+            counts.peak_bytes = current
+            counts.peak_moment = self.moment
             if current > SNAPSHOT_STEP * self._snapshot_at:
                 self._snapshot_at = current
-                there = (
-                    made for _, made, place in self._alive.values() if place == self.device_type
-                )
-                counts.largest = sorted(there, key=lambda made: -made.bytes)[:LARGEST]
+                on_device = [
+                    allocation
+                    for _, allocation, device_type in self._alive.values()
+                    if device_type == self.device_type
+                ]
+                on_device.sort(key=lambda allocation: -allocation.bytes)
+                counts.largest = on_device[:LARGEST]
         counts.timeline.append((self.moment, current))
 
     def _freed(self, key: int) -> None:
-        _, made, place = self._alive.pop(key)
-        self.bytes[place] -= made.bytes
+        _, allocation, device_type = self._alive.pop(key)
+        self.bytes[device_type] -= allocation.bytes
 
     def _collective(self, func: Any, args: tuple[Any, ...]) -> None:
         group = next(
@@ -210,20 +216,17 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.counts.collective_bytes[key] += size
         names = [parameter.name for parameter in func._schema.arguments]
         if "async_op" in names:  # messages between stages have no such argument
+            # torch leaves out an argument that is equal to the default, here True.
             asynchronous = args[names.index("async_op") :]
-            waits = (
-                bool(asynchronous) and not asynchronous[0]
-            )  # torch leaves out an argument that is equal to the default
-            self._add(f"{key[0]}:{key[1]}:{'alone' if waits else 'overlapped'}", size)
+            waits = bool(asynchronous) and not asynchronous[0]
+            group_name, operation = key
+            self._add(f"{group_name}:{operation}:{'alone' if waits else 'overlapped'}", size)
 
     def bytes_of(self, tensors: Iterable[torch.Tensor]) -> int:
         """Bytes of the storages behind these tensors, each counted once."""
-        return sum(
-            {
-                tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes()
-                for tensor in tensors
-            }.values()
-        )
+        storages = [tensor.untyped_storage() for tensor in tensors]
+        bytes_of_storage = {storage._cdata: storage.nbytes() for storage in storages}
+        return sum(bytes_of_storage.values())
 
 
 _NO_KERNEL = frozenset(
@@ -241,6 +244,21 @@ _NO_KERNEL = frozenset(
 """Operators besides views that touch no memory."""
 
 
+def _number_in(tensor: Any) -> bool | int | float:
+    """Return the number in a fake tensor, where torch knows it.
+
+    Else zero: nothing overflowed, nothing is wrong, and every sum is zero.
+    """
+    if getattr(tensor, "constant", None) is not None:
+        number: bool | int | float = tensor.constant.item()
+        return number
+    if tensor.dtype is torch.bool:
+        return False
+    if tensor.dtype.is_floating_point:
+        return 0.0
+    return 0
+
+
 def _tensor_bytes(argument: Any) -> int:
     return sum(leaf.nbytes for leaf in tree_leaves(argument) if isinstance(leaf, torch.Tensor))
 
@@ -252,11 +270,15 @@ def _unsent(func: Any, args: tuple[Any, ...]) -> Any:
     """
     from torch._C._distributed_c10d import FakeWork
 
-    returned = [
-        FakeWork().boxed() if "Work" in str(value.type) else args[0]
-        for value in func._schema.returns
-    ]
-    return returned[0] if len(returned) == 1 else tuple(returned)
+    returned = []
+    for value in func._schema.returns:
+        if "Work" in str(value.type):
+            returned.append(FakeWork().boxed())
+        else:
+            returned.append(args[0])
+    if len(returned) == 1:
+        return returned[0]
+    return tuple(returned)
 
 
 def _asked_by() -> str:
@@ -267,10 +289,8 @@ def _asked_by() -> str:
     frame: Any = sys._getframe(1)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if (
-            module.startswith(("runbook.training", "megatron", "deepspeed"))
-            and ".rehearsal" not in module
-        ):
+        is_ours = module.startswith(("runbook.training", "megatron", "deepspeed"))
+        if is_ours and ".rehearsal" not in module:
             return f"{module}.{frame.f_code.co_name}:{frame.f_lineno}"
         frame = frame.f_back
     return "torch"

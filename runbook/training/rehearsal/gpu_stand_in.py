@@ -109,9 +109,8 @@ class StandIn(TorchFunctionMode):
         if func is torch.Tensor.to:
             args = tuple(self._meant(argument) for argument in args)
         elif func in (_original(torch.tensor), _original(torch.as_tensor)) and "device" in options:
-            options.pop(
-                "device"
-            )  # torch fills it on the host and would move the numbers, which are not there
+            # torch fills it on the host and would move the numbers, which are not there.
+            options.pop("device")
             result = func(*args, **options)
             return torch.empty(result.shape, dtype=result.dtype, device=self.device)
         elif func is torch.Tensor.type and len(args) == 1:

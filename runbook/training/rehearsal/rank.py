@@ -80,36 +80,30 @@ def _rehearsed(rehearsal: _Rehearsal, rank: int, stage: int, start: float) -> Re
     save = counter.reset()
     resume_bytes = rehearsal.resume()
     resume = counter.reset()
-    states = sum(parts.values())
-    own_moments = (FORWARD_BACKWARD, OPTIMIZER)
-    moments = {
-        moment: max(value for name, value in step.timeline if name == moment)
-        for moment in own_moments
-    }
+    peak_bytes = step.peak_bytes
+    peak_moment = step.peak_moment
+    if evaluation.peak_bytes > step.peak_bytes:
+        peak_bytes = evaluation.peak_bytes
+        peak_moment = EVALUATION
+    # What the weights, the gradients and the optimizer leave of the peak.
+    parts["activations"] = peak_bytes - sum(parts.values())
+    moments = {}
+    for moment in (FORWARD_BACKWARD, OPTIMIZER):
+        moments[moment] = max(size for name, size in step.timeline if name == moment)
     moments[EVALUATION] = evaluation.peak_bytes
     grown = _Grown(once, step, smallest, run, whole)
     return RehearsedRank(
         rank=rank,
         stage=stage,
-        peak_bytes=max(step.peak_bytes, evaluation.peak_bytes),
-        peak_moment=step.peak_moment if step.peak_bytes >= evaluation.peak_bytes else EVALUATION,
-        parts={**parts, "activations": max(step.peak_bytes, evaluation.peak_bytes) - states},
+        peak_bytes=peak_bytes,
+        peak_moment=peak_moment,
+        parts=parts,
         moments=moments,
         flops=grown.number(once.flops, step.flops),
         operators=grown.number(once.operators, step.operators),
-        collectives=tuple(
-            Collective(
-                *key,
-                grown.number(once.collectives[key], count),
-                grown.number(once.collective_bytes[key], step.collective_bytes[key]),
-            )
-            for key, count in sorted(step.collectives.items())
-        ),
+        collectives=tuple(grown.collectives()),
         work=tuple(grown.work()),
-        synchronizations={
-            line: grown.number(once.synchronizations[line], count)
-            for line, count in step.synchronizations.most_common()
-        },
+        synchronizations=grown.synchronizations(),
         saved_bytes=saved_bytes,
         save_host_bytes=save.host_peak_bytes,
         resume_bytes=resume_bytes,
@@ -127,15 +121,36 @@ class _Grown:
 
     once: StepCounts
     step: StepCounts
-    least: int
+    once_microbatches: int
     run: int
     whole: int
 
-    def number(self, few: int, more: int) -> int:
-        return more + round(self._each(few, more) * (self.whole - self.run))
+    def number(self, in_once: int, in_step: int) -> int:
+        """Return the count of the whole batch from those of the two smaller ones."""
+        return in_step + round(self._per_microbatch(in_once, in_step) * (self.whole - self.run))
 
-    def _each(self, few: int, more: int) -> float:
-        return (more - few) / (self.run - self.least) if self.run > self.least else more / self.run
+    def _per_microbatch(self, in_once: int, in_step: int) -> float:
+        if self.run > self.once_microbatches:
+            return (in_step - in_once) / (self.run - self.once_microbatches)
+        return in_step / self.run
+
+    def collectives(self) -> Iterator[Collective]:
+        """Yield the collectives of the whole batch by group and operation."""
+        for key, count in sorted(self.step.collectives.items()):
+            group, operation = key
+            yield Collective(
+                group,
+                operation,
+                self.number(self.once.collectives[key], count),
+                self.number(self.once.collective_bytes[key], self.step.collective_bytes[key]),
+            )
+
+    def synchronizations(self) -> dict[str, int]:
+        """Return how often each line waits for the device, the most frequent first."""
+        numbers = {}
+        for line, count in self.step.synchronizations.most_common():
+            numbers[line] = self.number(self.once.synchronizations[line], count)
+        return numbers
 
     def work(self) -> list[Work]:
         """Of one micro-batch, and what a step has besides, however many there are."""
@@ -144,26 +159,35 @@ class _Grown:
             if part == OPTIMIZER:
                 amounts[part, 0][kind] += number
                 continue
-            few = self.once.work[part, chunk, kind]
-            each = 0 if self._does_not_grow(kind) else round(self._each(few, number))
-            amounts[part, chunk][kind] += each
-            amounts[ONCE, 0][kind] += number - each * self.run
-        return [Work(*place, dict(+counts)) for place, counts in sorted(amounts.items())]
+            in_once = self.once.work[part, chunk, kind]
+            per_microbatch = 0
+            if not self._does_not_grow(kind):
+                per_microbatch = round(self._per_microbatch(in_once, number))
+            amounts[part, chunk][kind] += per_microbatch
+            amounts[ONCE, 0][kind] += number - per_microbatch * self.run
+        works = []
+        for (part, chunk), counts in sorted(amounts.items()):
+            # The plus leaves out counts of zero.
+            works.append(Work(part, chunk, dict(+counts)))
+        return works
 
     def _does_not_grow(self, kind: str) -> bool:
         """Return whether a step has as much of it as one of fewer micro-batches has.
 
         It may be in another pass.
         """
-        few, more = (
-            sum(
-                number
-                for (part, _, name), number in counts.work.items()
-                if name == kind and part != OPTIMIZER
-            )
-            for counts in (self.once, self.step)
-        )
-        return few == more and self.run > self.least
+        if self.run <= self.once_microbatches:
+            return False
+        return _outside_optimizer(self.once, kind) == _outside_optimizer(self.step, kind)
+
+
+def _outside_optimizer(counts: StepCounts, kind: str) -> int:
+    """Return how much of a kind of work the passes of a step have together."""
+    total = 0
+    for (part, _, name), number in counts.work.items():
+        if name == kind and part != OPTIMIZER:
+            total += number
+    return total
 
 
 def microbatches_to_the_peak(spec: PhasePlan, stage: int) -> int:
@@ -227,7 +251,8 @@ class _Rehearsal:
         """One iteration as the training loop makes it."""
         from runbook.training.checkpoints.state import TrainingProgress
 
-        self.counter.moment, micro = FORWARD_BACKWARD, self.spec.batch.micro
+        self.counter.moment = FORWARD_BACKWARD
+        micro = self.spec.batch.micro
         batch = Batch(micro, micro * self.spec.parallel.data * microbatches, microbatches)
         stepper = self._stepper(dataclasses.replace(self.spec, batch=batch))
         stepper.step(_Samples(self.spec.model.sequence_length), TrainingProgress())
@@ -242,14 +267,17 @@ class _Rehearsal:
 
         The fewest micro-batches of a step, and what it counts.
         """
-        least = self.spec.parallel.pipeline if self.spec.parallel.virtual_pipeline > 1 else 1
+        smallest = 1
+        if self.spec.parallel.virtual_pipeline > 1:
+            # Interleaved stages take micro-batches by groups as large as the pipeline.
+            smallest = self.spec.parallel.pipeline
         if self.spec.engine == "deepspeed":
             self.step(1)  # tells the next stage the shapes to come
         else:
             self.engine.update(0.0)  # makes Adam's moments
         self.counter.reset()
-        self.step(least)
-        return least, self.counter.reset()
+        self.step(smallest)
+        return smallest, self.counter.reset()
 
     def evaluate(self, microbatches: int) -> None:
         """One evaluation of this many micro-batches."""
@@ -266,11 +294,10 @@ class _Rehearsal:
         from runbook.training.engines.engine import each_shard
 
         self.counter.moment = SAVE
-        own_parts = [
-            shard.data
-            for shard in each_shard(self.engine.sharded_state())
-            if isinstance(shard, ShardedTensor) and is_main_replica(shard.replica_id)
-        ]
+        own_parts = []
+        for shard in each_shard(self.engine.sharded_state()):
+            if isinstance(shard, ShardedTensor) and is_main_replica(shard.replica_id):
+                own_parts.append(shard.data)
         on_device = [data for data in own_parts if data.device.type not in ("cpu", "meta")]
         copies = [self.engine.host_copies.copy(data) for data in on_device]  # alive all at once
         assert len(copies) == len(on_device)
@@ -281,7 +308,8 @@ class _Rehearsal:
         from runbook.training.checkpoints.torch_dist import PIECE_BYTES
         from runbook.training.engines.engine import CommonState
 
-        self.counter.moment, sizes = RESUME, []
+        self.counter.moment = RESUME
+        sizes = []
 
         def read(_shard: Any, _start: int, into: torch.Tensor) -> None:
             sizes.append(into.nbytes)
@@ -297,18 +325,16 @@ class _Rehearsal:
         owned = engine._owned()
         weights = list(owned.parts)
         mains = [part.main for part in owned.parts.values()]
-        gradients = [
-            gradient
-            for tensor in (*weights, *mains)
-            for gradient in (getattr(tensor, "main_grad", None), tensor.grad)
-            if gradient is not None
-        ]
-        moments = [
-            value
-            for part in owned.parts.values()
-            for value in part.adam.state[part.main].values()
-            if isinstance(value, torch.Tensor)
-        ]
+        gradients = []
+        for tensor in (*weights, *mains):
+            for gradient in (getattr(tensor, "main_grad", None), tensor.grad):
+                if gradient is not None:
+                    gradients.append(gradient)
+        moments = []
+        for part in owned.parts.values():
+            for value in part.adam.state[part.main].values():
+                if isinstance(value, torch.Tensor):
+                    moments.append(value)
         live_weights = alive(weights)
         return {
             "weights": live_weights,
@@ -387,12 +413,15 @@ def _replaced(answers: Answers) -> Iterator[None]:
 
 def _fused_kernels(counter: OperatorCounter) -> Answers:
     """Each function of megatron-core that torch compiles on a GPU, counted as one kernel."""
-    return {
-        (module, name): counter.as_one_kernel(call)
-        for title, module in list(sys.modules.items())
-        for name, call in (list(vars(module).items()) if title.startswith("megatron.core.") else ())
-        if hasattr(call, "_torchdynamo_orig_callable")
-    }
+    answers: Answers = {}
+    for title, module in list(sys.modules.items()):
+        if not title.startswith("megatron.core."):
+            continue
+        for name, call in list(vars(module).items()):
+            # torch.compile leaves the original at what it returns.
+            if hasattr(call, "_torchdynamo_orig_callable"):
+                answers[module, name] = counter.as_one_kernel(call)
+    return answers
 
 
 def _answers_for_deepspeed(spec: PhasePlan) -> Answers:
