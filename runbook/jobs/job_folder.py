@@ -375,12 +375,12 @@ class Scheduler(ABC):
         """
         phase = re.sub(r"-\d+$", "", folder.path.name)
         folders = submitted_job_folders(folder.run_folder, phase)
-        others = [other for other in folders if other.path != folder.path]
-        statuses = [self.state(other) for other in others]
-        for other, status in zip(others, statuses, strict=True):
+        others = [job for job in folders if job.path != folder.path]
+        statuses = [self.state(job) for job in others]
+        for job, status in zip(others, statuses, strict=True):
             if not status.final:
                 raise JobError(
-                    f"{other.path} is {status.state} ({status.reason}), and two jobs would "
+                    f"{job.path} is {status.state} ({status.reason}), and two jobs would "
                     "write to the same files. Wait for it, or end it with `runbook cancel`."
                 )
         return statuses

@@ -105,8 +105,8 @@ def parse_local_addresses(text: str) -> set[str]:
     >>> parse_local_addresses("00000000000000000000000000000001 01 80 10 80 lo")
     {'::1'}
     """
-    words = [line.split()[0] for line in text.splitlines() if line.strip()]
-    return {socket.inet_ntop(socket.AF_INET6, bytes.fromhex(word)) for word in words}
+    addresses = [line.split()[0] for line in text.splitlines() if line.strip()]
+    return {socket.inet_ntop(socket.AF_INET6, bytes.fromhex(word)) for word in addresses}
 
 
 def _infiniband() -> Facts:

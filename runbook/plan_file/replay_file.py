@@ -61,19 +61,21 @@ class ComputedPlace(NamedTuple):
         return f"{layer}, {self.name}, {self.part}"
 
 
-def passing_order(place: ComputedPlace, position: int) -> tuple[int, int, int, int]:
+def passing_order(location: ComputedPlace, position: int) -> tuple[int, int, int, int]:
     """Return where a place comes among those of all ranks, which compute it after one another.
 
     `position`: among those of its rank. Forward through the layers, then backward; a weight's
     gradient is the last thing that its layer computes.
     """
-    if place.part == FORWARD:
-        return (0, place.layer, 0, position)
-    return (1, -place.layer, int(place.part == GRADIENT), position)
+    if location.part == FORWARD:
+        return (0, location.layer, 0, position)
+    return (1, -location.layer, int(location.part == GRADIENT), position)
 
 
 def first_difference(
-    one: Mapping[ComputedPlace, float], other: Mapping[ComputedPlace, float], tolerance: float = 0.0
+    first_numbers: Mapping[ComputedPlace, float],
+    second_numbers: Mapping[ComputedPlace, float],
+    tolerance: float = 0.0,
 ) -> tuple[tuple[int, int, int, int], ComputedPlace] | None:
     """Return the first place at which two computations of a rank differ, with its order.
 
@@ -81,11 +83,16 @@ def first_difference(
 
     `tolerance`: relative difference of two numbers that counts as none.
     """
-    orders = {place: passing_order(place, position) for position, place in enumerate(one)}
-    for position, place in enumerate(other):
-        orders.setdefault(place, passing_order(place, position))
+    orders = {
+        location: passing_order(location, position)
+        for position, location in enumerate(first_numbers)
+    }
+    for position, location in enumerate(second_numbers):
+        orders.setdefault(location, passing_order(location, position))
     different = [
-        place for place in orders if not _agree(one.get(place), other.get(place), tolerance)
+        location
+        for location in orders
+        if not _agree(first_numbers.get(location), second_numbers.get(location), tolerance)
     ]
     if not different:
         return None
@@ -93,14 +100,14 @@ def first_difference(
     return orders[first], first
 
 
-def _agree(one: float | None, other: float | None, tolerance: float) -> bool:
-    if one is None or other is None:
+def _agree(first: float | None, second: float | None, tolerance: float) -> bool:
+    if first is None or second is None:
         return False
     if tolerance == 0.0:
-        return one == other
-    if math.isnan(one) or math.isnan(other):
-        return math.isnan(one) and math.isnan(other)
-    return abs(one - other) <= tolerance * max(abs(one), abs(other))
+        return first == second
+    if math.isnan(first) or math.isnan(second):
+        return math.isnan(first) and math.isnan(second)
+    return abs(first - second) <= tolerance * max(abs(first), abs(second))
 
 
 class MarkKey(NamedTuple):
@@ -114,17 +121,17 @@ class MarkKey(NamedTuple):
     block: str
 
     @classmethod
-    def of(cls, place: ComputedPlace) -> MarkKey:
+    def of(cls, location: ComputedPlace) -> MarkKey:
         """Return the block that a place is in.
 
         >>> MarkKey.of(ComputedPlace("forward", 3, "mlp.linear_fc1")).block
         'feed-forward'
         """
-        if place.name.startswith(("self_attention", "input_layernorm")):
-            return cls(place.part, place.layer, ATTENTION)
-        if place.name.startswith(("mlp", "pre_mlp_layernorm")):
-            return cls(place.part, place.layer, FEED_FORWARD)
-        return cls(place.part, place.layer, OUTPUT)
+        if location.name.startswith(("self_attention", "input_layernorm")):
+            return cls(location.part, location.layer, ATTENTION)
+        if location.name.startswith(("mlp", "pre_mlp_layernorm")):
+            return cls(location.part, location.layer, FEED_FORWARD)
+        return cls(location.part, location.layer, OUTPUT)
 
     def order(self) -> tuple[int, int, int, int]:
         """Return its order among the marks of all ranks.
@@ -132,8 +139,8 @@ class MarkKey(NamedTuple):
         These are computed after one another.
         """
         position = BLOCKS.index(self.block)
-        place = ComputedPlace(self.part, self.layer, self.block)
-        return passing_order(place, position if self.part == FORWARD else -position)
+        location = ComputedPlace(self.part, self.layer, self.block)
+        return passing_order(location, position if self.part == FORWARD else -position)
 
 
 def layer_marks(numbers: Mapping[ComputedPlace, float]) -> dict[MarkKey, bytes]:
@@ -142,12 +149,12 @@ def layer_marks(numbers: Mapping[ComputedPlace, float]) -> dict[MarkKey, bytes]:
     They change where any fingerprint of the block does.
     """
     texts: dict[MarkKey, list[bytes]] = {}
-    for place, number in numbers.items():
+    for location, number in numbers.items():
         form = "<q" if isinstance(number, int) else "<d"
-        texts.setdefault(MarkKey.of(place), []).append(struct.pack(form, number))
+        texts.setdefault(MarkKey.of(location), []).append(struct.pack(form, number))
     return {
-        key: hashlib.blake2b(b"".join(words), digest_size=MARK_BYTES).digest()
-        for key, words in texts.items()
+        key: hashlib.blake2b(b"".join(fingerprint), digest_size=MARK_BYTES).digest()
+        for key, fingerprint in texts.items()
     }
 
 
@@ -253,16 +260,16 @@ class Difference:
     """All ranks that differ there, the first one included."""
 
 
-def compare_steps(one: RecordedStep, other: RecordedStep) -> Difference | None:
+def compare_steps(first_step: RecordedStep, second_step: RecordedStep) -> Difference | None:
     """Return where two recordings of a step first differ, in the order of computing.
 
     None: nowhere.
     """
     different: list[tuple[MarkKey, int]] = []
-    for rank, (marks, others) in enumerate(zip(one.marks, other.marks, strict=True)):
+    for rank, (marks, others) in enumerate(zip(first_step.marks, second_step.marks, strict=True)):
         different += [(key, rank) for key in marks if marks[key] != others.get(key)]
     if not different:
         return None
-    first, rank = min(different, key=lambda place: (place[0].order(), place[1]))
+    first, rank = min(different, key=lambda difference: (difference[0].order(), difference[1]))
     ranks = tuple(rank for key, rank in different if key == first)
-    return Difference(one.iteration, rank, first.part, first.layer, first.block, ranks)
+    return Difference(first_step.iteration, rank, first.part, first.layer, first.block, ranks)

@@ -34,7 +34,8 @@ class OfflineRequest:
     prompts: tuple[tuple[int, ...], ...] = ()
     tokens: int = 0  # how many to draw at most after each
     temperature: float = 0.7  # 0 takes the likeliest token each time
-    top_p: float = 0.0  # draw from the likeliest tokens with this share of the probability; 0: from the 40 likeliest
+    top_p: float = 0.0
+    """Draw from the likeliest tokens with this share of the probability; 0: the 40 likeliest."""
     cache: bool = True  # False computes the whole text again for each token
     seed: int | None = None  # of the draw; None: the plan's
     stops: tuple[
@@ -59,47 +60,55 @@ def sample(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
     from runbook.training.checkpoints import weights
     from runbook.training.engines import gpt_model
 
-    if not request.prompts or not all(request.prompts):
-        raise RefusedError("a prompt needs at least one token")
-    if outside := [
-        token
-        for ids in request.prompts
-        for token in ids
-        if not 0 <= int(token) < spec.model.vocabulary
-    ]:
-        raise RefusedError(
-            f"the prompts have token {outside[0]}, and the vocabulary is {spec.model.vocabulary}"
-        )
+    _check_prompts(request, spec.model.vocabulary)
     _check_draw(request)
     seed = spec.seed if request.seed is None else int(request.seed)
     if not 0 <= seed < 2**63:
         raise RefusedError(f"seed {seed} is not from 0 to {2**63 - 1}")
-    spec = scoring.in_float32(spec) if request.exact else spec
-    whole = weights.newest_weights(spec, request.iteration)
+    if request.exact:
+        spec = scoring.in_float32(spec)
+    checkpoint = weights.newest_weights(spec, request.iteration)
     stops = {spec.sampling.end_of_document, *request.stops}
     (gpt,) = gpt_model.build_model(spec, draw=False)
-    whole.fill(gpt, masters=request.exact)
+    checkpoint.fill(gpt, masters=request.exact)
     gpt.eval()
     continuations: list[list[int]] = []
     for prompt in request.prompts:
-        scores = _Scores(gpt, spec, len(prompt) + int(request.tokens) if request.cache else 0)
+        longest = len(prompt) + int(request.tokens)
+        scores = _Scores(gpt, spec, longest if request.cache else 0)
         generator = torch.Generator().manual_seed(seed)
         ids = [int(token) for token in prompt]
-        while len(ids) < len(prompt) + int(request.tokens):
+        while len(ids) < longest:
             choices = scores.after(ids)
             if not bool(torch.isfinite(choices).all()):
                 raise RefusedError(
-                    f"{whole.folder}: its weights give scores that are no numbers (NaN or infinite)"
+                    f"{checkpoint.folder}: its weights give scores that are no numbers "
+                    "(NaN or infinite)"
                 )
-            ids.append(
-                gpt_model.draw_token(
-                    choices, generator, float(request.temperature), float(request.top_p)
-                )
+            token = gpt_model.draw_token(
+                choices, generator, float(request.temperature), float(request.top_p)
             )
-            if ids[-1] in stops:
+            ids.append(token)
+            if token in stops:
                 break
         continuations.append(ids[len(prompt) :])
-    return {"iteration": whole.iteration, "folder": str(whole.folder), "ids": continuations}
+    return {
+        "iteration": checkpoint.iteration,
+        "folder": str(checkpoint.folder),
+        "ids": continuations,
+    }
+
+
+def _check_prompts(request: OfflineRequest, vocabulary: int) -> None:
+    """`RefusedError` where there is no prompt, an empty one, or one with an unknown token."""
+    if not request.prompts or not all(request.prompts):
+        raise RefusedError("a prompt needs at least one token")
+    for ids in request.prompts:
+        for token in ids:
+            if not 0 <= int(token) < vocabulary:
+                raise RefusedError(
+                    f"the prompts have token {token}, and the vocabulary is {vocabulary}"
+                )
 
 
 def _check_draw(request: OfflineRequest) -> None:
@@ -126,11 +135,11 @@ class _Scores:
     def __init__(self, gpt: torch.nn.Module, spec: PhasePlan, cached: int) -> None:
         from megatron.core.inference.contexts import StaticInferenceContext
 
-        self._gpt, self._model = gpt, spec.model
+        self._gpt = gpt
+        self._model = spec.model
+        self._seen = None
         if cached:
             self._seen = StaticInferenceContext(1, min(cached, spec.model.positions))
-        else:
-            self._seen = None
 
     def after(self, ids: list[int]) -> torch.Tensor:
         """Those of every token of the vocabulary.
@@ -161,11 +170,16 @@ def export(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
     """Write config.json and the weights of a Hugging Face folder."""
     from runbook.training.checkpoints import hugging_face, weights
 
-    whole = weights.newest_weights(spec, request.iteration)
+    checkpoint = weights.newest_weights(spec, request.iteration)
     out = Path(request.out)
     end = spec.sampling.end_of_document
-    written = hugging_face.export_folder(whole, spec.model, out, end, request.shard_bytes)
-    return {"iteration": whole.iteration, "folder": str(whole.folder), "out": str(out), **written}
+    written = hugging_face.export_folder(checkpoint, spec.model, out, end, request.shard_bytes)
+    return {
+        "iteration": checkpoint.iteration,
+        "folder": str(checkpoint.folder),
+        "out": str(out),
+        **written,
+    }
 
 
 def import_(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
@@ -181,16 +195,18 @@ def import_(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
             f"{root} has checkpoints already: weights are imported only before the first step"
         )
     source = Path(request.source)
-    is_megatron = not (source / "config.json").is_file()
-    read: Any = megatron.MegatronWeights if is_megatron else hugging_face.ImportedWeights
-    imported = read(source, spec.model)
-    engine: Any = (
-        "megatron-lm" if is_megatron else "hugging-face"
-    )  # which has no optimizer state for the plan's
+    # An engine of this name has no optimizer state for the plan's.
+    engine: Any
+    imported: Any
+    if (source / "config.json").is_file():
+        imported = hugging_face.ImportedWeights(source, spec.model)
+        engine = "hugging-face"
+    else:
+        imported = megatron.MegatronWeights(source, spec.model)
+        engine = "megatron-lm"
     spec = dataclasses.replace(spec, engine=engine)
-    saved = state.PendingSave(
-        spec, imported, state.TrainingProgress(), in_background=False
-    ).finish()
+    start = state.TrainingProgress()
+    saved = state.PendingSave(spec, imported, start, in_background=False).finish()
     return {"iteration": 0, "folder": str(saved.folder), "bytes": saved.bytes}
 
 
@@ -251,7 +267,11 @@ def main() -> int:
 
 def on_ranks(spec: PhasePlan, world_size: int = 1) -> PhasePlan:
     """The same model on so many ranks, cut as the training is; on one rank not at all."""
-    tensor, pipeline = (spec.parallel.tensor, spec.parallel.pipeline) if world_size > 1 else (1, 1)
+    tensor = 1
+    pipeline = 1
+    if world_size > 1:
+        tensor = spec.parallel.tensor
+        pipeline = spec.parallel.pipeline
     if world_size % (tensor * pipeline):
         raise RefusedError(
             f"{world_size} ranks do not divide by parallel.tensor {tensor} x pipeline {pipeline}"

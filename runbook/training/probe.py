@@ -78,10 +78,7 @@ def main() -> int:
         "host": socket.gethostname(),
         "time": time.time(),
         "python": platform.python_version(),
-        "packages": {
-            name: next((distribution.version for distribution in distributions(name=name)), None)
-            for name in PACKAGES
-        },
+        "packages": {name: _installed_version(name) for name in PACKAGES},
         # From the system, since /sys may be another network namespace's.
         "networks": sorted(name for _, name in socket.if_nameindex()),
         "infiniband": sorted(path.name for path in Path("/sys/class/infiniband").glob("*")),
@@ -119,6 +116,13 @@ def main() -> int:
             look("groups", lambda: _try_groups(ranks, arguments.layout, deadline))
             _save(facts, arguments.out, ranks.rank)
     return 0
+
+
+def _installed_version(name: str) -> str | None:
+    """Return the version of a package. None where it is not installed."""
+    for distribution in distributions(name=name):
+        return distribution.version
+    return None
 
 
 class Deadline:

@@ -196,13 +196,13 @@ def own_gpu(local_rank: int, visible: int, environment: Mapping[str, str] = os.e
     """
     if local_rank < visible:
         return local_rank
-    shown = [environment[name] for name in SHOWN_BY if environment.get(name)]
-    if visible == 1 and shown and all("," not in value for value in shown):
+    visible_lists = [environment[name] for name in SHOWN_BY if environment.get(name)]
+    if visible == 1 and visible_lists and all("," not in value for value in visible_lists):
         return 0
     raise RefusedError(
         f"local rank {local_rank} has no GPU of its own: torch sees {visible} on this node. "
-        f"Start one rank for each "
-        "GPU (jobs.<phase>.devices_per_node), or make a plan for the GPUs that are here"
+        "Start one rank for each GPU (jobs.<phase>.devices_per_node), or make a plan for the "
+        "GPUs that are here"
     )
 
 
@@ -220,7 +220,6 @@ def claim_gpu(store: Any, rank: int, number: int) -> None:
     identity = f"{getattr(gpu, 'uuid', '')} {getattr(gpu, 'pci_bus_id', '')}".strip()
     if identity and store.add(f"runbook GPU {host} {identity}", 1) > 1:
         raise RefusedError(
-            f"rank {rank} has GPU {identity} of {host}, and so has another rank. Start one "
-            f"rank for each GPU, or let "
-            "the launcher show each rank its own"
+            f"rank {rank} has GPU {identity} of {host}, and so has another rank. "
+            "Start one rank for each GPU, or let the launcher show each rank its own"
         )

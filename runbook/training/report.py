@@ -385,11 +385,11 @@ class AlertSender:
 
 def post(reference: str, content: Mapping[str, object]) -> None:
     """POST as JSON to the address that `env:NAME` or `file:PATH` holds."""
-    kind, _, place = reference.partition(":")
+    kind, _, target = reference.partition(":")
     if kind == "env":
-        address = os.environ.get(place, "")
+        address = os.environ.get(target, "")
     else:
-        address = Path(place).expanduser().read_text("utf-8")
+        address = Path(target).expanduser().read_text("utf-8")
     if not address.strip().startswith(("http://", "https://")):
         raise URLError(f"{reference} holds no http:// or https:// address")
     request = urllib.request.Request(

@@ -56,8 +56,12 @@ def check_token_files(spec: PhasePlan) -> dict[str, int]:
         )
     _check_sources(spec)
     held_out = spec.data.held_out
-    train, validation, _ = (1.0, 0.0, 0.0) if held_out else _shares(spec.data.split)
-    scanned = max(2**26, SCANNED_BYTES // (len(spec.data.train) + len(spec.data.validation)))
+    train = 1.0
+    validation = 0.0
+    if not held_out:
+        train, validation, _ = _shares(spec.data.split)
+    num_files = len(spec.data.train) + len(spec.data.validation)
+    scanned = max(2**26, SCANNED_BYTES // num_files)
     evaluates = spec.evaluation.interval > 0 and spec.evaluation.iterations > 0
     tokens = {}
     for source in spec.data.train:
@@ -70,7 +74,9 @@ def check_token_files(spec: PhasePlan) -> dict[str, int]:
         raise RefusedError(
             "evaluation.interval is set and data.test is given, but data.validation names no file"
         )
-    for source in spec.data.validation if evaluates else []:
+    if not evaluates:
+        return tokens
+    for source in spec.data.validation:
         file = _checked(spec, source.prefix, scanned)
         tokens[source.prefix] = file.tokens
         _check_share(file, (0.0, 1.0), spec, "validation")
@@ -88,13 +94,13 @@ def _check_sources(spec: PhasePlan) -> None:
             if not (math.isfinite(source.weight) and source.weight > 0):
                 problems.append(
                     f"{where} ({source.prefix}): its weight {source.weight:g} is not a number "
-                    f"above 0"
+                    "above 0"
                 )
             earlier = files_of.setdefault(str(spec.path(source.prefix)), where)
             if earlier != where:
                 problems.append(
                     f"{where} ({source.prefix}): the same file as {earlier}; name it once, "
-                    f"with the sum"
+                    "with the sum"
                 )
     if problems:
         raise RefusedError(
@@ -104,14 +110,13 @@ def _check_sources(spec: PhasePlan) -> None:
 
 def _checked(spec: PhasePlan, prefix: str, scanned: int) -> TokenFile:
     file = open_pair(spec.path(prefix))
-    outside, place = highest_token(file, scanned)
+    outside, position = highest_token(file, scanned)
     if not 0 <= outside < spec.model.vocabulary:
         raise RefusedError(
             f"{file.prefix}.bin holds token {outside}, but the model's vocabulary is "
-            f"{spec.model.vocabulary} (ids 0 to "
-            f"{spec.model.vocabulary - 1}): it was tokenized with another tokenizer, or "
-            f"overwritten (token number "
-            f"{place:,} of {file.tokens:,})"
+            f"{spec.model.vocabulary} (ids 0 to {spec.model.vocabulary - 1}): "
+            "it was tokenized with another tokenizer, or overwritten "
+            f"(token number {position:,} of {file.tokens:,})"
         )
     return file
 

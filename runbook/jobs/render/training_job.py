@@ -167,8 +167,8 @@ class QueuedTraining:
         # Their image has no package of ours: the first node's own Python reads their logs.
         tracker = f"{self.spec.checkpoint.folder}/{TRACKERS[self.framework]}"
         package = quote(f"PYTHONPATH={self.package}")
-        words = ["python3", *program, f"--tracker={tracker}"]
-        return " ".join(["env", package, *map(quote, words)])
+        arguments = ["python3", *program, f"--tracker={tracker}"]
+        return " ".join(["env", package, *map(quote, arguments)])
 
     def variables(self) -> list[str]:
         """Return the names of the environment variables that the job sets for its ranks, sorted."""

@@ -65,7 +65,7 @@ def choose(open_phase: OpenPhase) -> None:
             f'Next: run = "{path.stem}" in the first cell.'
         )
 
-    consider = partial(consider_changes, run, keys=keys, given=given_values)
+    consider = partial(consider_changes, run, keys=keys, values_over_file=given_values)
     show_form(sections, consider, write, values_table(settings), f"{settings.run.run}-mine")
 
 
@@ -284,11 +284,11 @@ def consider_changes(
     run: str,
     changes: Mapping[str, str],
     keys: Iterable[str],
-    given: Mapping[str, Any] | None = None,
+    values_over_file: Mapping[str, Any] | None = None,
 ) -> Answer:
     """What the changes do: the plan in short, or each error beside the field that it is about."""
     try:
-        settings = params.load(run, overrides=given, set_words=_set_words(changes))
+        settings = params.load(run, overrides=values_over_file, set_words=_set_words(changes))
         calibrations = machine.known_calibrations(settings, runs_folder(settings.project))
         plan = machine.make_plan_here(settings, calibrations)
     except InvalidParams as error:
@@ -305,7 +305,10 @@ def consider_changes(
 
 
 def write_run_file(
-    run: str, name: str, changes: Mapping[str, str], given: Mapping[str, Any] | None = None
+    run: str,
+    name: str,
+    changes: Mapping[str, str],
+    values_over_file: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write params/<name>.yaml with what the run's own file and the changes say.
 
@@ -316,7 +319,7 @@ def write_run_file(
         raise ParamsError(
             f"{name!r} cannot be a run's name: letters, digits, '.', '_' and '-', at most 80."
         )
-    settings = params.load(run, overrides=given, set_words=_set_words(changes))
+    settings = params.load(run, overrides=values_over_file, set_words=_set_words(changes))
     machine.make_plan_here(settings)
     path = settings.project / "params" / f"{name}.yaml"
     if path.exists() and not path.read_text(encoding="utf-8").startswith(MADE_BY):

@@ -85,13 +85,14 @@ class DeepSpeedEngine(engine.TrainingEngine):
 
         self.adam.step = step_unless_bad  # type: ignore[method-assign]
         if self.engine.fp16_enabled():
-            self.engine.optimizer.loss_scaler.raise_error_at_min_scale = (
-                False  # the loop has its own answer to it
-            )
+            # The loop has its own answer to it.
+            self.engine.optimizer.loss_scaler.raise_error_at_min_scale = False
             self._let_scale_grow_later()
         if self.spec.parallel.zero_stage == 0:
             take_step = self.engine._take_model_step
-            prepare = self._clip if self.spec.precision.format == "fp32" else self._mark_gradients
+            prepare = self._mark_gradients
+            if self.spec.precision.format == "fp32":
+                prepare = self._clip
 
             def prepare_and_step(arguments: Any) -> None:
                 prepare()
@@ -108,24 +109,30 @@ class DeepSpeedEngine(engine.TrainingEngine):
         optimizer = self.engine.optimizer
         take_step = self.engine._take_model_step
         change = optimizer._update_scale
-        well = []
+        delayed = []
 
-        def note(overflow: bool) -> None:
-            change(overflow) if overflow else well.append(True)
+        def change_or_delay(overflow: bool) -> None:
+            if overflow:
+                change(overflow)
+            else:
+                delayed.append(True)
 
         def step_and_change(arguments: Any) -> None:
             take_step(arguments)
-            if well:
-                well.clear()
+            if delayed:
+                delayed.clear()
                 change(False)
 
-        optimizer._update_scale, self.engine._take_model_step = note, step_and_change
+        optimizer._update_scale = change_or_delay
+        self.engine._take_model_step = step_and_change
 
     def _norm(self) -> float:
         """Norm of the whole gradient; DeepSpeed gives inf or -1 where it is not finite."""
         norm = getattr(self.engine.optimizer, "_global_grad_norm", None)
         value = self.norm if norm is None else float(norm)
-        return value if value >= 0 else math.inf
+        if value >= 0:
+            return value
+        return math.inf
 
     def _clip(self) -> None:
         """Clip in fp32.
@@ -133,9 +140,8 @@ class DeepSpeedEngine(engine.TrainingEngine):
         DeepSpeed does not keep the norm it clips by, and computes none where nothing is clipped.
         """
         limit = self.spec.optimizer.clip_gradient or math.inf
-        self.norm = float(
-            clip_grad_norm_(list(self.engine.module.parameters()), limit, mpu=self.engine.mpu)
-        )
+        weights = list(self.engine.module.parameters())
+        self.norm = float(clip_grad_norm_(weights, limit, mpu=self.engine.mpu))
 
     def _mark_gradients(self) -> None:
         """Copy the marks of the weights to their gradients.
@@ -218,10 +224,10 @@ class DeepSpeedEngine(engine.TrainingEngine):
 
         The places of their tokens come with them.
         """
-        most = self.spec.model.positions
+        longest = self.spec.model.positions
         length = ids.shape[1]
-        padded = engine.sampling_length(length, most)
-        positions = torch.arange(padded, device=ids.device).clamp_(max=most - 1)
+        padded = engine.sampling_length(length, longest)
+        positions = torch.arange(padded, device=ids.device).clamp_(max=longest - 1)
         return torch.nn.functional.pad(ids, (0, padded - length)), positions.unsqueeze(0)
 
     def sharded_state(self) -> engine.State:
@@ -229,9 +235,10 @@ class DeepSpeedEngine(engine.TrainingEngine):
         state = super().sharded_state()
         if self.spec.parallel.zero_stage == 3:
             # One weight brought together after the other, on the host of the copy that writes it.
-            state["model0"] = {
-                name: self._gathered(shard) for name, shard in state["model0"].items()
-            }
+            gathered = {}
+            for name, shard in state["model0"].items():
+                gathered[name] = self._gathered(shard)
+            state["model0"] = gathered
         return state
 
     def _gathered(self, shard: engine.Shard) -> engine.Shard:
@@ -268,19 +275,20 @@ class DeepSpeedEngine(engine.TrainingEngine):
         self._fill_persistent_weights()
 
     def _fill_persistent_weights(self) -> None:
-        if kept := getattr(
-            self.engine.optimizer, "persistent_parameters", []
-        ):  # small weights, whole on all ranks
-            kept[0].partition(kept)
-            kept[0].all_gather(kept)
+        # ZeRO 3 keeps small weights whole on all ranks.
+        small_weights = getattr(self.engine.optimizer, "persistent_parameters", [])
+        if small_weights:
+            small_weights[0].partition(small_weights)
+            small_weights[0].all_gather(small_weights)
 
     def _scaler_values(self) -> dict[str, float]:
         scaler = self._loss_scaler()
-        return {
-            key: float(getattr(scaler, key))
-            for key in _SCALER
-            if getattr(scaler, key, None) is not None
-        }
+        values = {}
+        for key in _SCALER:
+            value = getattr(scaler, key, None)
+            if value is not None:
+                values[key] = float(value)
+        return values
 
     def _restore_scaler(self, values: dict[str, float]) -> None:
         scaler = self._loss_scaler()
@@ -290,7 +298,9 @@ class DeepSpeedEngine(engine.TrainingEngine):
 
     def _loss_scaler(self) -> Any:
         """The fp16 loss scaler, or None."""
-        return self.engine.optimizer.loss_scaler if self.engine.fp16_enabled() else None
+        if not self.engine.fp16_enabled():
+            return None
+        return self.engine.optimizer.loss_scaler
 
     def _owned(self) -> engine.OwnedState:
         optimizer = self.engine.optimizer
@@ -299,12 +309,14 @@ class DeepSpeedEngine(engine.TrainingEngine):
         if optimizer is adam:  # fp32 without ZeRO
             return engine.OwnedState.whole(weights, weights, adam)
         if isinstance(optimizer, FP16_UnfusedOptimizer):  # 16 bits without ZeRO
-            halves, mains = (
-                chain.from_iterable(groups)
-                for groups in (optimizer.fp16_groups, optimizer.fp32_groups)
-            )
+            halves = chain.from_iterable(optimizer.fp16_groups)
+            mains = chain.from_iterable(optimizer.fp32_groups)
             return engine.OwnedState.whole(halves, mains, adam)
-        parts = {weight: part for weight in weights if (part := _cut_part(optimizer, adam, weight))}
+        parts = {}
+        for weight in weights:
+            part = _cut_part(optimizer, adam, weight)
+            if part:
+                parts[weight] = part
         return engine.OwnedState(parts, is_cut=True)
 
 
@@ -330,7 +342,9 @@ class GptWithLoss(torch.nn.Module):
         Logits have the shape [batch, sequence, vocabulary of this rank].
         """
         output: torch.Tensor = self.gpt(tokens, position_ids, None, labels=labels)
-        return output if loss_mask is None else engine.mean_loss(output, loss_mask)
+        if loss_mask is None:
+            return output
+        return engine.mean_loss(output, loss_mask)
 
 
 _TENSOR_GROUPS = {
@@ -344,11 +358,13 @@ MODEL_PARALLEL_UNIT = SimpleNamespace(**vars(parallel_state) | _TENSOR_GROUPS)
 
 def _adam(spec: PhasePlan, gpt: torch.nn.Module) -> torch.optim.AdamW:
     """AdamW over two groups as Megatron makes them: matrices decay, biases and norms do not."""
-    parameters = list(gpt.named_parameters())
-    decaying = [
-        weight for name, weight in parameters if not name.endswith(".bias") and weight.dim() > 1
-    ]
-    others = [weight for name, weight in parameters if name.endswith(".bias") or weight.dim() == 1]
+    decaying = []
+    others = []
+    for name, weight in gpt.named_parameters():
+        if name.endswith(".bias") or weight.dim() == 1:
+            others.append(weight)
+        else:
+            decaying.append(weight)
     optimizer = spec.optimizer
     return torch.optim.AdamW(
         [
@@ -366,9 +382,8 @@ def _cut_part(
     optimizer: Any, adam: torch.optim.Optimizer, weight: torch.nn.Parameter
 ) -> WeightPart | None:
     """The range of a weight that ZeRO gave this rank, inside the flat buffer that Adam steps."""
-    if hasattr(
-        weight, "ds_id"
-    ):  # stage 3: every weight is cut into equal pieces, the last one padded
+    if hasattr(weight, "ds_id"):
+        # Stage 3: every weight is cut into equal pieces, the last one padded.
         group, offset, length = optimizer.grad_position[optimizer.get_param_id(weight)]
         whole = whole_shape(weight).numel()
         start = min(whole, length * optimizer._get_param_partition_rank(weight))

@@ -99,8 +99,10 @@ class StepClock:
         @functools.wraps(collective)
         def timed(*arguments: Any, **options: Any) -> Any:
             with self.during(COMMUNICATION):
-                answer = collective(*arguments, **options)
-            return _TimedHandle(answer, self) if hasattr(answer, "wait") else answer
+                result = collective(*arguments, **options)
+            if hasattr(result, "wait"):
+                return _TimedHandle(result, self)
+            return result
 
         return timed
 

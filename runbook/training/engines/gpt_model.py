@@ -250,12 +250,13 @@ def _refuse_without_parts(spec: PhasePlan) -> None:
     if fuses:
         has_parts["Apex's CUDA code"] = layers._grad_accum_fusion_available
     keys = ", ".join(f"training.{key}" for key, is_wanted in wants.items() if is_wanted)
-    if keys and (
-        missing := ", ".join(name for name, is_there in has_parts.items() if not is_there)
-    ):
+    missing = ", ".join(name for name, is_there in has_parts.items() if not is_there)
+    if keys and missing:
         raise RefusedError(f"{keys}: missing here: {missing}. Install it, or leave the key out")
-    if has_own_8_bits(spec) and (fault := fault_of_8_bits(kernel_parts(spec))):
-        raise RefusedError(f"training.fp8 tensorwise without Transformer Engine: {fault}")
+    if has_own_8_bits(spec):
+        fault = fault_of_8_bits(kernel_parts(spec))
+        if fault:
+            raise RefusedError(f"training.fp8 tensorwise without Transformer Engine: {fault}")
 
 
 def uses_fused_kernels() -> bool:
@@ -363,13 +364,11 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         visible = [(position + 1) * length for position in places]
         # Copied, so that the keys and values of this rank alone, which are in one tensor with the
         # queries, are let go.
-        pieces = zip(
-            (piece.contiguous() for piece in torch.split(query, length, 2)), visible, strict=True
-        )
-        return torch.cat(
-            [self._attend(own, key[:, :, :end], value[:, :, :end], dropout) for own, end in pieces],
-            2,
-        )
+        pieces = [piece.contiguous() for piece in torch.split(query, length, 2)]
+        mixed = []
+        for piece, end in zip(pieces, visible, strict=True):
+            mixed.append(self._attend(piece, key[:, :, :end], value[:, :, :end], dropout))
+        return torch.cat(mixed, 2)
 
     def _attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float
@@ -385,19 +384,18 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         num_keys = key.shape[2]
         options: dict[str, Any] = {"is_causal": True}
         if rows != num_keys:  # the last query sees the last key
-            if (
-                query.device.type != "cpu" and query.dtype != torch.float32
-            ):  # flash attention means that by causal
-                if (repeats := query.shape[1] // key.shape[1]) > 1:
+            if query.device.type != "cpu" and query.dtype != torch.float32:
+                # Flash attention means that by causal.
+                repeats = query.shape[1] // key.shape[1]
+                if repeats > 1:
                     key = key.repeat_interleave(repeats, 1)
                     value = value.repeat_interleave(repeats, 1)
                 flash = torch.ops.aten._scaled_dot_product_flash_attention
-                return flash(query, key, value, dropout, True, scale=self.scale)[0]  # type: ignore[no-any-return]
-            options = {
-                "attn_mask": torch.ones(rows, num_keys, dtype=torch.bool, device=query.device).tril(
-                    num_keys - rows
-                )
-            }
+                output: torch.Tensor
+                output, *_ = flash(query, key, value, dropout, True, scale=self.scale)
+                return output
+            mask = torch.ones(rows, num_keys, dtype=torch.bool, device=query.device)
+            options = {"attn_mask": mask.tril(num_keys - rows)}
         mixed = torch.nn.functional.scaled_dot_product_attention(
             query,
             key,

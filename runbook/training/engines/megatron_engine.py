@@ -45,7 +45,8 @@ class MegatronEngine(engine.TrainingEngine):
             use_distributed_optimizer=shares,
             overlap_grad_reduce=overlaps,
             overlap_param_gather=self.gathers_late,
-            check_for_nan_in_grad=False,  # the loop looks at loss and gradient norm itself, on all ranks at once
+            # The loop looks at loss and gradient norm itself, on all ranks at once.
+            check_for_nan_in_grad=False,
         )
         self.chunks = [
             DistributedDataParallel(self.config, data_parallel, chunk, disable_bucketing=index > 0)
@@ -59,20 +60,20 @@ class MegatronEngine(engine.TrainingEngine):
             _optimizer_config(spec), self.chunks, use_gloo_process_groups=False
         )
         adam = _inner_optimizer(self.optimizer).optimizer
-        if isinstance(
-            adam, torch.optim.Adam
-        ):  # Apex's and Transformer Engine's step all weights in one kernel anyway
+        # Apex's and Transformer Engine's step all weights in one kernel anyway.
+        if isinstance(adam, torch.optim.Adam):
             for group in adam.param_groups:
-                group["fused"], group["foreach"] = True, False
+                group["fused"] = True
+                group["foreach"] = False
         self.config.grad_scale_func = self.optimizer.scale_loss
-        if overlaps:  # of the last micro-batch alone; later stages in the pipeline's bubble, as Megatron-LM does it
+        # Gradients of the last micro-batch alone are sent while they are computed; later stages
+        # send in the pipeline's bubble, as Megatron-LM does it.
+        if overlaps:
+            no_sync = [chunk.no_sync for chunk in self.chunks]
+            start_sync = [chunk.start_grad_sync for chunk in self.chunks]
             is_one_chunk = len(self.chunks) == 1
-            for name, method in (
-                ("no_sync_func", "no_sync"),
-                ("grad_sync_func", "start_grad_sync"),
-            ):
-                calls = [getattr(chunk, method) for chunk in self.chunks]
-                setattr(self.config, name, calls[0] if is_one_chunk else calls)
+            self.config.no_sync_func = no_sync[0] if is_one_chunk else no_sync
+            self.config.grad_sync_func = start_sync[0] if is_one_chunk else start_sync
         self.config.finalize_model_grads_func = self.clock.timed(finalize_model_grads)
         self.schedule = get_forward_backward_func()
         self.in_8_bits = gpt_model.has_own_8_bits(spec)
@@ -88,7 +89,9 @@ class MegatronEngine(engine.TrainingEngine):
 
         Interleaved stages take them by groups.
         """
-        return self.spec.parallel.pipeline if len(self.chunks) > 1 else 1
+        if len(self.chunks) == 1:
+            return 1
+        return self.spec.parallel.pipeline
 
     def clear_gradients(self) -> None:
         """Begin a step with gradients of 0."""
@@ -152,12 +155,10 @@ class MegatronEngine(engine.TrainingEngine):
             return OptimizerUpdate(norm, True, scale)  # Adam would carry it into every weight
         limit = self.spec.optimizer.clip_gradient
         if 0 < limit < norm:
-            gradients = [
-                weight.grad for weight in self.optimizer.get_parameters() if weight.grad is not None
-            ]
-            torch._foreach_mul_(
-                gradients, limit / (norm + 1e-6)
-            )  # megatron-core's own copies them on a CPU
+            weights = self.optimizer.get_parameters()
+            gradients = [weight.grad for weight in weights if weight.grad is not None]
+            # megatron-core's own clipping copies the gradients on a CPU.
+            torch._foreach_mul_(gradients, limit / (norm + 1e-6))
         self.optimizer.step_with_ready_grads()
         return OptimizerUpdate(norm, False, scale)
 
@@ -169,23 +170,32 @@ class MegatronEngine(engine.TrainingEngine):
         """Scores of all tokens after each prefix."""
         length = ids.shape[1]
         pieces = self.spec.parallel.context
-        parts = self.config.tensor_model_parallel_size if self.config.sequence_parallel else 1
-        most = self.spec.model.positions
-        multiple = parts * (2 * pieces if pieces > 1 else 1)
-        padded = engine.sampling_length(length, most, multiple)
+        # Every rank that shares a sequence gets as much of it.
+        multiple = 1
+        if self.config.sequence_parallel:
+            multiple *= self.config.tensor_model_parallel_size
+        if pieces > 1:
+            multiple *= 2 * pieces
+        longest = self.spec.model.positions
+        padded = engine.sampling_length(length, longest, multiple)
         ids = torch.nn.functional.pad(ids, (0, padded - length))
-        positions = torch.arange(padded, device=ids.device).clamp_(max=most - 1)
+        positions = torch.arange(padded, device=ids.device).clamp_(max=longest - 1)
         batch = slice_sequences({"tokens": ids, "position_ids": positions.unsqueeze(0)})
         # The interleaved schedule takes micro-batches by groups of as many as there are stages.
-        count = self.spec.parallel.pipeline if len(self.chunks) > 1 else 1
-        shape = {"seq_length": padded, "micro_batch_size": 1}
-        batches = iter([batch] * count)
+        count = self.smallest_part
         outputs = self._run(
-            _forward_logits, batches, count, forward_only=True, collect_non_loss_data=True, **shape
+            _forward_logits,
+            iter([batch] * count),
+            count,
+            forward_only=True,
+            collect_non_loss_data=True,
+            seq_length=padded,
+            micro_batch_size=1,
         )
-        if outputs:
-            return gpt_model.whole_sequence(outputs[0].transpose(0, 1)).transpose(0, 1)[:, :length]
-        return None
+        if not outputs:
+            return None
+        whole = gpt_model.whole_sequence(outputs[0].transpose(0, 1))
+        return whole.transpose(0, 1)[:, :length]
 
     def sharded_state(self) -> State:
         """Return the state as every engine does.
@@ -207,9 +217,9 @@ class MegatronEngine(engine.TrainingEngine):
 
     def _scaler_values(self) -> dict[str, float]:
         scaler = self._loss_scaler()
-        if scaler is not None:
-            return {key: float(value) for key, value in scaler.state_dict().items()}
-        return {}
+        if scaler is None:
+            return {}
+        return {key: float(value) for key, value in scaler.state_dict().items()}
 
     def _restore_scaler(self, values: dict[str, float]) -> None:
         scaler = self._loss_scaler()
@@ -251,12 +261,13 @@ class MegatronEngine(engine.TrainingEngine):
         for chunk in self.chunks:
             if chunk.training is forward_only:
                 chunk.train(not forward_only)
+        data_iterator: Any = batches
+        if len(self.chunks) > 1:
+            # The interleaved schedule reads each micro-batch once for every chunk.
+            data_iterator = list(itertools.tee(batches, len(self.chunks)))
         arguments = {
             "forward_step_func": forward_step,
-            # The interleaved schedule reads each micro-batch once for every chunk.
-            "data_iterator": list(itertools.tee(batches, len(self.chunks)))
-            if len(self.chunks) > 1
-            else batches,
+            "data_iterator": data_iterator,
             "model": self.chunks,
             "num_microbatches": num_microbatches,
             "seq_length": self.spec.model.sequence_length,
@@ -282,7 +293,9 @@ def _changed(config: Any, values: dict[str, object]) -> Iterator[None]:
 
 def total_loss(losses: Losses) -> float:
     """Return the sum of the micro-batches' mean losses; 0 on a rank that has none."""
-    return float(torch.stack(losses).sum()) if losses else 0.0
+    if not losses:
+        return 0.0
+    return float(torch.stack(losses).sum())
 
 
 def _forward_loss(
@@ -297,9 +310,8 @@ def _forward_loss(
     def loss_to_report(losses: torch.Tensor) -> tuple[torch.Tensor, ...]:
         # The loss to differentiate, which the schedule divides by the number of micro-batches, and
         # a copy to report.
-        mean = engine.mean_loss(
-            losses, batch["loss_mask"]
-        )  # the schedule multiplies it by the pieces of a sequence
+        # The schedule multiplies it by the pieces of a sequence.
+        mean = engine.mean_loss(losses, batch["loss_mask"])
         pieces = parallel_state.get_context_parallel_world_size()
         reported = mean.detach().clone()
         return mean / pieces, reported

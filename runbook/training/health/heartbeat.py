@@ -198,23 +198,28 @@ class HeartbeatWriter:
         moment = uptime()
         if self._limits is not None and self._beat.activity not in ("starting", "between"):
             self._limits.measured(self._beat.activity, moment - self._began)
-        self._beat.activity, self._began = activity, moment
+        self._beat.activity = activity
+        self._began = moment
 
     def current(self) -> Heartbeat:
         """This rank now."""
-        now = uptime()
+        moment = uptime()
         beat = self._beat
         entered = self.entered()
-        if (seen := (beat.step, beat.activity, entered)) != self._seen:
-            self._seen = seen
-            self._changed = now
+        progress = (beat.step, beat.activity, entered)
+        if progress != self._seen:
+            self._seen = progress
+            self._changed = moment
+        limit = 0.0
+        if self._limits:
+            limit = self._limits.limit(beat.activity, self._work)
         return replace(
             beat,
             where=_main_thread_line(),
             steps=max(0, beat.step - self._first_step - 1),
-            uptime=round(now, 3),
-            still=round(now - self._changed, 3),
-            limit=self._limits.limit(beat.activity, self._work) if self._limits else 0.0,
+            uptime=round(moment, 3),
+            still=round(moment - self._changed, 3),
+            limit=limit,
             entered=entered,
             inside=self.is_inside(),
         )

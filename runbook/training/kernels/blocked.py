@@ -48,10 +48,10 @@ class _BlockedAttention(torch.autograd.Function):
         value = value.contiguous()
         mixed = torch.empty_like(query)
         for rows in slices(query.shape[2], query.shape[2] // NUM_BLOCKS):
-            seen = slice(rows.stop)  # the keys that any of these queries sees
-            mixed[:, :, rows] = (
-                _probabilities(query[:, :, rows] * scale, key[:, :, seen], rows) @ value[:, :, seen]
-            )
+            visible = slice(rows.stop)  # the keys that any of these queries sees
+            scaled = query[:, :, rows] * scale
+            share = _probabilities(scaled, key[:, :, visible], rows)
+            mixed[:, :, rows] = share @ value[:, :, visible]
         ctx.save_for_backward(query, key, value)
         ctx.scale = scale
         return mixed
@@ -66,15 +66,15 @@ class _BlockedAttention(torch.autograd.Function):
         of_key = torch.zeros_like(key)
         of_value = torch.zeros_like(value)
         for rows in slices(query.shape[2], query.shape[2] // NUM_BLOCKS):
-            seen = slice(rows.stop)
+            visible = slice(rows.stop)
             scaled = query[:, :, rows] * ctx.scale
-            own = gradient[:, :, rows]
-            share = _probabilities(scaled, key[:, :, seen], rows)
-            of_value[:, :, seen] += share.transpose(-1, -2) @ own
-            of_share = own @ value[:, :, seen].transpose(-1, -2)
+            row_gradient = gradient[:, :, rows]
+            share = _probabilities(scaled, key[:, :, visible], rows)
+            of_value[:, :, visible] += share.transpose(-1, -2) @ row_gradient
+            of_share = row_gradient @ value[:, :, visible].transpose(-1, -2)
             of_score = torch._softmax_backward_data(of_share, share, -1, share.dtype)
-            of_query[:, :, rows] = (of_score @ key[:, :, seen]).mul_(ctx.scale)
-            of_key[:, :, seen] += of_score.transpose(-1, -2) @ scaled
+            of_query[:, :, rows] = (of_score @ key[:, :, visible]).mul_(ctx.scale)
+            of_key[:, :, visible] += of_score.transpose(-1, -2) @ scaled
         return of_query, of_key, of_value, None
 
 
@@ -116,9 +116,8 @@ class _CrossEntropy(torch.autograd.Function):
         ctx: Any, logits: torch.Tensor, labels: torch.Tensor, group: torch.distributed.ProcessGroup
     ) -> torch.Tensor:
         flat = logits.view(-1, logits.shape[-1])
-        if (
-            group.size() == 1 and logits.dtype != torch.float16
-        ):  # fp16 needs the loss scale before it is rounded
+        # fp16 needs the loss scale before it is rounded.
+        if group.size() == 1 and logits.dtype != torch.float16:
             return _uncut_losses(ctx, logits, labels)
         highest = flat.amax(-1).float()
         if group.size() > 1:
@@ -126,15 +125,17 @@ class _CrossEntropy(torch.autograd.Function):
         sums = torch.empty_like(highest)
         for rows in _token_blocks(flat):
             sums[rows] = _less(flat[rows], highest[rows, None]).exp_().sum(-1)
-        own = labels.view(-1) - group.rank() * flat.shape[1]
-        elsewhere = (own < 0) | (own >= flat.shape[1])
-        own = own.masked_fill(elsewhere, 0)
-        picked = (flat.gather(1, own[:, None])[:, 0].float() - highest).masked_fill_(elsewhere, 0.0)
+        own_labels = labels.view(-1) - group.rank() * flat.shape[1]
+        elsewhere = (own_labels < 0) | (own_labels >= flat.shape[1])
+        own_labels = own_labels.masked_fill(elsewhere, 0)
+        picked = (flat.gather(1, own_labels[:, None])[:, 0].float() - highest).masked_fill_(
+            elsewhere, 0.0
+        )
         if group.size() > 1:
             both = torch.stack([sums, picked])
             torch.distributed.all_reduce(both, group=group)
             sums, picked = both
-        ctx.save_for_backward(logits, own, elsewhere, highest + sums.log())
+        ctx.save_for_backward(logits, own_labels, elsewhere, highest + sums.log())
         return (sums.log() - picked).view(labels.shape)
 
     @staticmethod
@@ -143,18 +144,17 @@ class _CrossEntropy(torch.autograd.Function):
             whole: torch.Tensor = ctx.saved_tensors[0]
             flat = whole.detach().view(-1, whole.shape[-1])
             weights = gradients[0].reshape(-1, 1)
-            for rows in _token_blocks(
-                flat
-            ):  # all at once, torch would make float32 copies of both factors
+            # All at once, torch would make float32 copies of both factors.
+            for rows in _token_blocks(flat):
                 flat[rows].mul_(weights[rows])
             return flat.view(whole.shape), None, None
-        logits, own, elsewhere, log_sums = ctx.saved_tensors
+        logits, own_labels, elsewhere, log_sums = ctx.saved_tensors
         flat = logits.detach().view(-1, logits.shape[-1])
         gradient = gradients[0].reshape(-1)
         hit = elsewhere.logical_not().float().neg_()
         for rows in _token_blocks(flat):
             share = _less(flat[rows], log_sums[rows, None]).exp_()
-            share.scatter_add_(1, own[rows, None], hit[rows, None])
+            share.scatter_add_(1, own_labels[rows, None], hit[rows, None])
             flat[rows] = share.mul_(gradient[rows, None])
             del share  # before the next block comes
         return flat.view(logits.shape), None, None

@@ -125,7 +125,7 @@ def _cast(
     scale,
     count,
     parts,
-    most,
+    allowed_max,
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -136,7 +136,7 @@ def _cast(
     offset = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(values + offset, mask=offset < count, other=0.0).to(tl.float32)
     # A rounded quotient may pass the most that the format has.
-    x = tl.minimum(tl.maximum(x * (most / largest), -most), most)
+    x = tl.minimum(tl.maximum(x * (allowed_max / largest), -allowed_max), allowed_max)
     tl.store(result + offset, x.to(result.dtype.element_ty), mask=offset < count)
     if tl.program_id(0) == 0:
-        tl.store(scale, largest / most)
+        tl.store(scale, largest / allowed_max)

@@ -231,10 +231,10 @@ class Replayer:
             if first_difference(numbers, reference, self._tolerance) is not None
         ]
         repeated = [number for number in wrong if number >= 2]
-        order, place = difference
+        order, location = difference
         return _Suspect(
             order=order,
-            place=place,
+            place=location,
             rank=torch.distributed.get_rank(),
             host=socket.gethostname(),
             replica=parallel_state.get_data_parallel_rank(),

@@ -73,14 +73,14 @@ def _flip(tensor: torch.Tensor, element: int, bit: int) -> None:
     for size in reversed(tensor.shape):
         index.append(element % size)
         element //= size
-    place = tuple(reversed(index))
+    flipped_index = tuple(reversed(index))
     word = {2: torch.int16, 4: torch.int32}[tensor.element_size()]
     bits = 8 * tensor.element_size()
     bit %= bits
     # As a signed number, the highest bit is the lowest number that there is.
     mask = 1 << bit if bit < bits - 1 else -(1 << bit)
-    number = tensor[place].reshape(1).clone()
-    tensor[place] = (number.view(word) ^ mask).view(tensor.dtype)[0]
+    number = tensor[flipped_index].reshape(1).clone()
+    tensor[flipped_index] = (number.view(word) ^ mask).view(tensor.dtype)[0]
 
 
 @dataclass(frozen=True)
@@ -116,11 +116,11 @@ class Trace:
         self._counts: dict[tuple[str, int, str], int] = {}
         self._answer: dict[ComputedPlace, float] = {}
 
-    def add(self, place: ComputedPlace, tensor: torch.Tensor) -> None:
+    def add(self, location: ComputedPlace, tensor: torch.Tensor) -> None:
         """Take the fingerprint of a tensor."""
-        if flip := faults.armed.flipped_bit(place.part, place.layer):
+        if flip := faults.armed.flipped_bit(location.part, location.layer):
             _flip(tensor.detach(), *flip)
-        key = (place.part, place.layer, place.name)
+        key = (location.part, location.layer, location.name)
         number = self._counts.get(key, 0)
         self._counts[key] = number + 1
         self._places.append(ComputedPlace(*key, number))
@@ -156,8 +156,8 @@ class Tracer:
                 for name, module in model.named_modules():
                     is_layer = bool(re.fullmatch(r".*layers\.\d+", name))
                     if is_layer or name.rpartition(".")[2] in WATCHED_MODULES:
-                        place = names.place(FORWARD, name)
-                        look = functools.partial(self._look, trace, place)
+                        location = names.place(FORWARD, name)
+                        look = functools.partial(self._look, trace, location)
                         stack.enter_context(_watching(module, look))
             yield trace
 
@@ -168,20 +168,20 @@ class Tracer:
                 for name, weight in model.named_parameters():
                     gradient = getattr(weight, "main_grad", None)
                     if gradient is not None:
-                        place = names.place(GRADIENT, name)
-                        trace.add(place, gradient)
+                        location = names.place(GRADIENT, name)
+                        trace.add(location, gradient)
 
-    def _look(self, trace: Trace, place: ComputedPlace, output: torch.Tensor) -> None:
+    def _look(self, trace: Trace, location: ComputedPlace, output: torch.Tensor) -> None:
         with self._clock.during(HASHING):
-            trace.add(place, output)
+            trace.add(location, output)
         if output.requires_grad:
-            back = ComputedPlace(BACKWARD, place.layer, place.name, 0)
+            back = ComputedPlace(BACKWARD, location.layer, location.name, 0)
             show = functools.partial(self._look_back, trace, back)
             output.register_hook(show)  # type: ignore[no-untyped-call]
 
-    def _look_back(self, trace: Trace, place: ComputedPlace, gradient: torch.Tensor) -> None:
+    def _look_back(self, trace: Trace, location: ComputedPlace, gradient: torch.Tensor) -> None:
         with self._clock.during(HASHING):
-            trace.add(place, gradient)
+            trace.add(location, gradient)
 
 
 @contextlib.contextmanager

@@ -155,8 +155,8 @@ class MlflowService:
             number = self._client.create_experiment(name, self._artifacts or None)
         else:
             number = experiment.experiment_id
-        begun = self._client.create_run(number, run_name=spec.root.resolve().name)
-        self._run = str(begun.info.run_id)
+        created = self._client.create_run(number, run_name=spec.root.resolve().name)
+        self._run = str(created.info.run_id)
         parameters = [self._parameter(key, str(value)) for key, value in settings_of(spec).items()]
         self._client.log_batch(self._run, params=parameters)
         return self._run

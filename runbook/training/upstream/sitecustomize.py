@@ -47,24 +47,25 @@ def _answer_for_gpu(torch: Any) -> None:
         "set_device",
         "current_stream",
     )
-    for name, answer in {**answers, **{name: lambda *_, **__: None for name in nothing}}.items():
-        setattr(torch.cuda, name, answer)
+    for name, function in answers.items():
+        setattr(torch.cuda, name, function)
+    for name in nothing:
+        setattr(torch.cuda, name, lambda *_, **__: None)
     for module in (torch.cuda, torch.cuda.random):
         module.get_rng_state = lambda *_, **__: torch.default_generator.get_state()
         module.set_rng_state = lambda state, *_, **__: torch.default_generator.set_state(state)
         module.manual_seed = torch.default_generator.manual_seed
-        module.manual_seed_all = lambda *_: (
-            None
-        )  # torch.manual_seed calls it, and has seeded the one generator
+        # torch.manual_seed calls it, and has seeded the one generator.
+        module.manual_seed_all = lambda *_: None
     # Megatron-DeepSpeed gives it what apex's takes, also where it has torch's.
-    made = torch.nn.LayerNorm.__init__
-    torch.nn.LayerNorm.__init__ = lambda self, *words, sequence_parallel=False, **options: made(
-        self, *words, **options
+    init_norm = torch.nn.LayerNorm.__init__
+    torch.nn.LayerNorm.__init__ = lambda self, *arguments, sequence_parallel=False, **options: (
+        init_norm(self, *arguments, **options)
     )
     # A build of torch with CUDA would ask its driver for pinned memory.
-    loads = torch.utils.data.DataLoader.__init__
-    torch.utils.data.DataLoader.__init__ = lambda self, *words, **options: loads(
-        self, *words, **{**options, "pin_memory": False}
+    init_loader = torch.utils.data.DataLoader.__init__
+    torch.utils.data.DataLoader.__init__ = lambda self, *arguments, **options: init_loader(
+        self, *arguments, **{**options, "pin_memory": False}
     )
     cpp_extension.CUDA_HOME = os.environ["CUDA_HOME"]  # Megatron asks its nvcc for a version
     # A program that leaves gloo's threads to the interpreter's end is now and then aborted by them
@@ -94,15 +95,12 @@ def _tensors_on_cpu(torch: Any) -> Any:
         ) -> Any:
             if function in (torch.Tensor.cuda, torch.Tensor.pin_memory):
                 return arguments[0]
-            options = {
-                name: "cpu" if name == "device" and is_gpu(value) else value
-                for name, value in (options or {}).items()
-            }
+            options = dict(options or {})
+            if is_gpu(options.get("device")):
+                options["device"] = "cpu"
             if function is torch.Tensor.to:
-                arguments = [
-                    arguments[0],
-                    *("cpu" if is_gpu(word) else word for word in arguments[1:]),
-                ]
+                tensor, *targets = arguments
+                arguments = [tensor, *("cpu" if is_gpu(target) else target for target in targets)]
             return function(*arguments, **options)
 
     return OnCpu()
