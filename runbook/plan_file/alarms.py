@@ -462,10 +462,8 @@ class GrowthWatch:
         slope = median(slopes)
         older = median(_slopes(levels[:half]))
         newer = median(_slopes(levels[half:]))
-        if (
-            sum(one > 0 for one in slopes) < RISING_PAIRS * len(slopes)
-            or newer < STEADY_SHARE * older
-        ):
+        num_rising = sum(pair_slope > 0 for pair_slope in slopes)
+        if num_rising < RISING_PAIRS * len(slopes) or newer < STEADY_SHARE * older:
             return None
         since = levels[0][0]
         iteration = levels[-1][0]
@@ -530,31 +528,36 @@ class WaitWatch:
     """
 
     def __init__(self) -> None:
-        self._window, self._waits, self._num_slow = (
-            list[tuple[float, float]](),
-            deque[float](maxlen=WINDOW),
-            0,
-        )
+        self._window: list[tuple[float, float]] = []
+        self._waits = deque[float](maxlen=WINDOW)
+        self._num_slow = 0
 
     def look(self, iteration: int, seconds: float, waited: float) -> Iterator[Alarm]:
         """Whether the file system has become slow, now that the waiting of this step is known."""
         self._window.append((seconds, waited))
         count = len(self._window)
-        whole = sum(one for one, _ in self._window)
-        if count < ENOUGH or whole < WAIT_SECONDS:
+        window_seconds = sum(step_seconds for step_seconds, _ in self._window)
+        if count < ENOUGH or window_seconds < WAIT_SECONDS:
             return
-        wait = sum(one for _, one in self._window) / count
+        wait = sum(wait_seconds for _, wait_seconds in self._window) / count
         self._window = []
-        if len(self._waits) < ENOUGH or wait < max(
-            WAIT_SHARE * whole / count, SLOW_FACTOR * median(self._waits)
-        ):
+        if self._is_usual(wait, window_seconds / count):
             self._waits.append(wait)
             self._num_slow = 0
             return
         self._num_slow += 1
         if self._num_slow == CONFIRMING:
-            what = f"each of {count} steps waits so long, {wait * count / whole:.0%} of its time"
-            yield _make("slow file system", "data_wait_seconds", iteration, wait, self._waits, what)
+            share = wait * count / window_seconds
+            evidence = f"each of {count} steps waits so long, {share:.0%} of its time"
+            yield _make(
+                "slow file system", "data_wait_seconds", iteration, wait, self._waits, evidence
+            )
+
+    def _is_usual(self, wait: float, seconds_per_step: float) -> bool:
+        """Whether a window's wait is a small share of a step, or near what is usual."""
+        if len(self._waits) < ENOUGH:
+            return True
+        return wait < max(WAIT_SHARE * seconds_per_step, SLOW_FACTOR * median(self._waits))
 
 
 class NormWatch:
@@ -616,18 +619,18 @@ class EvaluationWatch:
 
         A NaN before the first number is a log that has none yet.
         """
-        place = self._last + 1 if iteration is None else iteration
-        if place < self._last:  # a restart
+        at = self._last + 1 if iteration is None else iteration
+        if at < self._last:  # a restart
             self._curve = LossWatch(self._metric)
-        self._last = place
+        self._last = at
         was_finite = self._is_finite
         self._is_finite = isfinite(loss) or not self._is_known
         if was_finite and not self._is_finite:
             evidence = "the loss of an evaluation is no finite number"
-            yield Alarm("NaN", self._metric, place, place, nan, nan, evidence)
+            yield Alarm("NaN", self._metric, at, at, nan, nan, evidence)
         if isfinite(loss):
             self._is_known = True
-            yield from self._curve.look(place, loss)
+            yield from self._curve.look(at, loss)
 
 
 class MetricWatch:
@@ -642,7 +645,8 @@ class MetricWatch:
         self._begin()
 
     def _begin(self) -> None:
-        self.loss, self._waits = LossWatch(), WaitWatch()
+        self.loss = LossWatch()
+        self._waits = WaitWatch()
         self._norms = NormWatch()
         self._drifts = {name: GrowthWatch(name, widens=True) for name in DRIFT_SHARES}
         self._compound = CompoundGrowthWatch("grad_norm")
@@ -668,11 +672,14 @@ class MetricWatch:
             evidence = "the loss is exactly 0: the same sample again and again, or no token counts"
             yield Alarm("zero loss", "loss", iteration, iteration, 0.0, nan, evidence)
         norm = getattr(step, "grad_norm", None)
-        norm = nan if norm is None else norm
+        if norm is None:
+            norm = nan
         if loss is not None and isfinite(loss):
             yield from self.loss.look(iteration, loss, norm)
-        if self._is_finite and (lost := self._norms.look(step)):
-            yield lost
+        if self._is_finite:
+            lost_norm = self._norms.look(step)
+            if lost_norm:
+                yield lost_norm
         yield from self._look_at_norm(iteration, norm)
         yield from self._look_at_times(step)
 
@@ -680,9 +687,11 @@ class MetricWatch:
         """Drift of the gradient norm: by so much each step, or by a share of itself."""
         if not isfinite(norm):
             return
-        if drift := self._find_drift("grad_norm", iteration, norm):
+        drift = self._find_drift("grad_norm", iteration, norm)
+        if drift:
             yield drift
-        if growth := self._compound.look(iteration, norm):
+        growth = self._compound.look(iteration, norm)
+        if growth:
             yield growth
 
     def _find_drift(self, name: str, iteration: int, value: float) -> Alarm | None:
@@ -743,6 +752,10 @@ class ExchangedTimes:
     ]  # forward and backward of each rank without communication, mean of these steps
 
 
+SMALLEST_DELAY = 0.002
+"""Seconds a step by which a slow rank is behind: less is the clock's and the system's noise."""
+
+
 @dataclass
 class StragglerDetector:
     """Compares the ranks of each pipeline stage window by window."""
@@ -753,7 +766,7 @@ class StragglerDetector:
     _began: float = 0.0
     _count: dict[int, int] = field(default_factory=dict)
 
-    def look(self, times: ExchangedTimes, now: float) -> list[Alarm]:
+    def look(self, times: ExchangedTimes, moment: float) -> list[Alarm]:
         """Report ranks that were slow in `SLOW_WINDOWS` windows in a row.
 
         Each is reported once until it recovers.
@@ -765,49 +778,58 @@ class StragglerDetector:
         nothing = [0.0] * len(times.seconds)
         if not before:
             self._seconds = nothing
-            self._began = now
+            self._began = moment
             return []
         self._seconds = [
-            spent + times.steps * own for spent, own in zip(before, times.seconds, strict=True)
+            spent + times.steps * per_step
+            for spent, per_step in zip(before, times.seconds, strict=True)
         ]
         self._steps += times.steps
-        if now - self._began < WINDOW_SECONDS or self._steps < WINDOW_STEPS:
+        if moment - self._began < WINDOW_SECONDS or self._steps < WINDOW_STEPS:
             return []
         seconds = [spent / self._steps for spent in self._seconds]
         self._seconds = nothing
         self._steps = 0
-        self._began = now
+        self._began = moment
         size = len(seconds) // self.stages
-        alarms = list[Alarm]()
+        alarms: list[Alarm] = []
         for start in range(0, len(seconds), size):
-            stage = seconds[start : start + size]
-            ordered = sorted(stage)
-            for rank, own in enumerate(stage, start):
-                if (
-                    own <= SLOW_RANK_FACTOR * ordered[(size - 2) // 2]
-                ):  # at most the median of the others
-                    self._count.pop(rank, None)
-                    continue
-                place = ordered.index(own)
-                others = median(ordered[:place] + ordered[place + 1 :]) if size > 1 else own
-                slow = own > SLOW_RANK_FACTOR * others and own - others > 0.002
-                self._count[rank] = self._count.get(rank, 0) + 1 if slow else 0
-                if slow and self._count[rank] == SLOW_WINDOWS:
-                    evidence = (
-                        f"rank {rank} computes {own:.3f} s a step, the others of its "
-                        f"stage {others:.3f} s"
-                    )
-                    at = times.iteration
-                    alarms.append(
-                        Alarm(
-                            "slow rank",
-                            "compute_seconds",
-                            at,
-                            at,
-                            round(own, 4),
-                            round(others, 4),
-                            evidence,
-                            rank,
-                        )
-                    )
+            alarms += self._look_at_stage(seconds[start : start + size], start, times.iteration)
         return alarms
+
+    def _look_at_stage(
+        self, stage: list[float], first_rank: int, iteration: int
+    ) -> Iterator[Alarm]:
+        """Report the ranks of a stage that were slow for so many windows, by their step times."""
+        size = len(stage)
+        ordered = sorted(stage)
+        # At most the median of the others: it spares most ranks a median of their own.
+        lower_median = ordered[(size - 2) // 2]
+        for rank, seconds in enumerate(stage, first_rank):
+            if seconds <= SLOW_RANK_FACTOR * lower_median:
+                self._count.pop(rank, None)
+                continue
+            others = seconds
+            if size > 1:
+                index = ordered.index(seconds)
+                others = median(ordered[:index] + ordered[index + 1 :])
+            is_slow = seconds > SLOW_RANK_FACTOR * others and seconds - others > SMALLEST_DELAY
+            if not is_slow:
+                self._count[rank] = 0
+                continue
+            self._count[rank] = self._count.get(rank, 0) + 1
+            if self._count[rank] == SLOW_WINDOWS:
+                evidence = (
+                    f"rank {rank} computes {seconds:.3f} s a step, the others of its stage "
+                    f"{others:.3f} s"
+                )
+                yield Alarm(
+                    "slow rank",
+                    "compute_seconds",
+                    iteration,
+                    iteration,
+                    round(seconds, 4),
+                    round(others, 4),
+                    evidence,
+                    rank,
+                )

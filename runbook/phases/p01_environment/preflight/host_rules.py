@@ -530,25 +530,35 @@ def interfaces_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck
 def interface_fault(facts: NodeFacts, expected: Expectations) -> str:
     """Return which interface that the environment names is unusable on a node, and how."""
     for variable, value in facts["chosen"].items():
-        # `^eth` excludes some, and a leading `=` asks for exactly that name.
-        names = [] if value.startswith("^") else value.split(",")
-        prefixes = [name.lstrip("=").partition(":")[0] for name in names if name]
-        matching = [
-            name
-            for name in facts["interfaces"]
-            if any(name.startswith(prefix) for prefix in prefixes)
-        ]
-        if prefixes and not matching:
-            return f"{variable}={value}: there is no such interface"
-        usable = [name for name in matching if _is_usable(facts["interfaces"][name])]
-        if prefixes and not usable:
-            state = "has no address" if facts["interfaces"][matching[0]]["is_up"] else "is down"
-            return f"{variable}={value}: {matching[0]} {state}"
-        if prefixes and expected.has_queue and set(usable) == {"lo"}:
-            return f"{variable}={value}: lo reaches no other node"
+        problem = _named_interface_problem(value, facts["interfaces"], expected)
+        if problem:
+            return f"{variable}={value}: {problem}"
     inactive = [port for port, state in facts["infiniband"].items() if "ACTIVE" not in state]
     if expected.fabric == "verbs" and inactive and len(inactive) == len(facts["infiniband"]):
         return f"no InfiniBand port is active: {', '.join(inactive)}"
+    return ""
+
+
+def _named_interface_problem(
+    value: str, interfaces: Mapping[str, NodeFacts], expected: Expectations
+) -> str:
+    """Return why none of the interfaces that a variable names can be used. Empty where one can."""
+    # `^eth` excludes some, and a leading `=` asks for exactly that name.
+    if value.startswith("^"):
+        return ""
+    prefixes = tuple(name.lstrip("=").partition(":")[0] for name in value.split(",") if name)
+    if not prefixes:
+        return ""
+    matching = [name for name in interfaces if name.startswith(prefixes)]
+    if not matching:
+        return "there is no such interface"
+    usable = [name for name in matching if _is_usable(interfaces[name])]
+    if not usable and interfaces[matching[0]]["is_up"]:
+        return f"{matching[0]} has no address"
+    if not usable:
+        return f"{matching[0]} is down"
+    if expected.has_queue and set(usable) == {"lo"}:
+        return "lo reaches no other node"
     return ""
 
 
