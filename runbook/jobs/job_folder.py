@@ -285,7 +285,9 @@ def signal_of_code(code: int | None) -> int | None:
     >>> signal_of_code(137), signal_of_code(1), signal_of_code(None)
     (9, None, None)
     """
-    return code - 128 if code is not None and 128 < code < 256 else None
+    if code is not None and 128 < code < 256:
+        return code - 128
+    return None
 
 
 def _read_signal(folder: JobFolder, code: int) -> int | None:
@@ -301,14 +303,18 @@ def _read_signal(folder: JobFolder, code: int) -> int | None:
 
 def _whole_number(text: str) -> int | None:
     digits = text.strip()
-    return int(digits) if digits.isascii() and digits.isdigit() else None
+    if digits.isascii() and digits.isdigit():
+        return int(digits)
+    return None
 
 
 def status_by_files(folder: JobFolder, job_id: str, state: JobState, reason: str) -> JobStatus:
     """A status with the times that the job's own files say."""
     began = read_started(folder)
     status = JobStatus(state, job_id, None, reason, began.time if began else None)
-    return replace(status, ended=last_seen(folder)) if status.final else status
+    if status.final:
+        return replace(status, ended=last_seen(folder))
+    return status
 
 
 def log_tail(path: Path, count: int = 12) -> list[str]:

@@ -172,9 +172,10 @@ def _node_problems(request: JobRequest, queue: QueueLimits, partition: str) -> l
 
 
 def _account_problems(request: JobRequest, queue: QueueLimits, partition: str) -> list[str]:
-    account = (
-        f"account {request.account} is" if request.account else "no account is given, which is"
-    )
+    if request.account:
+        account = f"account {request.account} is"
+    else:
+        account = "no account is given, which is"
     problems = []
     if queue.accounts and request.account not in queue.accounts:
         problems.append(f"{account} none that {partition} allows: {', '.join(queue.accounts)}")

@@ -35,12 +35,14 @@ class LocalScheduler(Scheduler):
         Its exit code says so, else its process, else (on another host) its sign of life.
         """
         job_id = _job_id(folder)
-        if end := job_folder.read_end(folder, job_id):
+        end = job_folder.read_end(folder, job_id)
+        if end:
             return end
         identity = _identity(folder)
-        state, reason = (
-            _by_process(folder, job_id, identity) if identity else _half_submitted(folder, job_id)
-        )
+        if identity:
+            state, reason = _by_process(folder, job_id, identity)
+        else:
+            state, reason = _half_submitted(folder, job_id)
         status = job_folder.status_by_files(folder, job_id, state, reason)
         # It may have ended while we looked: the exit code is written before the process goes, so it
         # is there by now.
@@ -90,7 +92,9 @@ class LocalScheduler(Scheduler):
 
     def _existing_job(self, folder: JobFolder) -> JobStatus | None:
         status = self.state(folder)
-        return status if folder.started.exists() or not status.final else None
+        if folder.started.exists() or not status.final:
+            return status
+        return None
 
     def _start(
         self, folder: JobFolder, earlier: Sequence[JobStatus], after: Sequence[JobFolder]
@@ -199,7 +203,8 @@ def _job_id(folder: JobFolder) -> str:
 
 
 def _identity(folder: JobFolder) -> Identity | None:
-    if began := job_folder.read_started(folder):
+    began = job_folder.read_started(folder)
+    if began:
         return began.identity
     record = job_folder.read_record(folder)
     return record.process if record else None

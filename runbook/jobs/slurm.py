@@ -153,7 +153,9 @@ _SHOWN_LIMITS = (
 
 
 def _names(text: str) -> tuple[str, ...]:
-    return () if text in ("ALL", "(null)", "") else tuple(text.split(","))
+    if text in ("ALL", "(null)", ""):
+        return ()
+    return tuple(text.split(","))
 
 
 def together(jobs: Sequence[QueueJob]) -> QueueJob | None:

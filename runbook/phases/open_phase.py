@@ -130,7 +130,8 @@ def with_values_given_before(load: Callable[..., Settings], say: Callable[[str],
     if not path.exists():
         return settings
     settings = load(before=read_file(path, shown_path(path, settings.project)))
-    if values := run_files.given_by_hand(settings, [GIVEN_BEFORE]):
+    values = run_files.given_by_hand(settings, [GIVEN_BEFORE])
+    if values:
         values_text = ", ".join(f"{key}={value}" for key, value in values.items())
         say(
             f"Given to {settings.name} before, and taken over ({run_files.OVERRIDES}): {values_text}."

@@ -200,7 +200,8 @@ def why_facts(run: str, key: str, set_words: Sequence[str]) -> list[dict[str, ob
 def why_text(run: str, key: str, set_words: Sequence[str]) -> str:
     """A value's chain of origins, and what the plan derives from it."""
     settings, plan = load_plan(run, set_words)
-    if explained := document_name(key):
+    explained = document_name(key)
+    if explained:
         keys = [_why_key(settings, plan, name) for name in explained.keys]
         return "\n".join([f"{key}: {explained.meaning}", *keys])
     return _why_key(settings, plan, params.key_meant(key))

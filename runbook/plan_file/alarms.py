@@ -196,7 +196,8 @@ class RiseWatch:
             oldest = self._recent[-rise.records][1]
             if loss > oldest + rise.share * abs(oldest):  # spares the pairs of nearly all records
                 records = [*self._recent][-rise.records :]
-                if alarm := self._judge(records, rise):
+                alarm = self._judge(records, rise)
+                if alarm:
                     return alarm
         return None
 
@@ -711,7 +712,8 @@ class MetricWatch:
             return
         iteration = step.iteration
         per_sequence = seconds / (getattr(step, "global_batch", 0) or 1)
-        if drift := self._find_drift("seconds_per_sequence", iteration, per_sequence):
+        drift = self._find_drift("seconds_per_sequence", iteration, per_sequence)
+        if drift:
             yield drift
         yield from self._waits.look(iteration, seconds, getattr(step, "data_wait_seconds", 0.0))
 

@@ -114,4 +114,6 @@ def _whole(value: float) -> float:
     >>> _whole(1.0), _whole(0.5)
     (1, 0.5)
     """
-    return int(value) if float(value).is_integer() else value
+    if float(value).is_integer():
+        return int(value)
+    return value

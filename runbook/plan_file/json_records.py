@@ -173,4 +173,6 @@ def _plain_value(kind: Any, content: Any, where: str, problems: list[str]) -> An
 def shown(content: Any, widest: int = 60) -> str:
     """A value as JSON has it, cut short where it is long."""
     text = json.dumps(content)
-    return text if len(text) <= widest else text[: widest - 3] + "..."
+    if len(text) <= widest:
+        return text
+    return text[: widest - 3] + "..."

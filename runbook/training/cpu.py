@@ -72,7 +72,9 @@ def name_types_as_on_gpu() -> None:
         if dtype is not None:
             return original(self, dtype, *arguments, **options)
         name = original(self)
-        return name if ".cuda." in name else name.replace("torch.", "torch.cuda.", 1)
+        if ".cuda." in name:
+            return name
+        return name.replace("torch.", "torch.cuda.", 1)
 
     torch.Tensor.type = type_  # type: ignore[method-assign,assignment]
 
@@ -84,7 +86,8 @@ def keep_freed_memory() -> None:
     time took 10 to 15 % of a step of the 12 x 512 model (measured 2026-11, glibc 2.36), those of
     the logits alone 4 % (2026-11-23). Another C library is left as it is.
     """
-    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt:
         trim_threshold, mmap_max = -1, -4  # M_TRIM_THRESHOLD, M_MMAP_MAX of <malloc.h>
         mallopt(trim_threshold, -1)
         mallopt(mmap_max, 0)
@@ -194,7 +197,9 @@ def product(input: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None)
     if bias is None:
         return input @ right
     has_kernel = input.dtype == torch.bfloat16 and multiplies_half()
-    return _matmul(input, right, bias) if has_kernel else torch.addmm(bias, input, right)
+    if has_kernel:
+        return _matmul(input, right, bias)
+    return torch.addmm(bias, input, right)
 
 
 def onednn_matmul(

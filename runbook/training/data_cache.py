@@ -87,7 +87,8 @@ class CacheFolder:
         for path in self._arrays():
             built = checksums.get(path.name)
             changed_at = path.stat().st_mtime_ns
-            if fault := _fault(path, newest, built):
+            fault = _fault(path, newest, built)
+            if fault:
                 self.faults[path.name] = fault
                 path.unlink()
             elif built:

@@ -109,7 +109,9 @@ def leave_process_groups() -> None:
 
 def device() -> torch.device:
     """Where this rank computes."""
-    return torch.device("cuda", torch.cuda.current_device()) if on_gpu() else torch.device("cpu")
+    if on_gpu():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
 
 
 def wait_for_gpu() -> None:
@@ -246,7 +248,8 @@ def _wait_for_first(description: str, silence_seconds: float, sign: str, end: st
     longest = 1 + torch.distributed.get_world_size() / CHECKS_PER_SECOND
     while not store.check([end]):
         moment = time.monotonic()
-        if (newest := store.get(sign) if store.check([sign]) else b"") != last:
+        newest = store.get(sign) if store.check([sign]) else b""
+        if newest != last:
             last = newest
             heard = moment
         if moment - heard > silence_seconds:

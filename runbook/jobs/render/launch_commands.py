@@ -250,7 +250,9 @@ def warn_after(job: Job) -> int:
 
     A queue may give no warning. 0 where the job is too short for one.
     """
-    return job.walltime - WARNING_SECONDS if job.walltime > 2 * WARNING_SECONDS else 0
+    if job.walltime > 2 * WARNING_SECONDS:
+        return job.walltime - WARNING_SECONDS
+    return 0
 
 
 def queue_values(
@@ -306,7 +308,9 @@ def slurm_directives(
 def _slurm_line(name: str, value: object) -> str:
     is_flag = value is True or value == ""
     option = f"#SBATCH --{_plain(name, name)}"
-    return option if is_flag else f"{option}={_plain(name, value)}"
+    if is_flag:
+        return option
+    return f"{option}={_plain(name, value)}"
 
 
 def _array_range(job: Job) -> str:
@@ -323,11 +327,10 @@ def pbs_directives(settings: Settings, phase: str, job: Job, *, devices: bool = 
     letters = _pbs_letters(settings, phase, job)
     resources = _pbs_resources(settings, phase, job, devices)
     letter_lines = [_pbs_letter_line(letter, value) for letter, value in sorted(letters.items())]
-    resource_lines = [
-        f"#PBS -l {_plain(name, name)}={_plain(name, value)}"
-        for name, value in sorted(resources.items())
-        if value
-    ]
+    resource_lines = []
+    for name, value in sorted(resources.items()):
+        if value:
+            resource_lines.append(f"#PBS -l {_plain(name, name)}={_plain(name, value)}")
     return letter_lines + resource_lines
 
 
@@ -368,7 +371,9 @@ def _pbs_letters(settings: Settings, phase: str, job: Job) -> dict[str, str]:
 
 
 def _pbs_letter_line(letter: str, value: str) -> str:
-    return f"#PBS -{letter} {_plain(letter, value)}" if value else f"#PBS -{letter}"
+    if value:
+        return f"#PBS -{letter} {_plain(letter, value)}"
+    return f"#PBS -{letter}"
 
 
 def _pbs_resources(settings: Settings, phase: str, job: Job, devices: bool) -> dict[str, str]:

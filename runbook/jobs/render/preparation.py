@@ -47,7 +47,8 @@ def setup_steps(settings: Settings, package: Path) -> list[SetupStep]:
         steps.append(SetupStep("checkout", title, f"{checkout.folder}/.git", body))
         body = fill("setup/kernels.sh.j2", folder=checkout.folder)
         steps.append(SetupStep("kernels", "no stale lock of a compilation", "", body))
-    if tokenizer := site.paths.get("tokenizer", ""):
+    tokenizer = site.paths.get("tokenizer", "")
+    if tokenizer:
         body = fill("setup/tokenizer.sh.j2", tokenizer=tokenizer, package=str(package))
         steps.append(
             SetupStep("tokenizer", "GPT-2's vocabulary and merges", f"{tokenizer}/merges.txt", body)
@@ -125,18 +126,21 @@ def preparation_files(settings: Settings) -> Mapping[str, str]:
     """
     site = settings.site
     files = {}
-    if recipe := site.container.recipe:
+    recipe = site.container.recipe
+    if recipe:
         files["Dockerfile"] = fill("Dockerfile.j2", recipe=recipe)
     if site.fleet:
         files[FLEET] = fill("fleet.sh.j2", site=site.site, fleet=site.fleet)
     head = f"# Site {site.site}, written by runbook from params/sites/{site.site}.yaml."
-    if values := dict(site.deployment):
+    values = dict(site.deployment)
+    if values:
         _, tier = chosen_tier(site, settings.run.jobs.storage)
         if tier is not None:
             values |= {"AMLFS_SKU": tier.sku, "AMLFS_SIZE": f"{tier.size / TEBIBYTE:g}"}
         lines = [f"export {variable(name)}={quote(value)}\n" for name, value in values.items()]
         files["deployment.env"] = f"{head} Source it before the deployment.\n{''.join(lines)}"
-    if entries := [volume.deployment for volume in site.volumes.values() if volume.deployment]:
+    entries = [volume.deployment for volume in site.volumes.values() if volume.deployment]
+    if entries:
         text = yaml.safe_dump({"SharedStorage": entries}, sort_keys=False)
         files["shared-storage.yaml"] = (
             f"{head} Put it into the configuration of the cluster.\n{text}"

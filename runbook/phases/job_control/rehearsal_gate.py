@@ -81,7 +81,8 @@ def show(open_phase: OpenPhase) -> None:
             f"No trainer is installed here: {open_phase.phase} rehearses this layout by a job "
             "before its own."
         )
-    if rehearsal := kept_rehearsal(open_phase):
+    rehearsal = kept_rehearsal(open_phase)
+    if rehearsal:
         for table in rehearsal.tables():
             show_table(table)
         for name, figure in rehearsal.figures().items():
@@ -97,7 +98,8 @@ def check_layout(open_phase: OpenPhase) -> Check:
     framework = open_phase.settings.run.training.framework
     rehearsal = kept_rehearsal(open_phase)
     rule = "one step at full size runs and every stage fits its device, or nothing is submitted"
-    if is_warning := framework != "runbook":
+    is_warning = framework != "runbook"
+    if is_warning:
         rule = (
             f"a warning only: our own trainer is rehearsed with this layout, and {framework} will "
             "run"

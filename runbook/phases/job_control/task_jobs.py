@@ -44,12 +44,11 @@ def end_text(
     name: str, status: JobStatus, folders: Sequence[JobFolder], num_lines: int = 12
 ) -> str:
     """How a job ended, in its own last words."""
-    lines = [
-        f"  {line}"
-        for part in folders
-        for log in (part.err, part.out)
-        for line in job_folder.log_tail(log, num_lines)
-    ]
+    lines = []
+    for part in folders:
+        for log in (part.err, part.out):
+            for line in job_folder.log_tail(log, num_lines):
+                lines.append(f"  {line}")
     ended = f"{name} ended as {status.state} ({status.reason}). Its last words:"
     return "\n".join([ended, *(lines or ["  nothing"])])
 

@@ -90,7 +90,8 @@ def launch(open_phase: OpenPhase, before_submit: Callable[[OpenPhase], None] | N
     cell has shown. `before_submit` is called once it is known that a job will be.
     """
     digest = open_phase.fingerprint
-    if not (missing := require_unchanged(open_phase, digest).as_text()):
+    missing = require_unchanged(open_phase, digest).as_text()
+    if not missing:
         show_text(f"{open_phase.phase}: done, verified. Nothing to launch.")
         return
     scheduler = get_scheduler(open_phase.settings.site)
@@ -116,7 +117,8 @@ def _is_submitted(open_phase: OpenPhase, scheduler: Scheduler, digest: str) -> b
 
     An active one of other inputs is refused.
     """
-    if not (latest := _latest(open_phase)):
+    latest = _latest(open_phase)
+    if not latest:
         return False
     status = scheduler.state(latest)
     is_ours = job_rules.was_started_from(open_phase, digest)
@@ -147,7 +149,8 @@ def watch(open_phase: OpenPhase) -> None:
     digest = open_phase.fingerprint
     if require_unchanged(open_phase, digest).state is run_files.StepState.DONE:
         show_text(f"{open_phase.phase}: done, verified. Nothing to watch.")
-        if latest := _latest(open_phase):
+        latest = _latest(open_phase)
+        if latest:
             live_view.LiveView(open_phase).finish(
                 get_scheduler(open_phase.settings.site).state(latest)
             )
@@ -271,7 +274,8 @@ def move_to_history(folder: Path, phase: str, outputs: list[Path]) -> Path | Non
 
     This way nothing is overwritten and nothing is mixed.
     """
-    if not (present := [path for path in outputs if path.exists()]):
+    present = [path for path in outputs if path.exists()]
+    if not present:
         return None
     history = make_dated_folder(folder / "history", phase)
     move_files(
@@ -300,7 +304,9 @@ def training_paths(folder: Path, phase_plan: PhasePlan) -> list[Path]:
 
 def sealed_paths(folder: Path, phase: str) -> list[Path]:
     """The forecasts that were sealed for a phase's training."""
-    return [folder / FORECASTS_FILE] if phase == FULL else []
+    if phase == FULL:
+        return [folder / FORECASTS_FILE]
+    return []
 
 
 def _go_on_or_begin(open_phase: OpenPhase, digest: str) -> None:
@@ -316,7 +322,8 @@ def _go_on_or_begin(open_phase: OpenPhase, digest: str) -> None:
     else:
         paths = training_paths(open_phase.folder, open_phase.phase_plan)
         paths += sealed_paths(open_phase.folder, open_phase.phase)
-        if moved := move_to_history(open_phase.folder, open_phase.phase, paths):
+        moved = move_to_history(open_phase.folder, open_phase.phase, paths)
+        if moved:
             show_text(
                 f"Outputs made from other inputs were moved to "
                 f"{moved.relative_to(open_phase.folder)}."
@@ -421,6 +428,7 @@ def _latest(open_phase: OpenPhase) -> JobFolder | None:
 
 
 def _require_latest(open_phase: OpenPhase) -> JobFolder:
-    if folder := _latest(open_phase):
+    folder = _latest(open_phase)
+    if folder:
         return folder
     raise JobError(f"{open_phase.phase} has no job: run the cell that launches it first.")

@@ -230,15 +230,16 @@ def _targets(sizes: Sequence[tuple[float, float, float]]) -> Runs:
 
 def rungs_table(finished: Sequence[FinishedRung]) -> Table:
     """Return the trained rungs with their losses."""
-    rows = [
-        {
-            "rung": rung.planned.name,
-            "parameters": show_count(rung.parameters),
-            "tokens": show_count(rung.tokens),
-            "FLOPs": f"{rung.flops:.2e}",
-            "steps": rung.planned.rung.iterations,
-            "loss (nats)": f"{rung.loss:.4f}",
-        }
-        for rung in finished
-    ]
+    rows = []
+    for rung in finished:
+        rows.append(
+            {
+                "rung": rung.planned.name,
+                "parameters": show_count(rung.parameters),
+                "tokens": show_count(rung.tokens),
+                "FLOPs": f"{rung.flops:.2e}",
+                "steps": rung.planned.rung.iterations,
+                "loss (nats)": f"{rung.loss:.4f}",
+            }
+        )
     return Table(rows, "Trained rungs, loss on held-out text after the last step")

@@ -67,16 +67,17 @@ class LadderState:
 
     def as_dict(self) -> dict[str, object]:
         """Return everything for --json."""
-        rungs = [
-            {
-                "name": planned.name,
-                **asdict(planned.rung),
-                "planned_seconds": planned.seconds,
-                "planned_device_hours": planned.device_hours,
-                "planned_cost": planned.cost,
-            }
-            for planned in self.ladder.rungs
-        ]
+        rungs = []
+        for planned in self.ladder.rungs:
+            rungs.append(
+                {
+                    "name": planned.name,
+                    **asdict(planned.rung),
+                    "planned_seconds": planned.seconds,
+                    "planned_device_hours": planned.device_hours,
+                    "planned_cost": planned.cost,
+                }
+            )
         losses = {rung.planned.name: rung.loss for rung in self.finished}
         for rung in rungs:
             rung["loss"] = losses.get(str(rung["name"]))
@@ -174,7 +175,9 @@ def climb_ladder(request: LadderRequest, say: Say) -> LadderState:
 
 
 def _prefix(settings: Settings, name: str) -> str:
-    return f"{settings.variant}-{name}" if settings.variant else name
+    if settings.variant:
+        return f"{settings.variant}-{name}"
+    return name
 
 
 def _forecast(

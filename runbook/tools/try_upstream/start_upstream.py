@@ -279,7 +279,9 @@ def _git(checkout: Path, *git_arguments: str) -> str:
     finished = shell.run(
         ["git", "--no-optional-locks", "-C", str(checkout), *git_arguments], check=False
     )
-    return finished.out.rstrip() if finished.exit_code == 0 else ""
+    if finished.exit_code == 0:
+        return finished.out.rstrip()
+    return ""
 
 
 def small_arguments(

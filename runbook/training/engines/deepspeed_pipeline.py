@@ -109,7 +109,9 @@ class DeepSpeedPipeline(DeepSpeedEngine):
         self.engine._compute_loss = compute_loss
         self.engine._exec_schedule(instructions)
         total = self.engine.total_loss
-        return float(total) if compute_loss and self.engine.is_last_stage() else 0.0
+        if compute_loss and self.engine.is_last_stage():
+            return float(total)
+        return 0.0
 
 
 def layer_list(spec: PhasePlan, gpt: Any) -> list[LayerSpec]:
@@ -147,7 +149,10 @@ def _transform(part: Any, hidden: torch.Tensor) -> torch.Tensor:
         return layer(hidden_states=hidden, attention_mask=None, rotary_pos_emb=rotary)[0]  # type: ignore[no-any-return]
 
     recomputes = part.training and layer.config.recompute_granularity == "full"
-    return checkpoint(transform, False, hidden) if recomputes else transform(hidden)
+    if recomputes:
+        recomputed: torch.Tensor = checkpoint(transform, False, hidden)
+        return recomputed
+    return transform(hidden)
 
 
 def _normalize(part: Any, hidden: torch.Tensor) -> torch.Tensor:

@@ -546,11 +546,10 @@ def _writers(weights: State) -> dict[str, int]:
 
     It also reads what all copies hold.
     """
-    sizes = {
-        f"{kind}.{name}": whole_shape(shard.data).numel()
-        for name, shard in trained_weights(weights)
-        for kind in (*STATE_KINDS, "weight")
-    }
+    sizes = {}
+    for name, shard in trained_weights(weights):
+        for kind in (*STATE_KINDS, "weight"):
+            sizes[f"{kind}.{name}"] = whole_shape(shard.data).numel()
     return assign_writers(
         sizes, parallel_state.get_data_parallel_world_size(with_context_parallel=True)
     )

@@ -56,7 +56,8 @@ def faults_from(environment: Mapping[str, str], rank: int) -> NoFaults:
     Only those meant for this rank and the job of this folder.
     """
     faults = NoFaults()
-    if text := environment.get(VARIABLE, ""):
+    text = environment.get(VARIABLE, "")
+    if text:
         job = Path(environment.get(FOLDER_VARIABLE, "")).name
         faults = importlib.import_module("runbook.tools.drills.faults").faults_from(text, rank, job)
     return faults

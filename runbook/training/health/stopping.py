@@ -61,13 +61,17 @@ class StopConditions:
 
     def reason(self, request: int) -> str:
         """A stop request by name: the signal's name, exit_duration or time_limit."""
-        return signal.Signals(request).name if request > 0 else self._clock() or "exit_duration"
+        if request > 0:
+            return signal.Signals(request).name
+        return self._clock() or "exit_duration"
 
     def _clock(self) -> str:
         worked = time.monotonic() - self._started
         if 0 < self.limit_seconds <= worked:
             return "exit_duration"
-        return "time_limit" if self._left and worked >= self._left - self.reserve() else ""
+        if self._left and worked >= self._left - self.reserve():
+            return "time_limit"
+        return ""
 
 
 @dataclass(frozen=True)
@@ -110,12 +114,16 @@ class BadStepPolicy:
         self.in_a_row += 1
         policy = self.policy(bad)
         if policy == "skip":
-            return "skip" if self.in_a_row <= self.limit else "stop"
+            if self.in_a_row <= self.limit:
+                return "skip"
+            return "stop"
         if policy == "rollback" and bad.key == "spike_policy" and not has_checkpoint:
             return "note"
         if policy == "rollback":
             self.rollbacks += 1
-            return "rollback" if has_checkpoint and self.rollbacks <= self.limit else "stop"
+            if has_checkpoint and self.rollbacks <= self.limit:
+                return "rollback"
+            return "stop"
         return "stop"
 
     def error(self, bad: BadStep) -> TrainingError:

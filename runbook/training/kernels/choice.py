@@ -42,7 +42,8 @@ def chosen_parts(spec: PhasePlan, *, has_transformer_engine: bool) -> frozenset[
         return frozenset({"norm"})  # the only one that is no Triton kernel
     listed = os.environ.get(PARTS_VARIABLE)
     parts = frozenset(PARTS) if listed is None else frozenset(filter(None, listed.split(",")))
-    if unknown := parts - frozenset(PARTS):
+    unknown = parts - frozenset(PARTS)
+    if unknown:
         raise RefusedError(f"{PARTS_VARIABLE}: {', '.join(sorted(unknown))} is none of {PARTS}")
     if has_transformer_engine:
         return parts & {"norm", "cross_entropy"}

@@ -65,7 +65,9 @@ def sum_gradients_in_place(model: Any, *, overlaps: bool) -> None:
 def _tied_weights(model: Any) -> list[Any]:
     """The weight that embedding and head share on this rank."""
     is_tied = model.share_embeddings_and_output_weights and model.pre_process and model.post_process
-    return [model.shared_embedding_or_output_weight()] if is_tied else []
+    if is_tied:
+        return [model.shared_embedding_or_output_weight()]
+    return []
 
 
 def multiply(
@@ -167,7 +169,9 @@ def _product(input: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None
     if input.device.type == "cpu":
         return cpu.product(input, right, bias)
     # cuBLAS adds the bias where it writes the product.
-    return input @ right if bias is None else torch.addmm(bias, input, right)
+    if bias is None:
+        return input @ right
+    return torch.addmm(bias, input, right)
 
 
 def _weight_gradient(

@@ -225,11 +225,10 @@ class Replayer:
         if difference is None:
             return None
         reference = _most_frequent(own_numbers) if neighbour is None else neighbour
-        wrong = [
-            number
-            for number, numbers in enumerate(own_numbers)
-            if first_difference(numbers, reference, self._tolerance) is not None
-        ]
+        wrong = []
+        for number, numbers in enumerate(own_numbers):
+            if first_difference(numbers, reference, self._tolerance) is not None:
+                wrong.append(number)
         repeated = [number for number in wrong if number >= 2]
         order, location = difference
         return _Suspect(
@@ -270,10 +269,12 @@ class Replayer:
         if not self._has_header:
             self._has_header = True
             own_keys = (keys, socket.gethostname(), circumstances.machine())
-            if ranks := gather_on_first_rank(own_keys):
+            ranks = gather_on_first_rank(own_keys)
+            if ranks:
                 yield circumstances.header(ranks, is_bitwise=self.is_bitwise)
         own_marks = (self._data, packed(marks.values()))
-        if steps := gather_on_first_rank(own_marks):
+        steps = gather_on_first_rank(own_marks)
+        if steps:
             yield {
                 "iteration": self._iteration,
                 "data": [data for data, _ in steps],

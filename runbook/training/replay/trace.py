@@ -118,7 +118,8 @@ class Trace:
 
     def add(self, location: ComputedPlace, tensor: torch.Tensor) -> None:
         """Take the fingerprint of a tensor."""
-        if flip := faults.armed.flipped_bit(location.part, location.layer):
+        flip = faults.armed.flipped_bit(location.part, location.layer)
+        if flip:
             _flip(tensor.detach(), *flip)
         key = (location.part, location.layer, location.name)
         number = self._counts.get(key, 0)

@@ -173,7 +173,9 @@ def first_line_of(path: Path) -> str:
             line = stream.readline()
     except OSError:
         return ""
-    return hashlib.sha256(line).hexdigest() if line.endswith(b"\n") else ""
+    if line.endswith(b"\n"):
+        return hashlib.sha256(line).hexdigest()
+    return ""
 
 
 def read_lines(path: Path, start: int) -> list[bytes]:

@@ -163,11 +163,10 @@ class MlflowService:
 
     def log(self, points: Sequence[TrackedPoint]) -> None:
         """Send numbers, in order."""
-        metrics = [
-            self._metric(name, value, int(point.time * 1000), point.iteration)
-            for point in points
-            for name, value in point.values.items()
-        ]
+        metrics = []
+        for point in points:
+            for name, value in point.values.items():
+                metrics.append(self._metric(name, value, int(point.time * 1000), point.iteration))
         for start in range(0, len(metrics), METRICS_PER_CALL):
             self._client.log_batch(self._run, metrics=metrics[start : start + METRICS_PER_CALL])
 

@@ -188,7 +188,9 @@ class Changer(MetaPathFinder, Loader):
         else:
             spec = None
         if spec is None:
-            return importlib.machinery.ModuleSpec(name, self, is_package=True) if may_miss else None
+            if may_miss:
+                return importlib.machinery.ModuleSpec(name, self, is_package=True)
+            return None
         if name in CHANGES and spec.loader:
             load = spec.loader.exec_module
 

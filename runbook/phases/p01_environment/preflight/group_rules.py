@@ -138,7 +138,9 @@ def _failure_time(rank: RankFacts, part: str) -> float:
     if failed is not None:
         return float(failed)
     current = rank.get("current")
-    return float(current["since"]) if current else float(rank["time"])
+    if current:
+        return float(current["since"])
+    return float(rank["time"])
 
 
 def _step_text(rank: RankFacts) -> str:
@@ -152,11 +154,10 @@ def _stuck_group(ranks: Sequence[RankFacts]) -> str:
     if not waiting:
         return ""
     earliest = min(waiting, key=lambda current: float(current["since"]))
-    inside = [
-        rank
-        for rank in ranks
-        if rank.get("current") and rank["current"]["step"] == earliest["step"]
-    ]
+    inside = []
+    for rank in ranks:
+        if rank.get("current") and rank["current"]["step"] == earliest["step"]:
+            inside.append(rank)
     nodes = ", ".join(dict.fromkeys(str(rank["host"]) for rank in inside))
     numbers = ", ".join(str(rank["rank"]) for rank in inside[:SHOWN_RANKS])
     return f". Waiting in {earliest['step']}: rank {numbers} on {nodes}"

@@ -66,7 +66,9 @@ def _by_node(texts: Mapping[str, str]) -> str:
 
 
 def _limit_text(value: int | None) -> str:
-    return UNLIMITED if value is None else show_bytes(value)
+    if value is None:
+        return UNLIMITED
+    return show_bytes(value)
 
 
 def memlock_fault(facts: NodeFacts, expected: Expectations) -> str:
@@ -567,11 +569,10 @@ def _is_usable(interface: NodeFacts) -> bool:
 
 
 def _usable_interfaces(facts: NodeFacts) -> str:
-    usable = [
-        name
-        for name, interface in facts["interfaces"].items()
-        if _is_usable(interface) and name != "lo"
-    ]
+    usable = []
+    for name, interface in facts["interfaces"].items():
+        if _is_usable(interface) and name != "lo":
+            usable.append(name)
     return ", ".join([*usable, *facts["infiniband"]]) or "none is up"
 
 
@@ -627,11 +628,10 @@ def foreign_addresses_check(answers: JobAnswers) -> PlacedCheck:
         for name, addresses in facts["addresses"].items():
             has_address = own_addresses.get(name)
             if has_address is not None and not has_address & set(addresses):
-                own_outer_addresses = [
-                    address
-                    for address in sorted(has_address)
-                    if not address.startswith(INNER_ADDRESSES)
-                ]
+                own_outer_addresses = []
+                for address in sorted(has_address):
+                    if not address.startswith(INNER_ADDRESSES):
+                        own_outer_addresses.append(address)
                 faults[node] = (
                     f"{name} is {', '.join(addresses)}, which {name} does not have "
                     f"(it has {', '.join(own_outer_addresses)})"

@@ -65,7 +65,9 @@ class JobAnswers:
     def exit_code(self, rung: str) -> int | None:
         """Return how the launcher of a rung ended. None while it runs."""
         step_answer = self.answers.get((rung, "", STEP))
-        return None if step_answer is None else int(str(step_answer.facts["code"]))
+        if step_answer is None:
+            return None
+        return int(str(step_answer.facts["code"]))
 
     def as_dict(self) -> dict[str, dict[str, dict[str, object]]]:
         """Return the facts by node, rung and part, for JSON."""

@@ -344,9 +344,10 @@ def _checks_of(
 def _with_first_end(checks: Sequence[PlacedCheck], job: JobFolder) -> list[Check]:
     """Say how a node's program ended, where the node answered nothing."""
     first, *others = checks
-    first_end = (
-        _first_end(job) if first.verdict == "fail" and first.name.startswith(ANSWERED) else ""
-    )
+    if first.verdict == "fail" and first.name.startswith(ANSWERED):
+        first_end = _first_end(job)
+    else:
+        first_end = ""
     if first_end:
         first = replace(first, value=f"{first.value}. {first_end}")
     return [first, *others]

@@ -130,12 +130,11 @@ def right_product_check(facts: dict[str, NodeFacts]) -> PlacedCheck:
         "a product of ones has the right entries on every device",
         "The device computes wrongly: leave the node out and report it.",
     )
-    wrong = [
-        f"{node} device {number}"
-        for node, node_facts in facts.items()
-        for number, speed in enumerate(node_facts["speeds"])
-        if not speed["product_is_right"]
-    ]
+    wrong = []
+    for node, node_facts in facts.items():
+        for number, speed in enumerate(node_facts["speeds"]):
+            if not speed["product_is_right"]:
+                wrong.append(f"{node} device {number}")
     nodes = list(dict.fromkeys(text.partition(" device")[0] for text in wrong))
     if wrong:
         return rule.broken(", ".join(wrong), nodes)
