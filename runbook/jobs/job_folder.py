@@ -432,7 +432,10 @@ class Scheduler(ABC):
 
     @abstractmethod
     def _start(
-        self, folder: JobFolder, earlier: Sequence[JobStatus], after: Sequence[JobFolder]
+        self,
+        folder: JobFolder,
+        earlier: Sequence[JobStatus],
+        after: Sequence[JobFolder],
     ) -> str:
         """Submit job.sh; `earlier` is how the phase's other jobs ended."""
 

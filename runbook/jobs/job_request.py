@@ -116,7 +116,9 @@ def whole_number(text: str) -> int:
 
 
 def request_problems(
-    request: JobRequest, queues: Sequence[QueueLimits], queue_word: str = "partition"
+    request: JobRequest,
+    queues: Sequence[QueueLimits],
+    queue_word: str = "partition",
 ) -> list[str]:
     """Return why a queue would refuse a job or never start it.
 

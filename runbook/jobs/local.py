@@ -97,7 +97,10 @@ class LocalScheduler(Scheduler):
         return None
 
     def _start(
-        self, folder: JobFolder, earlier: Sequence[JobStatus], after: Sequence[JobFolder]
+        self,
+        folder: JobFolder,
+        earlier: Sequence[JobStatus],
+        after: Sequence[JobFolder],
     ) -> str:
         assert not after, "only the jobs of a queue wait for each other"
         for status in earlier:

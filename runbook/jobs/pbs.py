@@ -96,7 +96,9 @@ def queue_rows(text: str) -> list[dict[str, str]]:
 
 
 def state_of(
-    letter: str, exit_status: int | None, substate: str = ""
+    letter: str,
+    exit_status: int | None,
+    substate: str = "",
 ) -> tuple[JobState, int | None]:
     """Return our state and a shell's exit code for PBS's letter, exit status and substate.
 
@@ -199,7 +201,10 @@ class Pbs(Queue):
         return [_limits(name, values) for name, values in parse_entries(text, "Queue")]
 
     def submission(
-        self, token: str, after: Sequence[str], follows: str = ""
+        self,
+        token: str,
+        after: Sequence[str],
+        follows: str = "",
     ) -> tuple[list[str], dict[str, str | None]]:
         """Return the `qsub` command, with the mark in the job's environment."""
         argv = ["qsub", "-v", f"{TOKEN_VARIABLE}={token}"]

@@ -164,7 +164,11 @@ class Queue(ABC):
         """
         problem = f"{self.name} did not {self.end_word} job {job}."
         self.answer(
-            self.programs[-1], job, accept=self.unknown_job, problem=problem, error=JobError
+            self.programs[-1],
+            job,
+            accept=self.unknown_job,
+            problem=problem,
+            error=JobError,
         )
 
     def _last_words(self, ended: shell.Finished) -> str:
@@ -182,7 +186,10 @@ class Queue(ABC):
 
     @abstractmethod
     def submission(
-        self, token: str, after: Sequence[str], follows: str = ""
+        self,
+        token: str,
+        after: Sequence[str],
+        follows: str = "",
     ) -> tuple[list[str], dict[str, str | None]]:
         """The command to which job.sh is given, and changes to our environment for it."""
 
@@ -406,7 +413,10 @@ class QueueScheduler(Scheduler):
         folder.stop.touch()  # every rank sees it, and saves
 
     def _start(
-        self, folder: JobFolder, earlier: Sequence[JobStatus], after: Sequence[JobFolder]
+        self,
+        folder: JobFolder,
+        earlier: Sequence[JobStatus],
+        after: Sequence[JobFolder],
     ) -> str:
         self.queue.refuse(folder.script.read_text(encoding="utf-8"))
         dependencies = [self._number(job) for job in after]
@@ -542,7 +552,11 @@ class QueueScheduler(Scheduler):
         return self._status_in_words_of_queue(folder, number, job, life)
 
     def _status_in_words_of_queue(
-        self, folder: JobFolder, number: str, job: QueueJob, life: _SignOfLife
+        self,
+        folder: JobFolder,
+        number: str,
+        job: QueueJob,
+        life: _SignOfLife,
     ) -> JobStatus:
         reasons = [job.word, job.reason]
         if job.partition:

@@ -196,7 +196,10 @@ class Slurm(Queue):
         return [_partition(line) for line in lines if line.startswith("PartitionName=")]
 
     def submission(
-        self, token: str, after: Sequence[str], follows: str = ""
+        self,
+        token: str,
+        after: Sequence[str],
+        follows: str = "",
     ) -> tuple[list[str], dict[str, str | None]]:
         """Return the `sbatch` command, and the variables it must not inherit.
 

@@ -75,7 +75,11 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m runbook.node_checks", description=__doc__)
     parser.add_argument("rungs", nargs="+", choices=(HOSTS, TORCH, PEERS))
     parser.add_argument(
-        "--folder", type=Path, action="append", default=[], help="a folder that all nodes share"
+        "--folder",
+        type=Path,
+        action="append",
+        default=[],
+        help="a folder that all nodes share",
     )
     parser.add_argument("--token", default="", help="what the file `token` in each folder holds")
     parser.add_argument("--device", default="cpu", help="what the plan computes on")

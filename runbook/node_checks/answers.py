@@ -113,7 +113,11 @@ class Rung:
         return None
 
     def write(
-        self, part: str, state: PartState, facts: Facts | None = None, error: str = ""
+        self,
+        part: str,
+        state: PartState,
+        facts: Facts | None = None,
+        error: str = "",
     ) -> None:
         """Write an answer, each line of it in a single call.
 

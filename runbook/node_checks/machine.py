@@ -117,7 +117,11 @@ def _nvcc_version() -> str:
         return ""
     try:
         ended = subprocess.run(
-            [nvcc, "--version"], capture_output=True, text=True, timeout=TOOL_SECONDS, check=False
+            [nvcc, "--version"],
+            capture_output=True,
+            text=True,
+            timeout=TOOL_SECONDS,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""

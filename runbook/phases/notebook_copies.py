@@ -98,7 +98,11 @@ class RunNotebooks:
 
 
 def make_copies(
-    run: str, *, set_words: Sequence[str] = (), as_name: str = "", fresh: bool = False
+    run: str,
+    *,
+    set_words: Sequence[str] = (),
+    as_name: str = "",
+    fresh: bool = False,
 ) -> RunNotebooks:
     """Copy the masters into the run's folder, with `run` set to this run.
 

@@ -59,7 +59,10 @@ def load_named(word: str, set_words: Sequence[str]) -> Settings:
 
 
 def load_plan(
-    run: str, set_words: Sequence[str], *, measured: bool = False
+    run: str,
+    set_words: Sequence[str],
+    *,
+    measured: bool = False,
 ) -> tuple[Settings, Plan]:
     """A run's settings and plan, without a folder.
 
@@ -80,7 +83,11 @@ def render_jobs(settings: Settings, plan: Plan) -> dict[str, RenderedJob]:
 
 
 def render_all(
-    run: str, set_words: Sequence[str], out: Path, *, placeholders: bool = False
+    run: str,
+    set_words: Sequence[str],
+    out: Path,
+    *,
+    placeholders: bool = False,
 ) -> list[Path]:
     """Write what would be submitted into `out`, laid out as a run's folder.
 

@@ -332,7 +332,10 @@ def _not_rehearsed(site: Site, phase_plan: PhasePlan) -> tuple[str, ...]:
 
 
 def _replayed(
-    settings: Settings, plan: Plan, phase: str, stages: Sequence[Stage]
+    settings: Settings,
+    plan: Plan,
+    phase: str,
+    stages: Sequence[Stage],
 ) -> tuple[Replay | None, str]:
     """Replay a step on the schedule of all stages.
 

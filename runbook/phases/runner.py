@@ -116,7 +116,11 @@ def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
 
 
 def _run_to_first_failure(
-    request: RunRequest, settings: Settings, plan: Plan, folder: Path, say: Say
+    request: RunRequest,
+    settings: Settings,
+    plan: Plan,
+    folder: Path,
+    say: Say,
 ) -> Outcome:
     """Do the phases in order. Return how the last one ended, which is the first that failed."""
     for phase in request.phases():
@@ -127,7 +131,12 @@ def _run_to_first_failure(
 
 
 def run_phase(
-    request: RunRequest, settings: Settings, plan: Plan, folder: Path, phase: str, say: Say
+    request: RunRequest,
+    settings: Settings,
+    plan: Plan,
+    folder: Path,
+    phase: str,
+    say: Say,
 ) -> Outcome:
     """Do one phase, or nothing where it is done and unchanged.
 

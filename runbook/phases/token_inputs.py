@@ -88,7 +88,11 @@ def token_groups(settings: Settings, data: DataPlan, folder: Path) -> list[tuple
 
 
 def _groups_of(
-    settings: Settings, text: TextShare, prefix: Path, *, held_out: bool
+    settings: Settings,
+    text: TextShare,
+    prefix: Path,
+    *,
+    held_out: bool,
 ) -> list[tuple[list[Path], Path]]:
     inputs = input_files(settings, text)
     dataset = text.dataset

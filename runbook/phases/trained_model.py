@@ -98,7 +98,11 @@ class Exported:
 
 
 def export_weights(
-    folder: Path, out: Path, phase: str = TRAINED, iteration: int = 0, shard_bytes: int = 5 * 10**9
+    folder: Path,
+    out: Path,
+    phase: str = TRAINED,
+    iteration: int = 0,
+    shard_bytes: int = 5 * 10**9,
 ) -> Exported:
     """Write the newest checkpoint as a Hugging Face folder, which is there when it is whole.
 
@@ -238,7 +242,11 @@ def _compare_tokenizers(name: str, source: Path) -> None:
 
 
 def ask_trainer(
-    command: str, folder: Path, phase: str, request: Mapping[str, object], processes: int = 1
+    command: str,
+    folder: Path,
+    phase: str,
+    request: Mapping[str, object],
+    processes: int = 1,
 ) -> dict[str, Any]:
     """What the trainer answers, in a process of its own or in several on this machine."""
     argv = [sys.executable, "-m"]

@@ -79,7 +79,10 @@ class TrainingResults:
         vocabulary = self.phase_plan.model.vocabulary
         title = title or f"Loss of {self.phase}"
         return run_figures.loss_figure(
-            self.history, self.validation, vocabulary=vocabulary, title=title
+            self.history,
+            self.validation,
+            vocabulary=vocabulary,
+            title=title,
         )
 
     def throughput_figure(self) -> Any:

@@ -718,7 +718,10 @@ class MetricWatch:
         yield from self._waits.look(iteration, seconds, getattr(step, "data_wait_seconds", 0.0))
 
     def look_at_evaluation(
-        self, iteration: int | None, loss: float, name: str = "validation"
+        self,
+        iteration: int | None,
+        loss: float,
+        name: str = "validation",
     ) -> Iterator[Alarm]:
         """What is wrong with the losses of one set of texts; None: the log counts no iterations."""
         if name not in self._evaluations:
@@ -800,7 +803,10 @@ class StragglerDetector:
         return alarms
 
     def _look_at_stage(
-        self, stage: list[float], first_rank: int, iteration: int
+        self,
+        stage: list[float],
+        first_rank: int,
+        iteration: int,
     ) -> Iterator[Alarm]:
         """Report the ranks of a stage that were slow for so many windows, by their step times."""
         size = len(stage)

@@ -548,6 +548,9 @@ def parse(content: Any, root: Path = Path()) -> PhasePlan:
     `RefusedError` lists every unknown key, missing key and ill-typed value.
     """
     phase = from_json(
-        PhasePlan, content, name="the phase", failure="plan.json cannot be trained from:"
+        PhasePlan,
+        content,
+        name="the phase",
+        failure="plan.json cannot be trained from:",
     )
     return dataclasses.replace(phase, root=root)

@@ -76,7 +76,11 @@ def bad_nodes_file(settings: Settings) -> Path:
 
 
 def report_bad_nodes(
-    settings: Settings, nodes: Sequence[str], found_by: FoundBy, evidence: str, job: str
+    settings: Settings,
+    nodes: Sequence[str],
+    found_by: FoundBy,
+    evidence: str,
+    job: str,
 ) -> list[BadNode]:
     """Add an entry for each node. Nothing is kept on a site without a queue, which has one node."""
     if settings.site.scheduler == "local":
@@ -147,7 +151,9 @@ class Exclusion:
 
 
 def choose_exclusion(
-    settings: Settings, entries: Sequence[BadNode], nodes_wanted: int
+    settings: Settings,
+    entries: Sequence[BadNode],
+    nodes_wanted: int,
 ) -> Exclusion:
     """Decide which nodes a job leaves out; none where the site would not have enough nodes left."""
     if not entries:

@@ -36,7 +36,10 @@ class NumberRange(click.FloatRange):
 
 
 AS_JSON = click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object; docs/json.md names its fields."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One JSON object; docs/json.md names its fields.",
 )
 AT_LEAST_1 = click.IntRange(min=1)
 RUNS = click.option("--runs", type=FOLDER, help="Where run folders are (default: runs/).")
@@ -54,7 +57,9 @@ def on_run_folder(command: Command) -> Command:
 
 
 def phase_option(
-    help_text: str, *names: str, default: str = "04-training"
+    help_text: str,
+    *names: str,
+    default: str = "04-training",
 ) -> Callable[[Command], Command]:
     """An option that takes a phase, `--phase` for which of the two trainings.
 

@@ -102,7 +102,12 @@ def _cpu_fact(path: Path, name: str) -> str:
 
 
 def keep_calibration(
-    settings: Settings, plan: Plan, folder: Path, history: History, *, warned: bool = False
+    settings: Settings,
+    plan: Plan,
+    folder: Path,
+    history: History,
+    *,
+    warned: bool = False,
 ) -> Calibration | None:
     """Write what the smoke test measured against its plan.
 

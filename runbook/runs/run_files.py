@@ -191,7 +191,12 @@ def read_mark(run_folder: Path, step: str) -> DoneMark | None:
 
 
 def write_mark(
-    run_folder: Path, step: str, version: int, digest: str, outputs: Iterable[Path], **facts: Any
+    run_folder: Path,
+    step: str,
+    version: int,
+    digest: str,
+    outputs: Iterable[Path],
+    **facts: Any,
 ) -> None:
     """Write the done-mark, last and by rename; each output is read once for its checksum."""
     step_outputs = tuple(
@@ -253,7 +258,10 @@ class StepStatus:
 
 
 def step_status(
-    run_folder: Path, step: str, digest: str = "", reading: Reading = Reading.EVERYTHING
+    run_folder: Path,
+    step: str,
+    digest: str = "",
+    reading: Reading = Reading.EVERYTHING,
 ) -> StepStatus:
     """Return where a step stands. Without a digest its inputs are not compared."""
     mark = read_mark(run_folder, step)
@@ -265,7 +273,9 @@ def step_status(
 
 
 def outputs_status(
-    run_folder: Path, mark: DoneMark, reading: Reading = Reading.EVERYTHING
+    run_folder: Path,
+    mark: DoneMark,
+    reading: Reading = Reading.EVERYTHING,
 ) -> StepStatus:
     """Return whether the files of a finished step are still what it made."""
     for output in mark.outputs:
@@ -283,7 +293,11 @@ def outputs_status(
 
 
 def what_is_missing(
-    run_folder: Path, step: str, digest: str = "", *, by_content: bool = True
+    run_folder: Path,
+    step: str,
+    digest: str = "",
+    *,
+    by_content: bool = True,
 ) -> str:
     """Return why the step must run (again).
 

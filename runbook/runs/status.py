@@ -64,7 +64,9 @@ def job_folders(folder: Path) -> list[JobFolder]:
 
 
 def active_jobs(
-    folder: Path, scheduler: Scheduler, states: Collection[JobState] = ACTIVE
+    folder: Path,
+    scheduler: Scheduler,
+    states: Collection[JobState] = ACTIVE,
 ) -> list[tuple[JobFolder, JobStatus]]:
     """Return the jobs of a run in some states, with their present status.
 

@@ -203,7 +203,9 @@ def product(input: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None)
 
 
 def onednn_matmul(
-    input: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None
+    input: torch.Tensor,
+    right: torch.Tensor,
+    bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """`left @ right + bias` of two float32 matrices.
 

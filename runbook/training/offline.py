@@ -158,7 +158,11 @@ class _Scores:
         positions = torch.arange(start, len(window), device=device())[None]
         with torch.no_grad():
             logits = self._gpt(
-                tokens, positions, None, inference_context=self._seen, runtime_gather_output=True
+                tokens,
+                positions,
+                None,
+                inference_context=self._seen,
+                runtime_gather_output=True,
             )
         if self._seen:
             self._seen.sequence_len_offset = len(window)

@@ -138,7 +138,10 @@ class Deadline:
 
     @contextmanager
     def over(
-        self, step: str, members: Sequence[int], seconds: int = WAIT_SECONDS
+        self,
+        step: str,
+        members: Sequence[int],
+        seconds: int = WAIT_SECONDS,
     ) -> Iterator[None]:
         """Give the body so many seconds; before it starts, write which step it is and whose."""
         current = {"step": step, "ranks": list(members), "since": time.time(), "hung": False}

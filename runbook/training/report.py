@@ -283,7 +283,10 @@ _DRAWN = (
 
 
 def training_line(
-    step: StepRecord, iterations: int, tflops: float, moment: datetime.datetime
+    step: StepRecord,
+    iterations: int,
+    tflops: float,
+    moment: datetime.datetime,
 ) -> str:
     """The line of megatron-core 0.16 with throughput (`--log-throughput`).
 

@@ -162,7 +162,9 @@ class MockEpochDataset(EpochDataset, MockGPTDataset):  # type: ignore[misc]
 
 
 def _build_cache(
-    folder: Path, indexes: list[Path], builder: BlendedMegatronDatasetBuilder
+    folder: Path,
+    indexes: list[Path],
+    builder: BlendedMegatronDatasetBuilder,
 ) -> data_cache.CacheCheck:
     """Build on rank 0 what the others read.
 
@@ -180,7 +182,9 @@ def _build_cache(
 
 
 def _weighted(
-    spec: PhasePlan, sources: tuple[Source, ...], tokens: Mapping[str, int]
+    spec: PhasePlan,
+    sources: tuple[Source, ...],
+    tokens: Mapping[str, int],
 ) -> tuple[list[str], list[float] | None]:
     """Paths of the files, and their shares of the samples.
 

@@ -26,7 +26,11 @@ def in_float32(spec: PhasePlan) -> PhasePlan:
     """The same model in float32, without what only a training has."""
     precision = dataclasses.replace(spec.precision, format="fp32", fp8="none")
     return dataclasses.replace(
-        spec, precision=precision, engine="megatron-core", tuning=Tuning(), recompute="none"
+        spec,
+        precision=precision,
+        engine="megatron-core",
+        tuning=Tuning(),
+        recompute="none",
     )
 
 

@@ -290,7 +290,9 @@ class DataParallelShare:
 
 
 def shuffled_epochs(
-    documents: numpy.ndarray[Any, Any], ends: list[int], seed: int
+    documents: numpy.ndarray[Any, Any],
+    ends: list[int],
+    seed: int,
 ) -> tuple[numpy.ndarray[Any, Any], numpy.ndarray[Any, Any]]:
     """Document order and sample order, both shuffled within each epoch.
 

@@ -20,7 +20,10 @@ _LINE_END = " \\\n  "
 
 
 def training_command(
-    settings: Settings, job: Job, variables: Sequence[str], mounts: Sequence[str]
+    settings: Settings,
+    job: Job,
+    variables: Sequence[str],
+    mounts: Sequence[str],
 ) -> str:
     """Return everything between the job's script and rank.sh, on all its nodes.
 
@@ -78,7 +81,11 @@ RUNG_SCRIPT = 'bash "$job/rung.sh"'
 
 
 def rung_command(
-    settings: Settings, job: Job, rung: str, variables: Sequence[str], mounts: Sequence[str]
+    settings: Settings,
+    job: Job,
+    rung: str,
+    variables: Sequence[str],
+    mounts: Sequence[str],
 ) -> str:
     """Return the command of one process on each node, in the container of the training."""
     inner = [*_inside(settings, mounts), f"{RUNG_SCRIPT} {rung}"]
@@ -256,7 +263,11 @@ def warn_after(job: Job) -> int:
 
 
 def queue_values(
-    settings: Settings, phase: str, job: Job, *, devices: bool = True
+    settings: Settings,
+    phase: str,
+    job: Job,
+    *,
+    devices: bool = True,
 ) -> dict[str, object]:
     """What the template of any job of a queue is filled with; `phase` names it in the queue."""
     directives = slurm_directives if settings.site.scheduler == "slurm" else pbs_directives
@@ -270,7 +281,11 @@ def queue_values(
 
 
 def slurm_directives(
-    settings: Settings, phase: str, job: Job, *, devices: bool = True
+    settings: Settings,
+    phase: str,
+    job: Job,
+    *,
+    devices: bool = True,
 ) -> list[str]:
     """Return the lines of #SBATCH, sorted.
 

@@ -47,7 +47,11 @@ class _PreflightJob(QueuedTraining):
     """A job started as the training is, whose programs ask instead of training."""
 
     def __init__(
-        self, settings: Settings, spec: PhasePlan, package: Path, questions: PreflightQuestions
+        self,
+        settings: Settings,
+        spec: PhasePlan,
+        package: Path,
+        questions: PreflightQuestions,
     ) -> None:
         job = preflight_job(settings)
         world_size = job.nodes * job.devices_per_node
@@ -131,7 +135,10 @@ def preflight_job(settings: Settings) -> Job:
 
 
 def render_preflight(
-    settings: Settings, spec: PhasePlan, package: Path, questions: PreflightQuestions
+    settings: Settings,
+    spec: PhasePlan,
+    package: Path,
+    questions: PreflightQuestions,
 ) -> RenderedJob:
     """Return the preflight job of a run whose site has a queue."""
     return _PreflightJob(settings, spec, package, questions).render()

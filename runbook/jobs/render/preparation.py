@@ -71,7 +71,11 @@ def _prepared(settings: Settings, step: Preparation) -> SetupStep:
     creates = _put(step.creates, values | folder | {"{modules}": ""})
     secret = _secret(step.secret)
     body = fill(
-        "setup/commands.sh.j2", title=step.title, creates=creates, commands=commands, secret=secret
+        "setup/commands.sh.j2",
+        title=step.title,
+        creates=creates,
+        commands=commands,
+        secret=secret,
     )
     name = re.sub(r"[^a-z0-9]+", "-", step.title.lower()).strip("-")[:40].rstrip("-")
     return SetupStep(name, step.title, creates, body, step.secret)

@@ -41,7 +41,9 @@ TOKENS = "token files"
 
 
 def apply_waiver(
-    open_phase: OpenPhase, gate: Check, key: str = "training.smoke.waived_by"
+    open_phase: OpenPhase,
+    gate: Check,
+    key: str = "training.smoke.waived_by",
 ) -> Check:
     """The gate's verdict; a failed one becomes a warning where a person took it upon themselves.
 
@@ -162,7 +164,10 @@ here counts.
 
 
 def nodes_with_alarms(
-    events: Sequence[JobEvent], job: str, nodes: Sequence[str], ranks_per_node: int
+    events: Sequence[JobEvent],
+    job: str,
+    nodes: Sequence[str],
+    ranks_per_node: int,
 ) -> dict[str, tuple[FoundBy, str]]:
     """Return the nodes of ranks that a job reported as slow or wrong.
 

@@ -185,7 +185,10 @@ class LiveView:
 
 
 def training_facts(
-    rows: Sequence[Row], phase_plan: PhasePlan, peak: float | None, active: bool
+    rows: Sequence[Row],
+    phase_plan: PhasePlan,
+    peak: float | None,
+    active: bool,
 ) -> Row:
     """What the newest rows of the metrics say; `peak` is a device's TFLOP/s, where it is known."""
     last = rows[-1]

@@ -139,7 +139,10 @@ def kept_rehearsal(open_phase: OpenPhase) -> Rehearsal | None:
     try:
         content = json.loads(_kept_path(open_phase).read_text(encoding="utf-8"))
         rehearsal = from_json(
-            Rehearsal, content, name="the rehearsal", failure="another version wrote it:"
+            Rehearsal,
+            content,
+            name="the rehearsal",
+            failure="another version wrote it:",
         )
         return replace(rehearsal, limit_bytes=usable_bytes(open_phase.settings.site))
     except (OSError, ValueError, RefusedError):  # none, or one that another version wrote
@@ -181,7 +184,10 @@ def _rehearse(open_phase: OpenPhase) -> Rehearsal:
 
 
 def _count_in_a_job(
-    open_phase: OpenPhase, plan: Plan, phase: str, ranks: Sequence[int]
+    open_phase: OpenPhase,
+    plan: Plan,
+    phase: str,
+    ranks: Sequence[int],
 ) -> Iterator[Any]:
     """The counts of these ranks, from a job of one core and no device."""
     if not asks_for_queue(open_phase.settings, JOB_PHASE):

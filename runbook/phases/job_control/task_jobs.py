@@ -31,7 +31,10 @@ def run_tasks(open_phase: OpenPhase, tasks: Sequence[Task]) -> None:
         status = _follow_task(scheduler, folder)
         if status.state is not JobState.DONE:
             text = end_text(
-                str(folder.path), status, element_folders(folder) or [folder], num_lines=6
+                str(folder.path),
+                status,
+                element_folders(folder) or [folder],
+                num_lines=6,
             )
             raise JobFailedError(
                 f"{text}\nAfter mending the cause, run the cell again: "
@@ -41,7 +44,10 @@ def run_tasks(open_phase: OpenPhase, tasks: Sequence[Task]) -> None:
 
 
 def end_text(
-    name: str, status: JobStatus, folders: Sequence[JobFolder], num_lines: int = 12
+    name: str,
+    status: JobStatus,
+    folders: Sequence[JobFolder],
+    num_lines: int = 12,
 ) -> str:
     """How a job ended, in its own last words."""
     lines = []
@@ -54,7 +60,9 @@ def end_text(
 
 
 def _submit_tasks(
-    open_phase: OpenPhase, scheduler: QueueScheduler, tasks: Sequence[Task]
+    open_phase: OpenPhase,
+    scheduler: QueueScheduler,
+    tasks: Sequence[Task],
 ) -> list[JobFolder]:
     """All tasks or none: where one is refused, those submitted before it are cancelled again."""
     folders: list[JobFolder] = []
@@ -91,7 +99,10 @@ def _follow_task(scheduler: QueueScheduler, folder: JobFolder) -> JobStatus:
             status = scheduler.state(folder)
             done = sum(part.exit_code.exists() for part in parts) if parts else int(status.final)
             progress.update(
-                done=done, job=status.job_id, state=str(status.state), why=status.reason
+                done=done,
+                job=status.job_id,
+                state=str(status.state),
+                why=status.reason,
             )
             if status.final:
                 return status

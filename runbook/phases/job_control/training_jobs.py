@@ -77,7 +77,10 @@ def what_is_missing(open_phase: OpenPhase, *, by_content: bool = True) -> str:
     """
     digest = open_phase.fingerprint
     return run_files.what_is_missing(
-        open_phase.folder, step_name(open_phase), digest, by_content=by_content
+        open_phase.folder,
+        step_name(open_phase),
+        digest,
+        by_content=by_content,
     )
 
 
@@ -333,7 +336,10 @@ def _go_on_or_begin(open_phase: OpenPhase, digest: str) -> None:
 
 
 def note_job_end(
-    open_phase: OpenPhase, status: JobStatus, decision: Decision, **facts: Any
+    open_phase: OpenPhase,
+    status: JobStatus,
+    decision: Decision,
+    **facts: Any,
 ) -> None:
     """Add to the events how the newest job ended and what follows.
 

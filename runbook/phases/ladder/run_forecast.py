@@ -176,7 +176,9 @@ def _widened(forecast: LossForecast, factor: float) -> LossForecast:
 
 
 def _sizes(
-    runs: Runs, family: Family, factor: float
+    runs: Runs,
+    family: Family,
+    factor: float,
 ) -> tuple[tuple[SizeForecast, ...], SizeForecast | None, str]:
     """Return other sizes at the run's compute, the best of them, and why there is none."""
     ratios = runs.tokens / runs.params
@@ -201,7 +203,10 @@ def _sizes(
 
 
 def _forecast_ratios(
-    runs: Runs, family: Family, ratios: Sequence[float], factor: float
+    runs: Runs,
+    family: Family,
+    ratios: Sequence[float],
+    factor: float,
 ) -> tuple[SizeForecast, ...]:
     """Return forecasts for sizes that are these multiples of the run's.
 

@@ -182,7 +182,9 @@ def design_rungs(family: Family, count: int, largest_flops: float) -> list[Ladde
 
 
 def _wanted_sizes(
-    family: Family, count: int, largest_flops: float
+    family: Family,
+    count: int,
+    largest_flops: float,
 ) -> Iterator[tuple[float, float]]:
     """Yield parameters and compute of each rung."""
     factor = _compute_factor(family, largest_flops)

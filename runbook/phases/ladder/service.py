@@ -181,7 +181,10 @@ def _prefix(settings: Settings, name: str) -> str:
 
 
 def _forecast(
-    ladder: Ladder, finished: Sequence[FinishedRung], settings: Settings, plan: Plan
+    ladder: Ladder,
+    finished: Sequence[FinishedRung],
+    settings: Settings,
+    plan: Plan,
 ) -> RunForecast:
     family = family_of(settings, plan)
     values = family_values(settings, plan)

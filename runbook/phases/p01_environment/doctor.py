@@ -119,7 +119,10 @@ def print_nothing(_: str) -> None:
 
 
 def climb_without_run(
-    settings: Settings, plan: Plan, questions: Sequence[Check], report: Report
+    settings: Settings,
+    plan: Plan,
+    questions: Sequence[Check],
+    report: Report,
 ) -> PreflightResult:
     """Climb the ladder on this machine, in a folder that is removed again."""
     with tempfile.TemporaryDirectory(prefix="runbook-doctor-") as temporary:
@@ -145,7 +148,10 @@ def climb_with_run(
 
 
 def preflight(
-    run: str, set_words: Sequence[str], report: Report, wait_seconds: float = QUEUE_SECONDS
+    run: str,
+    set_words: Sequence[str],
+    report: Report,
+    wait_seconds: float = QUEUE_SECONDS,
 ) -> PreflightResult:
     """Find the first thing that is wrong with a run's cluster: `runbook preflight`."""
     settings, plan = load_plan(run, set_words)
@@ -159,7 +165,10 @@ def preflight(
 
 
 def learn_about(
-    site: str, run: str, report: Report, wait_seconds: float = QUEUE_SECONDS
+    site: str,
+    run: str,
+    report: Report,
+    wait_seconds: float = QUEUE_SECONDS,
 ) -> tuple[Path, LearnedSite]:
     """Climb the ladder on a site, and return its file and what was measured: `runbook learn`."""
     settings, _ = load_plan(run, ())
@@ -239,7 +248,12 @@ def place_checks() -> list[Check]:
     free = shutil.disk_usage(near).free
     rule = "8 GiB for params/local.yaml"
     disk = judge(
-        "disk", free > 8 * 2**30, f"{show_bytes(free)} free", rule, "Free space.", otherwise="warn"
+        "disk",
+        free > 8 * 2**30,
+        f"{show_bytes(free)} free",
+        rule,
+        "Free space.",
+        otherwise="warn",
     )
     return [writable_check(near), disk]
 
@@ -402,7 +416,10 @@ def nodes_check(job: Job, limits: Sequence[QueueLimits], slurm: Slurm) -> Check:
 
 
 def _limits_check(
-    settings: Settings, phase: str, limits: Sequence[QueueLimits], queue_word: str
+    settings: Settings,
+    phase: str,
+    limits: Sequence[QueueLimits],
+    queue_word: str,
 ) -> Check:
     """Whether the queue's limits on time, nodes and accounts admit a phase's job."""
     job = settings.job(phase)
@@ -424,7 +441,10 @@ def _limits_check(
 
 
 def _queue_check(
-    settings: Settings, section: str, partition: str, states: Mapping[str, str]
+    settings: Settings,
+    section: str,
+    partition: str,
+    states: Mapping[str, str],
 ) -> Check:
     """Whether a job's queue is there and takes jobs.
 

@@ -74,7 +74,10 @@ def read_facts(out: Path) -> list[ProbeAnswer]:
 
 
 def probe_checks(
-    facts: Sequence[ProbeAnswer], site: Site, plan: Plan, framework: Framework
+    facts: Sequence[ProbeAnswer],
+    site: Site,
+    plan: Plan,
+    framework: Framework,
 ) -> list[Check]:
     """Every rule, `unknown` where nobody could be asked."""
     if not facts:
@@ -174,7 +177,9 @@ def _hidden_gpus_check(facts: Sequence[ProbeAnswer]) -> Check:
 
 
 def _missing_gpus_check(
-    check: Callable[..., Check], short_nodes: Sequence[str], facts: Sequence[ProbeAnswer]
+    check: Callable[..., Check],
+    short_nodes: Sequence[str],
+    facts: Sequence[ProbeAnswer],
 ) -> Check:
     """Return the failed check of nodes with too few GPUs, with the remedy that fits their torch."""
     value = ", ".join(short_nodes)

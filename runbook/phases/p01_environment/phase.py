@@ -194,7 +194,13 @@ def _do_step(settings: Settings, folder: Path, number: int, step: SetupStep) -> 
         )
     if step.creates:
         run_files.write_mark(
-            folder, mark, SETUP_VERSION, digest, [], creates=step.creates, seconds=round(seconds, 1)
+            folder,
+            mark,
+            SETUP_VERSION,
+            digest,
+            [],
+            creates=step.creates,
+            seconds=round(seconds, 1),
         )
     if is_there:
         row["state"] = "found"

@@ -87,7 +87,11 @@ def show_samples(open_phase: OpenPhase) -> View:
 
 
 def continue_text(
-    open_phase: OpenPhase, prompt: str = "", *, tokens: int = 40, temperature: float = 0.7
+    open_phase: OpenPhase,
+    prompt: str = "",
+    *,
+    tokens: int = 40,
+    temperature: float = 0.7,
 ) -> View:
     """Let the trained model continue a prompt of yours, in a process of its own.
 
@@ -108,7 +112,10 @@ def continue_text(
         )
         return View([reason])
     (sample,) = trained_model.sample_texts(
-        open_phase.folder, [prompt], tokens=tokens, temperature=temperature
+        open_phase.folder,
+        [prompt],
+        tokens=tokens,
+        temperature=temperature,
     )
     row = {
         "after iteration": sample.iteration,

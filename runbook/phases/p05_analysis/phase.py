@@ -142,7 +142,10 @@ def show_cost(open_phase: OpenPhase) -> View:
         view.append(sourced(wall_time.cost_table(training.summary, account, rates)))
         goodput = account.goodput
     paper = wall_time.projection_table(
-        training.summary, target_tokens=300_000_000_000, goodput=goodput, rates=rates
+        training.summary,
+        target_tokens=300_000_000_000,
+        goodput=goodput,
+        rates=rates,
     )
     return View([*view, sourced(paper)])
 
@@ -155,10 +158,18 @@ def show_published(open_phase: OpenPhase) -> View:
     shape = training.phase_plan.model
     peak = peak_of(open_phase.settings.site, precision)
     speed = run_tables.speed_table(
-        training.summary, shape, device=device, precision=precision, peak=peak
+        training.summary,
+        shape,
+        device=device,
+        precision=precision,
+        peak=peak,
     )
     table = run_tables.published_table(
-        training.summary, parameters=shape.parameters, device=device, precision=precision, peak=peak
+        training.summary,
+        parameters=shape.parameters,
+        device=device,
+        precision=precision,
+        peak=peak,
     )
     drawn = (
         run_figures.published_figure(table),
@@ -271,7 +282,10 @@ def variants_tables(runs_of: Sequence[Settings], runs: Path) -> tuple[Table, Tab
         if row.samples_per_second:
             points.append((row.name, row.parallel.world_size, row.samples_per_second))
     table = run_tables.results_table(
-        rows, device=hardware.device, precision=precision, source=source
+        rows,
+        device=hardware.device,
+        precision=precision,
+        source=source,
     )
     return table, run_tables.scaling_table(points)
 

@@ -95,7 +95,9 @@ def held_out_texts(folder: Path, settings: Settings, plan: Plan) -> Iterator[Tex
 
 
 def _held_out_documents(
-    folder: Path, plan: Plan, prefixes: Sequence[str]
+    folder: Path,
+    plan: Plan,
+    prefixes: Sequence[str],
 ) -> Iterator[NDArray[Any]]:
     """Yield the token ids of each held-out document of these files."""
     for prefix in prefixes:

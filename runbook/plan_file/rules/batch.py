@@ -28,7 +28,10 @@ def ramp_rules(batch: Batch, parallel: PlannedParallel) -> Iterator[RuleResult]:
         "group": group,
     }
     yield RuleResult(
-        code=RuleCode.BATCH_RAMP, holds=batch.ramp_is_sound, values=values, keys=RAMP_KEYS
+        code=RuleCode.BATCH_RAMP,
+        holds=batch.ramp_is_sound,
+        values=values,
+        keys=RAMP_KEYS,
     )
     if batch.ramp_is_sound:
         yield RuleResult(

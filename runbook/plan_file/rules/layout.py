@@ -11,7 +11,10 @@ _UNEVEN = ("first_stage_layers", "last_stage_layers")
 
 
 def shape_rules(
-    shape: Shape, parallel: PlannedParallel, model: str, keys: Keys = FULL_KEYS
+    shape: Shape,
+    parallel: PlannedParallel,
+    model: str,
+    keys: Keys = FULL_KEYS,
 ) -> Iterator[RuleResult]:
     """Yield what a layout asks of the model of this name."""
     tensor = parallel.tensor
@@ -78,7 +81,10 @@ def _stages_rule(shape: Shape, parallel: PlannedParallel, keys: Keys) -> RuleRes
 
 
 def sharing_rules(
-    shape: Shape, parallel: PlannedParallel, program: str, keys: Keys = FULL_KEYS
+    shape: Shape,
+    parallel: PlannedParallel,
+    program: str,
+    keys: Keys = FULL_KEYS,
 ) -> Iterator[RuleResult]:
     """Yield which ways of sharing go together.
 
@@ -183,7 +189,10 @@ def engine_rules(program: str, zero_stage: int, precision: str) -> Iterator[Rule
 
 
 def chunk_rules(
-    parallel: PlannedParallel, num_microbatches: int, program: str, keys: Keys = FULL_KEYS
+    parallel: PlannedParallel,
+    num_microbatches: int,
+    program: str,
+    keys: Keys = FULL_KEYS,
 ) -> Iterator[RuleResult]:
     """Yield what interleaved stages ask for; nothing where stages are not interleaved."""
     if parallel.virtual_pipeline <= 1:

@@ -8,7 +8,11 @@ from runbook.plan_file.schema import Tuning
 
 
 def replay_problems(
-    interval: int, tuning: Tuning, fp8: str, *, deepspeed: bool
+    interval: int,
+    tuning: Tuning,
+    fp8: str,
+    *,
+    deepspeed: bool,
 ) -> Iterator[RuleResult]:
     """Yield why this trainer cannot compute a micro-batch again.
 

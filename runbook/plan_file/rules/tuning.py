@@ -16,7 +16,12 @@ _MEGATRON_KEYS = (
 
 
 def tuning_problems(
-    tuning: Tuning, parallel: PlannedParallel, layers: int, recompute: str, *, deepspeed: bool
+    tuning: Tuning,
+    parallel: PlannedParallel,
+    layers: int,
+    recompute: str,
+    *,
+    deepspeed: bool,
 ) -> Iterator[RuleResult]:
     """Yield what of a tuning cannot be done with this layout; nothing where all of it can."""
     can_overlap_weights = tuning.overlap_gradients and parallel.zero_stage == 1
@@ -54,7 +59,10 @@ def tuning_problems(
 def _deepspeed_problem(tuning: Tuning, parallel: PlannedParallel) -> Iterator[RuleResult]:
     if _is_megatrons_own(tuning) or _has_uneven_stages(parallel):
         yield RuleResult(
-            code=RuleCode.TUNING_WITH_DEEPSPEED, holds=False, values={}, keys=_MEGATRON_KEYS
+            code=RuleCode.TUNING_WITH_DEEPSPEED,
+            holds=False,
+            values={},
+            keys=_MEGATRON_KEYS,
         )
 
 

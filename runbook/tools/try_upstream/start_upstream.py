@@ -285,7 +285,10 @@ def _git(checkout: Path, *git_arguments: str) -> str:
 
 
 def small_arguments(
-    rendered: Sequence[str], spec: PhasePlan, framework: Framework, root: Path
+    rendered: Sequence[str],
+    spec: PhasePlan,
+    framework: Framework,
+    root: Path,
 ) -> tuple[list[list[str]], list[dict[str, str]]]:
     """Return arguments that a laptop can train, and what was changed for what reason.
 

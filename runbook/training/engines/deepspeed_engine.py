@@ -379,7 +379,9 @@ def _adam(spec: PhasePlan, gpt: torch.nn.Module) -> torch.optim.AdamW:
 
 
 def _cut_part(
-    optimizer: Any, adam: torch.optim.Optimizer, weight: torch.nn.Parameter
+    optimizer: Any,
+    adam: torch.optim.Optimizer,
+    weight: torch.nn.Parameter,
 ) -> WeightPart | None:
     """The range of a weight that ZeRO gave this rank, inside the flat buffer that Adam steps."""
     if hasattr(weight, "ds_id"):

@@ -73,7 +73,10 @@ def join_deepspeed() -> None:
 
 
 def initialize_engine(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer, spec: PhasePlan, mpu: Any
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    spec: PhasePlan,
+    mpu: Any,
 ) -> Any:
     """DeepSpeed's engine around `model`; `mpu` is None for a pipeline, which has its own."""
     config = copy.deepcopy(
@@ -81,7 +84,10 @@ def initialize_engine(
     )  # a plan written by hand may leave it out
     with quiet_stdout(), local_rank_variable():
         engine, *_ = import_deepspeed().initialize(
-            model=model, optimizer=optimizer, mpu=mpu, config=config
+            model=model,
+            optimizer=optimizer,
+            mpu=mpu,
+            config=config,
         )
     # DeepSpeed gives its own process groups torch's half an hour.
     timeout = datetime.timedelta(seconds=spec.limits.process_group_timeout_seconds)

@@ -349,7 +349,11 @@ class TrainingEngine(abc.ABC):
         return {**weights, "optimizer": optimizer_state}
 
     def _whole_state(
-        self, weight: torch.nn.Parameter, owned: OwnedState, kind: str, writer: int
+        self,
+        weight: torch.nn.Parameter,
+        owned: OwnedState,
+        kind: str,
+        writer: int,
     ) -> torch.Tensor:
         """Return the state of one weight on the data-parallel copy that writes it.
 
@@ -368,7 +372,11 @@ class TrainingEngine(abc.ABC):
         return state.view(shape)
 
     def _brought_together(
-        self, weight: torch.nn.Parameter, part: WeightPart | None, kind: str, writer: int
+        self,
+        weight: torch.nn.Parameter,
+        part: WeightPart | None,
+        kind: str,
+        writer: int,
     ) -> torch.Tensor | None:
         """Return the sum of what all copies have of a state.
 

@@ -67,7 +67,10 @@ class Gpt(GPTModel):  # type: ignore[misc]
         """
         labels = labels.transpose(0, 1).contiguous()
         losses = self.cross_entropy(
-            logits, labels, self.pg_collection.tp, vocabulary=self.vocabulary
+            logits,
+            labels,
+            self.pg_collection.tp,
+            vocabulary=self.vocabulary,
         )
         return losses.transpose(0, 1).contiguous()
 
@@ -335,7 +338,12 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         self.grouped = config.num_query_groups != config.num_attention_heads
 
     def forward(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *_: Any,
+        **__: Any,
     ) -> torch.Tensor:
         """Attend; a mask that is passed is not looked at, since the causal one is meant."""
         key = whole_sequence(key)
@@ -353,7 +361,11 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         return mixed.permute(2, 0, 1, 3).reshape(sequence, batch, heads * size)
 
     def _mixed(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        dropout: float,
     ) -> torch.Tensor:
         """Each of a rank's two pieces of a sequence sees what came before it."""
         context = parallel_state.get_context_parallel_group()
@@ -371,7 +383,11 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         return torch.cat(mixed, 2)
 
     def _attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        dropout: float,
     ) -> torch.Tensor:
         if blocked_is_faster(query, key, dropout):
             return blocked_attention(query, key, value, self.scale)
@@ -438,7 +454,11 @@ class Norm:
     """
 
     def __new__(
-        cls, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any
+        cls,
+        config: TransformerConfig,
+        hidden_size: int,
+        eps: float = 1e-5,
+        **_: Any,
     ) -> Any:
         """The norm itself."""
         kind = torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm
@@ -533,7 +553,11 @@ def _fill_normal(shard: ShardedTensor, std: float, seed: int) -> None:
 
 
 def _draw_block(
-    block: torch.Tensor, first_row: int, first_column: int, key: PhiloxKey, std: float
+    block: torch.Tensor,
+    first_row: int,
+    first_column: int,
+    key: PhiloxKey,
+    std: float,
 ) -> None:
     """Fill a block of a matrix panel by panel, in a few threads.
 
@@ -562,7 +586,11 @@ def _draw_block(
 
 
 def _draw_panel(
-    target: torch.Tensor, columns: slice, counter: int, key: PhiloxKey, std: float
+    target: torch.Tensor,
+    columns: slice,
+    counter: int,
+    key: PhiloxKey,
+    std: float,
 ) -> None:
     """Fill rows of a panel.
 

@@ -299,7 +299,9 @@ def total_loss(losses: Losses) -> float:
 
 
 def _forward_loss(
-    batches: MicroBatches, chunk: Any, num_microbatches: int = 0
+    batches: MicroBatches,
+    chunk: Any,
+    num_microbatches: int = 0,
 ) -> tuple[torch.Tensor, Any]:
     """Compute a micro-batch.
 

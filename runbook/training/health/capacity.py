@@ -194,7 +194,11 @@ def next_saves(spec: PhasePlan, iteration: int) -> list[int]:
 
 
 def first_without_room(
-    spec: PhasePlan, saves: list[int], free: int, num_bytes: int, saved: list[int]
+    spec: PhasePlan,
+    saves: list[int],
+    free: int,
+    num_bytes: int,
+    saved: list[int],
 ) -> int:
     """Iteration of the first save that does not fit beside those that are kept; 0: all fit."""
     keep = spec.checkpoint.keep

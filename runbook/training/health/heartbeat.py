@@ -142,7 +142,10 @@ class HeartbeatWriter:
     """
 
     def __init__(
-        self, rank: int, limits: HangLimits | None = None, file: HeartbeatFile | None = None
+        self,
+        rank: int,
+        limits: HangLimits | None = None,
+        file: HeartbeatFile | None = None,
     ) -> None:
         self.rank = rank
         self.entered: Callable[[], dict[str, int]] = dict

@@ -36,7 +36,10 @@ def bias_swiglu(values: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor
 class _Activation(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, values: torch.Tensor, bias: torch.Tensor | None, gated: bool
+        ctx: Any,
+        values: torch.Tensor,
+        bias: torch.Tensor | None,
+        gated: bool,
     ) -> torch.Tensor:
         values = values.contiguous()
         width = values.shape[-1] // 2 if gated else values.shape[-1]
@@ -68,7 +71,11 @@ class _Activation(torch.autograd.Function):
         of_values = torch.empty_like(values)
         is_biased = bias is not None
         partial = torch.empty(
-            1, _ROW_BLOCKS, values.shape[-1], dtype=torch.float32, device=values.device
+            1,
+            _ROW_BLOCKS,
+            values.shape[-1],
+            dtype=torch.float32,
+            device=values.device,
         )
         grid = (_ROW_BLOCKS, triton.cdiv(width, _COLUMNS))
         tiles = triton.cdiv(triton.cdiv(rows, _ROW_BLOCKS), _ROWS)

@@ -32,7 +32,10 @@ def blocked_is_faster(query: torch.Tensor, key: torch.Tensor, dropout: float) ->
 
 
 def blocked_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float,
 ) -> torch.Tensor:
     """Attention of [batch, heads, sequence, size]; each query sees the keys up to its own place."""
     return _BlockedAttention.apply(query, key, value, scale)  # type: ignore[no-any-return,no-untyped-call]
@@ -41,7 +44,11 @@ def blocked_attention(
 class _BlockedAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+        ctx: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scale: float,
     ) -> torch.Tensor:
         query = query.contiguous()
         key = key.contiguous()
@@ -113,7 +120,10 @@ def cross_entropy(
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, logits: torch.Tensor, labels: torch.Tensor, group: torch.distributed.ProcessGroup
+        ctx: Any,
+        logits: torch.Tensor,
+        labels: torch.Tensor,
+        group: torch.distributed.ProcessGroup,
     ) -> torch.Tensor:
         flat = logits.view(-1, logits.shape[-1])
         # fp16 needs the loss scale before it is rounded.

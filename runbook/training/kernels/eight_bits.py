@@ -100,7 +100,15 @@ def in_8_bits(values: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, t
     result = torch.empty(values.shape, dtype=dtype, device=values.device)
     scale = torch.empty((), dtype=torch.float32, device=values.device)
     _cast[(blocks,)](
-        values, highest, result, scale, count, parts, _HIGHEST[dtype], PARTS=_PARTS, BLOCK=_BLOCK
+        values,
+        highest,
+        result,
+        scale,
+        count,
+        parts,
+        _HIGHEST[dtype],
+        PARTS=_PARTS,
+        BLOCK=_BLOCK,
     )
     return result, scale
 

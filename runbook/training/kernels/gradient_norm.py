@@ -17,7 +17,11 @@ def use_own_norm() -> None:
 
 
 def _norm_of_all(
-    chunk_size: int, noop_flag: torch.Tensor, tensor_lists: Any, per_tensor: bool, *_: Any
+    chunk_size: int,
+    noop_flag: torch.Tensor,
+    tensor_lists: Any,
+    per_tensor: bool,
+    *_: Any,
 ) -> tuple[torch.Tensor, None]:
     """Norm of all tensors together, on their device; Apex's signature."""
     norms = torch._foreach_norm([tensor for tensors in tensor_lists for tensor in tensors])

@@ -130,7 +130,10 @@ class _Linear(torch.autograd.Function):
         if ctx.is_cut:
             of_values = torch.empty_like(values)
             message = torch.distributed.reduce_scatter_tensor(
-                of_values, of_whole, group=ctx.group, async_op=True
+                of_values,
+                of_whole,
+                group=ctx.group,
+                async_op=True,
             )
         elif ctx.group:
             message = torch.distributed.all_reduce(of_whole, group=ctx.group, async_op=True)
@@ -175,7 +178,9 @@ def _product(input: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None
 
 
 def _weight_gradient(
-    weight: Any, gradient: torch.Tensor, values: torch.Tensor
+    weight: Any,
+    gradient: torch.Tensor,
+    values: torch.Tensor,
 ) -> torch.Tensor | None:
     """Add the gradient to the weight's sum; return it where autograd has to hand one over."""
     if sums_in_place(weight):

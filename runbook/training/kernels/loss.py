@@ -37,7 +37,11 @@ def cross_entropy(
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, logits: torch.Tensor, labels: torch.Tensor, group: Any, vocabulary: int
+        ctx: Any,
+        logits: torch.Tensor,
+        labels: torch.Tensor,
+        group: Any,
+        vocabulary: int,
     ) -> torch.Tensor:
         logits = logits.contiguous()
         width = logits.shape[-1]
@@ -47,7 +51,10 @@ class _CrossEntropy(torch.autograd.Function):
         num_words = min(width, max(0, vocabulary - first)) if vocabulary else width
         own_labels = labels.reshape(-1) - first
         highest, sums, picked = torch.empty(
-            3, rows, dtype=torch.float32, device=logits.device
+            3,
+            rows,
+            dtype=torch.float32,
+            device=logits.device,
         ).unbind(0)
         _loss_forward[(rows,)](
             logits,
@@ -93,7 +100,14 @@ class _CrossEntropy(torch.autograd.Function):
 
 @triton.jit
 def _loss_forward(
-    logits, labels, highest_of, sum_of, picked_of, width, num_words, BLOCK: tl.constexpr
+    logits,
+    labels,
+    highest_of,
+    sum_of,
+    picked_of,
+    width,
+    num_words,
+    BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     start = logits + row * width

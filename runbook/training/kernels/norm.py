@@ -18,7 +18,10 @@ _PROGRAMS = 528
 
 
 def normalize(
-    values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, epsilon: float
+    values: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    epsilon: float,
 ) -> torch.Tensor:
     """LayerNorm over the last dimension; RMSNorm where the norm has no bias."""
     return _Norm.apply(values, None, None, weight, bias, epsilon)[0]  # type: ignore[no-any-return]
@@ -37,7 +40,9 @@ def add_and_normalize(
 
 
 def add(
-    values: torch.Tensor, added_bias: torch.Tensor | None, residual: torch.Tensor
+    values: torch.Tensor,
+    added_bias: torch.Tensor | None,
+    residual: torch.Tensor,
 ) -> torch.Tensor:
     """Return `values + added_bias + residual`."""
     return _Add.apply(values, added_bias, residual)  # type: ignore[no-any-return]
@@ -124,7 +129,10 @@ class _Norm(torch.autograd.Function):
 class _Add(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, values: torch.Tensor, added_bias: torch.Tensor | None, residual: torch.Tensor
+        ctx: Any,
+        values: torch.Tensor,
+        added_bias: torch.Tensor | None,
+        residual: torch.Tensor,
     ) -> torch.Tensor:
         values = values.contiguous()
         residual = residual.contiguous()
@@ -133,7 +141,13 @@ class _Add(torch.autograd.Function):
         ctx.save_for_backward(added_bias)
         block = _block(width)
         _residual_sum[(values.numel() // width,)](
-            values, added_bias, residual, result, width, added_bias is not None, **block
+            values,
+            added_bias,
+            residual,
+            result,
+            width,
+            added_bias is not None,
+            **block,
         )
         return result
 

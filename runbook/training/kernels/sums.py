@@ -57,7 +57,13 @@ def add_partials(
             else torch.empty(width, dtype=torch.float32, device=partials.device)
         )
     _total[(triton.cdiv(width, 32), count)](
-        partials, *targets, *adds, parts, width, PARTS=128, COLUMNS=32
+        partials,
+        *targets,
+        *adds,
+        parts,
+        width,
+        PARTS=128,
+        COLUMNS=32,
     )
     return [
         _gradient_to_return(parameter, target)
@@ -118,7 +124,13 @@ def _total(
 
 @triton.jit
 def _add_parts(
-    own_row, target, adds: tl.constexpr, parts, width, PARTS: tl.constexpr, COLUMNS: tl.constexpr
+    own_row,
+    target,
+    adds: tl.constexpr,
+    parts,
+    width,
+    PARTS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < width

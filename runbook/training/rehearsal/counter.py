@@ -108,7 +108,11 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _count_result(
-        self, func: Any, args: tuple[Any, ...], options: Mapping[str, Any], result: Any
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        options: Mapping[str, Any],
+        result: Any,
     ) -> None:
         """Count the FLOPs, the memory and the kernel of an operator that was computed."""
         formula = flop_registry.get(func._overloadpacket)

@@ -177,17 +177,30 @@ def _flash_attention(
     kernels: Any = torch.ops.aten
     if query.device.type == "cpu":
         mixed = kernels._scaled_dot_product_flash_attention_for_cpu(
-            query, key, value, dropout_p, is_causal, scale=scale
+            query,
+            key,
+            value,
+            dropout_p,
+            is_causal,
+            scale=scale,
         )
     else:
         mixed = kernels._scaled_dot_product_flash_attention(
-            query, key, value, dropout_p, is_causal, False, scale=scale
+            query,
+            key,
+            value,
+            dropout_p,
+            is_causal,
+            False,
+            scale=scale,
         )
     return mixed[0]  # type: ignore[no-any-return]
 
 
 def move_module(
-    module: torch.nn.Module, change: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
+    module: torch.nn.Module,
+    change: Callable[[torch.Tensor], torch.Tensor],
+    recurse: bool = True,
 ) -> Any:
     """In place of `Module._apply`, which swaps tensors and cannot swap fake ones.
 

@@ -390,7 +390,10 @@ def _job_of(spec: PhasePlan, rank: int, *, for_gpu: bool) -> Iterator[None]:
         answers |= _answers_for_deepspeed(spec)
     with _replaced(answers):
         distributed.init_process_group(
-            devices, rank=rank, world_size=spec.parallel.world_size, store=FakeStore()
+            devices,
+            rank=rank,
+            world_size=spec.parallel.world_size,
+            store=FakeStore(),
         )
         try:
             yield

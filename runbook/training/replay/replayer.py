@@ -124,7 +124,10 @@ class Replayer:
         self.is_bitwise = not on_gpu() or torch.are_deterministic_algorithms_enabled()
         self._tolerance = 0.0 if self.is_bitwise else TOLERANCE_ON_GPU
         self._tracer = Tracer(
-            engine.models, spec.model.layers, engine.clock, bitwise=self.is_bitwise
+            engine.models,
+            spec.model.layers,
+            engine.clock,
+            bitwise=self.is_bitwise,
         )
         self._iteration = 0
         self._numbers: Numbers = {}
@@ -169,7 +172,11 @@ class Replayer:
         return Computation(losses, trace.numbers())
 
     def _again(
-        self, first: list[MicroBatch], num_microbatches: int, states: RandomStates, number: int
+        self,
+        first: list[MicroBatch],
+        num_microbatches: int,
+        states: RandomStates,
+        number: int,
     ) -> Computation:
         states.restore()
         return self._pass(first, num_microbatches, number)
@@ -198,7 +205,10 @@ class Replayer:
         return computations[-1]
 
     def _on_neighbour(
-        self, first: list[MicroBatch], num_microbatches: int, states: RandomStates
+        self,
+        first: list[MicroBatch],
+        num_microbatches: int,
+        states: RandomStates,
     ) -> Numbers | None:
         """Return what the same rank of the next replica computes from this one's micro-batches.
 

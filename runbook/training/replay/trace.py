@@ -141,7 +141,12 @@ class Tracer:
     """Watches the chunks of a model that this rank holds."""
 
     def __init__(
-        self, models: list[Any], num_layers: int, clock: StepClock, *, bitwise: bool
+        self,
+        models: list[Any],
+        num_layers: int,
+        clock: StepClock,
+        *,
+        bitwise: bool,
     ) -> None:
         self._models = models
         self._names = [LayerNames.of(model, num_layers) for model in models]

@@ -19,7 +19,10 @@ USED_NETWORK = re.compile(r"NCCL INFO Using network (.+)")
 
 
 def rank_presence_check(
-    facts: Sequence[RankFacts], world_size: int, first_end: str, nodes: Sequence[str] = ()
+    facts: Sequence[RankFacts],
+    world_size: int,
+    first_end: str,
+    nodes: Sequence[str] = (),
 ) -> PlacedCheck:
     """Judge whether every rank wrote an answer. A missing one fails.
 
@@ -109,7 +112,10 @@ def groups_check(facts: Sequence[RankFacts], expected: Expectations) -> PlacedCh
 
 
 def _step_check(
-    rule: PlacedRule, facts: Sequence[RankFacts], part: str, num_ranks: int
+    rule: PlacedRule,
+    facts: Sequence[RankFacts],
+    part: str,
+    num_ranks: int,
 ) -> PlacedCheck:
     """Judge one part of the probe by what each rank of it found.
 

@@ -35,7 +35,10 @@ class NodeRule:
 
 
 def judge_each_node(
-    node_rule: NodeRule, answers: JobAnswers, expected: Expectations, rung: str = HOSTS
+    node_rule: NodeRule,
+    answers: JobAnswers,
+    expected: Expectations,
+    rung: str = HOSTS,
 ) -> PlacedCheck:
     """Apply a rule to every node. A node without an answer breaks it."""
     silent = answers.missing(rung, node_rule.part)
@@ -475,7 +478,9 @@ def _some_nodes(nodes: Sequence[str]) -> str:
 
 
 def folder_checks(
-    answers: JobAnswers, expected: Expectations, folders: Sequence[str]
+    answers: JobAnswers,
+    expected: Expectations,
+    folders: Sequence[str],
 ) -> list[PlacedCheck]:
     """Judge each folder that the nodes share."""
     return [_folder_check(answers, expected, folder) for folder in folders]
@@ -542,7 +547,9 @@ def interface_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def _named_interface_problem(
-    value: str, interfaces: Mapping[str, NodeFacts], expected: Expectations
+    value: str,
+    interfaces: Mapping[str, NodeFacts],
+    expected: Expectations,
 ) -> str:
     """Return why none of the interfaces that a variable names can be used. Empty where one can."""
     # `^eth` excludes some, and a leading `=` asks for exactly that name.

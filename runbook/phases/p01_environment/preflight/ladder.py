@@ -189,7 +189,11 @@ def _probe_options(settings: Settings, plan: Plan, folder: Path, world_size: int
 
 
 def _climb_here(
-    settings: Settings, plan: Plan, folder: Path, first: RungResult, report: Report
+    settings: Settings,
+    plan: Plan,
+    folder: Path,
+    first: RungResult,
+    report: Report,
 ) -> PreflightResult:
     """Ask this machine its own rungs by one process, the last by the local scheduler.
 
@@ -308,7 +312,10 @@ def _climb_in_queue(
 
 
 def _report_bad_nodes(
-    settings: Settings, result: PreflightResult, answers: JobAnswers, job: str
+    settings: Settings,
+    result: PreflightResult,
+    answers: JobAnswers,
+    job: str,
 ) -> None:
     """Keep the nodes that a failed check blames.
 
@@ -395,7 +402,11 @@ class QueueWatch:
     """
 
     def __init__(
-        self, settings: Settings, job: JobFolder, report: Report, wait_seconds: float
+        self,
+        settings: Settings,
+        job: JobFolder,
+        report: Report,
+        wait_seconds: float,
     ) -> None:
         self._settings = settings
         self._scheduler = get_scheduler(settings.site)

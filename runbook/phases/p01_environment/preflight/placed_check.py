@@ -30,11 +30,22 @@ class PlacedRule:
         return PlacedCheck(self.name, "pass", value, self.text, where=where)
 
     def broken(
-        self, value: str, nodes: Sequence[str] = (), *, remedy: str = "", verdict: str = "fail"
+        self,
+        value: str,
+        nodes: Sequence[str] = (),
+        *,
+        remedy: str = "",
+        verdict: str = "fail",
     ) -> PlacedCheck:
         """Return the check that does not hold, with the nodes to blame."""
         where = ", ".join(nodes)
         text = remedy or self.remedy
         return PlacedCheck(
-            self.name, verdict, value, self.text, text, where=where, nodes=tuple(nodes)
+            self.name,
+            verdict,
+            value,
+            self.text,
+            text,
+            where=where,
+            nodes=tuple(nodes),
         )
