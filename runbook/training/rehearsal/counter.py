@@ -111,7 +111,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self,
         func: Any,
         args: tuple[Any, ...],
-        options: Mapping[str, Any],
+        options: Mapping[str, object],
         result: Any,
     ) -> None:
         """Count the FLOPs, the memory and the kernel of an operator that was computed."""
