@@ -53,6 +53,7 @@ def main(words: list[str]) -> int:
     for path in written:
         write(path.name, with_links(path.read_text(encoding="utf-8"), pages))
     write("index.md", with_links((ROOT / "README.md").read_text(encoding="utf-8"), pages))
+    shutil.copytree(ROOT / "docs" / "javascripts", SOURCE / "javascripts")
     if (ROOT / "docs" / "pictures").is_dir():
         shutil.copytree(ROOT / "docs" / "pictures", SOURCE / "docs" / "pictures")
         shutil.copytree(ROOT / "docs" / "pictures", SOURCE / "pictures")
