@@ -16,9 +16,11 @@ from runbook.core.visible_text import protected_terminal
 class Group(StrEnum):
     """Section of `runbook --help` that lists a command."""
 
+    BEGIN = "Begin"
+    PLAN = "Plan"
     RUN = "Run"
-    LOOK = "Look"
-    CHANGE = "Change"
+    JUDGE = "Judge"
+    WEIGHTS = "Weights"
     TOOLS = "Tools"
 
 
@@ -40,50 +42,70 @@ class CommandRow(NamedTuple):
 
 
 COMMANDS = {
+    "init": CommandRow(
+        Group.BEGIN,
+        "runbook.cli.plan:init",
+        "Make a folder a project: the notebooks, and every parameter file.",
+    ),
+    "adopt": CommandRow(
+        Group.BEGIN,
+        "runbook.cli.plan:adopt",
+        "Turn a job script into a run file, and name the known errors it has.",
+    ),
+    "learn": CommandRow(
+        Group.BEGIN,
+        "runbook.cli.learn:learn",
+        "Measure a site's nodes, and show what its file should say.",
+    ),
+    "doctor": CommandRow(
+        Group.BEGIN,
+        "runbook.cli.plan:doctor",
+        "Check what this machine has and lacks.",
+    ),
+    "preflight": CommandRow(
+        Group.BEGIN,
+        "runbook.cli.preflight:preflight",
+        "Find what is wrong with a cluster before the job does, and name the cause.",
+    ),
+    "nodes": CommandRow(
+        Group.BEGIN,
+        "runbook.cli.preflight:nodes",
+        "Show the nodes that were found bad, which the next job leaves out; forgive them.",
+    ),
     "check": CommandRow(
-        Group.RUN,
+        Group.PLAN,
         "runbook.cli.plan:check",
         "Say everything that is wrong with a run file, or that nothing is.",
     ),
     "plan": CommandRow(
-        Group.RUN,
+        Group.PLAN,
         "runbook.cli.plan:plan",
         "Compute sizes, layout, memory and time; nothing is submitted.",
     ),
-    "preflight": CommandRow(
-        Group.RUN,
-        "runbook.cli.preflight:preflight",
-        "Find what is wrong with a cluster before the job does, and name the cause.",
-    ),
-    "learn": CommandRow(
-        Group.RUN,
-        "runbook.cli.learn:learn",
-        "Measure a site's nodes and show what its file should say.",
+    "why": CommandRow(
+        Group.PLAN,
+        "runbook.cli.plan:why",
+        "Say what a key means and where its value comes from.",
     ),
     "rehearse": CommandRow(
-        Group.RUN,
+        Group.PLAN,
         "runbook.cli.plan:rehearse",
         "Train one step of a run at full size on fake tensors; no GPU.",
     ),
-    "why": CommandRow(
-        Group.LOOK,
-        "runbook.cli.plan:why",
-        "Where one value comes from, and what it is called in the documents.",
-    ),
-    "forecast": CommandRow(
-        Group.LOOK,
-        "runbook.cli.forecast:forecast",
-        "Forecast a final loss from small runs, or from half a curve.",
-    ),
-    "ladder": CommandRow(
-        Group.RUN,
-        "runbook.cli.ladder:ladder",
-        "Train small models of a run's family, and forecast its loss from them.",
-    ),
     "render": CommandRow(
-        Group.RUN,
+        Group.PLAN,
         "runbook.cli.plan:render",
         "Write the job scripts of a run; needs no cluster.",
+    ),
+    "forecast": CommandRow(
+        Group.PLAN,
+        "runbook.cli.forecast:forecast",
+        "Forecast a final loss from small runs, or from the first part of a curve.",
+    ),
+    "ladder": CommandRow(
+        Group.PLAN,
+        "runbook.cli.ladder:ladder",
+        "Train small models of a run's family, and forecast its loss from them.",
     ),
     "run": CommandRow(
         Group.RUN,
@@ -93,87 +115,77 @@ COMMANDS = {
     "lab": CommandRow(
         Group.RUN,
         "runbook.cli.plan:lab",
-        "Step through the notebooks of a run in JupyterLab, in copies of one's own.",
+        "Step through the notebooks of a run in JupyterLab, in copies of your own.",
     ),
     "status": CommandRow(
-        Group.LOOK,
+        Group.RUN,
         "runbook.cli.run:status",
-        "Every run, or one: phases, jobs, key numbers.",
-    ),
-    "nodes": CommandRow(
-        Group.LOOK,
-        "runbook.cli.preflight:nodes",
-        "Show the nodes that were found bad, which the next job leaves out; forgive them.",
-    ),
-    "cancel": CommandRow(
-        Group.CHANGE,
-        "runbook.cli.run:cancel",
-        "End the running jobs of a run, with all their processes.",
+        "Show every run, or one: phases, jobs, key numbers.",
     ),
     "logs": CommandRow(
-        Group.LOOK,
+        Group.RUN,
         "runbook.cli.report:logs",
         "Show the log of a run's job, or read any training log into records.",
     ),
-    "replay": CommandRow(
-        Group.TOOLS,
-        "runbook.tools.replay.command:replay",
-        "Train one step of a run again and say what differs: data, program, machine.",
-    ),
-    "explain": CommandRow(
-        Group.TOOLS,
-        "runbook.cli.report:explain",
-        "Say why a training is slower than expected, from its log.",
-    ),
-    "report": CommandRow(
-        Group.LOOK,
-        "runbook.cli.report:report",
-        "Write the HTML report of a run again and say where it is.",
-    ),
-    "publish": CommandRow(
-        Group.TOOLS,
-        "runbook.cli.report:publish",
-        "Write runs as one static site, redacted on request.",
-    ),
     "note": CommandRow(
-        Group.CHANGE,
+        Group.RUN,
         "runbook.cli.report:note",
         "Write a note into the logbook of a run, or show the logbook.",
     ),
-    "verify": CommandRow(
-        Group.LOOK,
-        "runbook.cli.report:verify",
-        "Find every file of a run that was changed after it was recorded.",
+    "cancel": CommandRow(
+        Group.RUN,
+        "runbook.cli.run:cancel",
+        "End the running jobs of a run, with all their processes.",
+    ),
+    "report": CommandRow(
+        Group.JUDGE,
+        "runbook.cli.report:report",
+        "Write the HTML report of a run again and say where it is.",
     ),
     "compare": CommandRow(
-        Group.LOOK,
+        Group.JUDGE,
         "runbook.cli.report:compare",
         "Set runs side by side, and fail on a regression.",
     ),
+    "verify": CommandRow(
+        Group.JUDGE,
+        "runbook.cli.report:verify",
+        "Find every file of a run that was changed after it was recorded.",
+    ),
+    "explain": CommandRow(
+        Group.JUDGE,
+        "runbook.cli.report:explain",
+        "Say why a training is slower than expected, from its log.",
+    ),
+    "replay": CommandRow(
+        Group.JUDGE,
+        "runbook.tools.replay.command:replay",
+        "Train one step of a run again and say what differs: data, program, machine.",
+    ),
+    "publish": CommandRow(
+        Group.JUDGE,
+        "runbook.cli.report:publish",
+        "Write runs as one static site, redacted on request.",
+    ),
     "sample": CommandRow(
-        Group.RUN,
+        Group.WEIGHTS,
         "runbook.cli.run:sample",
         "Let a trained model continue a text.",
     ),
     "evaluate": CommandRow(
-        Group.TOOLS,
+        Group.WEIGHTS,
         "runbook.tools.evaluate.command:evaluate",
         "Score a run's weights: minimal pairs, held-out text, tasks.",
     ),
     "export": CommandRow(
-        Group.CHANGE,
+        Group.WEIGHTS,
         "runbook.cli.run:export",
         "Write a run's weights as a Hugging Face folder (safetensors).",
     ),
     "import": CommandRow(
-        Group.CHANGE,
+        Group.WEIGHTS,
         "runbook.cli.run:import_",
         "Begin a run with weights of Hugging Face or Megatron-LM.",
-    ),
-    "adopt": CommandRow(
-        Group.TOOLS,
-        "runbook.cli.plan:adopt",
-        "Turn someone's job script into a run file; tell what it has of known errors.",
     ),
     "data": CommandRow(
         Group.TOOLS,
@@ -183,17 +195,7 @@ COMMANDS = {
     "drill": CommandRow(
         Group.TOOLS,
         "runbook.cli.plan:drill",
-        "Break a small training on purpose, in twenty ways, and judge its end.",
-    ),
-    "init": CommandRow(
-        Group.CHANGE,
-        "runbook.cli.plan:init",
-        "Make a folder a project: the notebooks, and every parameter file.",
-    ),
-    "doctor": CommandRow(
-        Group.LOOK,
-        "runbook.cli.plan:doctor",
-        "Check what this machine has and lacks.",
+        "Break a small training on purpose, in twenty ways, and judge its end; or simulate a month of faults.",
     ),
 }
 """Every command by its name, in the order of work."""

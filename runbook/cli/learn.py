@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     "run_name",
     default="",
     metavar="RUN",
-    help="A run on this site, whose jobs ask; default: the run with the site's name.",
+    help="Run on this site whose job measures the nodes; default: the run named like the site.",
 )
 @click.option("--write", "is_written", is_flag=True, help="Write the values into the site file.")
 @click.option(

@@ -369,7 +369,7 @@ def rehearse(
 ) -> int:
     """Train one step of RUN at full size on fake tensors: memory, work, time and messages of each stage.
 
-    The very trainer runs, rank by rank, as on the cluster; nothing is computed, sent or written.
+    The real trainer runs, rank by rank, as on the cluster; nothing is computed, sent or written.
     Needs torch, no GPU. Exit code 1 if a stage does not fit into its device, or if the program of
     CHECKOUT fails.
     """
@@ -411,7 +411,7 @@ def _rank_numbers(text: str) -> list[int]:
 @SET
 @AS_JSON
 def why(run_name: str, key: str, set_words: tuple[str, ...], as_json: bool) -> None:
-    """Where the value of KEY in RUN comes from, its names in the documents, and what the plan makes of it."""
+    """Say what KEY means, where its value in RUN comes from, and how the documents name it."""
     from runbook.phases.plan_service import why_facts, why_text
 
     if as_json:
@@ -499,7 +499,7 @@ def doctor(run_name: str, as_json: bool, set_words: tuple[str, ...]) -> int:
     help="With --campaign: until a person answers what the rules leave to one.",
 )
 @SET
-@click.option("--log", type=FILE, help="Keep here what the trainings say.")
+@click.option("--log", type=FILE, help="Write the output of the trainings to this file.")
 @click.option("--page", type=FILE, help="Write the results there as a page of Markdown.")
 @click.option(
     "--again",

@@ -177,8 +177,8 @@ def explain(log: Path, run: str, as_json: bool, set_words: tuple[str, ...]) -> i
     multiple=True,
     type=EXISTING_FILE,
     metavar="NOTEBOOK",
-    help="First file a notebook that was executed and saved in JupyterLab, or by stock papermill, "
-    "among the records.",
+    help="Before that, add to the records a notebook that was executed and saved in JupyterLab, or "
+    "by papermill.",
 )
 @click.option(
     "--out",

@@ -117,9 +117,9 @@ def cancel(folder: Path, gently: bool) -> None:
         click.echo(cancel_jobs(folder, scheduler))
 
 
-_PHASE = phase_option("Whose checkpoint: 3 or 4.")
+_PHASE = phase_option("The training whose checkpoint is read: 3 or 4.")
 _ITERATION = click.option(
-    "--iteration", type=click.IntRange(1), help="Of which step (default: the newest whole one)."
+    "--iteration", type=click.IntRange(1), help="Checkpoint of this step (default: the newest)."
 )
 
 
@@ -141,7 +141,7 @@ _ITERATION = click.option(
     type=click.IntRange(1, 10_000),
     default=40,
     show_default=True,
-    help="How much of it.",
+    help="Number of tokens to write.",
 )
 @click.option(
     "--temperature",
@@ -184,7 +184,7 @@ def sample(
     iteration: int | None,
     **sampling_options: Any,
 ) -> None:
-    """Let the model of RUN continue texts, from its newest whole checkpoint, in this process's own machine."""
+    """Let the model of RUN continue texts, from its newest whole checkpoint, on this machine."""
     from runbook.phases import trained_model
 
     texts = list(prompts)
@@ -222,7 +222,7 @@ def _prompt_lines(file: TextIO) -> list[str]:
     type=NumberRange(0.001, 1e6),
     default=5.0,
     show_default=True,
-    help="The most of a file of weights.",
+    help="Largest size of one file of weights.",
 )
 @_ITERATION
 @_PHASE
@@ -261,7 +261,7 @@ def import_(folder: Path, source: Path, phase: str) -> None:
     window, arcee, starcoder2 and stablelm; of Megatron-LM, torch_dist folders and mp_rank_XX files
     of any layout, without running code from them. The model's values, the vocabulary and the
     tokenizer have to be the run's; each difference is named. A Megatron-LM checkpoint has no
-    tokenizer: whether it is the run's, nobody can say.
+    tokenizer: make sure yourself that it is the run's.
     """
     from runbook.phases import trained_model
 

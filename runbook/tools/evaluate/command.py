@@ -26,7 +26,7 @@ from runbook.runs.command_options import AS_JSON, FOLDER, on_run_folder
 @click.option(
     "--exported", type=FOLDER, help="Score this exported folder with `transformers` instead."
 )
-@click.option("--again", is_flag=True, help="Also what was scored before.")
+@click.option("--again", is_flag=True, help="Score again what was scored before.")
 @click.option(
     "--list", "lists", is_flag=True, help="The tasks, the data each needs, and whether it is here."
 )

@@ -12,7 +12,7 @@ from runbook.runs.command_options import AS_JSON, AT_LEAST_1, on_run_folder, pha
 
 @click.command()
 @click.option("--step", type=AT_LEAST_1, required=True, help="The step to train again.")
-@click.option("--again", is_flag=True, help="Also where the step was replayed before.")
+@click.option("--again", is_flag=True, help="Replay again a step that was replayed before.")
 @click.option(
     "--prepare",
     "only_prepares",
