@@ -24,6 +24,18 @@ EVENTS = [
     ),
     ({"event": "saved", "iteration": 100, "seconds": 3.0}, None),
     (
+        {"event": "forecasts_sealed", "checksum": "a745b829877ca7f2", "late": False},
+        "Forecasts are sealed in forecasts.json (checksum a745b829), before the first step",
+    ),
+    (
+        {"event": "slower_kernels", "reason": "no Triton kernel compiles here"},
+        "Slower kernels are used: no Triton kernel compiles here",
+    ),
+    (
+        {"event": "data_cache_rebuilt", "folder": "data/cache", "files": ["train.npy"]},
+        "The order of the text was built again, because it changed in data/cache: train.npy",
+    ),
+    (
         {
             "event": "alarm",
             "kind": "spike",
