@@ -129,6 +129,8 @@ def _write_site(folder: Path, cluster_wish: "ClusterWish") -> None:
             state = "was there and is kept as it is"
         click.echo(f"{path}: {state}")
     click.echo(f"The scheduler here answered: {draft.source or 'none'}.")
+    if draft.silence:
+        click.echo(f"It did not say everything: {draft.silence}")
     fill = ""
     if draft.marked:
         fill = f"say the {draft.marked} values marked FILL_IN in {draft.site}; "

@@ -5,6 +5,7 @@ import pwd
 import re
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 
 from runbook.core.locks import HOLDER_VARIABLE
 from runbook.core.units import clock_seconds
@@ -64,6 +65,54 @@ def _limits(name: str, values: dict[str, str]) -> QueueLimits:
         max_nodes=whole_number(values.get("resources_max.nodect", "")),
         min_nodes=whole_number(values.get("resources_min.nodect", "")),
         words=f"Queue: {name} {' '.join(limits_text)}",
+    )
+
+
+def queues_to_submit_to(text: str) -> tuple[QueueLimits, ...]:
+    r"""Return the queues of `qstat -Q -f` that take a job from a person and run it.
+
+    A route queue has no nodes of its own: it hands a job on. It counts, with the widest limits of its
+    destinations, only where one of them takes jobs from it alone; such a destination does not count itself.
+
+    >>> [queue.name for queue in queues_to_submit_to(
+    ...     "Queue: prod\n    queue_type = Route\n    route_destinations = small\n    enabled = True\n    started = True\n"
+    ...     "Queue: small\n    queue_type = Execution\n    enabled = True\n    started = True\n")]
+    ['small']
+    """
+    entries = dict(parse_entries(text, "Queue"))
+    runs = {name: values for name, values in entries.items() if values.get("queue_type") != "Route"}
+    behind_route = {
+        name for name, values in runs.items() if values.get("from_route_only") == "True"
+    }
+    open_queues = []
+    for name, values in entries.items():
+        limits = _limits(name, values)
+        if limits.state != "UP" or name in behind_route:
+            continue
+        if name in runs:
+            open_queues.append(limits)
+            continue
+        destinations = [word.partition("@")[0] for word in _destinations(values)]
+        hidden = [_limits(each, runs[each]) for each in destinations if each in behind_route]
+        if hidden:
+            open_queues.append(_with_widest_limits(limits, hidden))
+    return tuple(open_queues)
+
+
+def _destinations(values: dict[str, str]) -> list[str]:
+    """Return the queues that a route queue hands jobs on to."""
+    return values.get("route_destinations", "").replace(" ", "").split(",")
+
+
+def _with_widest_limits(route: QueueLimits, destinations: Sequence[QueueLimits]) -> QueueLimits:
+    """Return a route queue with its own limits, and where it has none with the widest of its destinations."""
+    all_seconds = [queue.max_seconds for queue in destinations]
+    all_nodes = [queue.max_nodes for queue in destinations]
+    return replace(
+        route,
+        max_seconds=route.max_seconds or (max(all_seconds) if all(all_seconds) else 0),
+        max_nodes=route.max_nodes or (max(all_nodes) if all(all_nodes) else 0),
+        min_nodes=route.min_nodes or min(queue.min_nodes for queue in destinations),
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runbook.jobs.job_request import NodeKind
-from runbook.jobs.pbs import Pbs
+from runbook.jobs.pbs import Pbs, queues_to_submit_to
 from runbook.params.problems import FILL_IN
 from runbook.tools.site_setup.cluster_facts import SINFO, ask_cluster, parse_pbsnodes, parse_sinfo
 
@@ -216,13 +216,58 @@ def test_a_scheduler_that_does_not_answer_is_quoted_and_the_rest_is_written(
 ):
     programs("sbatch")
     programs("sinfo", "", SINFO[1:], code=1)
-    assert runbook("init", ".", "--site", "oak", *FLAGS[2:]).code == 0
+    said = runbook("init", ".", "--site", "oak", *FLAGS[2:])
+    assert said.code == 0
+    assert "ended with exit code 1. no controller here" in said.out
     site = project / "params/sites/oak.yaml"
     assert lines_of(site, "scheduler") == [
         "scheduler: slurm  # sbatch is on the PATH of the machine that runbook init ran on"
     ]
-    assert "No scheduler was there to ask: " in site.read_text()
+    assert "The scheduler was asked: sinfo " in site.read_text()
+    assert "no controller here" in site.read_text()
     assert runbook("check", "oak").code == 0
+
+
+ROUTED = """Queue: prod
+    queue_type = Route
+    route_destinations = small,large
+    enabled = True
+    started = True
+
+Queue: small
+    queue_type = Execution
+    from_route_only = True
+    resources_max.nodect = 24
+    resources_max.walltime = 03:00:00
+    enabled = True
+    started = True
+
+Queue: large
+    queue_type = Execution
+    from_route_only = True
+    resources_max.nodect = 496
+    resources_max.walltime = 24:00:00
+    enabled = True
+    started = True
+
+Queue: anywhere
+    queue_type = Route
+    route_destinations = debug@server
+    enabled = True
+    started = True
+
+Queue: debug
+    queue_type = Execution
+    resources_max.nodect = 2
+    enabled = True
+    started = True
+"""
+
+
+def test_a_route_queue_counts_where_it_is_the_only_way_to_its_nodes():
+    queues = {queue.name: queue for queue in queues_to_submit_to(ROUTED)}
+    assert set(queues) == {"prod", "debug"}
+    assert (queues["prod"].max_nodes, queues["prod"].max_seconds) == (496, 86_400)
 
 
 def test_a_pbs_cluster_is_asked_for_its_queues_and_nodes(runbook, programs, project):

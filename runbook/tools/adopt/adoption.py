@@ -96,7 +96,7 @@ def adopt_script(
         raise ParamsError(
             f"{file_name} starts no training, and sets no variable that the five documents' scripts "
             "read. Give the script that is submitted (and, after it, the one it starts), or the block "
-            "of exports before it."
+            f"of exports before it.{_sentences(script.notes)}"
         )
     settings = _base_settings(base, script, launches, calls, project) if base else None
     site = settings.site if settings else _site_of(script, project)
@@ -122,6 +122,11 @@ def adopt_script(
         file_name,
         launches[-1] if launches else None,
     )
+
+
+def _sentences(notes: Sequence[str]) -> str:
+    """Return what was odd about the run of a script as sentences, each after a space."""
+    return "".join(f" {note}." for note in notes)
 
 
 def required_keys(findings: Findings) -> dict[str, str]:

@@ -518,8 +518,12 @@ def drop_ssh(findings: Findings) -> None:
 
     DeepSpeed's own launcher needs ssh, which a queue's nodes rarely allow.
     """
-    if findings.value("jobs.launcher") == "deepspeed" and findings.number(f"{JOB}.nodes", 1) > 1:
-        line = findings.carried["jobs.launcher"].line
+    carried = findings.carried.get("jobs.launcher")
+    if carried is None:
+        return
+    if findings.site.scheduler == "pbs" and carried.value in ("deepspeed", "torchrun"):
+        source = f"{carried.source}: PBS has no other way onto the nodes"
+        findings.take("jobs.launcher", "mpiexec", carried.line, source)
+    elif carried.value == "deepspeed" and findings.number(f"{JOB}.nodes", 1) > 1:
         source = "deepspeed over several nodes, which needs ssh between them"
-        launcher = "mpiexec" if findings.site.scheduler == "pbs" else "torchrun"
-        findings.take("jobs.launcher", launcher, line, source)
+        findings.take("jobs.launcher", "torchrun", carried.line, source)

@@ -335,6 +335,8 @@ _REASONS = {
     "tokenizer-type": "data.tokenizer names it",
     "exit-duration-in-mins": "the job saves and ends before its time limit",
     "split": "data.split, with all three shares",
+    "trainer.devices": "nodes of the site's size are counted: jobs.training.nodes",
+    "exp_manager.create_checkpoint_callback": "training.save_interval says how often",
     "eval-iters": "nothing is evaluated: training.eval_interval is 0",
 }
 """Of options that no key of the run file has by itself."""
@@ -350,6 +352,7 @@ _ZERO_LENGTHS = {
     "lr-decay-iters": "0 means the training's own length",
     "lr-decay-samples": "0 means the training's own length",
     "eval-interval": "never, which the program writes as the training's own length",
+    "save-interval": "only at the end, which the program writes as the training's own length",
     "lr-warmup-iters": "another unit of the warm-up counts",
     "lr-warmup-samples": "another unit of the warm-up counts",
 }

@@ -290,7 +290,7 @@ def _until_it_starts(
 def _why_stopped(job: SandboxJob, trace: RunTrace, num_bytes: int, numbers: LineNumbers) -> str:
     """Return which limit a job met, and what it was doing then."""
     if num_bytes >= namespaces.MOST_BYTES:
-        limit = f"{namespaces.MOST_BYTES >> 20} MiB of traced commands: it loops without end"
+        limit = f"{namespaces.MOST_BYTES >> 20} MiB of traced commands: it loops without end, or handles very long values"
     else:
         limit = f"{namespaces.SECONDS} s: it waits or computes without end"
     program, line = trace.steps[-1] if trace.steps else ("", 0)
@@ -405,10 +405,30 @@ def _step(text: str, number: int, folder: str, trace: RunTrace) -> None:
     program = _unquoted(first) or first
     trace.steps.append((program.rpartition("/")[2], number))
     is_system = program.startswith(("/usr/", "/bin/", "/sbin/", "/adopt/"))
+    if is_system and re.fullmatch(r"/(usr/|usr/local/)?bin/python[\d.]*", program):
+        _record_python(text, number, trace)
     is_path = "/" in program and re.fullmatch(r"[\w./+-]+", program)
     if is_path and not is_system:
         is_absolute = program.startswith("/")
         trace.called.append(program if is_absolute else f"{folder}/{program.removeprefix('./')}")
+
+
+def _record_python(text: str, number: int, trace: RunTrace) -> None:
+    """Note a Python that was started by the full path of the machine's own, where no stub can stand."""
+    try:
+        words = [visible(word) for word in shlex.split(text)]
+    except ValueError:
+        return
+    trace.commands.append(
+        StartedProgram(
+            kind="python",
+            words=tuple(Word(word, number) for word in words),
+            own=len(words) - 1,
+            line=number,
+            environment={name: Word(value, number) for name, value in trace.values.items()},
+            identity=f"python-{len(trace.commands)}",
+        )
+    )
 
 
 def _record(text: str, trace: RunTrace) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from runbook.core import shell
 from runbook.core.errors import ProgramError
 from runbook.core.units import clock_seconds
+from runbook.core.visible_text import visible
 from runbook.jobs import pbs
 from runbook.jobs.job_request import NodeKind, QueueLimits, whole_number
 from runbook.jobs.queue import ANSWER_SECONDS
@@ -31,7 +32,7 @@ class Cluster:
     kinds: tuple[tuple[NodeKind, int], ...] = ()
     """Every kind of node and how many, those with most GPUs in all first."""
     silence: str = ""
-    """What a program said that did not answer."""
+    """Which program did not answer, and its own last words; what an answer lacked."""
 
 
 def ask_cluster() -> Cluster:
@@ -50,14 +51,15 @@ def _ask_slurm() -> Cluster:
     text, silence = _ask(SINFO)
     queues = parse_sinfo(text)
     source = "sinfo" if queues else ""
+    if not queues and not silence:
+        silence = "sinfo answered, and named no partition that is up"
     return Cluster("slurm", source, queues, most_devices(queues), silence)
 
 
 def _ask_pbs() -> Cluster:
     queues_text, silence = _ask(pbs.Pbs.limits_question)
     nodes_text, nodes_silence = _ask(("pbsnodes", "-a"))
-    limits = pbs.Pbs().parse_limits(queues_text)
-    queues = tuple(queue for queue in limits if queue.state == "UP")
+    queues = pbs.queues_to_submit_to(queues_text)
     kinds = parse_pbsnodes(nodes_text)
     sources = []
     if queues:
@@ -179,12 +181,14 @@ def _gpus(gres: str) -> tuple[int, str]:
 def _ask(argv: tuple[str, ...]) -> tuple[str, str]:
     """Return a program's output and an empty text.
 
-    An empty output and the reason where it fails.
+    An empty output and the reason where it fails, with the program's own last words.
     """
     try:
         return shell.run(argv, timeout=ANSWER_SECONDS).out, ""
     except ProgramError as error:
-        return "", str(error).splitlines()[0]
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        last_words = visible(lines[-1]) if len(lines) > 1 else ""
+        return "", " ".join(filter(None, (lines[0], last_words)))
 
 
 def _bytes(text: str) -> int:

@@ -48,6 +48,8 @@ class ClusterFiles:
     marked: int
     source: str
     """The programs that were asked and answered; empty: none did."""
+    silence: str = ""
+    """Which program did not answer, and its own last words."""
 
 
 def check_cluster_wish(wish: ClusterWish) -> None:
@@ -83,7 +85,7 @@ def write_site(project: Path, wish: ClusterWish) -> ClusterFiles:
         write_text(run, run_text(wish.name, project, is_whole=not marked))
     if not marked:
         params.load(str(run), project=project)
-    return ClusterFiles(site, run, tuple(written), marked, cluster.source)
+    return ClusterFiles(site, run, tuple(written), marked, cluster.source, cluster.silence)
 
 
 def site_text(wish: ClusterWish, cluster: Cluster, date: str, python: str) -> str:
@@ -276,15 +278,21 @@ def _hardware_lines(
 def _queue_text(cluster: Cluster) -> str:
     """Return the limits of the queues; an example as comment where no scheduler answered."""
     if not cluster.queues:
-        why = f": {cluster.silence}" if cluster.silence else ""
         return f"""\
-# Limits of partitions or queues, which check holds every job to. No scheduler was there to ask{why}
+# Limits of partitions or queues, which check holds every job to. {why_no_queues(cluster)}
 # queues:
 #   gpu: {{max_nodes: 8, max_walltime: "24:00:00"}}
 """
     lines = [f"queues:  # {cluster.source}; check holds every job to these limits"]
     lines += [_queue_line(queue) for queue in cluster.queues]
     return "\n".join([*lines, ""])
+
+
+def why_no_queues(cluster: Cluster) -> str:
+    """Return why a site file has no limits of queues: no scheduler, or one that did not answer."""
+    if not cluster.scheduler:
+        return "No scheduler was there to ask."
+    return f"The scheduler was asked: {cluster.silence or 'it named no queue that takes and runs jobs'}"
 
 
 def _queue_line(queue: QueueLimits) -> str:

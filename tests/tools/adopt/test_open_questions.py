@@ -102,3 +102,11 @@ def test_options_of_a_launcher_that_nobody_knows_hide_no_training(launcher, tmp_
         "model"
     )
     assert report.adopted.launch is not None
+
+
+def test_the_machine_s_python_by_its_full_path_is_a_launch(tmp_path):
+    report = adopted(
+        tmp_path, f"/usr/bin/python3 pretrain_gpt.py {SHAPE} {STEPS} --save-interval 0"
+    )
+    assert report.adopted.launch is not None
+    assert report.check == "passes"

@@ -16,6 +16,7 @@ from suite.programs import shellcheck
 from runbook.core import shell
 from runbook.core.errors import ParamsError, ProgramError
 from runbook.tools.adopt import namespaces
+from runbook.tools.adopt.adopt_scripts import adopt as adopt_files
 from runbook.tools.adopt.adoption import adopt
 from runbook.tools.adopt.launches import launches_of
 from runbook.tools.adopt.script import FOLDER, Script
@@ -325,3 +326,15 @@ def test_interrupting_leaves_no_process():
     time.sleep(0.5)
     # Less is no fault: what an earlier test left may just have ended.
     assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
+
+
+def test_a_script_that_ends_before_its_training_says_why(tmp_path):
+    """400 MB on the terminal cost nothing; a value of many megabytes is traced, and fills the trace."""
+    training = "torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4"
+    loud = tmp_path / "loud.sh"
+    loud.write_text(f"yes 0123456789abcdef | head -c 400000000\n{training}\n")
+    assert adopt_files([loud], tmp_path / "loud.yaml").adopted.launch is not None
+    long = tmp_path / "long.sh"
+    long.write_text(f"text=$(yes 0123456789abcdef | head -c 20000000)\n{training}\n")
+    with pytest.raises(ParamsError, match=r"long\.sh was stopped after 8 MiB of traced commands"):
+        adopt_files([long], tmp_path / "long.yaml")
