@@ -1,4 +1,7 @@
-"""Training programs that adopt does not read: other frameworks, and Megatron's models that are no GPT."""
+"""Training programs that adopt does not read.
+
+Other frameworks, and Megatron's models that are no GPT.
+"""
 
 import re
 from collections.abc import Sequence
@@ -22,7 +25,8 @@ class Sign:
 
 
 _HUGGING_FACE = (
-    r"model-name-or-path|per-device-(train|eval)-batch-size|gradient-accumulation-steps|do-train|num-train-epochs"
+    r"model-name-or-path|per-device-(train|eval)-batch-size|gradient-accumulation-steps|do-train"
+    r"|num-train-epochs"
     r"|save-total-limit|evaluation-strategy|learning-rate|lr-scheduler-type|report-to|logging-steps"
 )
 _VISION = r"img-[hw]|vision-[\w-]+|freeze-(lm|vit)|num-classes|patch-dim|clip-[\w-]+|image-[\w-]+"
@@ -64,13 +68,16 @@ SIGNS = (
     Sign("Hugging Face's Accelerate", option=r"mixed-precision|num-processes"),
     Sign("PyTorch FSDP", option=r"fsdp|sharding-strategy|fsdp-[\w-]+"),
 )
-"""In this order: the first that a program shows names it. A program's name says more than its options."""
+"""In this order: the first that a program shows names it. A program's name says more than its
+options.
+"""
 
 
 def foreign_framework(script: Word, arguments: Sequence[Word]) -> str:
     """Return the framework or model that a program belongs to; empty where no sign says so.
 
-    >>> foreign_framework(Word("train.py", 1), [Word("--per_device_train_batch_size", 1), Word("4", 1)])
+    >>> arguments = [Word("--per_device_train_batch_size", 1), Word("4", 1)]
+    >>> foreign_framework(Word("train.py", 1), arguments)
     "Hugging Face's Trainer"
     >>> foreign_framework(Word("pretrain_gpt.py", 1), [Word("--num-layers", 1), Word("4", 1)])
     ''

@@ -1,4 +1,7 @@
-"""Known errors of the five documents in a script: in its text, in what it sets and starts, and in its numbers."""
+"""Known errors of the five documents in a script.
+
+In its text, in what it sets and starts, and in its numbers.
+"""
 
 import json
 import re
@@ -123,7 +126,9 @@ def _line_of_label(evidence: Evidence, label: str) -> int | None:
     is_knob = any(setting.name == "NUM_LAYERS" for setting in evidence.script.settings)
     is_documents = bool(evidence.calls) or (is_knob and not evidence.launches)
     model_line = evidence.findings.carried["model"].line
-    return model_line if model_line and is_documents else None
+    if model_line and is_documents:
+        return model_line
+    return None
 
 
 def _named_sizes(script: Script) -> list[tuple[int, str]]:
@@ -221,11 +226,10 @@ def _tokenizer(evidence: Evidence) -> Iterator[KnownError]:
             remedy = "vocab.json and merges.txt are two files; a check refuses one for both"
             yield KnownError(13, merges.line, problem, remedy)
     script = evidence.script
-    folders = {
-        setting.value: setting.line
-        for setting in script.settings
-        if setting.name == "DATASET_FOLDER_NAME"
-    }
+    folders = {}
+    for setting in script.settings:
+        if setting.name == "DATASET_FOLDER_NAME":
+            folders[setting.value] = setting.line
     prepares = re.search(r"0[23]-\w+\.sh", script.text)
     trains = re.search(r"04-gpt175B\.sh", script.text)
     if len(folders) > 1 or (folders and prepares and trains):
@@ -257,8 +261,8 @@ def _tokenizer_files(evidence: Evidence) -> list[tuple[Word, Word]]:
 def _shared_checkpoints(evidence: Evidence) -> Iterator[KnownError]:
     """14: the small model's checkpoint where the large one looks for its own."""
     starts = [_start_of(call) for call in evidence.called("azure-175b")]
-    for start, other in combinations(starts, 2):
-        if start.shape != other.shape and start.folder == other.folder:
+    for start, second_start in combinations(starts, 2):
+        if start.shape != second_start.shape and start.folder == second_start.folder:
             problem = "another size is started with the same CHECKPOINT_PATH, from which it loads"
             yield KnownError(14, start.line, problem, _OWN_FOLDERS)
             return
@@ -390,19 +394,19 @@ def _nodes(evidence: Evidence) -> Iterator[KnownError]:
     numbers = [entry for entry in directives if entry.value.isdigit()]
     if not numbers:
         return
-    asked = numbers[-1]
+    num_nodes = numbers[-1]
     for name, number, line in _nodes_of_program(evidence):
-        if number.isdigit() and number != asked.value:
+        if number.isdigit() and number != num_nodes.value:
             problem = (
-                f"{name}={number}, but the queue is asked for {asked.value} nodes (line "
-                f"{asked.line})"
+                f"{name}={number}, but the queue is asked for {num_nodes.value} nodes (line "
+                f"{num_nodes.line})"
             )
             yield KnownError(18, line, problem, remedy)
     called = evidence.called("lumi-13b")
-    if called and asked.value != "2" and not evidence.launches:
+    if called and num_nodes.value != "2" and not evidence.launches:
         fixed = f"{called[0].script} has num_node=2 and num_gpus=16 written in"
-        problem = f"{asked.value} nodes are asked for; {fixed}"
-        yield KnownError(18, asked.line, problem, remedy)
+        problem = f"{num_nodes.value} nodes are asked for; {fixed}"
+        yield KnownError(18, num_nodes.line, problem, remedy)
 
 
 def _nodes_of_program(evidence: Evidence) -> list[tuple[str, str, int]]:
@@ -498,8 +502,8 @@ def _asks_for_devices(evidence: Evidence) -> bool:
     for directive in evidence.script.directives:
         if "gpu" in directive.value or directive.name.startswith(("gres", "gpus")):
             return True
-    words = [word.text for launch in evidence.launches for word in launch.part("srun")]
-    return any(word.startswith(("--gpus", "--gres")) for word in words)
+    arguments = [word.text for launch in evidence.launches for word in launch.part("srun")]
+    return any(word.startswith(("--gpus", "--gres")) for word in arguments)
 
 
 def _options_by_name(launch: Launch) -> dict[str, Word]:

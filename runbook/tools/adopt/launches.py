@@ -1,4 +1,7 @@
-"""The launch of a training in a script, and the site, framework and document that the script belongs to."""
+"""The launch of a training in a script.
+
+Also the site, framework and document that the script belongs to.
+"""
 
 import json
 import re
@@ -30,7 +33,10 @@ _MODULES = (
 _ENOUGH_OPTIONS = 4
 """Of the known options, which make a script a training whatever its name is."""
 _ENOUGH_CORE_OPTIONS = 2
-"""Of these, such as have no other program's meaning: --bf16 and --seed are many programs' options."""
+"""Of these, such as have no other program's meaning.
+
+--bf16 and --seed are options of many programs.
+"""
 _CORE_OPTIONS = {
     "num-layers",
     "hidden-size",
@@ -62,7 +68,7 @@ class Launch:
 
     def part(self, *names: str) -> tuple[Word, ...]:
         """The options of the first of these programs; none where it is not there."""
-        return next((words for name, words in self.parts if name in names), ())
+        return next((shell_words for name, shell_words in self.parts if name in names), ())
 
     @property
     def programs(self) -> list[str]:
@@ -109,7 +115,10 @@ def foreign_trainings(commands: Sequence[StartedProgram]) -> list[ForeignTrainin
 
 
 def is_ours(launch: Launch) -> bool:
-    """Return whether a launch trains a GPT by Megatron or NeMo: by its program's name, else by its options."""
+    """Return whether a launch trains a GPT by Megatron or NeMo.
+
+    By its program's name, else by its options.
+    """
     if _GPT.search(launch.script.text):
         return True
     if foreign_framework(launch.script, launch.arguments):
@@ -119,22 +128,24 @@ def is_ours(launch: Launch) -> bool:
     return _has_enough_options(launch.arguments)
 
 
-def _is_nemo_launcher(script: Word, words: Sequence[Word]) -> bool:
+def _is_nemo_launcher(script: Word, shell_words: Sequence[Word]) -> bool:
     """Return whether a program is the main.py of NeMo's launcher, which trains."""
-    has_override = any(_LAUNCHER_OVERRIDE.match(word.text) for word in words)
+    has_override = any(_LAUNCHER_OVERRIDE.match(word.text) for word in shell_words)
     return has_override and script.text.endswith("main.py")
 
 
-def _has_enough_options(words: Sequence[Word]) -> bool:
+def _has_enough_options(shell_words: Sequence[Word]) -> bool:
     """Return whether words are Megatron's options or NeMo's overrides, and not just alike."""
-    names = {name for _, name, _ in pairs(words)}
+    names = {name for _, name, _ in pairs(shell_words)}
     core = names & _CORE_OPTIONS
-    overrides = count_known(words) - count_known([word for word in words if word.text[:2] == "--"])
-    is_enough = count_known(words) >= _ENOUGH_OPTIONS
+    num_known = count_known(shell_words)
+    dashed_words = [word for word in shell_words if word.text[:2] == "--"]
+    overrides = num_known - count_known(dashed_words)
+    is_enough = num_known >= _ENOUGH_OPTIONS
     return is_enough and (len(core) >= _ENOUGH_CORE_OPTIONS or overrides >= _ENOUGH_OPTIONS)
 
 
-def option(words: Sequence[Word], *names: str) -> Word | None:
+def option(shell_words: Sequence[Word], *names: str) -> Word | None:
     """Return the last value of an option, as `--name value` or `--name=value`.
 
     None where it has none.
@@ -142,7 +153,7 @@ def option(words: Sequence[Word], *names: str) -> Word | None:
     Dashes and underscores in its name are alike.
     """
     last_value = None
-    for word, after in zip_longest(words, words[1:]):
+    for word, after in zip_longest(shell_words, shell_words[1:]):
         name, equals, text = word.text.partition("=")
         if not name.startswith("-") or name.lstrip("-").replace("_", "-") not in names:
             continue
@@ -155,18 +166,22 @@ def option(words: Sequence[Word], *names: str) -> Word | None:
 
 def _launch(command: StartedProgram, commands: Sequence[StartedProgram]) -> Launch | None:
     """Return the launch that a command is; None where it starts no training."""
-    words = command.words
-    place = _place_of_script(command, commands)
-    if place is None or not (_is_started_on_devices(command, words) or _may_train(words, place)):
+    shell_words = command.words
+    index = _place_of_script(command, commands)
+    if index is None:
         return None
-    if _NEVER.search(words[place].text) and not _GPT.search(words[place].text):
+    if not _is_started_on_devices(command, shell_words) and not _may_train(shell_words, index):
+        return None
+    script = shell_words[index]
+    if _NEVER.search(script.text) and not _GPT.search(script.text):
         return None
     chain = _programs_around(command, commands)
     parts = [_part(outer) for outer in chain if outer.kind in _AROUND_A_TRAINING]
-    if place:
-        parts.append((_starter_name(words[:place]), words[1:place]))
+    if index:
+        parts.append((_starter_name(shell_words[:index]), shell_words[1:index]))
     line = (chain[0].line if chain else 0) or command.line
-    return Launch(tuple(parts), words[place], words[place + 1 :], replace(command, line=line))
+    arguments = shell_words[index + 1 :]
+    return Launch(tuple(parts), script, arguments, replace(command, line=line))
 
 
 _AROUND_A_TRAINING = ("step", "container", "wrapper", "starter")
@@ -176,7 +191,8 @@ _AROUND_A_TRAINING = ("step", "container", "wrapper", "starter")
 def _place_of_script(command: StartedProgram, commands: Sequence[StartedProgram]) -> int | None:
     """Return which word of a command is the training program.
 
-    None where none is, or where the command goes on to start something else, which is recorded by itself.
+    None where none is, or where the command goes on to start something else, which is recorded by
+    itself.
     """
     if command.kind in ("starter", "python"):
         return _script_place(command.words) or None
@@ -184,33 +200,39 @@ def _place_of_script(command: StartedProgram, commands: Sequence[StartedProgram]
         return 0
     is_last = not any(program.parent == command.identity for program in commands)
     if command.kind == "unknown" or (is_last and command.kind in _AROUND_A_TRAINING):
-        place = _python_file_place(command.words)
-        if place is not None and _has_enough_options(command.words[place + 1 :]):
-            return place
+        index = _python_file_place(command.words)
+        if index is not None and _has_enough_options(command.words[index + 1 :]):
+            return index
     return None
 
 
-def _is_started_on_devices(command: StartedProgram, words: Sequence[Word]) -> bool:
-    """Return whether a starter of one process a device runs this command: what it starts trains something."""
-    return command.kind == "starter" or any(word.text in _MODULES for word in words)
+def _is_started_on_devices(command: StartedProgram, shell_words: Sequence[Word]) -> bool:
+    """Return whether a starter of one process a device runs this command.
+
+    What it starts trains something.
+    """
+    return command.kind == "starter" or any(word.text in _MODULES for word in shell_words)
 
 
-def _python_file_place(words: Sequence[Word]) -> int | None:
+def _python_file_place(shell_words: Sequence[Word]) -> int | None:
     """Return which word is the first Python file; None where none is."""
-    for place, word in enumerate(words):
+    for index, word in enumerate(shell_words):
         if word.text.endswith(".py") and not word.text.startswith("-"):
-            return place
+            return index
     return None
 
 
-def _may_train(words: Sequence[Word], place: int) -> bool:
-    """Return whether the program at this place may train anything: by its name, else by its options."""
-    script = words[place]
+def _may_train(shell_words: Sequence[Word], index: int) -> bool:
+    """Return whether the program at this place may train anything.
+
+    By its name, else by its options.
+    """
+    script = shell_words[index]
     if _GPT.search(script.text):
         return True
-    if _MAY_TRAIN.search(script.text) or _is_nemo_launcher(script, words):
+    if _MAY_TRAIN.search(script.text) or _is_nemo_launcher(script, shell_words):
         return True
-    return _has_enough_options(words[place + 1 :])
+    return _has_enough_options(shell_words[index + 1 :])
 
 
 _LAUNCHER_OVERRIDE = re.compile(r"(training=|stages=\[training)")
@@ -222,12 +244,14 @@ def _part(program: StartedProgram) -> tuple[str, tuple[Word, ...]]:
     return _starter_name(program.words[:last]), program.words[1:last]
 
 
-def _starter_name(words: Sequence[Word]) -> str:
+def _starter_name(shell_words: Sequence[Word]) -> str:
     """Return a program's own name; of Python that runs a starter's module, the starter's name."""
-    module = option(words[1:], "m")
+    module = option(shell_words[1:], "m")
     if module and module.text in _MODULES:
-        return "deepspeed" if module.text.startswith("deepspeed") else "torchrun"
-    return program_name(words[0])
+        if module.text.startswith("deepspeed"):
+            return "deepspeed"
+        return "torchrun"
+    return program_name(shell_words[0])
 
 
 def _programs_around(
@@ -255,12 +279,12 @@ def program_name(word: Word) -> str:
     return {"ds": "deepspeed", "apptainer": "singularity"}.get(name, name)
 
 
-def _script_place(words: Sequence[Word]) -> int:
+def _script_place(shell_words: Sequence[Word]) -> int:
     """Return which word of a starter or of Python is the training script; 0 where none is.
 
     It is a .py file, or the module after -m.
     """
-    for number, (before, word) in enumerate(pairwise(words), 1):
+    for number, (before, word) in enumerate(pairwise(shell_words), 1):
         if before.text in ("-m", "--module"):
             if word.text not in _MODULES:
                 return number
@@ -361,19 +385,19 @@ def _sum_of_signs(text: str, signs: Sequence[tuple[str, int]]) -> int:
 
 def framework_of(launches: Sequence[Launch]) -> str:
     """Return whose training program is started, by its name, its options or its folder."""
-    words = []
+    texts = []
     programs: set[str] = set()
     for launch in launches:
-        words += [word.text for word in (launch.script, *launch.arguments)]
+        texts += [word.text for word in (launch.script, *launch.arguments)]
         programs.update(launch.programs)
-    if any(_NEMO_SIGN.match(word) for word in words):
+    if any(_NEMO_SIGN.match(word) for word in texts):
         return "nemo"
-    if "deepspeed" in programs or any(_DEEPSPEED_SIGN.match(word) for word in words):
+    if "deepspeed" in programs or any(_DEEPSPEED_SIGN.match(word) for word in texts):
         return "megatron-deepspeed"
     names = {name for launch in launches for _, name, _ in pairs(launch.arguments)}
     if names & _ONLY_MEGATRON_LM:
         return "megatron-lm"
-    command_line = " ".join(words)
+    command_line = " ".join(texts)
     names_deepspeed = re.search(r"megatron-deepspeed", command_line, re.I)
     if names_deepspeed and "Megatron-LM" not in command_line:
         return "megatron-deepspeed"
@@ -407,9 +431,9 @@ def calls_of(commands: Sequence[StartedProgram]) -> list[DocumentCall]:
     return calls
 
 
-def _word_like(pattern: str, words: Sequence[Word]) -> str:
+def _word_like(pattern: str, shell_words: Sequence[Word]) -> str:
     """Return the first word that has a pattern; empty where none has it."""
-    return next((word.text for word in words if re.search(pattern, word.text)), "")
+    return next((word.text for word in shell_words if re.search(pattern, word.text)), "")
 
 
 def run_of(script: Script) -> str:
@@ -428,7 +452,7 @@ def run_of(script: Script) -> str:
     site, score = _most_signs(script, SITE_SIGNS)
     if score < _CLEAR_SCORE:
         return ""
-    return next(run for place, run, *_ in DOCUMENTS if place == site)
+    return next(run for site_of_run, run, *_ in DOCUMENTS if site_of_run == site)
 
 
 _ENOUGH_KNOBS = 2

@@ -1,4 +1,7 @@
-"""How a training was started, from a running process or from the arguments that Megatron prints into its log."""
+"""How a training was started, from a running process or from a log.
+
+The log has the arguments that Megatron prints into it.
+"""
 
 import ast
 import re
@@ -22,7 +25,8 @@ _SECRET_VARIABLE = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY
 
 
 _SECRET_OPTION = re.compile(
-    r"(?:^|[-_])(?:(?<!pad[-_])(?<!eos[-_])(?<!bos[-_])(?<!eod[-_])(?<!unk[-_])(?<!sep[-_])token|secret|password|passwd"
+    r"(?:^|[-_])(?:(?<!pad[-_])(?<!eos[-_])(?<!bos[-_])(?<!eod[-_])(?<!unk[-_])(?<!sep[-_])token"
+    r"|secret|password|passwd"
     r"|credentials?|api[-_]?key|access[-_]?key|secret[-_]?key)$",
     re.I,
 )
@@ -32,63 +36,68 @@ MASKED = "..."
 def is_secret_option(name: str) -> bool:
     """Tell whether an option's value is a secret by the option's name.
 
-    >>> [is_secret_option(name) for name in ("--hf-token", "wandb_api_key", "--pad-token", "--tokenizer-type")]
+    >>> names = ("--hf-token", "wandb_api_key", "--pad-token", "--tokenizer-type")
+    >>> [is_secret_option(name) for name in names]
     [True, True, False, False]
     """
     return _SECRET_OPTION.search(name.lstrip("-")) is not None
 
 
-def without_secret_values(words: Sequence[str]) -> list[str]:
-    """Return the words of a command with the values of secret options masked, whatever they look like.
+def without_secret_values(raw_words: Sequence[str]) -> list[str]:
+    """Return the words of a command with the values of secret options masked.
+
+    What the values look like does not matter.
 
     >>> without_secret_values(["--hf-token", "abc", "--lr", "1", "--api-key=abc", "--hf-token"])
     ['--hf-token', '...', '--lr', '1', '--api-key=...', '--hf-token']
     """
-    shown: list[str] = []
+    masked_words: list[str] = []
     is_value_of_secret = False
-    for word in words:
+    for word in raw_words:
         name, equals, _ = word.partition("=")
         if is_value_of_secret and not word.startswith("--"):
-            shown.append(MASKED)
+            masked_words.append(MASKED)
         elif word.startswith("--") and equals and is_secret_option(name):
-            shown.append(f"{name}={MASKED}")
+            masked_words.append(f"{name}={MASKED}")
         else:
-            shown.append(word)
+            masked_words.append(word)
         is_value_of_secret = word.startswith("--") and not equals and is_secret_option(word)
-    return shown
+    return masked_words
 
 
 def script_of_process(number: int, processes: Path = PROCESSES) -> Script:
-    """Return what a running process says of its training: its command line, and variables of its job.
+    """Return what a running process says of its training.
 
-    Nothing is started. Variables that are no settings of a job are not read, and secrets are masked.
-    Raises `ParamsError` where there is no such process, or it belongs to somebody else.
+    Its command line, and variables of its job.
+
+    Nothing is started. Variables that are no settings of a job are not read, and secrets are
+    masked. Raises `ParamsError` where there is no such process, or it belongs to somebody else.
     """
     folder = processes / str(number)
     raw_words = _strings(folder / "cmdline", number)
     if not raw_words:
         raise ParamsError(f"--pid {number} is a thread of the kernel, which has no command line.")
     variables = dict(text.partition("=")[::2] for text in _strings(folder / "environ", number))
-    words = [visible(mask(text)) for text in without_secret_values(raw_words)]
+    masked_words = [visible(mask(text)) for text in without_secret_values(raw_words)]
     settings = tuple(_settings(variables))
-    name = program_name(Word(words[0], 1))
+    name = program_name(Word(masked_words[0], 1))
     kind = {"python": "python", "torchrun": "starter", "deepspeed": "starter"}.get(name, "unknown")
     command = StartedProgram(
         kind=kind,
-        words=tuple(Word(word, 1) for word in words),
-        own=len(words),
+        words=tuple(Word(word, 1) for word in masked_words),
+        own=len(masked_words),
         line=1,
         environment={setting.name: Word(setting.value, setting.line) for setting in settings},
         files=_documents(folder / "cwd", raw_words),
     )
-    lines = [shlex.join(words), *(f"{setting.name}={setting.value}" for setting in settings)]
-    place = f"process {number}"
+    lines = [shlex.join(masked_words), *(f"{setting.name}={setting.value}" for setting in settings)]
+    process_name = f"process {number}"
     return Script(
         text="".join(f"{line}\n" for line in lines),
         directives=tuple(_directives_of_ranks(variables)),
         commands=(command,),
         settings=settings,
-        places=dict.fromkeys(range(len(lines) + 2), place),
+        places=dict.fromkeys(range(len(lines) + 2), process_name),
     )
 
 
@@ -100,7 +109,8 @@ def _strings(path: Path, number: int) -> list[str]:
         raise ParamsError(f"--pid {number}: there is no such process on this machine.") from error
     except PermissionError as error:
         raise ParamsError(
-            f"--pid {number} belongs to another user: run adopt as that user, on the process's own node."
+            f"--pid {number} belongs to another user: run adopt as that user, on the process's "
+            f"own node."
         ) from error
     return [text for text in raw.decode(errors="replace").split("\0") if text]
 
@@ -111,28 +121,33 @@ def _settings(variables: Mapping[str, str]) -> Iterator[Setting]:
     for name, value in sorted(variables.items()):
         if is_of_a_job(name) and not _SECRET_VARIABLE.search(name):
             line += 1
-            shown = visible(mask(value))
-            yield Setting(name, shown, line, shown, exported=True)
+            masked_value = visible(mask(value))
+            yield Setting(name, masked_value, line, masked_value, exported=True)
 
 
 def _directives_of_ranks(variables: Mapping[str, str]) -> Iterator[Directive]:
     """Yield the nodes and devices that the launcher told the process of."""
     world = _count(variables.get("WORLD_SIZE", ""))
     local = _count(variables.get("LOCAL_WORLD_SIZE", ""))
-    nodes = world // local if world and local else _count(variables.get("SLURM_JOB_NUM_NODES", ""))
+    if world and local:
+        nodes = world // local
+    else:
+        nodes = _count(variables.get("SLURM_JOB_NUM_NODES", ""))
     for name, count in (("nodes", nodes), ("gpus-per-node", local)):
         if count:
             yield Directive("slurm", name, str(count), 0)
 
 
 def _count(text: str) -> int:
-    return int(text) if text.isdecimal() else 0
+    if not text.isdecimal():
+        return 0
+    return int(text)
 
 
-def _documents(folder: Path, words: Sequence[str]) -> dict[str, str]:
+def _documents(folder: Path, raw_words: Sequence[str]) -> dict[str, str]:
     """Return the small JSON files that a command line names, by their words."""
     documents = {}
-    for word in words:
+    for word in raw_words:
         path = folder / word.rpartition("=")[2]
         if word.endswith(".json") and path.is_file() and path.stat().st_size < _MOST_BYTES_OF_FILE:
             documents[word] = mask(path.read_text(encoding="utf-8", errors="replace"))
@@ -152,9 +167,12 @@ _RENAMED = {"virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipe
 _WITHOUT_ROW = ("data-path", "attention-dropout", "exit-duration-in-mins", "tokenizer-type")
 """Options that are read by other means than a row of the table."""
 _COMPUTED = re.compile(
-    r"world_size|rank|local_rank|data_parallel_size|padded_vocab_size|params_dtype|consumed_\w+|start_weight_decay"
-    r"|end_weight_decay|iteration|curr_\w+|num_layers_per_virtual_pipeline_stage|\w+_group_ranks|command|master_\w+"
-    r"|transformer_pipeline_model_parallel_size|encoder_\w+|decoder_\w+|kv_channels|max_tokens_to_oom|model_parallel_size"
+    r"world_size|rank|local_rank|data_parallel_size|padded_vocab_size|params_dtype|consumed_\w+"
+    r"|start_weight_decay"
+    r"|end_weight_decay|iteration|curr_\w+|num_layers_per_virtual_pipeline_stage|\w+_group_ranks"
+    r"|command|master_\w+"
+    r"|transformer_pipeline_model_parallel_size|encoder_\w+|decoder_\w+|kv_channels"
+    r"|max_tokens_to_oom|model_parallel_size"
 )
 
 
@@ -166,17 +184,18 @@ def is_log(text: str) -> bool:
 def script_of_log(text: str, name: str) -> Script:
     """Return what the arguments in a log say of a training, the program's defaults included.
 
-    Arguments that no key of a run file has and that change nothing in the training are counted in a note.
+    Arguments that no key of a run file has and that change nothing in the training are counted in a
+    note.
     """
     lines = [_without_secret_argument(line) for line in text.splitlines()]
     printed = _printed(lines)
-    words = [Word("pretrain_gpt.py", 1)]
+    shell_words = [Word("pretrain_gpt.py", 1)]
     uncounted = 0
     for argument, (value, line) in printed.items():
         option = _option_words(argument, value)
         uncounted += not option and value not in ("None", "False")
-        words += [Word(visible(mask(word)), line) for word in option]
-    command = StartedProgram("unknown", tuple(words), len(words), 1, {})
+        shell_words += [Word(visible(mask(word)), line) for word in option]
+    command = StartedProgram("unknown", tuple(shell_words), len(shell_words), 1, {})
     world = _count(printed.get("world_size", ("", 0))[0])
     note = (
         f"{name} has {len(printed)} arguments, defaults included; {uncounted} of them have no key "
@@ -196,7 +215,9 @@ def script_of_log(text: str, name: str) -> Script:
 
 
 def _without_secret_argument(line: str) -> str:
-    """Return a line of a log with the value of a printed argument masked where its name is that of a secret.
+    """Return a line of a log with the value of a secret argument masked.
+
+    The name of the argument says whether it is a secret.
 
     >>> _without_secret_argument("  wandb_api_key ................ abc")
     '  wandb_api_key ................ ...'
@@ -224,9 +245,14 @@ def _printed(lines: Sequence[str]) -> dict[str, tuple[str, int]]:
 
 
 def _option_words(argument: str, value: str) -> list[str]:
-    """Return the words with which an argument is given; none where it is off, or another one says the same."""
+    """Return the words with which an argument is given.
+
+    None where it is off, or another one says the same.
+    """
     if value == "False":
-        return [f"--{_NEGATED[argument]}"] if argument in _NEGATED else []
+        if argument in _NEGATED:
+            return [f"--{_NEGATED[argument]}"]
+        return []
     if value in ("None", "") or argument in _NEGATED or _COMPUTED.fullmatch(argument):
         return []
     name = _RENAMED.get(argument, argument.replace("_", "-"))

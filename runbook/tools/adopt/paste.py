@@ -1,4 +1,7 @@
-"""Blocks to paste: what a script has and no run file holds, for the site's file, and an entry for params/models.yaml."""
+"""Blocks to paste: what a script has and no run file holds.
+
+They are for the site's file, with an entry for params/models.yaml.
+"""
 
 from collections.abc import Mapping
 
@@ -55,7 +58,10 @@ def _leaves(tree: Mapping[str, object]) -> dict[str, object]:
 
 
 def model_entry(name: str, source: str, model: Model, findings: Findings) -> str:
-    """Return an entry for params/models.yaml with the script's own kind of model; empty where it needs none."""
+    """Return an entry for params/models.yaml with the script's own kind of model.
+
+    Empty where it needs none.
+    """
     if not findings.model_kind:
         return ""
     values: dict[str, object] = model.model_dump() | findings.model_kind

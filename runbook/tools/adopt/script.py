@@ -1,4 +1,7 @@
-"""A job script as text: its lines, its requests to the queue, the code blocks of a page, and what is asked of it."""
+"""A job script as text.
+
+Its lines, its requests to the queue, the code blocks of a page, and what is asked of it.
+"""
 
 import re
 from collections.abc import Mapping

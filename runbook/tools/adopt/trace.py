@@ -1,4 +1,7 @@
-"""What a job did in the sandbox: its variables and the programs it started, with the lines of the script."""
+"""What a job did in the sandbox.
+
+Its variables and the programs it started, with the lines of the script.
+"""
 
 import codecs
 import posixpath
@@ -75,13 +78,13 @@ class WordLines:
         """Return a command whose words know their lines."""
         if command.kind in ("quiet", "answer"):
             return command
-        words = [command.words[0]]
+        located_words = [command.words[0]]
         option_line = command.line
         for word in command.words[1:]:
             text = word.text
             name, equals, _ = text.partition("=")
             named_line = self._last_line(_whole(name)) if _is_named(text) else 0
-            before = words[-1].text
+            before = located_words[-1].text
             if named_line:
                 option_line = named_line
                 line = self._line_of_value(named_line, name) if equals else named_line
@@ -91,8 +94,8 @@ class WordLines:
                 line = self._last_line(re.escape(text)) or option_line
             else:  # too short to be told from the same letters in other words
                 line = option_line
-            words.append(Word(text, line))
-        return replace(command, words=tuple(words))
+            located_words.append(Word(text, line))
+        return replace(command, words=tuple(located_words))
 
     def _last(self, pattern: str) -> tuple[int, re.Match[str]] | None:
         """Return the last line that has the pattern, with the match; None where no line has it."""
@@ -145,7 +148,8 @@ _EVENT = re.compile(
     "\036([^\035]*)\035|^\001+([^\002\n]*)\002(\\d*)\002([^\003\n]*)\003(.*)$", re.MULTILINE
 )
 _ASSIGNS = re.compile(
-    r"(?:(export|declare|typeset|local|readonly)\s+(?:-\w+\s+)*)?([A-Za-z_]\w*)(\[[^]]*\])?(\+?)=(.*)",
+    r"(?:(export|declare|typeset|local"
+    r"|readonly)\s+(?:-\w+\s+)*)?([A-Za-z_]\w*)(\[[^]]*\])?(\+?)=(.*)",
     re.DOTALL,
 )
 _MOST_RUNS = 8
@@ -169,7 +173,9 @@ class RunTrace:
 
 
 def follow(
-    files: Sequence[tuple[str, str]], beside: Mapping[str, str], starts_training: Starts
+    files: Sequence[tuple[str, str]],
+    beside: Mapping[str, str],
+    starts_training: Starts,
 ) -> Script:
     """Run the first of `files` in the sandbox, with the rest at hand, and report what it did.
 
@@ -249,7 +255,9 @@ def _page_as_job(main: str, page: str, texts: Mapping[str, str]) -> dict[str, st
 
 
 def _until_it_starts(
-    job: SandboxJob, starts_training: Starts, numbers: LineNumbers
+    job: SandboxJob,
+    starts_training: Starts,
+    numbers: LineNumbers,
 ) -> tuple[RunTrace, list[str]]:
     """Run a job until it starts a training, each time with what the last run lacked.
 
@@ -302,8 +310,8 @@ def _absent_programs(trace: RunTrace, job: SandboxJob, stubs: Sequence[str]) -> 
     """Return the programs that were called by a path where no file of the job and no stub is."""
     recorded = {command.words[0].text for command in trace.commands}
     job_files = {f"{FOLDER}/{name}" for name in job.files}
-    known = {*recorded, *job_files, *stubs}
-    return [path for path in dict.fromkeys(trace.called) if path not in known]
+    known_programs = {*recorded, *job_files, *stubs}
+    return [path for path in dict.fromkeys(trace.called) if path not in known_programs]
 
 
 def _submitted(job: SandboxJob, trace: RunTrace, numbers: LineNumbers) -> SandboxJob | None:
@@ -319,23 +327,25 @@ def _submitted(job: SandboxJob, trace: RunTrace, numbers: LineNumbers) -> Sandbo
 
 
 def _submitted_job(
-    job: SandboxJob, command: StartedProgram, text: str, numbers: LineNumbers
+    job: SandboxJob,
+    command: StartedProgram,
+    text: str,
+    numbers: LineNumbers,
 ) -> SandboxJob:
     """Return the job that a command of a queue submits, whose script is `text`."""
-    words = [word.text for word in command.words[1:]]
-    script = next((word for word in words if word.endswith(tuple(job.files))), "submitted.sh")
+    arguments = [word.text for word in command.words[1:]]
+    script = next((word for word in arguments if word.endswith(tuple(job.files))), "submitted.sh")
     file_name = script.rpartition("/")[2]
     main = next((name for name in job.files if script.endswith(name)), file_name)
     numbers.add(main, text)
     offset = numbers.first[main] - 1
     directives = [replace(entry, line=entry.line + offset) for entry in directives_of(text)]
     queue = "slurm" if command.name == "sbatch" else "pbs"
-    directives += options_of(queue, words, command.line)
-    exports = {
-        name: word.text
-        for name, word in command.environment.items()
-        if not _SET_BY_SANDBOX.fullmatch(name)
-    }
+    directives += options_of(queue, arguments, command.line)
+    exports = {}
+    for name, word in command.environment.items():
+        if not _SET_BY_SANDBOX.fullmatch(name):
+            exports[name] = word.text
     return SandboxJob(main, {**job.files, main: text}, directives, exports)
 
 
@@ -382,15 +392,20 @@ def _assign(assignment: re.Match[str], number: int, row: str, trace: RunTrace) -
 
     Arrays are left out.
     """
-    keyword, name, index, more, text = assignment.groups()
+    keyword, name, index, is_appended, text = assignment.groups()
     is_array = text.startswith("(") or bool(index)
     unquoted = None if is_array else _unquoted(text)
     if unquoted is None or name in ("BASH_ENV", "PATH"):
         return
     value = visible(unquoted)
-    trace.values[name] = trace.values.get(name, "") + value if more else value
+    if is_appended:
+        trace.values[name] = trace.values.get(name, "") + value
+    else:
+        trace.values[name] = value
     written = re.search(rf"(?<![\w$]){name}\+?=(\"[^\"]*\"?|'[^']*'?|[^\s;]*)", row)
-    raw = written[1].strip("\"'") if written else value
+    raw = value
+    if written:
+        raw = written[1].strip("\"'")
     default = bool(re.match(r"\$\{" + name + r":?[-=]", raw))
     exported = keyword == "export" or bool(re.search(rf"\bexport\b.*(?<!\w){name}\b", row))
     trace.settings.append(Setting(name, trace.values[name], number, raw, default, exported))
@@ -440,19 +455,19 @@ def _record(text: str, trace: RunTrace) -> None:
         return
     if len(fields) != 6 or len(parts) != 3:
         return
-    kind, path, identity, parent, _, own = fields
-    words, variables, files = (visible_parts(part) for part in parts)
-    words = words[:-1]
+    kind, path, identity, parent, _, num_own_words = fields
+    shell_words, variables, files = (visible_parts(part) for part in parts)
+    shell_words = shell_words[:-1]
     environment = dict(trace.values)
     environment |= dict(item.partition("=")[::2] for item in variables if "=" in item)
-    if kind == "unknown" and words:
-        path, *words = words
-        own = str(len(words))
+    if kind == "unknown" and shell_words:
+        path, *shell_words = shell_words
+        num_own_words = str(len(shell_words))
     line = _line_of_call(path, parent, trace)
     program = StartedProgram(
         kind=kind,
-        words=tuple(Word(word, line) for word in (path, *words)),
-        own=int(own) if own.isdigit() else len(words),
+        words=tuple(Word(word, line) for word in (path, *shell_words)),
+        own=int(num_own_words) if num_own_words.isdigit() else len(shell_words),
         line=line,
         environment={name: Word(value, line) for name, value in environment.items()},
         identity=identity,
@@ -521,9 +536,9 @@ def _unquoted(text: str) -> str | None:
         except ValueError:
             return escaped
     try:
-        words = shlex.split(text)
+        shell_words = shlex.split(text)
     except ValueError:
         return None
-    if len(words) > 1:
+    if len(shell_words) > 1:
         return None
-    return words[0] if words else ""
+    return shell_words[0] if shell_words else ""
