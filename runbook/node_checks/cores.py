@@ -18,8 +18,9 @@ SUSPECT_RATIO = 1.5
 """A core that needs so many times the median is timed again."""
 SECOND_LOOKS = 5
 SECOND_LOOK_PAUSE = 0.2
-"""Seconds before each. A virtual machine that waits for its host counts the wait as processor time, for a
-moment, on one core; a core that is slow stays slow."""
+"""Seconds before each. A virtual machine that waits for its host counts the wait as processor time,
+for a moment, on one core; a core that is slow stays slow.
+"""
 
 
 def look_at_cores() -> Facts:

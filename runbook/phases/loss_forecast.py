@@ -78,7 +78,8 @@ def _law_warnings(
     decades = published_law.decades_beyond(parameters, tokens)
     if decades:
         yield (
-            f"the run lies {decades:.1f} decades of compute beyond the largest trainings that the law was "
+            f"the run lies {decades:.1f} decades of compute beyond the largest trainings that "
+            f"the law was "
             f"fitted to, so its interval is {law.widening:.1f} times as wide"
         )
 

@@ -134,7 +134,8 @@ def with_values_given_before(load: Callable[..., Settings], say: Callable[[str],
     if values:
         values_text = ", ".join(f"{key}={value}" for key, value in values.items())
         say(
-            f"Given to {settings.name} before, and taken over ({run_files.OVERRIDES}): {values_text}."
+            f"Given to {settings.name} before, and taken over ({run_files.OVERRIDES}): "
+            f"{values_text}."
         )
     return settings
 

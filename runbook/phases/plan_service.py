@@ -304,7 +304,8 @@ class RunSearch:
         head = (
             f"{self.run}: {found_layouts.looked_at:,} layouts over {nodes} of "
             f"{choice.site.hardware.device}; "
-            f"{found_layouts.did_not_fit:,} do not fit the memory, {found_layouts.broke_a_rule:,} break a rule"
+            f"{found_layouts.did_not_fit:,} do not fit the memory, "
+            f"{found_layouts.broke_a_rule:,} break a rule"
         )
         if found_layouts.reason:
             return f"{head}\nNo layout: {found_layouts.reason}."

@@ -56,8 +56,8 @@ def sample_texts(
 
     An empty one is the run's own, or a new document.
 
-    `options` has `tokens`, `temperature` (0 takes the likeliest token each time), `top_p`, `cache` and
-    `iteration`.
+    `options` has `tokens`, `temperature` (0 takes the likeliest token each time), `top_p`, `cache`
+    and `iteration`.
     """
     phases = read_plan_file(folder).phases
     if phase not in phases:

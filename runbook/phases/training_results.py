@@ -268,7 +268,10 @@ def headline(training: TrainingResults, rates: Rates) -> list[tuple[str, str, st
     seconds = planned.seconds
     if not speed or account is None or summary.last_loss is None:
         return []
-    beside = f"from {summary.first_loss:.4g}; untrained {training.promised['first loss (nat/token)']:.4g}"
+    beside = (
+        f"from {summary.first_loss:.4g}; untrained "
+        f"{training.promised['first loss (nat/token)']:.4g}"
+    )
     validation = ""
     if summary.validation_loss:
         validation = f"; validation {summary.validation_loss:.4g}"

@@ -69,7 +69,8 @@ class Ladder:
     designed: str = ""
     schema: int = 1
     budget_device_hours: float | None = None
-    """As it was asked for; 0: nobody gave one, and None: an earlier version did not write it down."""
+    """As it was asked for; 0: nobody gave one, and None: an earlier version did not write it
+    down."""
     notes: tuple[str, ...] = field(default=())
 
     @property

@@ -145,7 +145,8 @@ def _transient_doubt(finished: Sequence[FinishedRung]) -> _Doubt:
     if not left_out:
         return _Doubt()
     return _Doubt(
-        f"the loss falls faster after rung {', '.join(left_out)} than before, as in trainings too short for a law: "
+        f"the loss falls faster after rung {', '.join(left_out)} than before, as in trainings "
+        f"too short for a law: "
         "not fitted"
     )
 

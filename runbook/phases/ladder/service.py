@@ -140,8 +140,10 @@ def _refuse_other_budget(
     if recorded:
         designed_for = f"a budget of {show_device_hours(recorded)}"
     raise ParamsError(
-        f"{folder.name} was begun with {designed_for}, and {show_device_hours(requested)} are asked for: its rungs "
-        f"do not change. Leave the budget out to go on with them, or begin another ladder by --as NAME."
+        f"{folder.name} was begun with {designed_for}, and {show_device_hours(requested)} are "
+        f"asked for: its rungs "
+        f"do not change. Leave the budget out to go on with them, or begin another ladder by "
+        f"--as NAME."
     )
 
 

@@ -186,7 +186,8 @@ class WeightPart:
             state = self.adam.state[self.main]
             if kind not in state:
                 state[kind] = torch.zeros_like(self.main, dtype=torch.float32, requires_grad=False)
-                # torch's Adam makes all of its state at once; one that counts by group has no step there.
+                # torch's Adam makes all of its state at once; one that counts by group has no step
+                # there.
                 if "step" not in {*state, *self.adam.param_groups[0]}:
                     self.set_steps(0)
             whole = state[kind]
@@ -429,9 +430,12 @@ class TrainingEngine(abc.ABC):
                 self._reset_optimizer()
 
     def own_tensors(self) -> list[OwnTensor]:
-        """Return everything this rank needs of weights and optimizer, as flat tensors that may be written to.
+        """Return everything this rank needs of weights and optimizer.
 
-        Call it on all ranks together. Unlike a checkpoint's shards, what other ranks hold as well is in it too.
+        They are flat tensors that may be written to.
+
+        Call it on all ranks together. Unlike a checkpoint's shards, what other ranks hold as well
+        is in it too.
         """
         tensors: dict[tuple[int, int], OwnTensor] = {}
         with torch.no_grad():

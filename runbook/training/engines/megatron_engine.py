@@ -206,7 +206,10 @@ class MegatronEngine(engine.TrainingEngine):
         return super().sharded_state()
 
     def own_tensors(self) -> list[engine.OwnTensor]:
-        """Return them as every engine does, with weights that the next forward pass would gather."""
+        """Return them as every engine does.
+
+        Weights that the next forward pass would gather are among them.
+        """
         self._complete_weights()
         return super().own_tensors()
 

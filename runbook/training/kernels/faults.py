@@ -19,7 +19,10 @@ ADVICE = "Set TORCHDYNAMO_VERBOSE"
 
 
 def slower_kernels(spec: PhasePlan) -> str:
-    """Return why `auto` does not take the trainer's own kernels on this GPU; empty where it does."""
+    """Return why `auto` does not take the trainer's own kernels on this GPU.
+
+    Empty where it does.
+    """
     if spec.tuning.kernels != "auto" or not on_gpu():
         return ""
     fault = triton_fault()
@@ -34,7 +37,10 @@ class CompilerFaults(logging.Handler):
         self._messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep which function it is, and the error, of a warning that holds a stack between the two."""
+        """Keep which function it is, and the error, of a warning.
+
+        The warning holds a stack between the two.
+        """
         message = record.getMessage()
         if not message.startswith(NOT_COMPILED):
             return

@@ -25,7 +25,9 @@ LONGEST_WAIT_SECONDS = 60.0
 END_SECONDS = 120
 """For the last numbers, once the trainer has closed standard input or is gone."""
 LAST_TRIES_SECONDS = 90.0
-"""Of them, in which a tracker that fails is tried again: what is left is said before the process ends."""
+"""Of them, in which a tracker that fails is tried again: what is left is said before the process
+ends.
+"""
 LONGEST_LAST_WAIT_SECONDS = 10.0
 NO_NUMBERS = frozenset({"iteration", "time"})
 READ_BYTES = 2**20
@@ -124,7 +126,8 @@ class Follower:
             sent = self.progress.read.get(path.name, 0)
             if sent < size:
                 LOG.error(
-                    "%d of %d bytes of %s were not sent; the next job sends them, or `runbook logs RUN --to`",
+                    "%d of %d bytes of %s were not sent; the next job sends them, or `runbook "
+                    "logs RUN --to`",
                     size - sent,
                     size,
                     path.name,

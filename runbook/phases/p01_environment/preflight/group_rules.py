@@ -42,7 +42,10 @@ def rank_presence_check(
         rank_list = ", ".join(map(str, missing[:SHOWN_RANKS]))
         places = nodes_of_ranks(missing, world_size, nodes)
         where = f" on {', '.join(places)}" if places else ""
-        value = f"{len(present)} of {world_size} ranks answered; nothing came from rank {rank_list}{where}"
+        value = (
+            f"{len(present)} of {world_size} ranks answered; nothing came from rank "
+            f"{rank_list}{where}"
+        )
         return rule.broken(f"{value}. {first_end}".rstrip(". "), places)
     return rule.passed(f"{world_size} of {world_size}")
 

@@ -150,7 +150,8 @@ def _cores(site: Site, nodes: Answers, requested: int) -> Lesson | Gap:
     if fewest == requested < online:
         return Gap(
             name,
-            f"the job saw the {requested} cores that it had asked for, of {online} that the node has. Ask for "
+            f"the job saw the {requested} cores that it had asked for, of {online} that the "
+            f"node has. Ask for "
             "more (jobs.training.cpus_per_task), or for none",
         )
     return Lesson((HARDWARE, "cores_per_node"), fewest, site.hardware.cores_per_node, evidence)
@@ -166,7 +167,8 @@ def _memory(site: Site, nodes: Answers, requested: str) -> Lesson | Gap:
         total = min(int(node_facts["total"]) for node_facts in facts.values()) // GIB
         return Gap(
             name,
-            f"the job saw the {requested} that it had asked for, of {total} GiB that the node has. Ask for all "
+            f"the job saw the {requested} that it had asked for, of {total} GiB that the node "
+            f"has. Ask for all "
             f"(jobs.environment.memory={ALL_MEMORY})",
         )
     sizes = {
