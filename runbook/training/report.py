@@ -116,11 +116,11 @@ class TrainingReport:
 
         Call it on rank 0.
         """
-        return [
-            [event["first_sample"], event["last_sample"]]
-            for event in self.earlier_events()
-            if event.get("event") == "bad_step" and event.get("action") == "rollback"
-        ]
+        sample_ranges = []
+        for event in self.earlier_events():
+            if event.get("event") == "bad_step" and event.get("action") == "rollback":
+                sample_ranges.append([event["first_sample"], event["last_sample"]])
+        return sample_ranges
 
     def earlier_events(self) -> list[dict[str, Any]]:
         """Return the events of this phase since the last "begun". Call it on rank 0.

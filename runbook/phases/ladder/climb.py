@@ -138,17 +138,19 @@ def read_finished(ladder: Ladder, settings: Settings) -> list[FinishedRung]:
 
 def training_rows(rungs: list[FinishedRung], series: str) -> list[TrainingRow]:
     """Return the rungs as rows of the table that `runbook forecast --fit` reads."""
-    return [
-        TrainingRow(
-            series=series,
-            params=rung.parameters,
-            params_no_embed=rung.parameters_no_embed,
-            tokens=rung.tokens,
-            flops=rung.flops,
-            loss=rung.loss,
+    rows = []
+    for rung in rungs:
+        rows.append(
+            TrainingRow(
+                series=series,
+                params=rung.parameters,
+                params_no_embed=rung.parameters_no_embed,
+                tokens=rung.tokens,
+                flops=rung.flops,
+                loss=rung.loss,
+            )
         )
-        for rung in rungs
-    ]
+    return rows
 
 
 def as_fit(rungs: list[FinishedRung]) -> Runs:

@@ -107,11 +107,13 @@ def launches_of(commands: Sequence[StartedProgram]) -> list[Launch]:
 def foreign_trainings(commands: Sequence[StartedProgram]) -> list[ForeignTraining]:
     """Return every start of a training of another framework, in order."""
     launches = (_launch(command, commands) for command in commands)
-    return [
-        ForeignTraining(foreign_framework(launch.script, launch.arguments), launch.script)
-        for launch in launches
-        if launch and not is_ours(launch)
-    ]
+    trainings = []
+    for launch in launches:
+        if launch and not is_ours(launch):
+            trainings.append(
+                ForeignTraining(foreign_framework(launch.script, launch.arguments), launch.script)
+            )
+    return trainings
 
 
 def is_ours(launch: Launch) -> bool:

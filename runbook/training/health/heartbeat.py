@@ -119,11 +119,11 @@ class HeartbeatFile:
         with contextlib.suppress(OSError):
             content = os.pread(self._descriptor, len(self.ranks) * SLOT_BYTES, 0)
             beats = [Heartbeat(**values) for values in read_slots(content)]
-            return [
-                beat
-                for beat in beats
-                if beat.age < STALE_SECONDS or process_start_ticks(beat.pid) in (beat.start, -1)
-            ]
+            living = []
+            for beat in beats:
+                if beat.age < STALE_SECONDS or process_start_ticks(beat.pid) in (beat.start, -1):
+                    living.append(beat)
+            return living
         return []
 
     def close(self, *, remove: bool) -> None:

@@ -56,11 +56,11 @@ def is_pending(pid: int, number: int) -> bool:
 
 def threads_that_block(pid: int, number: int) -> set[str]:
     """Return the threads of a process that block a signal; the one that runs its handler does."""
-    return {
-        task.name
-        for task in Path(f"/proc/{pid}/task").glob("[0-9]*")
-        if _has_signal(task / "status", "SigBlk", number)
-    }
+    names = set()
+    for task in Path(f"/proc/{pid}/task").glob("[0-9]*"):
+        if _has_signal(task / "status", "SigBlk", number):
+            names.add(task.name)
+    return names
 
 
 def _has_signal(status: Path, mask: str, number: int) -> bool:
