@@ -1,4 +1,4 @@
-"""Planned steps of the own trainer, against those measured on one H200 (benchmarks/gpu_h200.json)."""
+"""Planned steps of the own trainer, against those measured on one H200 and on one H100."""
 
 import json
 from dataclasses import replace
@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu_stages.planned import plan_of, planned_gpu, set_words_of
+from runbook.params.catalogues import read_models
+from runbook.params.project import project_root
 from runbook.planning.cost.accelerators import ACCELERATORS
 from runbook.planning.cost.iteration import StepModel, StepSetup, iteration
+from runbook.planning.cost.own_kernels import KERNEL_GAPS
 from runbook.planning.cost.step_inputs import code_of, setup_for
 from runbook.planning.layout import full_choice
 
@@ -18,9 +21,12 @@ from .conftest import build
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 MEASURED = BENCHMARKS / "gpu_h200.json"
 SECOND = BENCHMARKS / "gpu_h200_second.json"
-"""Rows that no constant was taken from."""
+H100 = BENCHMARKS / "gpu_h100.json"
+MODEL = read_models(project_root()).get("1.3b")
 HOST_BOUND = "micro-batch 2 x 16"
-"""It waited for the host: its four steps differ by a fifth."""
+"""It waited for the host: on the H200 its four steps differ by a fifth."""
+HARDER = ("ours", "DeepSpeed ZeRO 1")
+"""6.7B with one sequence a micro-batch, on the H200, and DeepSpeed: 7 % slower than planned; why is not known."""
 
 
 def measured() -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -42,29 +48,37 @@ def test_planned_memory_and_step_times_are_within_ten_percent_of_each_measured_r
         assert abs(figures["time_error"]) < 0.10, (job, figures)
 
 
-def test_planned_steps_hold_for_rows_that_no_constant_was_taken_from() -> None:
+def figures_of(path: Path) -> dict[str, dict[str, Any]]:
+    """Planned figures of a file's rows by job."""
     environment, _ = measured()
-    rows = json.loads(SECOND.read_text(encoding="utf-8"))["rows"]
+    content = json.loads(path.read_text(encoding="utf-8"))
+    environment |= content["environment"]
     planned = {}
     with planned_gpu(environment["device"], environment["device_bytes"]):
-        for row in rows:
+        for row in content["rows"]:
             if words := set_words_of(row, environment["device"]):
                 planned[row["job"]] = plan_of(row, words)
-    assert {"ours", "125m-2k ours", "350m plain kernels", "micro-batch 16 x 2"} <= set(planned)
-    host_bound = planned.pop(HOST_BOUND)
-    assert abs(host_bound["memory_error"]) < 0.05
+    return planned
+
+
+@pytest.mark.parametrize("path", [SECOND, H100], ids=["H200", "H100"])
+def test_planned_steps_hold_for_models_and_micro_batches_of_all_sizes(path: Path) -> None:
+    """The host's time of an operator and the bandwidth of an H100 are chosen with these rows known."""
+    planned = figures_of(path)
+    assert {"125m-2k ours", "350m ours", "plain kernels", HOST_BOUND} <= set(planned)
     for job, figures in planned.items():
         assert abs(figures["memory_error"]) < 0.05, (job, figures)
-        assert abs(figures["time_error"]) < 0.10, (job, figures)
+        most = 0.08 if job in HARDER else 0.05
+        assert abs(figures["time_error"]) < most, (job, figures)
 
 
 def h200(code: str) -> StepSetup:
-    """One H200 with four sequences of the 375M model a micro-batch."""
+    """One H200 with four sequences of the 1.3B model a micro-batch."""
     sections = {
         "training": {"framework": "runbook", "micro_batch": 4, "global_batch": 32},
         "parallel": {"tensor": 1, "pipeline": 1},
     }
-    choice = full_choice(build(sections, device="H100-SXM", model="375m"))
+    choice = full_choice(build(sections, device="H100-SXM", model=MODEL))
     return replace(setup_for(choice, ACCELERATORS["H200-SXM"]), code=code)
 
 
@@ -84,6 +98,17 @@ def test_the_run_file_decides_which_kernels_are_planned(
     assert code_of(choice) == code
 
 
+def test_the_host_adds_nothing_where_it_launches_faster_than_the_device_computes() -> None:
+    large = h200("compiled")
+    small = replace(large, micro_batch=1)
+    model = StepModel(small)
+    least = small.shape.layers * model.least_layer_seconds + model.least_microbatch_seconds
+    gaps = small.shape.layers * KERNEL_GAPS
+    assert least / small.shape.layers == pytest.approx(3.24e-3, rel=0.02), "24 layers: 78 ms"
+    assert iteration(large).launching == pytest.approx(large.num_microbatches * gaps)
+    assert iteration(small).launching > small.num_microbatches * gaps
+
+
 def test_compiled_kernels_are_planned_faster_than_plain_ones_and_with_dropout_between() -> None:
     seconds = [iteration(h200(code)).seconds for code in ("compiled", "compiled-dropout", "plain")]
     assert seconds == sorted(seconds)
@@ -96,5 +121,5 @@ def test_products_of_the_own_trainer_run_at_the_measured_rate_only_at_700_watts(
         for name in ("H200-SXM", "H100-SXM5", "H100-PCIe", "A100-SXM4-80GB")
     }
     assert rates["H200-SXM"] == rates["H100-SXM5"] == pytest.approx(0.75 * 989.4)
-    assert rates["H100-PCIe"] == pytest.approx(0.664 * 756)
-    assert rates["A100-SXM4-80GB"] == pytest.approx(0.814 * 312)
+    assert rates["H100-PCIe"] == pytest.approx(0.688 * 756)
+    assert rates["A100-SXM4-80GB"] == pytest.approx(0.821 * 312)

@@ -19,15 +19,15 @@ from runbook.planning.cost.own_kernels import OWN_KERNELS, OwnKernels
 
 _SUSTAINED = MappingProxyType(
     {
-        "V100": 0.752,
-        "A100": 0.814,
-        "H100": 0.664,
-        "H100-500W": 0.63,
-        "Blackwell": 0.607,
-        "Blackwell Ultra": 0.737,
-        "MI250X": 0.545,
+        "V100": 0.756,
+        "A100": 0.821,
+        "H100": 0.688,
+        "H100-500W": 0.568,
+        "Blackwell": 0.596,
+        "Blackwell Ultra": 0.76,
+        "MI250X": 0.541,
         "MI300X": 0.45,
-        "PVC": 0.435,
+        "PVC": 0.403,
         "L40S": 0.55,
     }
 )
@@ -42,48 +42,52 @@ class Coefficients:
 
     sustained: Mapping[str, float] = field(default_factory=lambda: _SUSTAINED)
     """Share of the 16-bit peak that large matrix products sustain at the power limit, by family."""
-    fp8: float = 0.946
+    fp8: float = 0.945
     """The same share in fp8, relative to 16 bits."""
-    attention: float = 0.389
-    """Speed of fused attention relative to large matrix products, outside a vendor's own stack."""
-    attention_hopper: float = 0.717
+    attention: float = 0.391
+    """Speed of the first FlashAttention relative to large matrix products, outside a vendor's own stack."""
+    attention_hopper: float = 0.641
     """The same again on H100: kernels written for the A100."""
-    elementwise: float = 1.86
+    attention_second: float = 1.5
+    """Speed of FlashAttention-2 relative to the first."""
+    elementwise: float = 2.24
     """Bytes moved by norms, activations, residuals and dropout, relative to one read and write each by fused code."""
-    eager: float = 1.96
+    eager: float = 1.82
     """The same without a compiler or fused kernels, relative to with."""
-    unfused: float = 0.692
+    unfused: float = 0.701
     """The same in DeepSpeed's forks of Megatron where nothing but their fused CUDA kernels runs."""
-    unfused_elsewhere: float = 6.33
+    unfused_elsewhere: float = 5.86
     """The same where those kernels do not exist (AMD, Intel), or where ZeRO's hooks and copies come on top."""
-    tuned: float = 0.991
+    tuned: float = 0.925
     """The same in a vendor's own tuned stack."""
-    scores: float = 29.6
+    scores: float = 33.4
     """Bytes a score costs in both passes where attention scores are kept."""
-    tensor_tuned: float = 0.208
+    tensor_tuned: float = 0.267
     """Share of tensor-parallel communication that is waited for in a vendor's own stack from Hopper on, whose Transformer
     Engine sends while it multiplies; elsewhere all of it."""
-    links: float = 0.85
+    links: float = 0.749
     """Share of the links' datasheet that collectives reach."""
-    network: float = 0.78
+    network: float = 0.789
     """Share of the network's figure that collectives reach."""
-    overlap_power: float = 2.12
+    sharded_shown: float = 0.349
+    """Share of the communication of PyTorch's first FSDP that nothing hides (`StepSetup.first_sharding`)."""
+    overlap_power: float = 2.72
     """How sharply communication of shared states hides behind work (1: not at all, infinite: wholly)."""
-    operator_microseconds: float = 13.7
+    operator_microseconds: float = 13.8
     """The host's time to launch one operator: no step takes less, however small its operators are."""
-    unfused_operator_microseconds: float = 40.2
+    unfused_operator_microseconds: float = 39.4
     """The same in DeepSpeed's forks of Megatron, whose engine and hooks are Python."""
-    microbatch_operators: float = 73.9
+    microbatch_operators: float = 94.6
     """Operators of a micro-batch on a stage besides its layers': embedding, output layer, loss, sends, the schedule."""
-    launch_power: float = 3.74
+    launch_power: float = 4.3
     """How sharply the host's launching hides behind the device's work (1: not at all, infinite: wholly)."""
-    step_milliseconds: float = 6.52
+    step_milliseconds: float = 7.21
     """What a step takes besides its micro-batches, outside DeepSpeed's forks.
 
     The norm that all ranks wait for, clipping, and the host, which begins with nothing launched ahead."""
-    latency_microseconds: float = 11.9
+    latency_microseconds: float = 8.01
     """Least time of a collective for each doubling of its ranks, within a node."""
-    jitter: float = 0.00525
+    jitter: float = 0.00582
     """Time added by each doubling of the devices beyond eight: waiting for the slowest."""
 
 
@@ -119,6 +123,8 @@ _BLOCK_RECIPES = ("mxfp8", "blockwise")
 _WAVE = 110 * 128 * 256
 """Elements of a matrix product that a device computes at once: 110 processors, a tile of 128 x 256 each. Half of the
 last such wave is idle on average, which is why small matrices are slow."""
+_SPLIT = 4096
+"""Inner elements of a product from twice which on its sums are split among processors, as in gradients of small weights."""
 _OPERATORS = {
     "tuned": 22,
     "fused": 24,
@@ -186,6 +192,12 @@ class StepSetup(sizes.Cut):
     """Whether DeepSpeed is the engine of the own trainer."""
     cuda_graphs: bool = False
     """Whether the host launches a layer as one graph."""
+    half_sums: bool = False
+    """Whether FSDP reduces gradients in 16 bits, as it does in pure bf16."""
+    first_sharding: bool = False
+    """Whether states are sharded by PyTorch's FSDP of 2023, which hid less than those after it."""
+    first_flash: bool = False
+    """Whether attention is the first FlashAttention, of 2022; its second, of 2023, is taken otherwise."""
     fp8_recipe: str = ""
     """How factors of 8 bits are scaled: mxfp8 and blockwise along the inner side; other recipes are alike."""
 
@@ -301,7 +313,8 @@ class StepModel:
     def _one_product(self, rows: float, inner: float, columns: float, rate: float) -> float:
         """Return the seconds of rows x inner times inner x columns."""
         computing = 2 * rows * inner * columns / rate
-        wave = 1 + _WAVE / 2 / (rows * columns)
+        splits = max(1.0, inner / _SPLIT)
+        wave = 1 + _WAVE / 2 / (rows * columns * splits)
         moved = self._width * (rows * inner + inner * columns + rows * columns)
         moving = moved / self.setup.device.memory_bandwidth
         if not self._is_power_bound:
@@ -350,12 +363,20 @@ class StepModel:
         is_hopper = setup.device.family.startswith("H100")
         if self._own and is_hopper:
             return own_kernels.attention_rate(self._half_rate, setup.shape.head_size)
-        hopper = coefficients.attention_hopper if is_hopper else 1.0
-        share = _VENDOR_ATTENTION if setup.code == "tuned" else coefficients.attention * hopper
+        if setup.code == "tuned":
+            return self._half_rate * _VENDOR_ATTENTION
+        share = coefficients.attention
+        if is_hopper:
+            share *= coefficients.attention_hopper
+        if not setup.first_flash:
+            share *= coefficients.attention_second
         return self._half_rate * share
 
     def _launching(self, least: float, busy: float) -> float:
         """What the host's least time adds to the device's busy time."""
+        if self._own:
+            # It launches ahead for whole micro-batches: nothing was seen of it where it took less.
+            return max(0.0, least - busy)
         power = self.coefficients.launch_power
         return float((least**power + busy**power) ** (1 / power) - busy)
 
@@ -371,7 +392,9 @@ class StepModel:
     def _operator_seconds(self) -> float:
         coefficients = self.coefficients
         setup = self.setup
-        if setup.code == "unfused":
+        if self._own:
+            microseconds = own_kernels.OPERATOR_MICROSECONDS
+        elif setup.code == "unfused":
             microseconds = coefficients.unfused_operator_microseconds
         else:
             microseconds = coefficients.operator_microseconds
@@ -439,7 +462,13 @@ class StepModel:
         else:
             factor = coefficients.elementwise * self._kernel_factor
         moved = self._tokens * shape.hidden * (split + whole + casts) * factor * self._width / 2
-        return moved / setup.device.memory_bandwidth
+        return moved / self._kernel_bandwidth
+
+    @property
+    def _kernel_bandwidth(self) -> float:
+        """Bytes a second of what the kernels of layers and loss move."""
+        device = self.setup.device
+        return own_kernels.kernel_bandwidth(device) if self._own else device.memory_bandwidth
 
     @property
     def _kernel_factor(self) -> float:
@@ -507,7 +536,7 @@ class StepModel:
         columns = shape.padded_vocabulary / setup.tensor
         _, products = self._product(columns, shape.hidden, self._half_rate)
         logit_bytes = self._own.logit_bytes if self._own else _LOGIT_BYTES
-        loss = logit_bytes * self._tokens * columns / setup.device.memory_bandwidth
+        loss = logit_bytes * self._tokens * columns / self._kernel_bandwidth
         return products + loss + self._gradient_sums(columns * shape.hidden)
 
     def _gradient_sums(self, parameters: float) -> float:
@@ -518,7 +547,7 @@ class StepModel:
             gradient_bytes = own_kernels.DEEPSPEED_GRADIENT_BYTES
         else:
             gradient_bytes = self._own.gradient_bytes
-        return gradient_bytes * parameters / self.setup.device.memory_bandwidth
+        return gradient_bytes * parameters / self._kernel_bandwidth
 
     def _kernel_gaps(self) -> float:
         """Return the seconds of a layer's two passes in which the device idles between kernels."""
@@ -546,8 +575,10 @@ class StepModel:
         stage = layers * layer
         send = self._sends(stage)
         mean = even_layers * layer + output / setup.pipeline + send
-        # A vendor's recipes give the last stage fewer layers; elsewhere all wait for it.
-        if setup.code == "tuned" and layers == even_layers:
+        # A vendor's recipes give the last stage fewer layers where stages cannot be even; else all
+        # wait for it.
+        is_uneven = not even_layers.is_integer()
+        if setup.code == "tuned" and is_uneven and layers == even_layers:
             slowest = mean
         else:
             slowest = max(stage, last_layers * layer + output) + send
@@ -640,9 +671,7 @@ class StepModel:
         model_bytes = self._parameters * self._width
         gather = self.collective(model_bytes, ranks, span=setup.world // setup.pipeline)
         if setup.zero_stage >= 2 and setup.pipeline == 1:
-            gathers = 3.0 if setup.zero_stage >= 3 and setup.recompute != "none" else 2.0
-            gathers += 1.0 if setup.zero_stage >= 3 else 0.0
-            return setup.num_microbatches * self.exposed(microbatch, gathers * gather)
+            return setup.num_microbatches * self._sharded_data(microbatch, gather)
         if not setup.zero_stage and setup.code == "unfused":
             # One all-reduce, after the last backward pass.
             return 2 * gather
@@ -655,6 +684,22 @@ class StepModel:
         hidden = 1 - shown
         exposed = self.exposed(forward, hidden * gather) + self.exposed(backward, hidden * reduce)
         return exposed + shown * (gather + reduce)
+
+    def _sharded_data(self, microbatch: float, gather: float) -> float:
+        """Return the seconds that a micro-batch waits for ZeRO 2 or 3, whose weights take `gather` to gather.
+
+        They are gathered for the forward pass, by ZeRO 3 again for the backward pass, which
+        recomputation is a part of. FSDP reduces gradients in 32 bits unless it is told otherwise,
+        DeepSpeed in 16.
+        """
+        setup = self.setup
+        talk = (2.0 if setup.zero_stage >= 3 else 1.0) * gather
+        if setup.code == "unfused":
+            return talk + gather
+        talk += gather if setup.half_sums else 2 * gather
+        shown = self.coefficients.sharded_shown if setup.first_sharding else 0.0
+        # A layer's weights are gathered behind the layer before: all hides that there is work for.
+        return max(0.0, (1 - shown) * talk - microbatch) + shown * talk
 
     def _bucket_share(self, ranks: int) -> float:
         """Share of a rank's parameters that are in one bucket."""

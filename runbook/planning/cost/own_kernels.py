@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from runbook.planning.cost.accelerators import Accelerator
+
 
 @dataclass(frozen=True)
 class OwnKernels:
@@ -70,6 +72,29 @@ EXPONENTIALS = 3.9e12
 
 KERNEL_GAPS = 147e-6
 """Seconds that a GPU idles between the 70 kernels of a layer's two passes: 28 ms of a step, in both profiles."""
+
+OPERATOR_MICROSECONDS = 36.0
+"""The host's time to launch one operator, with Python's part of autograd and of Triton's launches. The 24 layers of a
+micro-batch of 2 sequences took 82 ms on the H200's machine, which waited for the host (its four steps differ by a
+fifth), and 76 ms on the H100's. With `training.kernels: plain` no row waited for it; the same is taken."""
+_H200_BANDWIDTH = 4.8e12
+_BUSY_BANDWIDTH = 3.6e12
+"""Bandwidth from which on the kernels of a layer gain nothing: on an H100, with 3.35 TB/s, they take 3 to 17 % longer than
+on an H200 with 4.8 TB/s (docs/measurements/gpu-h100.md)."""
+
+
+def kernel_bandwidth(device: Accelerator) -> float:
+    """Return bytes a second that times measured on the H200 scale with, for the layers' kernels.
+
+    Other families than H100's, of which nothing was measured, scale with their datasheet.
+
+    >>> from runbook.planning.cost.accelerators import ACCELERATORS
+    >>> [round(kernel_bandwidth(ACCELERATORS[name]) / 1e12, 2) for name in ("H200-SXM", "H100-SXM5")]
+    [4.8, 4.47]
+    """
+    if device.family != POWER_FAMILY:
+        return device.memory_bandwidth
+    return _H200_BANDWIDTH * min(device.memory_bandwidth, _BUSY_BANDWIDTH) / _BUSY_BANDWIDTH
 
 
 def attention_rate(product_rate: float, head_size: int) -> float:

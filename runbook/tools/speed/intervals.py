@@ -4,16 +4,16 @@ from runbook.planning.cost.iteration import CALIBRATED, StepSetup
 
 NODE_COUNTS = ("one node", "many nodes")
 HALF_WIDTHS: dict[tuple[str, str], float] = {
-    ("", "one node"): 0.237,
-    ("A100", "one node"): 0.226,
-    ("H100", "one node"): 0.409,
-    ("", "many nodes"): 0.168,
-    ("A100", "many nodes"): 0.148,
-    ("H100", "many nodes"): 0.167,
+    ("", "one node"): 0.144,
+    ("A100", "one node"): 0.155,
+    ("H100", "one node"): 0.225,
+    ("", "many nodes"): 0.134,
+    ("A100", "many nodes"): 0.142,
+    ("H100", "many nodes"): 0.115,
 }
 """Half of the interval as a share of the number; '' is any other family.
 
-Conformal, on rows whose source the fit had not seen (`benchmarks.predict_cross_validation`, 2026-11-26).
+Conformal, on rows whose source the fit had not seen (`benchmarks.predict_cross_validation`, 2026-11-27).
 """
 _UNCALIBRATED = 2.0
 """Times the width, for a family of which nobody published a training."""

@@ -24,6 +24,9 @@ SHAPE_TOLERANCE = 0.08
 """Share by which the parameters of a catalogue's model may differ from those given."""
 MICRO_TOKENS = 16384
 """Tokens of a micro-batch at most, where its size is not given and there is no pipeline."""
+TUNED_MICRO_TOKENS = 8192
+"""The same in a vendor's own recipes without tensor parallelism: NeMo's of 2024 and 2025 have as many
+or fewer on H100."""
 PIPELINE_MICRO_TOKENS = 2048
 """The same where there is a pipeline; one sequence may be longer."""
 DEFAULT_SEQUENCE = 2048
@@ -218,7 +221,7 @@ def _assumed_setup(
         "micro_batch": row.micro_batch or 1,
         "global_batch": global_batch,
         "sequence": row.code != "unfused" and row.flash,
-        "hides_sends": row.code == "tuned" and chunks > 1,
+        "hides_sends": row.interleaves and chunks > 1,
     }
     setup = StepSetup(**values)
     if not row.micro_batch:
@@ -409,7 +412,9 @@ def _micro_batch(setup: StepSetup) -> int:
         largest = max(1, PIPELINE_MICRO_TOKENS // sequence_length)
     else:
         fitting = int(free_bytes(setup) / sequence_bytes(setup))
-        within_tokens = MICRO_TOKENS * setup.context // sequence_length
+        is_recipe = setup.code == "tuned" and setup.tensor == 1
+        tokens = TUNED_MICRO_TOKENS if is_recipe else MICRO_TOKENS
+        within_tokens = tokens * setup.context // sequence_length
         largest = max(1, min(fitting, within_tokens))
         largest = min(largest, sequences_per_replica)
     return max(size for size in range(1, largest + 1) if sequences_per_replica % size == 0)
@@ -453,7 +458,7 @@ def _chunks(row: PublishedRow, shape: Shape, pipeline: int) -> int:
 
     There are two or more if the code is tuned and they divide the layers of a stage.
     """
-    if pipeline == 1 or row.code != "tuned":
+    if pipeline == 1 or not row.interleaves:
         return 1
     layers_per_stage = shape.layers // pipeline
     return max((size for size in (2, 3, 4, 5, 6) if layers_per_stage % size == 0), default=1)

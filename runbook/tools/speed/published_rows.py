@@ -118,6 +118,11 @@ class PublishedRow(Cut):
     recompute: str
     flash: bool
     code: str
+    interleaves: bool
+    """Whether its recipes interleave stages where the row does not say."""
+    half_sums: bool
+    first_sharding: bool
+    first_flash: bool
     cuda_graphs: bool
     fp8_recipe: str
     network: float
@@ -205,6 +210,10 @@ def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
         zero_stage=int(row.word("zero_stage") or zero_stage(context)),
         flash=flash == "yes" if flash else has_flash(context, row.text("date")),
         code=row.word("code") or code(context),
+        interleaves=has_interleaving(context),
+        half_sums="pure bf16" in context,
+        first_sharding="fsdp" in context and "2000" < row.text("date") < "2024",
+        first_flash=has_first_flash(context, row.text("date")),
         cuda_graphs=cuda_graphs == "yes",
         fp8_recipe=fp8_recipe or _first_match(_RECIPES_IN_WORDS, stated),
         network=network,
@@ -300,6 +309,30 @@ def has_flash(text: str, date: str) -> bool:
         return False
     year = re.search(r"20\d\d", date)
     return year is None or int(year[0]) >= 2023
+
+
+def has_interleaving(text: str) -> bool:
+    """Return whether a software's recipes interleave the stages of a pipeline.
+
+    NVIDIA's do since 2021 (arXiv:2104.04473), their forks do not.
+
+    >>> has_interleaving("megatron-lm v2.5"), has_interleaving("bigscience megatron-deepspeed")
+    (True, False)
+    """
+    return code(text) == "tuned" or "megatron-lm" in text
+
+
+def has_first_flash(text: str, date: str) -> bool:
+    """Return whether fused attention is the first FlashAttention, which its second replaced in 2023.
+
+    >>> has_first_flash("llm-foundry", "2023-24"), has_first_flash("flashattention-2", "2023-08")
+    (True, False)
+    """
+    if re.search(r"flash ?attention-2|torchtitan", text):
+        return False
+    if "llm-foundry" in text:
+        return True
+    return "2000" < date < "2023-08"
 
 
 def code(text: str) -> str:
