@@ -12,6 +12,7 @@ from runbook.phases.loss_forecast import planned_loss
 from runbook.phases.open_phase import OpenPhase
 from runbook.phases.training_results import TrainingResults, device_rates, read_results
 from runbook.planning import FULL, Plan
+from runbook.planning.useful_time import useful_time
 from runbook.records.manifest import note_files
 from runbook.results import run_tables, wall_time
 from runbook.results.forecast_scores import (
@@ -28,6 +29,7 @@ from runbook.results.forecast_scores import (
     scores_table,
     seal,
 )
+from runbook.results.wall_time import Rates
 
 CALIBRATED_WIDTH = math.log(1.3)
 """Half-width of step time and total time where a smoke test of this machine corrected the plan."""
@@ -39,6 +41,9 @@ MEMORY_WIDTH = math.log(1.25)
 """Of the memory: the plan counts the steps, and a process's peak has saves and evaluations as
 well."""
 
+COST = "cost"
+MONEY = "cost in money"
+USEFUL_TIME = "useful time"
 START_SECONDS = 120.0
 """Two starts of the trainer with their saves, one of them after a planned stop: 20 s each on two
 free cores.
@@ -85,36 +90,59 @@ def make_forecasts(open_phase: OpenPhase) -> list[Forecast]:
     if loss is not None:
         forecasts.append(Forecast("loss", "nats", loss.loss, loss.low, loss.high, loss.source))
     scores = read_scores_of_all(open_phase.folder.parent)
-    for quantity, unit, value in _planned_numbers(plan):
+    rates = device_rates(open_phase.settings)
+    for quantity, unit, value in _planned_numbers(plan, rates):
         width, source = _width(plan, quantity, scores)
         factor = math.exp(width)
-        high = value * factor + _start_allowance(plan, quantity)
+        high = value * factor + _start_allowance(plan, quantity, rates)
         forecasts.append(Forecast(quantity, unit, value, value / factor, high, source))
+    forecasts += _useful_time_forecast(plan)
     return forecasts
 
 
-def _planned_numbers(plan: Plan) -> list[tuple[str, str, float]]:
+def _useful_time_forecast(plan: Plan) -> list[Forecast]:
+    """Return the share of useful time, as 05 measures it; empty where no rate of failures is known."""
+    expectation = useful_time(plan)
+    if expectation is None or not expectation.median:
+        return []
+    # 05 counts the time of the nodes that train: spare nodes are in the cost.
+    percent = 100 * expectation.of_training_nodes / expectation.median
+    value = percent * expectation.median
+    low = percent * expectation.low
+    high = percent * expectation.high
+    source = "simulated failures, eight of ten campaigns"
+    return [Forecast(USEFUL_TIME, "%", value, low, high, source)]
+
+
+def _planned_numbers(plan: Plan, rates: Rates) -> list[tuple[str, str, float]]:
     """Return quantity, unit and value of each number that the plan has of the training."""
     time = plan.time[FULL]
     memory = run_tables.planned_numbers(plan, FULL)["memory of a process (B)"]
+    hours = time.device_hours * rates.held_devices if time.device_hours else None
+    price = rates.price_per_device_hour
     numbers = [
         ("step time", "s", time.seconds_per_iteration),
         ("memory", "B", memory),
         ("total time", "s", time.seconds),
-        ("cost", "device-hours", time.device_hours),
+        (COST, "device-hours", hours),
+        (MONEY, rates.currency, hours * price if hours and price else None),
     ]
     return [(quantity, unit, float(value)) for quantity, unit, value in numbers if value]
 
 
-def _start_allowance(plan: Plan, quantity: str) -> float:
+def _start_allowance(plan: Plan, quantity: str, rates: Rates) -> float:
     """Return what starts and saves may add, in the unit of the quantity.
 
     The plan does not count them.
     """
     if quantity == "total time":
         return START_SECONDS
-    if quantity == "cost":
-        return START_SECONDS * plan.phases[FULL].parallel.world_size / 3600
+    devices = plan.phases[FULL].parallel.world_size * rates.held_devices
+    hours = START_SECONDS * devices / 3600
+    if quantity == COST:
+        return hours
+    if quantity == MONEY:
+        return hours * (rates.price_per_device_hour or 0.0)
     return 0.0
 
 
@@ -160,9 +188,15 @@ def actual_numbers(open_phase: OpenPhase, results: TrainingResults) -> dict[str,
     account = results.account
     if account is not None:
         occupied_seconds = account.wall_seconds - account.waiting_seconds
-        hours, *_ = wall_time.cost_table(summary, account, device_rates(open_phase.settings))
+        rates = device_rates(open_phase.settings)
+        first_row, *_ = wall_time.cost_table(summary, account, rates)
+        hours = float(first_row["value"])
         numbers["total time"] = occupied_seconds
-        numbers["cost"] = float(hours["value"])
+        numbers[COST] = hours
+        if rates.price_per_device_hour:
+            numbers[MONEY] = hours * rates.price_per_device_hour
+        if occupied_seconds:
+            numbers[USEFUL_TIME] = 100 * account.parts["productive"] / occupied_seconds
     numbers["memory"] = summary.memory_bytes or None
     return {quantity: value for quantity, value in numbers.items() if value is not None}
 

@@ -29,7 +29,7 @@ class Forecast:
     """One number of a training, with the interval that holds it in 80% of forecasts."""
 
     quantity: str
-    """`loss`, `step time`, `memory`, `total time` or `cost`."""
+    """`loss`, `step time`, `memory`, `total time`, `cost`, `cost in money` or `useful time`."""
     unit: str
     value: float
     low: float

@@ -20,7 +20,11 @@ from runbook.jobs.job_request import element_folders, read_job_request
 from runbook.jobs.queue import QueueScheduler
 from runbook.params.project import find_run_file
 from runbook.params.schema.run_file import PHASES
+from runbook.plan_file.errors import RefusedError
+from runbook.plan_file.schema import read_plan
+from runbook.planning.layout import FULL
 from runbook.records.run_state import RunState, read_run, read_runs
+from runbook.results.expected_loss import ExpectedLoss, newest_expected_loss
 from runbook.runs.bad_nodes import FILE_NAME, bad_node_rows, read_bad_nodes
 from runbook.runs.run_folder import runs_folder
 
@@ -150,7 +154,26 @@ def facts_of_one(name: str, runs: Path | None) -> dict[str, object]:
     if not run.problem:
         scheduler = scheduler_of(run.folder)
         jobs = [_job_row(job, scheduler.state(job)) for job in job_folders(run.folder)]
-    return {**_run_facts(run), "phases": phases, "jobs": jobs}
+    expected = _expected_loss(run.folder)
+    loss = None
+    if expected is not None:
+        loss = {
+            "iteration": expected.iteration,
+            "loss": expected.loss,
+            "low": expected.low,
+            "high": expected.high,
+            "left_sealed_interval": expected.has_left,
+        }
+    return {**_run_facts(run), "phases": phases, "jobs": jobs, "expected_loss": loss}
+
+
+def _expected_loss(folder: Path) -> ExpectedLoss | None:
+    """Return the final loss that the training's curve announces; None where there is no such curve."""
+    try:
+        plan = read_plan(folder / "plan.json", FULL)
+    except RefusedError:
+        return None
+    return newest_expected_loss(folder, plan)
 
 
 def _run_facts(run: RunState) -> dict[str, object]:
@@ -183,6 +206,9 @@ def status_of_one(name: str, runs: Path | None) -> str:
         parts.append(Table(job_rows).as_text())
     if queue_rows:
         parts.append(Table(queue_rows).as_text())
+    expected = _expected_loss(folder)
+    if expected is not None:
+        parts.append(f"Expected final loss: {expected.as_text()}")
     for job in living:
         parts += _log_tails(job)
     site = params.load(str(folder / "run.yaml")).site.site

@@ -14,6 +14,7 @@ from runbook.phases.plan_service import load_plan
 from runbook.phases.sealed_forecasts import START_SECONDS, make_forecasts, seal_forecasts
 from runbook.planning import FULL
 from runbook.records.manifest import writer_of
+from runbook.results import run_tables
 from runbook.results.forecast_scores import (
     FORECASTS_FILE,
     SCORES_FILE,
@@ -130,6 +131,30 @@ def test_what_the_plan_knows_is_forecast_with_an_interval(opened):
     assert time.high == pytest.approx(2 * time.value + START_SECONDS)
     hours = forecasts["cost"]
     assert hours.high == pytest.approx(2 * hours.value + 2 * START_SECONDS / 3600)
+
+
+def test_money_is_sealed_where_the_site_has_a_price_and_spare_nodes_cost(opened):
+    words = (
+        "jobs.price_per_device_hour=2.5",
+        "jobs.training.spares=2",
+        "training.iterations=60000",
+    )
+    opened.settings, opened.plan = load_plan("azure-175b", words)
+    forecasts = {one.quantity: one for one in make_forecasts(opened)}
+    hours = opened.plan.time[FULL].device_hours
+    nodes = opened.settings.run.jobs.training.nodes
+    assert forecasts["cost"].value == pytest.approx(hours * (nodes + 2) / nodes)
+    money = forecasts["cost in money"]
+    assert money.value == pytest.approx(2.5 * forecasts["cost"].value)
+    assert money.high == pytest.approx(2.5 * forecasts["cost"].high)
+
+
+def test_useful_time_is_sealed_as_the_analysis_measures_it(opened):
+    opened.settings, opened.plan = load_plan("azure-175b", ("training.iterations=60000",))
+    (forecast,) = [one for one in make_forecasts(opened) if one.quantity == "useful time"]
+    planned = run_tables.planned_numbers(opened.plan, FULL)[run_tables.USEFUL_TIME]
+    assert forecast.value == pytest.approx(planned)
+    assert 50 < forecast.low < forecast.value < forecast.high < 100
 
 
 def test_forecasts_are_sealed_once_and_before_the_first_step(opened):

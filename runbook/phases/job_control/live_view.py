@@ -19,6 +19,7 @@ from runbook.core.table import Row
 from runbook.core.units import four_digits, show_bytes, show_duration
 from runbook.display import Progress, show_text, sparkline
 from runbook.jobs.job_folder import ACTIVE, JobState, JobStatus
+from runbook.phases.job_control.curve_watch import CurveWatch
 from runbook.phases.open_phase import OpenPhase
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning import FULL
@@ -66,6 +67,7 @@ class LiveView:
         self.progress = Progress(phase_plan.phase, total=total, unit="iterations", timed=False)
         self.folder = folder
         self._written = 0
+        self._expected = CurveWatch(open_phase)
         self._device = ""
         self._published = -math.inf
         self._asked, self._silent_since = -math.inf, math.inf
@@ -142,6 +144,7 @@ class LiveView:
             facts["ran"] = show_duration(status.ended - status.started)
         if rows:
             facts |= training_facts(rows, self.phase_plan, self.peak, active)
+            facts["expected final loss"] = self._expected.look()
         facts["in use"] = None
         if active:
             facts["in use"] = self._in_use() or None

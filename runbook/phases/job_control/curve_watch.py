@@ -1,0 +1,54 @@
+"""Follows the final loss that a training's curve announces, and notes when it leaves what was sealed."""
+
+from __future__ import annotations
+
+from runbook.core.files import read_lines
+from runbook.phases.open_phase import OpenPhase
+from runbook.planning import FULL
+from runbook.results.expected_loss import LEFT_EVENT, ExpectedLoss, expected_losses
+
+
+class CurveWatch:
+    """Forecasts the loss anew at each evaluation of a training, and at no other moment."""
+
+    def __init__(self, open_phase: OpenPhase) -> None:
+        self._open_phase = open_phase
+        self._evaluations = open_phase.folder / open_phase.phase_plan.log.validation
+        self._size = 0
+        self._newest: ExpectedLoss | None = None
+
+    def look(self) -> str | None:
+        """Return the expected final loss; None while the curve is too short, and for a smoke test."""
+        size = self._evaluations.stat().st_size if self._evaluations.exists() else 0
+        if size != self._size and self._open_phase.phase == FULL:
+            self._size = size
+            self._read()
+        return self._newest.as_text() if self._newest else None
+
+    def _read(self) -> None:
+        """Look at each evaluation since the last look, so that a late look names the right iteration."""
+        after = self._newest.iteration if self._newest else 0
+        open_phase = self._open_phase
+        for expected in expected_losses(open_phase.folder, open_phase.phase_plan, after):
+            has_just_left = expected.has_left and not (self._newest and self._newest.has_left)
+            self._newest = expected
+            if has_just_left:
+                self._note(expected)
+
+    def _note(self, expected: ExpectedLoss) -> None:
+        """Add the event, once for each iteration, whoever watches."""
+        sealed = expected.sealed
+        assert sealed is not None
+        events = read_lines(self._open_phase.folder / self._open_phase.phase_plan.log.events)
+        for event in events:
+            if event.get("event") == LEFT_EVENT and event.get("iteration") == expected.iteration:
+                return
+        self._open_phase.append_event(
+            LEFT_EVENT,
+            iteration=expected.iteration,
+            loss=expected.loss,
+            low=expected.low,
+            high=expected.high,
+            sealed_low=sealed.low,
+            sealed_high=sealed.high,
+        )

@@ -1,0 +1,108 @@
+"""The final loss that a training's own curve announces, next to what was sealed before its first step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from runbook.core.errors import DataError, RecordError
+from runbook.plan_file.schema import PhasePlan
+from runbook.results.forecast_scores import Forecast, read_sealed
+from runbook.results.history import ValidationLoss, read_validation
+
+FEWEST_EVALUATIONS = 3
+"""As `forecast.curve` needs, which imports numpy and scipy: fewer evaluations import nothing."""
+EARLIEST_SHARE = 0.25
+"""Share of the steps from which a curve is forecast: those fitted hold no less than 30 %."""
+LEFT_EVENT = "forecast_left"
+
+
+@dataclass(frozen=True)
+class ExpectedLoss:
+    """What the curve announced after one evaluation, in nats."""
+
+    iteration: int
+    loss: float
+    low: float
+    high: float
+    share: float
+    """Share of the steps that are done."""
+    sealed: Forecast | None
+    """Forecast of the loss from before the first step. None where none was sealed."""
+
+    @property
+    def has_left(self) -> bool:
+        """Return whether the whole interval lies outside the sealed one."""
+        if self.sealed is None:
+            return False
+        return self.low > self.sealed.high or self.high < self.sealed.low
+
+    def as_text(self) -> str:
+        """Return both forecasts, in one line."""
+        text = (
+            f"{self.loss:.3f} ({self.low:.3f} to {self.high:.3f}) by {self.share:.0%} of its curve"
+        )
+        if self.sealed is not None:
+            text += f"; sealed {self.sealed.low:.3f} to {self.sealed.high:.3f}"
+        if self.has_left:
+            text += ": outside"
+        return text
+
+
+def expected_losses(folder: Path, plan: PhasePlan, after: int = 0) -> Iterator[ExpectedLoss]:
+    """Yield what the curve announced at each evaluation after iteration `after`, the oldest first."""
+    evaluations = read_validation(folder / plan.log.validation)
+    usable = [evaluation for evaluation in evaluations if math.isfinite(evaluation.loss)]
+    sealed = sealed_loss(folder)
+    for count, evaluation in enumerate(usable, start=1):
+        is_early = evaluation.iteration < EARLIEST_SHARE * plan.duration.iterations
+        if count < FEWEST_EVALUATIONS or is_early or evaluation.iteration <= after:
+            continue
+        expected = _expected(plan, usable[:count], sealed)
+        if expected is not None:
+            yield expected
+
+
+def newest_expected_loss(folder: Path, plan: PhasePlan) -> ExpectedLoss | None:
+    """Return what the curve announces now; None while it is too short."""
+    evaluations = read_validation(folder / plan.log.validation)
+    before_newest = evaluations[-2].iteration if len(evaluations) > 1 else 0
+    newest = None
+    for expected in expected_losses(folder, plan, before_newest):
+        newest = expected
+    return newest
+
+
+def sealed_loss(folder: Path) -> Forecast | None:
+    """Return the loss as it was sealed; None where it was not, was sealed late, or was changed since."""
+    try:
+        sealed = read_sealed(folder)
+    except RecordError:
+        return None
+    if sealed is None or sealed.late:
+        return None
+    losses = [forecast for forecast in sealed.forecasts if forecast.quantity == "loss"]
+    return losses[0] if losses else None
+
+
+def _expected(
+    plan: PhasePlan, evaluations: Sequence[ValidationLoss], sealed: Forecast | None
+) -> ExpectedLoss | None:
+    # numpy and scipy are needed only here.
+    from runbook.forecast.curve import forecast_curve
+    from runbook.results.curve_forecast import curve_of
+
+    try:
+        forecast = forecast_curve(curve_of(plan, list(evaluations)))
+    except DataError:
+        return None  # such as a curve that is longer than the plan, which was shortened
+    return ExpectedLoss(
+        iteration=evaluations[-1].iteration,
+        loss=forecast.loss,
+        low=forecast.low,
+        high=forecast.high,
+        share=forecast.share,
+        sealed=sealed,
+    )
