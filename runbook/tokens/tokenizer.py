@@ -13,11 +13,11 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from runbook.core.errors import DataError
+from runbook.tokens.package_versions import package_version
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,7 +46,7 @@ class Fastokens:
     def __init__(self, tokenizer_json: str, special_tokens: bool) -> None:
         import fastokens
 
-        self.name = f"fastokens {version('fastokens')}"
+        self.name = f"fastokens {package_version('fastokens')}"
         self._split = not special_tokens
         self._tokenizer: Any = fastokens.Tokenizer.from_json_str(tokenizer_json)
 
@@ -67,7 +67,7 @@ class HuggingFace:
     def __init__(self, tokenizer_json: str, special_tokens: bool) -> None:
         from tokenizers import Tokenizer
 
-        self.name = f"tokenizers {version('tokenizers')}"
+        self.name = f"tokenizers {package_version('tokenizers')}"
         self.tokenizer = Tokenizer.from_str(tokenizer_json)
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
@@ -110,7 +110,7 @@ class SentencePiece:
                 "installed. "
                 "Install it (pip install sentencepiece), or give a Hugging Face tokenizer.json."
             ) from None
-        self.name = f"sentencepiece {version('sentencepiece')}"
+        self.name = f"sentencepiece {package_version('sentencepiece')}"
         try:
             self.processor: Any = sentencepiece.SentencePieceProcessor(model_file=str(model))
         except (OSError, RuntimeError) as error:
@@ -149,31 +149,29 @@ def _flat(lists: list[list[int]]) -> tuple[NDArray[np.uint32], NDArray[np.int64]
     ), offsets
 
 
-def choose_encoder(
-    kind: str, tokenizer_json: str, special_tokens: bool, name: str
-) -> tuple[Encoder, HuggingFace]:
-    """The encoder for the work and the judge.
-
-    The package fastokens is used only after it agreed on every probe.
-    """
+@functools.lru_cache(maxsize=2)
+def _judge(tokenizer_json: str, special_tokens: bool, name: str) -> HuggingFace:
+    """Kept: the same one judges every encoder of a tokenizer, and takes 0.1 s to load."""
     try:
-        judge = HuggingFace(tokenizer_json, special_tokens)
+        return HuggingFace(tokenizer_json, special_tokens)
     except ImportError:
         remedy = "install the data extra: pip install 'gpt3-runbook[data]'"
         raise DataError(f"the package tokenizers is missing; {remedy}") from None
     except Exception as error:  # noqa: BLE001 - the package raises bare Exception and nothing narrower
         raise DataError(f"{name} is refused by the tokenizers package: {error}") from None
-    if kind != "auto":
-        return judge, judge
+
+
+def _fast_encoder(tokenizer_json: str, special_tokens: bool, judge: HuggingFace) -> Encoder:
+    """The package fastokens after it agreed on every probe; the judge where it cannot be used."""
     try:
         encoder = Fastokens(tokenizer_json, special_tokens)
     except (
         ImportError,
         ValueError,
     ):  # it is not installed, or does not know this kind of tokenizer.json
-        return judge, judge
+        return judge
     compare(encoder, judge, list(PROBES), "the built-in edge texts")
-    return encoder, judge
+    return encoder
 
 
 def compare(fast: Encoder, judge: Encoder, texts: list[str], where: str) -> None:
@@ -314,7 +312,8 @@ def load_tokenizer(
         raise DataError(
             f"{path} has no key `model`, so it is not a Hugging Face tokenizer.json.{hint}"
         )
-    fast, judge = choose_encoder(encoder, text, special_tokens, str(path))
+    judge = _judge(text, special_tokens, str(path))
+    fast = _fast_encoder(text, special_tokens, judge) if encoder == "auto" else judge
     vocabulary = max(judge.tokenizer.get_vocab(with_added_tokens=True).values()) + 1
     return Tokenizer(name, sums, fast, judge, vocabulary)
 
@@ -322,7 +321,9 @@ def load_tokenizer(
 @functools.lru_cache(maxsize=4)
 def _gpt2(special_tokens: bool, encoder: str) -> Tokenizer:
     """Kept: it is asked for again and again, and takes 0.3 s to load."""
-    fast, judge = choose_encoder(encoder, _gpt2_json(), special_tokens, "gpt2")
+    text = _gpt2_json()
+    judge = _judge(text, special_tokens, "gpt2")
+    fast = _fast_encoder(text, special_tokens, judge) if encoder == "auto" else judge
     return Tokenizer("gpt2", dict(GPT2_SHA256), fast, judge, GPT2_VOCABULARY)
 
 

@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from runbook.core.errors import DataError
 from runbook.tokens.pipeline.options import TokenizeOptions, read_manifest
 from runbook.tokens.pipeline.progress import DataProgress
 from runbook.tokens.pipeline.tokenize import prepare
+from runbook.tokens.sources.input_files import cut_shards
 from runbook.tokens.verification import verify
 
 from .reference import expected, json_lines, made
@@ -277,6 +279,7 @@ def test_the_room_asked_for_is_that_of_the_files_made(tmp_path, monkeypatch, kin
     """151 MiB were asked for where 251 were needed: by one figure for all text, and one for each compression."""
     from runbook.tokens.pipeline import tokenize
 
+    monkeypatch.setattr(tokenize, "AMPLE_ROOM", 1e12)
     asked = []
     bytes_needed = tokenize.bytes_needed
     monkeypatch.setattr(
@@ -297,8 +300,6 @@ def test_the_room_asked_for_is_that_of_the_files_made(tmp_path, monkeypatch, kin
 def test_a_disk_that_is_too_small_is_refused_beforehand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import shutil
-
     source = tmp_path / "in.jsonl"
     source.write_bytes(json_lines(GOOD * 1000))
     free = shutil.disk_usage(tmp_path)._replace(free=1000)
@@ -309,6 +310,24 @@ def test_a_disk_that_is_too_small_is_refused_beforehand(
         prepare([source], tmp_path / "out")
     prepare([source], tmp_path / "out", TokenizeOptions(check_space=False))
     assert read_manifest(tmp_path / "out").documents == 3000
+
+
+def test_on_an_ample_disk_no_text_is_encoded_for_an_estimate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from runbook.tokens.pipeline import tokenize
+
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(GOOD))
+    free = shutil.disk_usage(tmp_path)
+    asked = []
+    monkeypatch.setattr(tokenize, "bytes_needed", lambda *_: asked.append(True) or 1)
+    for times, estimates in ((tokenize.AMPLE_ROOM + 1, 0), (tokenize.AMPLE_ROOM - 1, 1)):
+        guess = tokenize.first_guess(cut_shards([source], 1 << 30))
+        room = free._replace(free=times * guess)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, room=room: room)
+        prepare([source], tmp_path / f"out-{times}", TokenizeOptions(workers=1))
+        assert len(asked) == estimates
 
 
 @pytest.mark.parametrize("ending", [b"\r", b"\r\n", b"\n\r\n\r"])

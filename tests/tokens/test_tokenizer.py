@@ -90,6 +90,11 @@ def test_any_text_equals_tiktoken(openai: tiktoken.Encoding, text: str) -> None:
     assert encode(text) == openai.encode_ordinary(text)
 
 
+def test_the_judge_is_loaded_once() -> None:
+    assert load_tokenizer().judge is load_tokenizer(encoder="tokenizers").judge
+    assert load_tokenizer().judge is not load_tokenizer(special_tokens=True).judge
+
+
 def test_pieces_show_each_token() -> None:
     assert load_tokenizer().pieces(encode("Hello world, Zoë")) == [
         "Hello",

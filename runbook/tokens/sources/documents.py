@@ -183,7 +183,7 @@ class Parser:
             records = self._records.decode_lines(data)
         except (ValueError, RecursionError):
             return None
-        if len(records) != data.count(b"\n") + (not data.endswith(b"\n")):
+        if len(records) != count_newlines(data) + (not data.endswith(b"\n")):
             return None
         sources = list(map(self._source_of, records)) if self._sources else None
         return DocumentBatch(list(map(self._text_of, records)), sources)
@@ -252,6 +252,13 @@ class Parser:
             return str(self._source_of(self._sources.decode(line)))
         except (ValueError, RecursionError):
             return UNKNOWN_SOURCE
+
+
+def count_newlines(data: bytes | bytearray) -> int:
+    """Return the number of newlines; faster than `data.count`."""
+    import numpy as np
+
+    return int(np.count_nonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n")))
 
 
 def _decoder(fields: list[Any]) -> Any:

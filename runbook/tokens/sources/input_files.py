@@ -265,10 +265,12 @@ def _pieces(segment: Segment, shard_bytes: int) -> list[Segment]:
     return [replace(segment, start=start, end=end) for start, end in itertools.pairwise(borders)]
 
 
-BLOCK = 256 << 10
-"""Text parsed and encoded at once: it and its ids stay in the core's cache (a fifth faster than 4
+BLOCK = 512 << 10
+"""Text parsed and encoded at once: it and its ids stay in the core's cache (a tenth faster than 4
 MiB).
 """
+DECOMPRESSED = 2 << 20
+"""Text decompressed at once: zstd's window is in the core's cache then (a fifth faster)."""
 HUGE = 16 << 20
 """Bytes of a line, or of a text file, from which on it is read in pieces."""
 MAX_RECORD_BYTES = 256 << 20
@@ -357,7 +359,13 @@ def open_segment(segment: Segment) -> Iterator[IO[bytes]]:
         raise BrokenFileError(
             segment.path, 0, f"it cannot be opened: {error.strerror}", AGAIN
         ) from None
-    with io.BufferedReader(raw, RAW_BLOCK) as file, _decompressed(file, kind_of(path)[1]) as stream:
+    buffer_bytes = RAW_BLOCK
+    if not segment.whole:  # what is read beyond its end is read again with the next part
+        buffer_bytes = min(RAW_BLOCK, max(BLOCK, (segment.end - segment.start) // 8))
+    with (
+        io.BufferedReader(raw, buffer_bytes) as file,
+        _decompressed(file, kind_of(path)[1]) as stream,
+    ):
         try:
             yield stream
         except decompression_errors() as error:
@@ -385,7 +393,7 @@ def _refuse_change(path: Path, segment: Segment) -> None:
 def _decompressed(file: Any, compression: str) -> Any:
     match compression:
         case ".zst":
-            return _zstd().ZstdFile(file, "rb")
+            return io.BufferedReader(_zstd().ZstdFile(file, "rb"), DECOMPRESSED)
         case ".gz":
             return gzip.GzipFile(fileobj=file, mode="rb")
         case ".xz":
