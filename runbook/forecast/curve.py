@@ -1,9 +1,9 @@
 """The last validation loss of a training, from the first part of its curve.
 
-A Gaussian process forecasts how much the loss still falls. Its inputs are differences of the loss (moving a curve up or
-down changes nothing) at fixed parts of the steps done, the share of the steps after which the learning rate falls, and
-logarithms of steps. It was fitted to published curves by `benchmarks/fit_curve_forecast.py`, which writes
-`curve_coefficients.json`.
+A Gaussian process forecasts how much the loss still falls. Its inputs are differences of the loss
+(moving a curve up or down changes nothing) at fixed parts of the steps done, the share of the steps
+after which the learning rate falls, and logarithms of steps. It was fitted to published curves by
+`benchmarks/fit_curve_forecast.py`, which writes `curve_coefficients.json`.
 """
 
 import json
@@ -21,7 +21,9 @@ from runbook.forecast.tables import PartialCurve
 PARTS_OF_STEPS_DONE = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Where the curve is read, as parts of the steps done."""
 USUAL_DECAY_FROM = 0.5
-"""Input where it is unknown when the learning rate begins to fall; another input says that it is unknown."""
+"""Input where it is unknown when the learning rate begins to fall; another input says that it is
+unknown.
+"""
 FEWEST_POINTS = 3
 EARLIEST_SHARE = 0.25
 """Shares of the steps below it have no curves among those fitted."""
@@ -89,9 +91,12 @@ def forecast_curve(curve: PartialCurve) -> CurveForecast:
 
 
 FAR_FROM_FITTED = 2.0
-"""Distance from the nearest fitted curve, in standard deviations, from which the interval is wider."""
+"""Distance from the nearest fitted curve, in standard deviations, from which the interval is wider.
+"""
 FAR_WIDENING = 2.5
-"""Of OLMo's 25 curves (cosine, 3,641 to 201,524 steps), nine of ten errors are within 2.5 half-widths."""
+"""Of OLMo's 25 curves (cosine, 3,641 to 201,524 steps), nine of ten errors are within 2.5
+half-widths.
+"""
 
 
 def _warnings(curve: PartialCurve, share: float, distance: float) -> tuple[str, ...]:

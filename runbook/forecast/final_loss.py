@@ -1,8 +1,9 @@
 """The final loss of a larger training, with an interval, from finished smaller ones.
 
-Several laws are fitted (`laws.py`) and corrected by what they miss near the target. With few runs they vote evenly: the
-forecast is their median. With sixty or more, a rolling backtest chooses one. The interval is conformal: it is as wide as
-the errors of the same method on backtests, and grows with the square root of the decades of compute extrapolated.
+Several laws are fitted (`laws.py`) and corrected by what they miss near the target. With few runs
+they vote evenly: the forecast is their median. With sixty or more, a rolling backtest chooses one.
+The interval is conformal: it is as wide as the errors of the same method on backtests, and grows
+with the square root of the decades of compute extrapolated.
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,9 @@ FEWEST_FOR_CHOICE = 60
 BACKTEST_SHARES = (0.5, 0.65, 0.8)
 """A backtest fits the runs below this quantile of compute, and forecasts the others."""
 FARTHEST_RATIO = 1000.0
-"""Compute of the target, over that of the largest run, from which a forecast is not supported by any backtest."""
+"""Compute of the target, over that of the largest run, from which a forecast is not supported by
+any backtest.
+"""
 FAR_WIDENING = 2.0
 
 LADDER_PENALTIES = (0.1, 0.01, 0.003)
@@ -30,17 +33,23 @@ LADDER_PENALTIES = (0.1, 0.01, 0.003)
 CORRECTION_LENGTH = 1.0
 """Distance over which residuals of the law are alike, in e-folds of size or tokens."""
 CORRECTION_NOISE = 1.0
-"""Part of a row's residual that is its own (seed, learning rate), over the part that its neighbours share."""
+"""Part of a row's residual that is its own (seed, learning rate), over the part that its neighbours
+share.
+"""
 
 COVERAGE = 0.8
 DECADES_AT_ZERO = 0.3
 """Added to the decades extrapolated: a forecast inside the range of the runs has an error too."""
 USUAL_SCORE = 0.025
-"""Relative error over the root of decades that the interval takes before a family's own backtest says otherwise."""
+"""Relative error over the root of decades that the interval takes before a family's own backtest
+says otherwise.
+"""
 USUAL_SCORE_ROWS = 15
 """The usual score counts as much as this many errors of the family's own backtests."""
 MOST_OWN_WEIGHT = 0.5
-"""Limit of the weight of the family's own backtests: errors of one backtest come from one law and are not independent."""
+"""Limit of the weight of the family's own backtests: errors of one backtest come from one law and
+are not independent.
+"""
 
 
 @dataclass(frozen=True)
@@ -74,9 +83,9 @@ def forecast_final_losses(runs: Runs, targets: Runs) -> list[LossForecast]:
 def forecast_from_ladder(runs: Runs, targets: Runs) -> list[LossForecast]:
     """Return a forecast for each target from the rungs of one ladder.
 
-    Rungs have one seed and one held-out text, so that their losses differ by less chance than those of a table, and the
-    data may say more of the exponent: laws with weaker penalties vote as well, and the interval holds every vote. Rungs
-    that are too short to follow a law are left out.
+    Rungs have one seed and one held-out text, so that their losses differ by less chance than those
+    of a table, and the data may say more of the exponent: laws with weaker penalties vote as well,
+    and the interval holds every vote. Rungs that are too short to follow a law are left out.
     """
     check_runs(runs)
     runs = runs.take(on_the_law(runs))
@@ -88,7 +97,8 @@ def forecast_from_ladder(runs: Runs, targets: Runs) -> list[LossForecast]:
     predictions = _predictions(runs, targets, choices)
     losses = _vote(predictions)
     votes = np.array(list(predictions.values()))
-    score = interval_score([one.scores(choices) for one in _backtests(runs, choices)])
+    backtests = _backtests(runs, choices)
+    score = interval_score([backtest.scores(choices) for backtest in backtests])
     forecasts = []
     for position in range(len(targets)):
         forecast = _with_interval(runs, targets, position, float(losses[position]), score)
@@ -102,8 +112,9 @@ def forecast_from_ladder(runs: Runs, targets: Runs) -> list[LossForecast]:
 def voting_choices(runs: Runs) -> list[LawChoice]:
     """Return the laws to try on these runs.
 
-    Few runs do not tell two exponents apart, nor which count of parameters is right: one exponent and all parameters
-    erred least when series were left out (docs/forecast.md). From sixty runs on, a backtest decides.
+    Few runs do not tell two exponents apart, nor which count of parameters is right: one exponent
+    and all parameters erred least when series were left out (docs/forecast.md). From sixty runs on,
+    a backtest decides.
     """
     choices = law_choices(runs)
     if len(runs) >= FEWEST_FOR_CHOICE:
@@ -208,8 +219,8 @@ def _similarity(first: Runs, second: Runs) -> Array:
 def interval_score(scores: Sequence[Array]) -> float:
     """Return the relative half-width of the interval over the root of decades.
 
-    It lies between the usual score of other families and the one of this family's own backtests: with a dozen errors,
-    their 80th percentile alone is off by a third.
+    It lies between the usual score of other families and the one of this family's own backtests:
+    with a dozen errors, their 80th percentile alone is off by a third.
     """
     pooled = np.concatenate(scores) if scores else np.array([])
     if not len(pooled):

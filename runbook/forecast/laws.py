@@ -1,8 +1,8 @@
 """Scaling laws L(N, D) = E + A / N^a + B / D^b, fitted to finished runs.
 
-The fit works on logarithms of the loss with a Huber loss, as Hoffmann et al. (arXiv:2203.15556, D.2) do: one run that
-went wrong does not bend the law. Sizes and tokens are divided by their geometric means first, which makes E, A and B
-comparable in size.
+The fit works on logarithms of the loss with a Huber loss, as Hoffmann et al. (arXiv:2203.15556,
+D.2) do: one run that went wrong does not bend the law. Sizes and tokens are divided by their
+geometric means first, which makes E, A and B comparable in size.
 """
 
 from collections.abc import Iterator
@@ -16,11 +16,17 @@ from scipy.optimize import least_squares, nnls
 Array = NDArray[np.float64]
 
 USUAL_EXPONENT = 0.33
-"""Centre of the penalty on exponents: 0.34 and 0.28 (Hoffmann et al.), 0.35 and 0.37 (Besiroglu et al., 2404.10102)."""
+"""Centre of the penalty on exponents: 0.34 and 0.28 (Hoffmann et al.), 0.35 and 0.37 (Besiroglu et
+al., 2404.10102).
+"""
 EXPONENT_PENALTY = 0.1
-"""Residual that an exponent e times the usual one adds. Few rows cannot tell a small exponent from a high floor E."""
+"""Residual that an exponent e times the usual one adds. Few rows cannot tell a small exponent from
+a high floor E.
+"""
 HUBER_SCALE = 0.003
-"""Relative residual up to which a row counts by its square. Two seeds of a small model differ by about as much."""
+"""Relative residual up to which a row counts by its square. Two seeds of a small model differ by
+about as much.
+"""
 START_EXPONENTS = (0.15, 0.25, 0.35, 0.5, 0.7)
 STARTS_REFINED = 2
 LOWEST_TERM = 1e-3

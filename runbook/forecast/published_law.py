@@ -18,7 +18,9 @@ SIZE_EXPONENT = 0.3478
 TOKEN_TERM = 2085.43
 TOKEN_EXPONENT = 0.3658
 HALF_WIDTH = 0.14
-"""Logarithm of the loss: 80th percentile of the law's error on the trainings of benchmarks/forecast."""
+"""Logarithm of the loss: 80th percentile of the law's error on the trainings of
+benchmarks/forecast.
+"""
 SMALLEST_SIZE = 44e6
 LARGEST_SIZE = 16e9
 FEWEST_TOKENS = 1e9
@@ -26,7 +28,8 @@ FEWEST_TOKENS = 1e9
 MOST_TOKENS = 500e9
 """Their trainings read 5 to 500 billion tokens (their abstract)."""
 DECADES_AT_ZERO = 0.3
-"""As in `final_loss`, which needs numpy: the interval inside the range is that of so many decades."""
+"""As in `final_loss`, which needs numpy: the interval inside the range is that of so many decades.
+"""
 MOST_OVER = 30.0
 """Times the largest size up to which it is still shown: GPT-3 175B is 11 times as large."""
 

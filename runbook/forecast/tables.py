@@ -12,7 +12,9 @@ from runbook.core.errors import DataError
 from runbook.forecast.laws import Runs
 
 FLOPS_PER_PARAMETER_AND_TOKEN = 6
-"""Forward and backward pass of a dense model (Kaplan et al., arXiv:2001.08361), where a table gives no FLOPs."""
+"""Forward and backward pass of a dense model (Kaplan et al., arXiv:2001.08361), where a table gives
+no FLOPs.
+"""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ class PartialCurve:
     points: tuple[CurvePoint, ...]
     total_steps: float
     decay_from: float
-    """Share of the steps after which the learning rate falls; not a number where that is unknown."""
+    """Share of the steps after which the learning rate falls; not a number where that is unknown.
+    """
 
 
 def read_finished_trainings(path: Path) -> list[TrainingRow]:
