@@ -113,8 +113,18 @@ def read_mapping(text: str, where: str) -> YamlDocument:
 
 def compose(text: str, where: str, loader: type[Any] = CoreLoader) -> yaml.Node | None:
     """The nodes of `text` before they become values; None when there is nothing but comments."""
+    return _composed(text, where, loader, allow_aliases=False)
+
+
+def compose_with_aliases(text: str, where: str) -> yaml.Node | None:
+    """Compose the YAML of another program, which may have aliases. A node can then be below itself."""
+    return _composed(text, where, CoreLoader, allow_aliases=True)
+
+
+def _composed(text: str, where: str, loader: type[Any], *, allow_aliases: bool) -> yaml.Node | None:
+    """Return the nodes of `text`. Raise `ParamsError` where it is no YAML, or nested too deeply."""
     try:
-        _refuse_depth(text, where)
+        _refuse_depth(text, where, allow_aliases=allow_aliases)
         node: yaml.Node | None = yaml.compose(text, Loader=loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -179,7 +189,7 @@ def scalars(
             yield from scalars(item, path)
 
 
-def _refuse_depth(text: str, where: str) -> None:
+def _refuse_depth(text: str, where: str, *, allow_aliases: bool) -> None:
     """Refuse text that is nested too deeply.
 
     libyaml's composer recurses in C, where a thousand open brackets end the process.
@@ -192,7 +202,7 @@ def _refuse_depth(text: str, where: str) -> None:
                 raise ParamsError(f"{_at(where, event)}: is nested more than {_MAX_DEPTH} deep.")
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
-        elif isinstance(event, yaml.AliasEvent):
+        elif isinstance(event, yaml.AliasEvent) and not allow_aliases:
             raise ParamsError(
                 f"{_at(where, event)}: *{event.anchor} repeats another value. Parameter files have "
                 "no aliases: "

@@ -17,6 +17,8 @@ from runbook.runs.run_folder import runs_folder
 
 SIZE_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Sizes at the same compute that are shown."""
+SHOWN_DECADES = 0.05
+"""Beyond the range of the law: less is rounded to nothing."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def _law_warnings(
         "interval is wide"
     )
     decades = published_law.decades_beyond(parameters, tokens)
-    if decades:
+    if decades >= SHOWN_DECADES:
         yield (
             f"the run lies {decades:.1f} decades of compute beyond the largest trainings that "
             f"the law was "

@@ -23,7 +23,11 @@ from runbook.records.pages import run_pages
 from runbook.records.pages.runs_index import write_runs_index
 from runbook.records.run_state import RunState, read_run, run_verdict
 from runbook.results import run_tables
-from runbook.results.forecast_scores import calibration_text, read_scores_of_all
+from runbook.results.forecast_scores import (
+    calibration_text,
+    read_scores_of_all,
+    shown_in_unit,
+)
 from runbook.results.history import PHENOMENON, read_scores
 from runbook.results.metrics import history_frame
 from runbook.results.scores import as_scores, worse
@@ -87,7 +91,8 @@ def read_front_page(folder: Path) -> run_pages.FrontPage:
     settings = params.load(str(folder / "run.yaml"))
     tiles: list[tuple[str, str, str]] = []
     if trained:
-        tiles = training_results.headline(trained[-1], training_results.device_rates(settings))
+        rates = training_results.device_rates(settings, trained[-1].phase)
+        tiles = training_results.headline(trained[-1], rates)
     facts = [*_bad_node_facts(folder, settings), *_forecast_facts(folder.parent)]
     return run_pages.FrontPage(sample, comparison, tiles, read_scores(folder), facts=facts)
 
@@ -115,8 +120,12 @@ def _forecast_facts(runs: Path) -> list[tuple[str, str]]:
     misses = [score for score in scores if not score.hit and not score.late]
     miss_texts = []
     for miss in misses[-MOST_MISSES:]:
-        interval = f"forecast {miss.low:.4g} to {miss.high:.4g}"
-        miss_texts.append(f"{miss.run}: {miss.quantity} {miss.actual:.4g} {miss.unit}, {interval}")
+        actual = shown_in_unit(miss.actual, miss.unit)
+        low, high = (
+            shown_in_unit(value, miss.unit).removesuffix(f" {miss.unit}")
+            for value in (miss.low, miss.high)
+        )
+        miss_texts.append(f"{miss.run}: {miss.quantity} {actual}, forecast {low} to {high}")
     text = calibration_text(scores)
     if miss_texts:
         text = f"Missed: {'; '.join(miss_texts)}. {text}"

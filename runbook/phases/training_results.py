@@ -14,6 +14,7 @@ from runbook.display import View
 from runbook.params import Settings
 from runbook.phases.open_phase import OpenPhase
 from runbook.plan_file.schema import PhasePlan
+from runbook.planning import FULL
 from runbook.planning.cost.accelerators import find_accelerator
 from runbook.planning.cost.speed import Speed
 from runbook.planning.plan import Plan
@@ -401,11 +402,11 @@ def _wall_reason(training: TrainingResults) -> str:
     return f"of the wall time: {share_texts}"
 
 
-def device_rates(settings: Settings) -> Rates:
+def device_rates(settings: Settings, phase: str = FULL) -> Rates:
     """Price and power of a device, as far as run file, site and data sheets say."""
     site = settings.site
     device = find_accelerator(site.hardware.device)
-    job = settings.run.jobs.training
+    job = settings.job(phase)
     return Rates(
         price_per_device_hour=settings.run.jobs.price_per_device_hour or site.price_per_device_hour,
         currency=site.currency,

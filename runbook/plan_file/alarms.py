@@ -30,6 +30,12 @@ CONFIRMING, CONFIRMED = (
     3,
     0.5,
 )  # a spike: so many records in a row, all at least this part of a jump above the curve
+UNEXPLAINED_BY_ONE = 1.7
+"""Times the only loss before it. A healthy batch of two sequences was 1.58 times another one, the
+first spike of BigScience's 104B 1.77 times the record before.
+"""
+FEW_BEFORE = 5
+"""With fewer records before it a single one makes a spike; a second is wanted from here on."""
 UNEXPLAINED = (
     2.2  # times the usual loss: no odd text costs as much, and no other record is waited for
 )
@@ -160,6 +166,17 @@ class Rise:
 RISES = (Rise(12, 0.25, 0.9), Rise(30, 0.10, 0.8))
 RISE_NOISES = 4.0
 """Times the spread inside a third that a rise is at least."""
+
+
+def _confirming_records(num_before: int) -> int:
+    """Return how many records in a row make a spike, after so many ordinary ones.
+
+    Few records, as a log of every thousandth step has, are smooth. A single one is no base at all:
+    after a resume the curve begins anew, and one batch of two sequences may be 60 % above another.
+    """
+    if num_before == 1:
+        return CONFIRMING
+    return min(CONFIRMING, 1 + num_before // FEW_BEFORE)
 
 
 class RiseWatch:
@@ -330,9 +347,9 @@ class LossWatch:
         self._inside.append(loss)
         before = [*self._recent]
         count = len(self._inside)
-        is_sure = count >= min(CONFIRMING, 1 + len(before) // 5) or loss > UNEXPLAINED * abs(
-            median(before)
-        )
+        factor = UNEXPLAINED if len(before) > 1 else UNEXPLAINED_BY_ONE
+        is_unexplained = loss > factor * abs(median(before))
+        is_sure = count >= _confirming_records(len(before)) or is_unexplained
         if is_sure and not self._is_spike:
             self._is_spike = True
             yield _make(

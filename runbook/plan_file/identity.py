@@ -85,7 +85,7 @@ def differences(
 
 
 def same_training(before: PhasePlan, after: PhasePlan) -> bool:
-    """Return whether `now` continues the training of `before`, whatever its length and layout.
+    """Return whether `after` continues the training of `before`, whatever its length and layout.
 
     The padding of the vocabulary depends on the cut; the trainer keeps that of its checkpoint.
     """

@@ -184,9 +184,9 @@ def scores_table(scores: Sequence[ForecastScore], title: str) -> Table:
         {
             "run": one.run,
             "quantity": one.quantity,
-            "forecast": _shown(one.value, one.unit),
-            "80% interval": f"{_shown(one.low, one.unit)} to {_shown(one.high, one.unit)}",
-            "came true": _shown(one.actual, one.unit),
+            "forecast": shown_in_unit(one.value, one.unit),
+            "80% interval": f"{shown_in_unit(one.low, one.unit)} to {shown_in_unit(one.high, one.unit)}",
+            "came true": shown_in_unit(one.actual, one.unit),
             "verdict": _verdict(one),
             "pinball": f"{one.pinball:.4f}",
         }
@@ -195,7 +195,7 @@ def scores_table(scores: Sequence[ForecastScore], title: str) -> Table:
     return Table(rows, title, [calibration_text(scores)], source=SCORES_FILE)
 
 
-def _shown(value: float, unit: str) -> str:
+def shown_in_unit(value: float, unit: str) -> str:
     """Return a forecast quantity as a reader wants it: bytes and durations in units that fit."""
     if unit == "B":
         return show_bytes(value)

@@ -7,12 +7,14 @@ restart         from there to the first step of the next job
 save stall      time in which no step was made because a checkpoint was written
 """
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from runbook.core.table import Row, Table
+from runbook.results.expected_loss import LEFT_EVENT
 from runbook.results.history import Event, History, Step, ValidationLoss, by_segment, events_named
 from runbook.results.metrics import Summary
 
@@ -71,7 +73,7 @@ def account_wall_time(
     submitted = [event.time for event in events_named(events, "submitted")]
     started = [event.time for event in events_named(events, "started")]
     begin = min([first_step_begin, *submitted, *started])
-    end = max([step.time for step in steps] + [event.time for event in events])
+    end = max([step.time for step in steps] + [_moment(event) for event in events])
     wall_seconds = end - begin
     interruptions = _interruptions(steps, events)
     parts = {"start-up": max(0.0, first_step_begin - begin)}
@@ -91,6 +93,13 @@ def account_wall_time(
         interruptions=interruptions,
         waiting_seconds=sum(queue_seconds) + sum(_chain_waits(events)),
     )
+
+
+def _moment(event: Event) -> float:
+    """Return when what an event tells of was: who looks late writes some events hours afterwards."""
+    if event.name == LEFT_EVENT:
+        return -math.inf
+    return _ended_at(event) if event.name == "ended" else event.time
 
 
 def _lost_seconds(

@@ -186,3 +186,11 @@ def test_the_report_names_misses_first(tmp_path):
     ((name, text),) = report._forecast_facts(tmp_path)
     assert name == "Forecasts of all runs"
     assert text.startswith("Missed: b: loss 5.3 nats, forecast 4.9 to 5.1. 1 of 2")
+
+
+def test_a_report_gives_missed_bytes_in_a_unit_that_fits(tmp_path):
+    memory = Forecast("memory", "B", 5.5e8, 5.0e8, 6.0e8, "the plan")
+    seals = replace(sealed("b"), forecasts=(memory,))
+    append_scores(score(seal(seals, tmp_path), {"memory": 8.113e8}), tmp_path)
+    ((_, text),) = report._forecast_facts(tmp_path)
+    assert text.startswith("Missed: b: memory 774 MiB, forecast 477 MiB to 572 MiB.")

@@ -100,6 +100,11 @@ def test_spikes_of_public_chronicles_are_found_when_people_saw_them(told, notice
     )
 
 
+def test_one_record_is_no_base_for_a_spike():
+    after_a_resume = [4.37, 6.90, 5.83, 5.11, 3.82, 5.19, 4.31, 5.64, 6.13, 6.23, 4.58, 5.61]
+    assert find_alarms(steps(after_a_resume)) == []
+
+
 def test_a_loss_that_stays_up_or_creeps_up_diverges():
     """The first is built after 104B's first attempt: 6.4 to 11.4, then 7.15 for good."""
     source = random.Random(1)

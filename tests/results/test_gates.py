@@ -240,6 +240,20 @@ def test_jump_of_the_loss_over_the_seam_fails(make):
     }
 
 
+def test_a_noisy_loss_may_change_over_a_seam_as_much_as_before_it(make):
+    noise = [4.0, 5.5, 4.6, 6.1, 5.2, 4.1, 6.4]
+
+    def losses(after):
+        return [
+            make.step(n, loss=after if n == 51 else noise[n % 7], segment=int(n > 50))
+            for n in range(1, 101)
+        ]
+
+    name = "loss goes on over the seam"
+    assert verdicts(resume_check(make.history(losses(6.4)), make.saved(50)))[name] == "pass"
+    assert verdicts(resume_check(make.history(losses(9.0)), make.saved(50)))[name] == "fail"
+
+
 def test_steps_that_are_gone_are_named_whether_the_run_was_resumed_or_not(make):
     whole = [make.step(n, segment=int(n > 40)) for n in range(1, 49)]
     for rows, value in (

@@ -64,6 +64,14 @@ def test_parts_that_overlap_leave_nothing_and_never_less():
     assert overlapping.parts["other"] == 0.0
 
 
+def test_what_somebody_notes_hours_later_is_no_wall_time():
+    late = [
+        {"event": "forecast_left", "time": 36_000.0, "iteration": 8},
+        {"event": "ended", "time": 36_001.0, "at": 28.5, "job": "04-training-2"},
+    ]
+    assert account(events=[*EVENTS, *late]).wall_seconds == account().wall_seconds
+
+
 def test_the_parts_of_an_interrupted_run():
     one = account()
     assert one.parts == pytest.approx(

@@ -124,7 +124,9 @@ _WAVE = 110 * 128 * 256
 """Elements of a matrix product that a device computes at once: 110 processors, a tile of 128 x 256 each. Half of the
 last such wave is idle on average, which is why small matrices are slow."""
 _SPLIT = 4096
-"""Inner elements of a product from twice which on its sums are split among processors, as in gradients of small weights."""
+"""Inner elements of a product from which on its sums are split among processors, as in gradients of
+small weights.
+"""
 _OPERATORS = {
     "tuned": 22,
     "fused": 24,

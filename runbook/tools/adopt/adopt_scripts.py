@@ -285,12 +285,14 @@ def adopt(
         script = script_of_log(log, scripts[0].name)
         adopted = adopt_script(script, scripts[0].name, path.stem, project, launch)
         return _write(adopted, path, project, replace=replace)
-    # No secret goes into the sandbox, so that none can come out of it into the run file.
-    files = [(script.name, mask(_read(script))) for script in scripts]
-    config = read_config(files, launch)
+    # A configuration is parsed as it is, and masked value by value: a masked text may be no TOML.
+    texts = [(script.name, _read(script)) for script in scripts]
+    config = read_config(texts, launch)
     if config:
-        adopted = adopt_config(config, files, path.stem, project)
+        adopted = adopt_config(config, texts, path.stem, project)
         return _write(adopted, path, project, replace=replace, config=config)
+    # No secret goes into the sandbox, so that none can come out of it into the run file.
+    files = [(name, mask(text)) for name, text in texts]
     beside, secret_files = _files_beside(scripts[0])
     adopted = adopt_text(files, path.stem, project, beside, launch)
     adopted = dataclasses.replace(adopted, script=_with_notes(adopted.script, secret_files))

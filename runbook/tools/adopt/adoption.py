@@ -1,5 +1,6 @@
 """Adoption: from someone's job script to a run file; what the script leaves open comes from its program's defaults."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -659,7 +660,7 @@ def _nodes(findings: Findings) -> None:
     devices = findings.devices_per_node
     context = findings.number("parallel.context", 1)
     group = findings.model_parallel * max(1, context)
-    nodes = next(count for count in range(1, group + 1) if count * devices % group == 0)
+    nodes = group // math.gcd(group, devices)
     why = f"not in the script: the fewest nodes of {devices} devices that {group} divides"
     findings.take("jobs.training.nodes", nodes, 0, why, over=False)
     if findings.value("parallel.context") == 0:  # Ulysses over all devices

@@ -280,7 +280,7 @@ def load_checkpoint(
     for checkpoint in checkpoints:
         near = load_near(checkpoint.iteration, newest) if load_near else None
         if near is not None:
-            return dataclasses.replace(near, problems=problems)
+            return _with_problems(near, problems, newest)
         if difference := folders.differences(checkpoint.metadata.get("model", {}), shape):
             raise RefusedError(
                 f"{checkpoint.folder} is of another model: {difference}. Use the plan it was trained with, or another "
@@ -292,7 +292,7 @@ def load_checkpoint(
         problems.append(problem)
     near = load_near(0, newest) if load_near else None
     if near is not None:
-        return dataclasses.replace(near, problems=problems)
+        return _with_problems(near, problems, newest)
     if run_on_first_rank(lambda: folders.has_checkpoints(root)):
         problems = problems or [f"{root / folders.TRACKER} names one that is not there"]
         raise RefusedError(
@@ -300,6 +300,12 @@ def load_checkpoint(
             + "\nTraining does not silently start again: bring one back, or move the folder away to start anew"
         )
     return None
+
+
+def _with_problems(near: LoadedCheckpoint, problems: list[str], newest: int) -> LoadedCheckpoint:
+    """Return what was loaded from node memory, with what was passed over for it."""
+    lost_iterations = max(0, newest - near.progress.iteration)
+    return dataclasses.replace(near, problems=problems, lost_iterations=lost_iterations)
 
 
 def _load_candidate(

@@ -275,7 +275,9 @@ class NearCopies:
         lack = ""
         if self.is_first_on_node:
             self.place.remove_all_but(kept)
-            lack = lack_of_room(self.place.folder, needed)
+            # What is kept is there already, and is one of the two that room is needed for.
+            there = sum(path.stat().st_size for path in kept if path.exists())
+            lack = lack_of_room(self.place.folder, needed - there)
         faults = _faults_of_all(lack)
         if faults:
             self.is_on = self._turn_off(faults)

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from runbook.cli import cli
 from runbook.core.errors import ParamsError
 from runbook.tools.adopt.adopt_scripts import AdoptReport, adopt
+from runbook.tools.adopt.configs.recipe_source import recipe_calls
 from runbook.tools.adopt.proof import OptionVerdict, unaccounted
 
 TORCHTITAN = """[job]
@@ -298,6 +299,24 @@ REFUSED = {
         + "".join(f"b{n}: &b{n} {{x: *b{n - 1}, y: *b{n - 1}}}\n" for n in range(1, 30))
     ).replace("*b0", "*a"),
     "deep.yaml": "a: " * 1 + "{a: " * 3000 + "1" + "}" * 3000,
+    "brackets.yaml": "a: " + "[" * 120_000,
+    "aliases.yaml": "a: &a [1,1,1,1,1,1,1,1]\n"
+    + "".join(f"b{n}: &b{n} [{','.join([f'*b{n - 1}'] * 8)}]\n" for n in range(1, 20)).replace(
+        "*b0", "*a"
+    ),
+    "self.yaml": "a: &a [*a, *a, *a]\n",
+    "keys.yaml": "? [1, 2]\n: 3\n",
+    "long.yaml": f"{'a' * 201}: 1\n",
+    "wide.yaml": "".join(f"k{n}: 1\n" for n in range(5000)),
+    "list.yaml": f"a: [{'1,' * 60_000}1]\n",
+    "hexadecimal.yaml": f"a: 0x{'f' * 6000}\n",
+    "digits.toml": f"a = {'9' * 6000}\n",
+    "nested.toml": f"a = {'[' * 3000}{']' * 3000}\n",
+    "deep.toml": f"{'a.' * 3000}b = 1\n",
+    "many.py": "r = llm.llama3_8b.pretrain_recipe()\n" * 5000,
+    "sum.py": f"r = llm.llama3_8b.pretrain_recipe(num_nodes={'+'.join('1' * 900)})\n",
+    "digits.py": f"r = llm.llama3_8b.pretrain_recipe(num_nodes=0x{'f' * 400})\n",
+    "name.py": f"r = llm.llama3_8b.pretrain_recipe()\nr.{'a' * 201} = 1\n",
     "other.yaml": "services: {web: {image: nginx}}\n",
     "other.toml": "[tool.ruff]\nline-length = 100\n",
     "broken.toml": "[training\nsteps = 1",
@@ -316,14 +335,278 @@ def test_what_is_no_configuration_of_a_gpt_is_refused(name, tmp_path):
     assert not (tmp_path / "mine.yaml").exists()
 
 
-def test_secrets_of_a_configuration_stay_out(tmp_path):
+def rows_of(tmp_path, name: str, text: str) -> tuple[AdoptReport, dict]:
+    """Adopt one configuration and return the report with its rows by option."""
+    (tmp_path / name).write_text(text)
+    report = adopt([tmp_path / name], tmp_path / "mine.yaml", replace=True)
+    return report, {row.option: row for row in report.proof}
+
+
+def test_the_last_spelling_of_a_value_counts_over_a_default(tmp_path):
+    text = NEMO.replace("    return recipe", "    recipe.trainer.num_nodes = 2\n    return recipe")
+    report, rows = rows_of(tmp_path, "recipe.py", text)
+    assert report.adopted.findings.value("jobs.training.nodes") == 2
+    assert rows["trainer.num_nodes"].verdict is OptionVerdict.SAME
+    assert rows["pretrain_recipe.num_nodes"].verdict is OptionVerdict.CHANGED
+
+
+def test_lengths_that_contradict_each_other_are_a_question(tmp_path):
+    text = BRIDGE.replace("dataset: {seq_length: 4096}", "dataset: {seq_length: 2048}")
+    report, rows = rows_of(tmp_path, "bridge.yaml", text)
+    assert rows["model.seq_length"].verdict is OptionVerdict.CHANGED
+    assert "4096" in report.adopted.findings.questions["training.sequence_length"]
+
+
+def test_null_is_the_same_only_where_it_has_a_meaning_here(tmp_path):
+    text = NANOTRON.replace("clip_grad: 1.0", "clip_grad: null")
+    _, rows = rows_of(tmp_path, "nano.yaml", text)
+    assert rows["optimizer.clip_grad"].verdict is OptionVerdict.CHANGED
+    assert "training.clip_gradient: " in rows["optimizer.clip_grad"].why
+
+
+def test_a_file_or_a_number_that_would_count_for_nothing_is_refused(tmp_path):
+    for name in ("titan.toml", "recipe.py", "bridge.yaml"):
+        (tmp_path / name).write_text(FILES[name])
+    titan, recipe, bridge = (tmp_path / n for n in ("titan.toml", "recipe.py", "bridge.yaml"))
+    out = tmp_path / "mine.yaml"
+    for files in ([titan, titan], [recipe, recipe], [titan, bridge]):
+        with pytest.raises(ParamsError, match="one configuration together"):
+            adopt(files, out)
+    for file in (titan, bridge):
+        with pytest.raises(ParamsError, match="--launch 2"):
+            adopt([file], out, launch=2)
+
+
+def test_a_group_of_a_billion_devices_is_not_counted_up(tmp_path):
+    with pytest.raises(ParamsError, match="1000000007"):
+        rows_of(tmp_path, "nano.yaml", NANOTRON.replace("tp: 2,", "tp: 1000000007,"))
+
+
+SECRETS = {
+    "titan.toml": TORCHTITAN
+    + """[wandb]
+api_key = "qq77"
+api_token = 4771100
+note = "{token}"
+args = ["--hf-token", "qq77"]
+[extra]
+password = 12345678
+list = [{{hf_token = "qq77"}}, 3]
+[[hosts]]
+wandb_api_key = 'qq77'
+""",
+    "nano.yaml": NANOTRON
+    + """api_token: 4771100
+hf_tokens: [qq77, qq77]
+secret: {{v: qq77, w: [{{x: qq77}}]}}
+password: 12345678
+note: "{token}"
+""",
+}
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_secrets_of_a_configuration_stay_out(name, tmp_path):
     token = "hf_" + "abcdefghij" * 4
-    text = TORCHTITAN + f'[wandb]\napi_key = "0123456789"\nnote = "{token}"\n'
-    (tmp_path / "titan.toml").write_text(text)
-    report = adopt([tmp_path / "titan.toml"], tmp_path / "mine.yaml")
+    report, _ = rows_of(tmp_path, name, with_token(SECRETS[name], token))
     everything = report.as_text() + json.dumps(report.as_dict()) + report.path.read_text()
-    assert token not in everything
-    assert "0123456789" not in everything
+    for secret in (token, "qq77", "4771100", "12345678"):
+        assert secret not in everything
+
+
+def with_token(text: str, token: str) -> str:
+    """Return a configuration with a token that no file of the project has."""
+    return text.replace("{token}", token).replace("{{", "{").replace("}}", "}")
+
+
+def test_tables_in_arrays_keep_their_lines_and_empty_sections_a_row(tmp_path):
+    text = TORCHTITAN + "[[hosts]]\nrank = 1\n[[hosts]]\nrank = 2\n[none]\nitems = [{}, {}]\n"
+    _, rows = rows_of(tmp_path, "titan.toml", text)
+    last = len(TORCHTITAN.splitlines())
+    assert [rows[f"hosts.{n}.rank"].line for n in (0, 1)] == [last + 2, last + 4]
+    assert rows["none.items.1"].verdict is OptionVerdict.UNACCOUNTED
+    text = TORCHTITAN.replace("[optimizer]\n", "").replace(
+        'name = "AdamW"\nlr = 3e-4', 'optimizer = {name = "AdamW", lr = 5e-4}'
+    )
+    moved = text.replace('optimizer = {name = "AdamW", lr = 5e-4}\n', "")
+    report, rows = rows_of(tmp_path, "t2.toml", 'optimizer = {name = "AdamW", lr = 5e-4}\n' + moved)
+    assert rows["optimizer.lr"].line == 1
+    assert report.adopted.findings.carried["training.learning_rate"].line == 1
+
+
+NODES = (
+    "    r = llm.llama3_8b.pretrain_recipe(num_nodes=nodes, num_gpus_per_node=8)\n    return r\n"
+)
+STALE = {
+    "again": "nodes = 1\nnodes = args.nodes\ndef f():\n" + NODES,
+    "computed": "nodes = 8\nnodes *= 2\ndef f():\n" + NODES,
+    "parameter": "nodes = 1\ndef f(nodes):\n" + NODES,
+    "called": "def f(nodes=1):\n" + NODES + "f(nodes=4)\n",
+    "branches": "if args.big:\n    nodes = 8\nelse:\n    nodes = 1\ndef f():\n" + NODES,
+    "loop": "nodes = 1\nfor nodes in args.all:\n    pass\ndef f():\n" + NODES,
+    "with": "nodes = 1\nwith open('x') as nodes:\n    pass\ndef f():\n" + NODES,
+    "global": "nodes = 1\ndef g():\n    global nodes\n    nodes = 4\ndef f():\n" + NODES,
+    "outer": "nodes = 1\ndef g():\n  nodes = args.n\n  def f():\n  "
+    + NODES.replace("\n    ", "\n      "),
+    "import": "nodes = 1\nfrom mine import nodes\ndef f():\n" + NODES,
+}
+
+
+@pytest.mark.parametrize("name", STALE)
+def test_a_name_that_is_set_otherwise_is_not_known(name):
+    (call,) = recipe_calls(STALE[name], "recipe.py")
+    nodes = {value.name: value for value in call.values}["pretrain_recipe.num_nodes"]
+    assert (nodes.value, nodes.known) == ("nodes", False)
+
+
+CHANGES = {
+    "recipe.data.global_batch_size *= 2": "data.global_batch_size",
+    "tune(recipe)": "line 3",
+    "recipe.trainer.max_steps, x = 5, 6": "line 3",
+    "while True:\n        recipe.trainer.max_steps = 5": "trainer.max_steps",
+    "try:\n        f()\n    except E:\n        recipe.trainer.max_steps = 5": "trainer.max_steps",
+    "match x:\n        case 1:\n            recipe.trainer.max_steps = 5": "trainer.max_steps",
+    "if x:\n        recipe.trainer.max_steps = 5": "trainer.max_steps",
+    "for c in recipe.trainer.callbacks:\n        c.x = 5": "line 3",
+    "setattr(recipe.trainer, 'max_steps', 5)": "line 3",
+    "t = recipe.trainer": "line 3",
+    "recipe.trainer.callbacks[0].x = 5": "line 3",
+    "recipe = tune(recipe)": "line 3",
+    "def g():\n        recipe.trainer.max_steps = 5": "trainer.max_steps",
+    "x = tune(recipe) if y else 5": "line 3",
+    "run.run(recipe, plugins=[P()])": "run.plugins",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_a_change_that_is_not_understood_is_not_lost(change, kind):
+    text = f"{kind} f():\n    recipe = llm.llama3_8b.pretrain_recipe(num_nodes=1)\n    {change}\n"
+    (call,) = recipe_calls(text, "recipe.py")
+    values = {value.name: value for value in call.values}
+    assert not values[CHANGES[change]].known
+    assert len(values) == 2
+
+
+def test_what_is_certain_stays_certain():
+    text = """def configure():
+    recipe = llm.llama3_8b.pretrain_recipe(num_nodes=1)
+    try:
+        print(recipe)
+    finally:
+        recipe.trainer.max_steps = 5
+    assert recipe.trainer.max_steps
+    return recipe
+def main():
+    recipe = configure()
+    recipe.trainer.devices = 4
+    executor = local_executor(nodes=recipe.trainer.num_nodes, devices=recipe.trainer.devices)
+    with run.Experiment("x") as experiment:
+        experiment.add(recipe, executor=run.LocalExecutor(), name="x")
+    run.run(recipe, executor=run.LocalExecutor(), name="x")
+if __name__ == "__main__":
+    main()
+"""
+    (call,) = recipe_calls(text, "recipe.py")
+    values = {value.name: (value.value, value.known) for value in call.values}
+    assert values == {
+        "pretrain_recipe.num_nodes": (1, True),
+        "trainer.max_steps": (5, True),
+        "trainer.devices": (4, True),
+    }
+
+
+def test_positional_arguments_of_a_recipe_keep_it_from_passing(tmp_path):
+    text = NEMO.replace('name="mine", dir', '"mine", dir')
+    report, rows = rows_of(tmp_path, "recipe.py", text)
+    assert rows["line 6"].verdict is OptionVerdict.UNACCOUNTED
+    assert report.check != "passes"
+
+
+def test_secrets_of_a_recipe_stay_out(tmp_path):
+    text = NEMO.replace(
+        "    return recipe",
+        """    recipe.log.wandb.api_key = "hunter2"
+    secret = "hunter2"
+    recipe.log.name = secret
+    login(recipe, api_key="hunter2")
+    recipe.log.extra = {"hf_token": "hunter2"}
+    recipe.log.more = run.Config(W, password="hunter2", args=["--api-key", "hunter2"])
+    return recipe""",
+    )
+    report, _ = rows_of(tmp_path, "recipe.py", text)
+    everything = report.as_text() + json.dumps(report.as_dict()) + report.path.read_text()
+    assert "hunter2" not in everything
+
+
+@pytest.mark.parametrize("text", ['"False"', "${foo:bar}"])
+def test_a_text_is_no_switch(text, tmp_path):
+    config = NEMO_YAML.replace(
+        "tensor_model_parallel_size: 2,",
+        f"tensor_model_parallel_size: 2, sequence_parallel: '{text}',",
+    )
+    report, rows = rows_of(tmp_path, "export.yaml", config)
+    assert rows["trainer.strategy.sequence_parallel"].verdict is not OptionVerdict.SAME
+    assert "parallel.sequence" not in report.adopted.findings.carried
+
+
+def test_a_list_is_no_text(tmp_path):
+    config = BRIDGE.replace(
+        "dataset: {seq_length", "dataset: {data_path: [a, b], split: [9, 1], seq_length"
+    )
+    report, rows = rows_of(tmp_path, "bridge.yaml", config)
+    assert "data.folder" not in report.adopted.findings.carried
+    assert rows["dataset.data_path"].verdict is not OptionVerdict.SAME
+    assert rows["dataset.split"].verdict is not OptionVerdict.SAME
+
+
+NO_NUMBERS = {
+    "nano.yaml": [
+        ("lr_warmup_steps: 100", "lr_warmup_steps: .inf"),
+        ("lr_warmup_steps: 100", "lr_warmup_steps: .nan"),
+        ("lr_decay_steps: 200", "lr_decay_steps: -800"),
+        ("micro_batch_size: 2", "micro_batch_size: 1.0e+300"),
+        ("learning_rate: 0.003", "learning_rate: .inf"),
+    ],
+    "neox.yml": [('"warmup": 0.01', '"warmup": 0.01, "lr_decay_fraction": .nan')],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [(name, *change) for name, changes in NO_NUMBERS.items() for change in changes],
+)
+def test_a_number_without_end_is_no_traceback(name, before, after, tmp_path):
+    text = FILES[name].replace('"lr_decay_iters": 1000, ', "")
+    assert before in text
+    report, _ = rows_of(tmp_path, name, text.replace(before, after))
+    assert report.path.exists()
+
+
+def test_arguments_of_a_bridge_recipe_are_carried(tmp_path):
+    arguments = {
+        "train_iters": ("training.iterations", 70),
+        "global_batch_size": ("training.global_batch", 64),
+        "micro_batch_size": ("training.micro_batch", 2),
+        "seq_length": ("training.sequence_length", 2048),
+        "lr": ("training.learning_rate", 1e-4),
+        "min_lr": ("training.min_learning_rate", 1e-5),
+        "lr_warmup_iters": ("training.warmup_iterations", 7),
+        "tensor_model_parallel_size": ("parallel.tensor", 2),
+    }
+    words = ", ".join(f"{name}={value}" for name, (_, value) in arguments.items())
+    text = f"cfg = llama32_1b_pretrain_config({words}, mine=1)\npretrain(config=cfg, forward_step_func=f)\n"
+    report, rows = rows_of(tmp_path, "recipe.py", text)
+    for name, (key, value) in arguments.items():
+        assert report.adopted.findings.value(key) == value
+        assert rows[f"pretrain_recipe.{name}"].verdict is OptionVerdict.SAME
+    assert [row.option for row in unaccounted(report.proof)] == ["pretrain_recipe.mine"]
+
+
+def test_an_empty_section_of_yaml_has_a_row(tmp_path):
+    _, rows = rows_of(tmp_path, "nano.yaml", NANOTRON + "mine: [{}, {}]\nmixed: [{a: 1}, 2]\n")
+    assert rows["mine.0"].verdict is OptionVerdict.UNACCOUNTED
+    assert rows["mixed"].script == '[{"a": 1}, 2]'
 
 
 def test_the_command_reads_two_files_of_one_configuration(tmp_path):

@@ -13,6 +13,7 @@ from typing import Any
 from runbook.core.errors import ParamsError
 from runbook.params.catalogues import read_models, read_site
 from runbook.params.schema.keys import accepts
+from runbook.params.secrets import mask
 from runbook.tools.adopt.adoption import Adoption, complete_from_config, rewritten
 from runbook.tools.adopt.configs.config_file import (
     ConfigValue,
@@ -75,12 +76,20 @@ def read_config(files: Sequence[tuple[str, str]], launch_number: int = 0) -> Pro
     """Return the configuration that files are; None where they are something else, such as a script.
 
     Of several recipes in a Python file the file's default counts, or the one that `launch_number` counts.
+    Raise `ParamsError` where a second file, or the number, would count for nothing.
     """
     endings = {Path(name).suffix for name, _ in files}
     if endings <= {".yaml", ".yml"} and endings:
+        _refuse_launch_number(launch_number, files)
         return _read_yaml(files)
     name, text = files[0]
+    if len(files) > 1 and endings <= {".toml", ".py", ".yaml", ".yml"}:
+        others = ", ".join(other for other, _ in files[1:])
+        raise ParamsError(
+            f"{name} and {others}: only YAML files are one configuration together. Give one file."
+        )
     if endings == {".toml"}:
+        _refuse_launch_number(launch_number, files)
         values = toml_values(text, name)
         if not _signs(TORCHTITAN, values):
             raise ParamsError(f"{name} is TOML, and no configuration of torchtitan.")
@@ -88,6 +97,15 @@ def read_config(files: Sequence[tuple[str, str]], launch_number: int = 0) -> Pro
     if endings == {".py"}:
         return _read_recipe(name, text, launch_number)
     return None
+
+
+def _refuse_launch_number(launch_number: int, files: Sequence[tuple[str, str]]) -> None:
+    """Raise `ParamsError` where --launch is given for a configuration, which is one training."""
+    if launch_number:
+        names = ", ".join(name for name, _ in files)
+        raise ParamsError(
+            f"--launch {launch_number}: {names} is the configuration of one training. Leave --launch out."
+        )
 
 
 def _read_yaml(files: Sequence[tuple[str, str]]) -> ProgramConfig:
@@ -167,13 +185,14 @@ def adopt_config(
     _take_values(config, values, findings, kind)
     _ask_for_unknown(config, findings)
     config.format.finish(values, findings, kind)
+    _refuse_impossible_sizes(findings)
     findings.vocabulary = int(kind.pop("vocabulary", 0)) or findings.vocabulary
     findings.take("training.framework", "runbook", 0, f"in place of {config.format.program}")
     _drop_defaults_of_other_layouts(findings)
     complete_from_config(findings, models, kind)
     numbers = LineNumbers(dict(files))
     script = Script(
-        text="".join(f"{line}\n" for line in numbers.lines),
+        text=mask("".join(f"{line}\n" for line in numbers.lines)),
         directives=(),
         commands=(),
         settings=(),
@@ -192,6 +211,30 @@ def adopt_config(
         source=" + ".join(file for file, _ in files),
     )
     return rewritten(adopted)
+
+
+_MOST = {
+    "parallel.tensor": 10_000,
+    "parallel.pipeline": 10_000,
+    "parallel.context": 10_000,
+    "parallel.virtual_pipeline": 10_000,
+    "training.shape.layers": 10_000,
+    "gas": 10**9,
+    "jobs.training.devices_per_node": 1000,
+    "jobs.training.nodes": 100_000,
+}
+"""Sizes beyond any machine and model. The plan counts through ranks and layers, which would take hours."""
+
+
+def _refuse_impossible_sizes(findings: Findings) -> None:
+    """Raise `ParamsError` where a size is beyond any machine and model."""
+    for key, most in _MOST.items():
+        if findings.number(key) > most:
+            carried = findings.carried[key]
+            where = f"line {carried.line}, {carried.source}"
+            raise ParamsError(
+                f"{key} would be {carried.value} ({where}), and more than {most:,} are not possible."
+            )
 
 
 def _kind_of_unknown(config: ProgramConfig) -> ModelKind:
@@ -219,8 +262,8 @@ def _take_values(
     findings: Findings,
     kind: ModelKind,
 ) -> None:
-    """Take every value that has a key, defaults first."""
-    for value in sorted(values.values(), key=lambda value: value.line > 0):
+    """Take every value that has a key: defaults first, then the file's own in the file's order."""
+    for value in values.values():
         row = config.format.row(value.name)
         if row is None or row.key in ("", "model") or not value.known:
             continue
@@ -230,8 +273,34 @@ def _take_values(
                 kind[field] = ours
                 findings.kind_lines[field] = value.line
             elif key == "gas" or accepts(key, ours):
+                _ask_about_contradiction(config, key, ours, value, findings)
                 source = value.name if value.line else f"{config.format.program}'s own default"
                 findings.take(key, ours, value.line, source)
+
+
+_AGREE = (
+    "jobs.training.nodes",
+    "jobs.training.devices_per_node",
+    "training.global_batch",
+    "training.micro_batch",
+    "training.sequence_length",
+    "parallel.tensor",
+    "parallel.pipeline",
+    "parallel.context",
+)
+"""Keys whose two spellings in one configuration have to say the same."""
+
+
+def _ask_about_contradiction(
+    config: ProgramConfig, key: str, ours: Any, value: ConfigValue, findings: Findings
+) -> None:
+    """Ask which of two explicit values counts. A recipe's later assignment replaces the earlier one."""
+    earlier = findings.carried.get(key)
+    if config.recipe or key not in _AGREE or not value.line or not earlier or not earlier.line:
+        return
+    if not same_value(earlier.value, ours):
+        question = f"{earlier.source} says {earlier.value}, {value.name} says {ours}: which counts?"
+        findings.ask(key, question)
 
 
 def _ask_for_unknown(config: ProgramConfig, findings: Findings) -> None:
@@ -327,8 +396,10 @@ def _keyed_verdict(
         return OptionVerdict.DROPPED, text, f"known only while the program runs: set {row.key}"
     wanted = [ours for _, ours in _our_values(row, value)]
     is_same = bool(wanted) and all(map(same_value, wanted, actual))
-    if is_same or value.value is None:
+    if is_same:
         return OptionVerdict.SAME, text, ""
+    if value.value is None and not wanted:
+        return OptionVerdict.CHANGED, text, f"null: the program's own choice there, {text} here"
     why = row.why or _why_otherwise(value, keys, findings)
     if not wanted:
         why = why or f"{value.shown} is no value of {row.key}"

@@ -3,21 +3,24 @@
 import json
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeGuard
 
 import yaml
 
 from runbook.core.errors import ParamsError
-from runbook.core.visible_text import visible
-from runbook.params.secrets import mask
-from runbook.params.yaml12 import CoreLoader, scalar_value
-from runbook.tools.adopt.other_sources import MASKED, is_secret_option
+from runbook.params.yaml12 import compose_with_aliases, scalar_value
+from runbook.tools.adopt.configs.safe_values import safe_name, safe_value
 
-_MOST_VALUES = 20_000
-"""Values of a file. Aliases of YAML can repeat each other without end."""
+_MOST_VALUES = 3000
+"""Values with a key. The largest public configuration that was read has 300."""
+_MOST_NODES = 20_000
+"""Values, sections and items of lists that are read. Aliases of YAML can repeat each other without end."""
 _MOST_DEPTH = 40
+_MOST_LETTERS = 200
+"""Letters of a dotted key."""
 
 
 @dataclass(frozen=True)
@@ -46,69 +49,156 @@ def toml_values(text: str, file_name: str) -> list[ConfigValue]:
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ParamsError(f"{file_name} is not TOML: {error}.") from error
-    lines = _toml_lines(text)
-    return [
-        _safe(ConfigValue(name, value, lines.get(name, 0))) for name, value in _leaves(tree, "", 0)
-    ]
-
-
-def _toml_lines(text: str) -> dict[str, int]:
-    """Return the line of each key of a TOML file, by its dotted name."""
-    lines: dict[str, int] = {}
-    section = ""
-    for number, line in enumerate(text.splitlines(), 1):
-        header = re.match(r"\s*\[([\w.\"' -]+)\]", line)
-        key = re.match(r"\s*([\w.\"'-]+)\s*=", line)
-        if header:
-            section = re.sub(r"[\"' ]", "", header[1]) + "."
-        elif key:
-            lines[section + re.sub(r"[\"']", "", key[1])] = number
-    return lines
-
-
-def _leaves(tree: Mapping[str, object], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield each value of nested tables with its dotted key."""
-    if depth > _MOST_DEPTH:
-        raise ParamsError(f"the configuration is nested more than {_MOST_DEPTH} deep.")
-    for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{name}.", depth + 1)
-        else:
-            yield f"{prefix}{name}", value
+        raise ParamsError(f"{file_name} is not TOML: {safe_value('', str(error))}.") from error
+    except (ValueError, RecursionError) as error:  # a number of 6,000 digits, 3,000 brackets
+        raise ParamsError(
+            f"{file_name} is no TOML that can be read: {type(error).__name__}."
+        ) from error
+    reader = _Reader(file_name)
+    return list(reader.toml_values(tree, "", 1, _toml_lines(text)))
 
 
 def yaml_values(text: str, file_name: str) -> list[ConfigValue]:
     """Return the values of a YAML file, aliases resolved. Raise `ParamsError` where it is no mapping."""
-    try:
-        node = yaml.compose(text, Loader=CoreLoader)
-    except (yaml.YAMLError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ParamsError(f"{file_name} is not YAML: {reason}.") from error
+    node = compose_with_aliases(text, file_name)
     if not isinstance(node, yaml.MappingNode):
         raise ParamsError(f"{file_name} is no configuration: it has no `key: value` lines.")
-    values = []
-    for value in _node_values(node, "", 0):
-        values.append(_safe(value))
-        if len(values) > _MOST_VALUES:
-            raise ParamsError(f"{file_name} has more than {_MOST_VALUES:,} values.")
-    return values
+    return list(_Reader(file_name).yaml_values(node, "", 0))
 
 
-def _node_values(node: yaml.MappingNode, prefix: str, depth: int) -> Iterator[ConfigValue]:
-    """Yield each value below a mapping with its dotted key and its line."""
-    if depth > _MOST_DEPTH:
-        raise ParamsError(f"the configuration is nested more than {_MOST_DEPTH} deep.")
-    for key, child in node.value:
-        name = f"{prefix}{getattr(key, 'value', '')}"
-        line = key.start_mark.line + 1
-        if isinstance(child, yaml.MappingNode) and child.value:
-            yield from _node_values(child, f"{name}.", depth + 1)
-        elif isinstance(child, yaml.SequenceNode) and _is_list_of_sections(child):
-            for number, item in enumerate(child.value):
-                yield from _node_values(item, f"{name}.{number}.", depth + 1)
-        else:
-            yield ConfigValue(name, _plain_value(child, depth), line)
+def _toml_lines(text: str) -> dict[str, int]:
+    """Return the line of each key and section of a TOML file, by its dotted name."""
+    lines: dict[str, int] = {}
+    counts: Counter[str] = Counter()  # tables of each array of tables
+    section = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        header = re.match(r"\s*(\[\[?)([\w.\"' -]+)\]", line)
+        key = re.match(r"\s*([\w.\"'-]+)\s*=", line)
+        if header:
+            section = re.sub(r"[\"' ]", "", header[2])
+            if header[1] == "[[":
+                counts[section] += 1
+                section = f"{section}.{counts[section] - 1}"
+            lines.setdefault(section, number)
+            section += "."
+        elif key:
+            lines.setdefault(section + re.sub(r"[\"']", "", key[1]), number)
+    return lines
+
+
+class _Reader:
+    """Reads one file's tree, and counts what it reads."""
+
+    def __init__(self, file_name: str) -> None:
+        self.file_name = file_name
+        self.values = 0
+        self.nodes = 0
+
+    def toml_values(
+        self, tree: Mapping[str, object], prefix: str, line: int, lines: Mapping[str, int]
+    ) -> Iterator[ConfigValue]:
+        """Yield each value of nested tables with its dotted key; without a line of its own its table's."""
+        for key, value in tree.items():
+            name = f"{prefix}{key}"
+            own_line = lines.get(name, line)
+            if isinstance(value, Mapping) and value:
+                self._count(name.count("."), name)
+                yield from self.toml_values(value, f"{name}.", own_line, lines)
+            elif _is_list_of_tables(value):
+                for number, item in enumerate(value):
+                    self._count(name.count("."), name)
+                    section = f"{name}.{number}"
+                    section_line = lines.get(section, own_line)
+                    if item:
+                        yield from self.toml_values(item, f"{section}.", section_line, lines)
+                    else:
+                        yield self._value(section, {}, section_line)
+            else:
+                yield self._value(name, self._counted(value, 0, name), own_line)
+
+    def yaml_values(self, node: yaml.MappingNode, prefix: str, depth: int) -> Iterator[ConfigValue]:
+        """Yield each value below a mapping with its dotted key and its line."""
+        for key, child in node.value:
+            name = f"{prefix}{self._key(key)}"
+            line = key.start_mark.line + 1
+            self._count(depth, name)
+            if isinstance(child, yaml.MappingNode) and child.value:
+                yield from self.yaml_values(child, f"{name}.", depth + 1)
+            elif isinstance(child, yaml.SequenceNode) and _is_list_of_sections(child):
+                for number, item in enumerate(child.value):
+                    self._count(depth, name)
+                    section = f"{name}.{number}"
+                    if item.value:
+                        yield from self.yaml_values(item, f"{section}.", depth + 1)
+                    else:
+                        yield self._value(section, {}, item.start_mark.line + 1)
+            else:
+                yield self._value(name, self._plain(child, depth, name), line)
+
+    def _key(self, node: yaml.Node) -> str:
+        """Return a key of YAML. Raise `ParamsError` where it is a list or a section."""
+        if not isinstance(node, yaml.ScalarNode):
+            line = node.start_mark.line + 1
+            raise ParamsError(
+                f"{self.file_name}:{line}: a list or a section is no key of a configuration."
+            )
+        return str(node.value)
+
+    def _plain(self, node: yaml.Node, depth: int, name: str) -> Any:
+        """Return the value of a node that has no dotted keys of its own: a scalar, a list, a mixed list's section."""
+        self._count(depth, name)
+        if isinstance(node, yaml.SequenceNode):
+            return [self._plain(item, depth + 1, name) for item in node.value]
+        if isinstance(node, yaml.MappingNode):
+            return {self._key(key): self._plain(item, depth + 1, name) for key, item in node.value}
+        if not isinstance(node, yaml.ScalarNode):
+            return {}
+        try:
+            return scalar_value(node)
+        except ValueError:
+            return str(node.value)
+
+    def _counted(self, value: Any, depth: int, name: str) -> Any:
+        """Return a value of TOML, its items counted."""
+        self._count(depth, name)
+        if isinstance(value, list):
+            return [self._counted(item, depth + 1, name) for item in value]
+        if isinstance(value, dict):
+            return {key: self._counted(item, depth + 1, name) for key, item in value.items()}
+        return value
+
+    def _count(self, depth: int, name: str) -> None:
+        """Raise `ParamsError` where a file is deeper, longer or wider than a configuration."""
+        self.nodes += 1
+        if len(name) > _MOST_LETTERS:
+            shown = safe_name(name[:60])
+            raise ParamsError(
+                f"{self.file_name}: the key {shown}... has over {_MOST_LETTERS} letters."
+            )
+        if depth > _MOST_DEPTH:
+            raise ParamsError(f"{self.file_name} is nested more than {_MOST_DEPTH} deep.")
+        if self.nodes > _MOST_NODES:
+            raise ParamsError(
+                f"{self.file_name} has more than {_MOST_NODES:,} values, which is no configuration of a training."
+            )
+
+    def _value(self, name: str, value: Any, line: int) -> ConfigValue:
+        """Return a value that can be shown."""
+        self._count(0, name)
+        self.values += 1
+        if self.values > _MOST_VALUES:
+            raise ParamsError(
+                f"{self.file_name} has more than {_MOST_VALUES:,} keys, which is no configuration of a training."
+            )
+        try:
+            return safe(ConfigValue(name, value, line))
+        except OverflowError as error:
+            raise ParamsError(f"{self.file_name}:{line}: {safe_name(name)}: {error}.") from error
+
+
+def _is_list_of_tables(value: object) -> TypeGuard[list[dict[str, object]]]:
+    """Return whether a list of TOML has tables only."""
+    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
 
 
 def _is_list_of_sections(node: yaml.SequenceNode) -> bool:
@@ -116,40 +206,15 @@ def _is_list_of_sections(node: yaml.SequenceNode) -> bool:
     return bool(node.value) and all(isinstance(item, yaml.MappingNode) for item in node.value)
 
 
-def _plain_value(node: yaml.Node, depth: int) -> Any:
-    """Return the value of a node that has no keys of its own; of a list its items."""
-    if depth > _MOST_DEPTH:
-        raise ParamsError(f"the configuration is nested more than {_MOST_DEPTH} deep.")
-    if isinstance(node, yaml.SequenceNode):
-        return [_plain_value(item, depth + 1) for item in node.value[:_MOST_ITEMS]]
-    if isinstance(node, yaml.ScalarNode):
-        try:
-            return scalar_value(node)
-        except ValueError:
-            return str(node.value)
-    return {}
-
-
-_MOST_ITEMS = 1000
-"""Items of a list that are read: weights of a blend, steps to save at."""
-
-
-def _safe(value: ConfigValue) -> ConfigValue:
-    """Return a value without control characters, secrets masked."""
-    name = visible(value.name)
-    if is_secret_option(name.rpartition(".")[2]) and isinstance(value.value, str):
-        return ConfigValue(name, MASKED, value.line)
-    return ConfigValue(name, _safe_text(value.value), value.line, value.known)
-
-
-def _safe_text(value: Any) -> Any:
-    if isinstance(value, str):
-        return visible(mask(value))
-    if isinstance(value, list):
-        return [_safe_text(item) for item in value]
-    return value
+def safe(value: ConfigValue) -> ConfigValue:
+    """Return a value without control characters and without secrets. Raise OverflowError over 64 bits."""
+    return replace(value, name=safe_name(value.name), value=safe_value(value.name, value.value))
 
 
 def by_name(values: Sequence[ConfigValue]) -> dict[str, ConfigValue]:
-    """Return the last value of each key."""
-    return {value.name: value for value in values}
+    """Return the last value of each key, in the order of these last values."""
+    last: dict[str, ConfigValue] = {}
+    for value in values:
+        last.pop(value.name, None)
+        last[value.name] = value
+    return last

@@ -20,9 +20,11 @@ from runbook.tools.adopt.configs.rows import (
     is_on,
     line_of,
     number,
+    switch,
     take_path_of_tokenizer,
     text,
     whole_number,
+    word,
 )
 from runbook.tools.adopt.findings import Findings
 from runbook.tools.adopt.options import ModelKind
@@ -38,6 +40,12 @@ def _betas(place: int) -> Any:
         return float(value[place])
 
     return read
+
+
+def _pair(value: Any) -> list[float]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError(value)
+    return [decimal(item) for item in value]
 
 
 _ROWS = (
@@ -81,11 +89,11 @@ _ROWS = (
         chosen({"gelu": "gelu", "swiglu": "swiglu", "silu": "swiglu"}),
     ),
     KeyRow("no_weight_tying", "model.tied_embeddings", chosen({True: False, False: True})),
-    KeyRow("use_bias_in_attn_linear", "model.biases", bool),
+    KeyRow("use_bias_in_attn_linear", "model.biases", switch),
     KeyRow(
         "use_bias_in_mlp",
         "model.biases",
-        bool,
+        switch,
         "one switch for all matrices: use_bias_in_attn_linear",
     ),
     KeyRow("use_bias_in_norms", "", why="a LayerNorm has biases here, an RMSNorm has none"),
@@ -120,7 +128,7 @@ _ROWS = (
     KeyRow("hidden_dropout", "training.dropout", decimal),
     KeyRow("optimizer.type", "", why="our optimizer is AdamW", off=("Adam", "adam", "AdamW")),
     KeyRow("optimizer.params.lr", "training.learning_rate", decimal),
-    KeyRow("optimizer.params.betas", "training.adam_beta1 training.adam_beta2", list),
+    KeyRow("optimizer.params.betas", "training.adam_beta1 training.adam_beta2", _pair),
     KeyRow("optimizer.params.eps", "training.adam_epsilon", decimal),
     KeyRow("optimizer.params.weight_decay", "training.weight_decay", decimal),
     KeyRow("lr", "training.learning_rate", decimal),
@@ -132,13 +140,13 @@ _ROWS = (
     KeyRow("train_epochs", "", why="set training.iterations, or training.tokens"),
     KeyRow("lr_decay_iters", "training.decay_iterations", integer),
     KeyRow("lr_decay_fraction", "", why="x train_iters: training.decay_iterations"),
-    KeyRow("lr_decay_style", "training.schedule", str),
+    KeyRow("lr_decay_style", "training.schedule", word),
     KeyRow("warmup", "training.warmup_fraction", decimal),
     KeyRow("override_lr_scheduler", "", why="training.resume_changed", off=(False,)),
     KeyRow("use_checkpoint_lr_scheduler", "", why="training.resume_changed", off=(False,)),
     KeyRow("pipe_parallel_size", "parallel.pipeline", lambda value: max(1, integer(value))),
     KeyRow("model_parallel_size", "parallel.tensor", integer),
-    KeyRow("sequence_parallel", "parallel.sequence", bool),
+    KeyRow("sequence_parallel", "parallel.sequence", switch),
     KeyRow("context_parallel_size", "parallel.context", integer),
     KeyRow("pipe_partition_method", "", why="stages have as many layers each"),
     KeyRow("train_micro_batch_size_per_gpu", "training.micro_batch", integer),
@@ -153,8 +161,8 @@ _ROWS = (
     KeyRow("gas", "gas", integer, "micro-batch x replicas x steps: training.global_batch"),
     KeyRow("global_num_gpus", "", why="jobs.training.nodes has the devices", off=(None,)),
     KeyRow("zero_optimization.stage", "parallel.zero_stage", integer, "more than 1 is DeepSpeed's"),
-    KeyRow("zero_optimization.cpu_offload", "training.offload", bool),
-    KeyRow("zero_optimization.overlap_comm", "training.overlap_gradients", bool),
+    KeyRow("zero_optimization.cpu_offload", "training.offload", switch),
+    KeyRow("zero_optimization.overlap_comm", "training.overlap_gradients", switch),
     KeyRow("zero_optimization.*", "", why=_BUCKETS),
     KeyRow("zero_allow_untested_optimizer", "", why=_BUCKETS),
     KeyRow(
@@ -211,14 +219,14 @@ _ROWS = (
     KeyRow("contiguous_checkpointing", "", why=PERFORMANCE),
     KeyRow("checkpoint_in_cpu", "", why="activations stay on the device", off=(False,)),
     KeyRow("activation_checkpointing.*", "", why="goes with training.recompute"),
-    KeyRow("data_path", "data.folder", str),
+    KeyRow("data_path", "data.folder", word),
     KeyRow("train_data_paths", "", why="set data.folder, or data.blend with one dataset for each"),
     KeyRow("valid*data*paths", "", why="list the files of the dataset, and set data.held_out"),
     KeyRow("test*data*paths", "", why="list the files of the dataset, and set data.held_out"),
     KeyRow("*data*weights", "", why="set data.blend"),
     KeyRow("label_data_paths", "", why=_NO_SUCH_MODEL),
-    KeyRow("split", "data.split", lambda value: str(value).replace(" ", "")),
-    KeyRow("vocab_file", "data.tokenizer", str, "GPT-2's vocabulary and merges are shipped"),
+    KeyRow("split", "data.split", lambda value: word(value).replace(" ", "")),
+    KeyRow("vocab_file", "data.tokenizer", word, "GPT-2's vocabulary and merges are shipped"),
     KeyRow("merge*file", "", why="GPT-2's merges are shipped; tokenizer.json has its own"),
     KeyRow("tokenizer_type", "", why="data.tokenizer names its file"),
     KeyRow("data_impl", "", why="token files are read by mmap", off=("mmap",)),

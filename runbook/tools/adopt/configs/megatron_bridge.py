@@ -16,12 +16,15 @@ from runbook.tools.adopt.configs.rows import (
     decimal,
     integer,
     line_of,
+    switch,
     take_path_of_tokenizer,
     text,
+    word,
 )
 from runbook.tools.adopt.findings import Findings
 from runbook.tools.adopt.options import ModelKind
 
+_NO_EXPERTS = "our models have no experts"
 _PARTS_OF_TARGET = "the program's own class"
 
 
@@ -96,19 +99,19 @@ _ROWS = (
     KeyRow(
         "scheduler.lr_wsd_decay_style",
         "training.wsd_decay_style",
-        str,
+        word,
         "counts with schedule wsd only",
     ),
     KeyRow("scheduler.*", "", why="computed from the others"),
-    KeyRow("ddp.overlap_grad_reduce", "training.overlap_gradients", bool),
-    KeyRow("ddp.overlap_param_gather", "training.overlap_weights", bool),
+    KeyRow("ddp.overlap_grad_reduce", "training.overlap_gradients", switch),
+    KeyRow("ddp.overlap_param_gather", "training.overlap_weights", switch),
     KeyRow("ddp.use_distributed_optimizer", "parallel.zero_stage", chosen({True: 1, False: 0})),
     KeyRow("ddp.use_*fsdp", "", why="the distributed optimizer, with whole weights", off=(False,)),
     KeyRow("ddp.*", "", why=PERFORMANCE),
     KeyRow("dataset.seq_length", "training.sequence_length", integer),
     KeyRow("dataset.sequence_length", "training.sequence_length", integer),
-    KeyRow("dataset.split", "data.split", str),
-    KeyRow("dataset.data_path", "data.folder", str),
+    KeyRow("dataset.split", "data.split", word),
+    KeyRow("dataset.data_path", "data.folder", word),
     KeyRow(
         "dataset.blend*",
         "",
@@ -126,7 +129,7 @@ _ROWS = (
     KeyRow("logger.log_interval", "training.log_interval", integer),
     KeyRow("logger.*", "", why=LOGGING),
     KeyRow("checkpoint.save_interval", "training.save_interval", integer),
-    KeyRow("checkpoint.async_save", "training.async_save", bool),
+    KeyRow("checkpoint.async_save", "training.async_save", switch),
     KeyRow(
         "checkpoint.pretrained_checkpoint",
         "",
@@ -150,7 +153,7 @@ _ROWS = (
     KeyRow("mixed_precision.fp8", "", why="set training.fp8", off=(None, False)),
     KeyRow("mixed_precision.fp8*", "", why="goes with training.fp8"),
     KeyRow("mixed_precision.*", "", why="training.precision says it"),
-    KeyRow("comm_overlap.tp_comm_overlap", "training.overlap_tensor", bool),
+    KeyRow("comm_overlap.tp_comm_overlap", "training.overlap_tensor", switch),
     KeyRow("comm_overlap*", "", why=PERFORMANCE, off=(None,)),
     KeyRow("tokenizer.*", "", why="data.tokenizer names its file"),
     KeyRow(
@@ -168,7 +171,44 @@ _ROWS = (
     KeyRow("inprocess_restart*", "", why="jobs.training.restarts and spares", off=(None,)),
     KeyRow("tensor_inspect*", "", why=LOGGING, off=(None,)),
     KeyRow("env_vars*", "", why="the site's file has variables", off=(None,)),
-    KeyRow("pretrain_recipe.*", "", why="the recipe's argument, which adopt does not know"),
+    *(
+        KeyRow(f"pretrain_recipe.{name}", key, read)
+        for name, key, read in (
+            ("train_iters", "training.iterations", integer),
+            ("global_batch_size", "training.global_batch", integer),
+            ("micro_batch_size", "training.micro_batch", integer),
+            ("seq_length", "training.sequence_length", integer),
+            ("lr", "training.learning_rate", decimal),
+            ("min_lr", "training.min_learning_rate", decimal),
+            ("lr_warmup_iters", "training.warmup_iterations", integer),
+            ("lr_decay_iters", "training.decay_iterations", integer),
+            ("eval_interval", "training.eval_interval", integer),
+            ("save_interval", "training.save_interval", integer),
+            ("tensor_model_parallel_size", "parallel.tensor", integer),
+            ("pipeline_model_parallel_size", "parallel.pipeline", integer),
+            ("context_parallel_size", "parallel.context", integer),
+            ("sequence_parallel", "parallel.sequence", switch),
+            ("precision_config", "training.precision", _precision),
+        )
+    ),
+    KeyRow(
+        "pretrain_recipe.virtual_pipeline_model_parallel_size",
+        "parallel.virtual_pipeline",
+        lambda value: 1 if value is None else integer(value),
+    ),
+    KeyRow("pretrain_recipe.expert_*", "", why=_NO_EXPERTS, off=(None, 1)),
+    KeyRow("pretrain_recipe.name", "", why=FOLDERS),
+    KeyRow("pretrain_recipe.dir", "", why=FOLDERS),
+    KeyRow("pretrain_recipe.mock", "", why="set data.dataset", off=(True,)),
+    KeyRow("pretrain_recipe.*data_path*", "", why="set data.folder, or data.blend", off=(None,)),
+    KeyRow("pretrain_recipe.pipeline_dtype", "", why=PERFORMANCE),
+    KeyRow("pretrain_recipe.comm_overlap_config", "", why=PERFORMANCE, off=(None,)),
+    KeyRow(
+        "pretrain_recipe.use_megatron_fsdp",
+        "",
+        why="the distributed optimizer, with whole weights",
+        off=(False, None),
+    ),
     KeyRow("_target_", "", why=_PARTS_OF_TARGET),
 )
 _DEFAULTS: dict[str, Any] = {

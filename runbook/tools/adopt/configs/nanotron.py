@@ -20,9 +20,11 @@ from runbook.tools.adopt.configs.rows import (
     is_on,
     line_of,
     number,
+    switch,
     take_path_of_tokenizer,
     text,
     whole_number,
+    word,
 )
 from runbook.tools.adopt.findings import Findings
 from runbook.tools.adopt.options import ModelKind
@@ -43,8 +45,8 @@ _ROWS = (
     ),
     KeyRow(f"{_MODEL}.rms_norm_eps", "model.norm_epsilon", decimal),
     KeyRow(f"{_MODEL}.rope_theta", "model.rope_base", integer),
-    KeyRow(f"{_MODEL}.tie_word_embeddings", "model.tied_embeddings", bool),
-    KeyRow(f"{_MODEL}.attention_bias", "model.qkv_biases", bool),
+    KeyRow(f"{_MODEL}.tie_word_embeddings", "model.tied_embeddings", switch),
+    KeyRow(f"{_MODEL}.attention_bias", "model.qkv_biases", switch),
     KeyRow(f"{_MODEL}.vocab_size", "model.vocabulary", integer),
     KeyRow(f"{_MODEL}.max_position_embeddings", "", why="rotary angles have no table of positions"),
     KeyRow(f"{_MODEL}.rope_scaling*", "", why=_NO_SUCH_MODEL, off=(None, {})),
@@ -120,7 +122,7 @@ _ROWS = (
     KeyRow(
         f"{_SCHEDULE}.lr_decay_style",
         "training.schedule",
-        str,
+        word,
         "stays at the peak first: schedule wsd",
     ),
     KeyRow(
@@ -178,7 +180,7 @@ _ROWS = (
     KeyRow("general.*", "", why=LOGGING),
     KeyRow("data_stages.0.data.seed", "", why="one seed for weights and text: training.seed"),
     KeyRow("data_stages.0.data.num_loading_workers", "", why=PERFORMANCE),
-    KeyRow("data_stages.0.data.dataset.text_column_name", "data.text_key", str),
+    KeyRow("data_stages.0.data.dataset.text_column_name", "data.text_key", word),
     KeyRow("data_stages.0.data.dataset", "data.dataset", chosen({None: "mock"})),
     KeyRow(
         "data_stages.0.data.dataset.dataset_folder",
@@ -194,7 +196,7 @@ _ROWS = (
     KeyRow(
         "data_stages.0.data.dataset.*", "", why="02-data prepares text of its own: data.dataset"
     ),
-    KeyRow("data.dataset.text_column_name", "data.text_key", str),
+    KeyRow("data.dataset.text_column_name", "data.text_key", word),
     KeyRow("data.dataset*", "", why="02-data prepares text of its own: data.dataset"),
     KeyRow("data.seed", "", why="one seed for weights and text: training.seed"),
     KeyRow("data.num_loading_workers", "", why=PERFORMANCE),
@@ -210,7 +212,7 @@ _ROWS = (
         off=(None,),
     ),
     KeyRow("checkpoints.*", "", why=FOLDERS),
-    KeyRow("tokenizer.tokenizer_name_or_path", "data.tokenizer", str),
+    KeyRow("tokenizer.tokenizer_name_or_path", "data.tokenizer", word),
     KeyRow("tokenizer.*", "", why="the tokenizer's file says it", off=(None,)),
     KeyRow("logging.iteration_step_info_interval", "training.log_interval", integer),
     KeyRow("logging.*", "", why=LOGGING),
@@ -313,7 +315,7 @@ def _schedule(values: Values, findings: Findings) -> None:
             "our schedules fall linearly, as a cosine or exponentially",
         )
     style = "linear" if style == "1-sqrt" else style
-    if start > warmup and length:
+    if start > warmup and length > 0:
         end = start + length
         findings.take("training.schedule", "wsd", line, "lr_decay_starting_step after the warm-up")
         findings.take("training.wsd_decay_style", style, line, "lr_decay_style")
@@ -325,7 +327,7 @@ def _schedule(values: Values, findings: Findings) -> None:
         )
         return
     findings.take("training.schedule", style, line, "lr_decay_style")
-    if length:
+    if length > 0:
         source = "lr_decay_steps, and the warm-up before them"
         findings.take("training.decay_iterations", warmup + length, line, source)
     if not number(values, f"{_SCHEDULE}.min_decay_lr"):

@@ -19,9 +19,11 @@ from runbook.tools.adopt.configs.rows import (
     integer,
     is_on,
     line_of,
+    switch,
     take_path_of_tokenizer,
     text,
     whole_number,
+    word,
 )
 from runbook.tools.adopt.findings import Findings
 from runbook.tools.adopt.options import ModelKind
@@ -79,9 +81,9 @@ MODEL_ROWS = tuple(
         ("init_method_std", "training.init_std", decimal, ""),
         ("layernorm_epsilon", "model.norm_epsilon", decimal, ""),
         ("rotary_base", "model.rope_base", integer, ""),
-        ("share_embeddings_and_output_weights", "model.tied_embeddings", bool, ""),
-        ("add_bias_linear", "model.biases", bool, ""),
-        ("add_qkv_bias", "model.qkv_biases", bool, ""),
+        ("share_embeddings_and_output_weights", "model.tied_embeddings", switch, ""),
+        ("add_bias_linear", "model.biases", switch, ""),
+        ("add_qkv_bias", "model.qkv_biases", switch, ""),
         ("gated_linear_unit", "model.activation", chosen({True: "swiglu", False: "gelu"}), ""),
         (
             "normalization",
@@ -102,19 +104,19 @@ MODEL_ROWS = tuple(
             chosen({None: "none", "selective": "selective", "full": "full"}),
             "",
         ),
-        ("recompute_method", "training.recompute_method", str, "counts with recompute full only"),
+        ("recompute_method", "training.recompute_method", word, "counts with recompute full only"),
         (
             "recompute_num_layers",
             "training.recompute_num_layers",
             integer,
             "counts with recompute full only",
         ),
-        ("enable_cuda_graph", "training.cuda_graphs", bool, ""),
+        ("enable_cuda_graph", "training.cuda_graphs", switch, ""),
         ("tensor_model_parallel_size", "parallel.tensor", integer, ""),
         ("pipeline_model_parallel_size", "parallel.pipeline", integer, ""),
         ("context_parallel_size", "parallel.context", integer, ""),
         ("virtual_pipeline_model_parallel_size", "parallel.virtual_pipeline", _chunks, ""),
-        ("sequence_parallel", "parallel.sequence", bool, "one tensor rank has nothing to cut"),
+        ("sequence_parallel", "parallel.sequence", switch, "one tensor rank has nothing to cut"),
     )
 )
 MODEL_DROPS = (
@@ -143,7 +145,7 @@ MODEL_DROPS = (
         why="parallel.first_stage_layers and last_stage_layers",
         off=(False,),
     ),
-    KeyRow("model.*tp_comm_overlap", "training.overlap_tensor", bool),
+    KeyRow("model.*tp_comm_overlap", "training.overlap_tensor", switch),
 )
 _ROWS = (
     KeyRow("recipe", "model"),
@@ -160,7 +162,7 @@ _ROWS = (
             ("pipeline_parallelism", "parallel.pipeline", integer, ""),
             ("context_parallelism", "parallel.context", integer, ""),
             ("virtual_pipeline_parallelism", "parallel.virtual_pipeline", _chunks, ""),
-            ("sequence_parallelism", "parallel.sequence", bool, ""),
+            ("sequence_parallelism", "parallel.sequence", switch, ""),
             ("global_batch_size", "training.global_batch", integer, ""),
             ("micro_batch_size", "training.micro_batch", integer, ""),
             ("seq_length", "training.sequence_length", integer, ""),
@@ -175,7 +177,7 @@ _ROWS = (
             ("vp_size", "parallel.virtual_pipeline", _chunks, ""),
             ("gbs", "training.global_batch", integer, ""),
             ("mbs", "training.micro_batch", integer, ""),
-            ("enable_cuda_graphs", "training.cuda_graphs", bool, ""),
+            ("enable_cuda_graphs", "training.cuda_graphs", switch, ""),
         )
     ),
     KeyRow(f"{_HELPER}.ep_size", "", why=_NO_EXPERTS, off=(None, 1)),
@@ -220,7 +222,7 @@ _ROWS = (
     KeyRow(
         f"{_STRATEGY}.sequence_parallel",
         "parallel.sequence",
-        bool,
+        switch,
         "one tensor rank has nothing to cut",
     ),
     KeyRow(f"{_STRATEGY}.expert_*", "", why=_NO_EXPERTS, off=(None, 1)),
@@ -230,8 +232,8 @@ _ROWS = (
         why="parallel.first_stage_layers and last_stage_layers",
         off=(False,),
     ),
-    KeyRow(f"{_STRATEGY}.ddp.overlap_grad_reduce", "training.overlap_gradients", bool),
-    KeyRow(f"{_STRATEGY}.ddp.overlap_param_gather", "training.overlap_weights", bool),
+    KeyRow(f"{_STRATEGY}.ddp.overlap_grad_reduce", "training.overlap_gradients", switch),
+    KeyRow(f"{_STRATEGY}.ddp.overlap_param_gather", "training.overlap_weights", switch),
     KeyRow(
         f"{_STRATEGY}.ddp.use_distributed_optimizer",
         "parallel.zero_stage",
@@ -243,7 +245,7 @@ _ROWS = (
         why="gradients are summed in 32 bits",
         off=(True,),
     ),
-    KeyRow(f"{_STRATEGY}.ckpt_async_save", "training.async_save", bool),
+    KeyRow(f"{_STRATEGY}.ckpt_async_save", "training.async_save", switch),
     KeyRow(
         f"{_STRATEGY}.fsdp", "", why="the distributed optimizer, with whole weights", off=(None,)
     ),

@@ -1,8 +1,10 @@
 """Rows that give a key of another program its key in the run file, or the reason why it has none."""
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from runbook.tools.adopt.configs.config_file import ConfigValue
@@ -32,8 +34,11 @@ class KeyRow:
         """Return whether a dotted key is this row's."""
         if "*" not in self.name:
             return self.name == name
-        pattern = ".*".join(re.escape(part) for part in self.name.split("*"))
-        return re.fullmatch(pattern, name) is not None
+        return self._pattern.fullmatch(name) is not None
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        return re.compile(".*".join(re.escape(part) for part in self.name.split("*")))
 
 
 @dataclass(frozen=True)
@@ -69,10 +74,18 @@ class ConfigFormat:
 
 
 def number(values: Values, name: str, default: float = 0) -> float:
-    """Return a number of a configuration; the default where it is none."""
+    """Return a number of a configuration; the default where it is none, or has no end."""
     value = values[name].value if name in values else default
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if is_number else default
+    return value if is_number and _is_bounded(value) else default
+
+
+def _is_bounded(value: float) -> bool:
+    """Return whether a number has an end, and one that 64 bits hold: .nan and .inf have none."""
+    return math.isfinite(value) and abs(value) <= _MOST_NUMBER
+
+
+_MOST_NUMBER = 2**63
 
 
 def whole_number(values: Values, name: str, default: int = 0) -> int:
@@ -98,16 +111,34 @@ def line_of(values: Values, *names: str) -> int:
 
 def integer(value: Any) -> int:
     """Read a whole number, also one written as 1e6."""
-    if isinstance(value, bool) or float(value) != int(float(value)):
+    if isinstance(value, bool) or not _is_bounded(float(value)):
+        raise ValueError(value)
+    if float(value) != int(float(value)):
         raise ValueError(value)
     return int(float(value))
 
 
 def decimal(value: Any) -> float:
     """Read a number."""
-    if isinstance(value, bool) or value is None:
+    if isinstance(value, bool) or value is None or not _is_bounded(float(value)):
         raise ValueError(value)
     return float(value)
+
+
+def switch(value: Any) -> bool:
+    """Read true or false; null is off. Raise ValueError for anything else, such as "False" or "${x:y}"."""
+    if value is None:
+        return False
+    if not isinstance(value, bool):
+        raise ValueError(value)
+    return value
+
+
+def word(value: Any) -> str:
+    """Read a text. Raise ValueError for anything else: a list would become one text."""
+    if not isinstance(value, str):
+        raise ValueError(value)
+    return value
 
 
 def chosen(words: Mapping[Any, Any]) -> Read:

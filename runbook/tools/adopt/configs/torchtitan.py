@@ -21,9 +21,11 @@ from runbook.tools.adopt.configs.rows import (
     is_on,
     line_of,
     number,
+    switch,
     take_path_of_tokenizer,
     text,
     whole_number,
+    word,
     zero_if_off,
 )
 from runbook.tools.adopt.findings import Findings
@@ -77,10 +79,10 @@ _ROWS = (
     KeyRow(
         "lr_scheduler.decay_type",
         "training.schedule",
-        str,
+        word,
         "with decay_ratio: training.wsd_decay_style",
     ),
-    KeyRow("lr_scheduler.lr_decay_type", "training.schedule", str),
+    KeyRow("lr_scheduler.lr_decay_type", "training.schedule", word),
     KeyRow("lr_scheduler.decay_ratio", "training.wsd_decay_fraction", decimal),
     KeyRow("lr_scheduler.min_lr_factor", "", why="x optimizer.lr: training.min_learning_rate"),
     KeyRow("lr_scheduler.lr_min", "", why="x optimizer.lr: training.min_learning_rate"),
@@ -110,7 +112,7 @@ _ROWS = (
         why="gradients are summed in 32 bits",
         off=("float32",),
     ),
-    KeyRow("training.enable_cpu_offload", "training.offload", bool),
+    KeyRow("training.enable_cpu_offload", "training.offload", switch),
     KeyRow("training.gc_freq", "training.gc_interval", integer),
     KeyRow("training.compile", "", why=PERFORMANCE),
     KeyRow("compile.*", "", why=PERFORMANCE),
@@ -125,13 +127,13 @@ _ROWS = (
     KeyRow(
         "*.data_parallel_shard_degree",
         "parallel.zero_stage",
-        lambda degree: 0 if degree == 1 else 1,
+        lambda degree: 0 if integer(degree) == 1 else 1,
         _FSDP,
     ),
     KeyRow(
         "*.data_parallel_degree",
         "parallel.zero_stage",
-        lambda degree: 0 if degree == 1 else 1,
+        lambda degree: 0 if integer(degree) == 1 else 1,
         _FSDP,
     ),
     KeyRow("*.data_parallel_type", "", why=_FSDP),
@@ -156,7 +158,7 @@ _ROWS = (
     KeyRow(
         "*.enable_async_tensor_parallel",
         "training.overlap_tensor",
-        bool,
+        switch,
         "with Transformer Engine only",
     ),
     KeyRow("*.disable_loss_parallel", "", why=_ENGINE),

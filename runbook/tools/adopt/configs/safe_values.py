@@ -1,0 +1,71 @@
+"""Values of a configuration that can be shown: no secret, no control character, no number without end."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from runbook.core.visible_text import visible
+from runbook.params.secrets import mask
+from runbook.tools.adopt.other_sources import MASKED, is_secret_option, without_secret_values
+
+_MORE_SECRETS = re.compile(
+    r"(?:^|_)(?:passphrase|private_?key|account_?key|authorization|auth|bearer|netrc|pat)$"
+    r"|(?:^|_)(?:hf|hub|huggingface|api|access|auth|wandb|github|gitlab|ngc|bearer|refresh)_?tokens$"
+    r"|(?:^|_)(?:secret|password|api_?key|access_?key)s$",
+    re.IGNORECASE,
+)
+"""Names that a configuration has and a command line has not. `tokens` alone is nanotron's section."""
+_COUNTS_TOKENS = re.compile(r"(?:^|_)(?:per|mask|cls|image|max|min|num)_token$", re.IGNORECASE)
+
+
+def is_secret_name(name: str) -> bool:
+    """Return whether any part of a dotted key is the name of a secret.
+
+    >>> [is_secret_name(name) for name in ("log.wandb.api_key", "hf_tokens", "secret.v", "wandbApiKey")]
+    [True, True, True, True]
+    >>> [is_secret_name(name) for name in ("tokens.train_steps", "model.bos_token_id", "flops_per_token")]
+    [False, False, False]
+    """
+    return any(_is_secret_part(part) for part in re.split(r"[^\w-]+", name))
+
+
+def _is_secret_part(part: str) -> bool:
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", part).replace("-", "_")
+    if _COUNTS_TOKENS.search(words):
+        return False
+    return is_secret_option(words) or _MORE_SECRETS.search(words) is not None
+
+
+def safe_name(name: str) -> str:
+    """Return a dotted key without control characters and tokens."""
+    return visible(mask(name))
+
+
+def safe_value(name: str, value: Any) -> Any:
+    """Return a value that can be shown, masked where its dotted key names a secret.
+
+    Switches and null are no secrets. Raise OverflowError for a whole number of more than 64 bits.
+
+    >>> safe_value("hf_token", 4711), safe_value("log", [{"api_key": "qq77"}]), safe_value("lr", 1e-4)
+    ('...', [{'api_key': '...'}], 0.0001)
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if is_secret_name(name):
+        return MASKED
+    if isinstance(value, dict):
+        return {
+            safe_name(str(key)): safe_value(f"{name}.{key}", item) for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [safe_value("", item) for item in _without_secret_options(value)]
+    if isinstance(value, int) and abs(value) > 2**63:
+        raise OverflowError("a whole number of more than 64 bits")
+    return visible(mask(value)) if isinstance(value, str) else value
+
+
+def _without_secret_options(items: Sequence[Any]) -> Sequence[Any]:
+    """Return the words of a command, such as ["--api-key", "abc"], without the values of secret options."""
+    if items and all(isinstance(item, str) for item in items):
+        return without_secret_values(items)
+    return items
