@@ -343,8 +343,8 @@ class QueueScheduler(Scheduler):
     def _waiting_follower(self, folder: JobFolder, status: JobStatus) -> JobStatus | None:
         """Return the status of the chain's next job. None where it will not go on.
 
-        Where the queue does not answer it is UNKNOWN: a chain that seems to have ended would be
-        begun again, beside this one.
+        Where the queue does not answer, the status is UNKNOWN. Taken for an ended chain, it would
+        let a second training begin in the same folders.
         """
         if not _chain_goes_on(folder, status):
             return None

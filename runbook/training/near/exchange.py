@@ -4,6 +4,7 @@ It goes over gloo, apart from the groups of the training, so that a thread may s
 goes on.
 """
 
+import abc
 import contextlib
 import datetime
 import os
@@ -66,8 +67,8 @@ class Exchange:
             flow.raise_fault()
 
 
-class _Flow:
-    """One file on its way between this rank and another one."""
+class _Flow(abc.ABC):
+    """One file on its way between this rank and another one: `_Outgoing` or `_Incoming`."""
 
     flags = os.O_RDONLY
 
@@ -111,8 +112,9 @@ class _Flow:
         if self._fault is not None:
             raise TrainingError(f"{self._path}: {self._fault}")
 
+    @abc.abstractmethod
     def _post(self) -> None:
-        raise NotImplementedError
+        """Hand the message to the group."""
 
     @contextlib.contextmanager
     def _noting(self) -> Iterator[None]:
