@@ -7,7 +7,10 @@ __version__ = "0.1.0"
 
 
 def open(run: str, phase: str = "04-training") -> Any:
-    """A run as an object (`OpenRun`) by its name, `RUN:VARIANT` or folder; docs/explore.md shows what it has."""
+    """A run as an object (`OpenRun`) by its name, `RUN:VARIANT` or folder.
+
+    docs/explore.md shows what it has.
+    """
     # Not an import statement: the trainer starts inside a vendor's container without what this
     # needs.
     return import_module("runbook.phases.explore").OpenRun(run, phase)

@@ -243,7 +243,9 @@ class LazyGroup(click.Group):
                 hint = f"Did you mean {' or '.join(close_names)}?"
             else:
                 hint = f"There are {', '.join(COMMANDS)}."
+
             ctx.fail(f"There is no command {args[0]!r}. {hint}")
+
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -254,6 +256,7 @@ class LazyGroup(click.Group):
             for name, row in COMMANDS.items():
                 if row.group is group:
                     rows.append((name.ljust(name_width), row.help_text))
+
             with formatter.section(group.value):
                 formatter.write_dl(rows)
 
@@ -283,6 +286,7 @@ def which_extra(error: ModuleNotFoundError) -> str:
         )
     else:
         remedy = f"install the {extra} extra: pip install 'gpt3-runbook[{extra}]'"
+
     return f"the package {package} is missing; {remedy}"
 
 
@@ -291,6 +295,7 @@ def _extra_of(package: str) -> str:
     for extra, packages in EXTRAS.items():
         if package in packages.split():
             return extra
+
     return ""
 
 
@@ -322,7 +327,8 @@ def _run_command() -> NoReturn:
         sys.exit(141)
     except ModuleNotFoundError as error:
         _end(f"Error: {which_extra(error)}", 1)
-    except OSError as error:  # for example a full disk, or a folder without write permission
+    except OSError as error:
+        # For example a full disk, or a folder without write permission
         where = f"{error.filename}: " if error.filename else ""
         reason = error.strerror or error
         _end(f"Error: {where}{reason}. Free space or rights there, then do it again.", 1)

@@ -30,6 +30,7 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
     if value.endswith("/") or Path(value).name in ("", ".."):
         folder = value.rstrip("/") or "."
         raise click.BadParameter(f"{value!r} is a folder; add a name, such as {folder}/corpus")
+
     return Path(value)
 
 
@@ -125,7 +126,12 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
 @click.option(
     "--share", default="", metavar="I/N", help="Job I (from 0) of an array of N: its shards only."
 )
-def tokenize(inputs: tuple[Path, ...], prefix: Path, share: str, **chosen: object) -> None:
+def tokenize(
+    inputs: tuple[Path, ...],
+    prefix: Path,
+    share: str,
+    **chosen: object,
+) -> None:
     """Turn text into PREFIX_text_document.bin and .idx, byte for byte as Megatron's preprocess_data.py.
 
     INPUT is a file or a folder: .jsonl, .txt or .parquet, also as .zst, .gz or .xz. Interrupted and
@@ -142,6 +148,7 @@ def tokenize(inputs: tuple[Path, ...], prefix: Path, share: str, **chosen: objec
     if share:
         _tokenize_share(inputs, prefix, share, options)
         return
+
     with Progress("tokenize", unit="bytes", stream=sys.stderr) as progress:
         manifest = prepare(
             list(inputs),
@@ -149,12 +156,16 @@ def tokenize(inputs: tuple[Path, ...], prefix: Path, share: str, **chosen: objec
             options,
             progress=lambda state: progress.update(**state.as_facts()),
         )
+
     _report_tokens(manifest)
     _report_left_out(manifest)
 
 
 def _tokenize_share(
-    inputs: tuple[Path, ...], prefix: Path, share: str, options: TokenizeOptions
+    inputs: tuple[Path, ...],
+    prefix: Path,
+    share: str,
+    options: TokenizeOptions,
 ) -> None:
     """Tokenize the shards of job I of N, given as `I/N`."""
     from runbook.display import Progress
@@ -173,6 +184,7 @@ def _tokenize_share(
             options,
             progress=lambda state: progress.update(**state.as_facts()),
         )
+
     before = ""
     if new_shards != total:
         before = f", {total - new_shards} were done before"
@@ -191,6 +203,7 @@ def _report_tokens(manifest: Manifest) -> None:
         done = "done before, nothing to do"
     else:
         done = f"done in {show_duration(manifest.seconds['wall'])}"
+
     if manifest.reused_shards and not manifest.reused:
         done += f", {manifest.reused_shards} of {len(manifest.shards)} shards from an earlier run"
     click.echo(f"{done}: {manifest.documents:,} documents, {manifest.tokens:,} tokens -> {files}")
@@ -224,6 +237,7 @@ def verify(prefix: Path, as_json: bool) -> None:
     if not as_json:
         _verify([prefix])
         return
+
     from runbook.tokens.verification import verify as verify_prefix
 
     checks = verify_prefix(prefix)
@@ -243,11 +257,13 @@ def _verify(prefixes: Sequence[Path], *, checksums: bool = True) -> None:
             if len(prefixes) > 1:
                 check = replace(check, name=f"{prefix.name}: {check.name}")
             checks.append(check)
+
     click.echo(CheckTable(checks).as_text())
     failed = [check.name for check in checks if check.verdict == "fail"]
     if failed or not checks:
         click.echo(f"{len(failed)} of {len(checks)} checks failed: {', '.join(failed)}", err=True)
         raise click.exceptions.Exit(1)
+
     click.echo(f"{len(checks)} checks, none failed")
 
 
@@ -266,7 +282,12 @@ def _verify(prefixes: Sequence[Path], *, checksums: bool = True) -> None:
 @click.option(
     "--tokens", "max_tokens", default=120, show_default=True, type=AT_LEAST_1, help="Of each."
 )
-def show(prefix: Path, count: int, numbers: tuple[int, ...], max_tokens: int) -> None:
+def show(
+    prefix: Path,
+    count: int,
+    numbers: tuple[int, ...],
+    max_tokens: int,
+) -> None:
     """Show documents of PREFIX decoded back, with a bar between tokens."""
     from runbook.tokens.verification import sample_documents
 
@@ -297,7 +318,13 @@ def show(prefix: Path, count: int, numbers: tuple[int, ...], max_tokens: int) ->
     default=True,
     help="Refuse to begin on a disk that is too small.",
 )
-def download(dataset: str, folder: str, url: str, workers: int, check_space: bool) -> None:
+def download(
+    dataset: str,
+    folder: str,
+    url: str,
+    workers: int,
+    check_space: bool,
+) -> None:
     """Fetch the files of DATASET, a name in params/datasets.yaml, that are not there yet, and check each.
 
     Interrupted and run again, it fetches only what is missing; at the end nothing is missing, or
@@ -324,10 +351,12 @@ def download(dataset: str, folder: str, url: str, workers: int, check_space: boo
             check_space=check_space,
             progress=lambda state: progress.update(**state.as_facts()),
         )
+
     if downloaded.fetched:
         fetched = f"{downloaded.fetched:,} fetched in {show_duration(downloaded.seconds)}"
     else:
         fetched = "all were there"
+
     files = f"{downloaded.files:,} files, {show_bytes(downloaded.bytes)}"
     click.echo(f"{files} in {downloaded.folder}: {fetched}; none is missing")
     if entry.kind == "tokenized":

@@ -97,10 +97,12 @@ def _print_loss_forecasts(fit_table: Path, target_table: Path, *, as_json: bool)
     if as_json:
         click.echo(json.dumps([asdict(forecast) for forecast in forecasts], indent=1))
         return
+
     click.echo(f"{'parameters':>14} {'tokens':>18} {'loss':>8}   80% interval")
     for row, forecast in zip(planned, forecasts, strict=True):
         interval = f"{forecast.low:.4f} to {forecast.high:.4f}"
         click.echo(f"{row.params:14,.0f} {row.tokens:18,.0f} {forecast.loss:8.4f}   {interval}")
+
     _print_warnings([warning for forecast in forecasts for warning in forecast.warnings])
 
 
@@ -108,6 +110,7 @@ def _print_curve_forecast(curve_forecast: CurveForecast, *, as_json: bool) -> No
     if as_json:
         click.echo(json.dumps(asdict(curve_forecast), indent=1))
         return
+
     click.echo(
         f"After {curve_forecast.share:.0%} of the steps: the last validation loss will be "
         f"{curve_forecast.loss:.4f} ({curve_forecast.low:.4f} to {curve_forecast.high:.4f} in 80% "

@@ -106,6 +106,7 @@ def _state_text(state: LadderState) -> str:
         parts.append(f"Train them: runbook ladder {state.ladder.run}, with the same options.")
     else:
         parts.append(rungs_table(state.finished).as_text())
+
     forecast = state.forecast
     if forecast is not None:
         parts.append(f"{forecast.as_text()}.")
@@ -113,4 +114,5 @@ def _state_text(state: LadderState) -> str:
             parts.append(sizes_table(forecast).as_text())
         parts += [f"Note: {warning}." for warning in forecast.warnings]
         parts.append(f"Table, picture and forecast: {state.folder}")
+
     return "\n\n".join(parts)

@@ -68,6 +68,7 @@ def learn(
         click.echo(json.dumps(learned.as_dict(), indent=1))
     else:
         click.echo(_summary(path, old_text, new_text, learned))
+
     if is_written and learned.defect:
         click.echo("Nothing was written: nodes with a defect are no measure of the site.", err=True)
     elif is_written and new_text != old_text:
@@ -75,6 +76,7 @@ def learn(
         click.echo(f"{path}: written.", err=True)
     elif new_text != old_text:
         click.echo("Nothing was written: --write writes these values.", err=True)
+
     return 1 if learned.defect else 0
 
 
@@ -87,10 +89,16 @@ def _with_lessons(text: str, learned: "LearnedSite") -> str:
         if lesson.is_new:
             comment = f"measured {date} by {learned.job}: {lesson.evidence}"
             text = set_value(text, lesson.path, lesson.value, comment)
+
     return text
 
 
-def _write_checked(path: Path, old_text: str, new_text: str, run_name: str) -> None:
+def _write_checked(
+    path: Path,
+    old_text: str,
+    new_text: str,
+    run_name: str,
+) -> None:
     """Write the site file; where a run cannot be read with it, put the old one back and raise."""
     from runbook import params
     from runbook.core.errors import ParamsError
@@ -104,7 +112,12 @@ def _write_checked(path: Path, old_text: str, new_text: str, run_name: str) -> N
         raise
 
 
-def _summary(path: Path, old_text: str, new_text: str, learned: "LearnedSite") -> str:
+def _summary(
+    path: Path,
+    old_text: str,
+    new_text: str,
+    learned: "LearnedSite",
+) -> str:
     """Return what a person reads: the difference, what agrees, what stays unknown."""
     lines = _difference(path, old_text, new_text)
     agreeing = [lesson.name for lesson in learned.lessons if not lesson.is_new]
@@ -124,5 +137,14 @@ def _difference(path: Path, old_text: str, new_text: str) -> list[str]:
     old_lines: Sequence[str] = old_text.splitlines()
     new_lines: Sequence[str] = new_text.splitlines()
     return list(
-        difflib.unified_diff(old_lines, new_lines, str(path), f"{path} (measured)", "", "", 1, "")
+        difflib.unified_diff(
+            old_lines,
+            new_lines,
+            str(path),
+            f"{path} (measured)",
+            "",
+            "",
+            1,
+            "",
+        )
     )

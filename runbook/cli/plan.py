@@ -68,7 +68,12 @@ if TYPE_CHECKING:
     help="Also a run file with a published training's values, each with its source: 125m to 175b, "
     "llama-3-8b, llama-3-70b.",
 )
-def init(folder: Path, site: str, model: str, **site_options: Any) -> None:
+def init(
+    folder: Path,
+    site: str,
+    model: str,
+    **site_options: Any,
+) -> None:
     """Make DIR a project: the seven notebooks, and params/ with every run, site and model. No file is replaced.
 
     With --site: a site file for your cluster and a first run file, from what its scheduler says
@@ -89,6 +94,7 @@ def init(folder: Path, site: str, model: str, **site_options: Any) -> None:
             "--scheduler, --device, --devices-per-node and --cores-per-node are a site's: name it "
             "by --site."
         )
+
     written, existing = make_project(folder, clone=bool(site))
     existing_note = ""
     if existing:
@@ -127,7 +133,9 @@ def _write_site(folder: Path, cluster_wish: "ClusterWish") -> None:
             state = "written"
         else:
             state = "was there and is kept as it is"
+
         click.echo(f"{path}: {state}")
+
     click.echo(f"The scheduler here answered: {draft.source or 'none'}.")
     if draft.silence:
         click.echo(f"It did not say everything: {draft.silence}")
@@ -186,6 +194,7 @@ def adopt(
         report = adopt_scripts.adopt_job(job, out, replace=replace, launch=launch or 0)
     else:
         report = adopt_scripts.adopt(scripts, out, replace=replace, launch=launch or 0)
+
     _show(report.as_dict() if as_json else report.as_text())
 
 
@@ -235,7 +244,12 @@ def lab(
 
     if runs is not None:
         os.environ[RUNS_VARIABLE] = str(runs.absolute())
-    copies = make_copies(run_name, set_words=set_words, as_name=as_name, fresh=fresh)
+    copies = make_copies(
+        run_name,
+        set_words=set_words,
+        as_name=as_name,
+        fresh=fresh,
+    )
     click.echo(copies_text(copies))
     if copy_only:
         return
@@ -251,6 +265,7 @@ def lab(
             f"You are root, as whom JupyterLab refuses to start: runbook lab {run_name} -- "
             "--allow-root"
         )
+
     LabApp.launch_instance([*server_arguments(copies), *options, *words])
 
 
@@ -290,7 +305,11 @@ def check(run_name: str, set_words: tuple[str, ...], as_json: bool) -> None:
 )
 @SET
 def plan(
-    run_name: str, as_json: bool, table: Path | None, searching: bool, set_words: tuple[str, ...]
+    run_name: str,
+    as_json: bool,
+    table: Path | None,
+    searching: bool,
+    set_words: tuple[str, ...],
 ) -> None:
     """Compute sizes, layout, memory and time of RUN; nothing is written or submitted."""
     if bool(run_name) == bool(table):
@@ -303,13 +322,16 @@ def plan(
             _show([prediction.as_dict() for prediction in predictions])
         else:
             _show(predictions_text(predictions))
+
         return
+
     if searching:
         from runbook.phases.plan_service import search_run
 
         ranking = search_run(run_name, set_words)
         _show(ranking.as_dict() if as_json else ranking.as_text())
         return
+
     from runbook.phases.plan_service import load_plan, plan_text
     from runbook.runs.run_files import with_prompt_ids
 
@@ -380,18 +402,31 @@ def rehearse(
         from runbook.tools.try_upstream.start_upstream import start_upstream
 
         trial = start_upstream(
-            run_name, set_words, phase=phase, checkout=checkout, say=say, installed=installed
+            run_name,
+            set_words,
+            phase=phase,
+            checkout=checkout,
+            say=say,
+            installed=installed,
         )
         _show(trial.as_dict() if as_json else trial.as_text())
         return 0 if trial.works else 1
+
     from runbook.phases.rehearsal import rehearse_run
     from runbook.plan_file.json_records import as_json as json_of
 
-    rehearsal = rehearse_run(run_name, set_words, phase=phase, ranks=_rank_numbers(ranks), say=say)
+    rehearsal = rehearse_run(
+        run_name,
+        set_words,
+        phase=phase,
+        ranks=_rank_numbers(ranks),
+        say=say,
+    )
     _show(json_of(rehearsal) if as_json else rehearsal.as_text())
     if pictures:
         for path in rehearsal.save_figures(pictures):
             click.echo(path, err=True)
+
     return 0 if rehearsal.fits else 1
 
 
@@ -404,6 +439,7 @@ def _rank_numbers(text: str) -> list[int]:
         raise click.UsageError(
             f"--ranks {text!r}: give numbers with commas between them, for example 0,8"
         )
+
     return [int(word) for word in numbers]
 
 
@@ -412,7 +448,12 @@ def _rank_numbers(text: str) -> list[int]:
 @click.argument("key")
 @SET
 @AS_JSON
-def why(run_name: str, key: str, set_words: tuple[str, ...], as_json: bool) -> None:
+def why(
+    run_name: str,
+    key: str,
+    set_words: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Say what KEY means, where its value in RUN comes from, and how the documents name it."""
     from runbook.phases.plan_service import why_facts, why_text
 
@@ -429,7 +470,12 @@ def why(run_name: str, key: str, set_words: tuple[str, ...], as_json: bool) -> N
     "--placeholders", is_flag=True, help="Mark required values that were not given in capitals."
 )
 @SET
-def render(run_name: str, out: Path, placeholders: bool, set_words: tuple[str, ...]) -> None:
+def render(
+    run_name: str,
+    out: Path,
+    placeholders: bool,
+    set_words: tuple[str, ...],
+) -> None:
     """Write OUT/jobs/<phase>/job.sh and arguments.json for each phase of RUN that submits a job; needs no cluster.
 
     OUT has the layout of a run's folder: go to OUT/jobs/<phase> and submit job.sh from there.
@@ -533,7 +579,14 @@ def drill(
     """
     if campaign_time:
         settings = _campaign_settings(names, set_words)
-        return _show_campaign(settings, campaign_time, queue, person, as_json=as_json)
+        return _show_campaign(
+            settings,
+            campaign_time,
+            queue,
+            person,
+            as_json=as_json,
+        )
+
     from runbook.records.twin import commit_of
     from runbook.tools.drills import report, table
 
@@ -541,6 +594,7 @@ def drill(
     if only_list:
         _list_drills(chosen, as_json=as_json)
         return 0
+
     if page and not page.absolute().parent.is_dir():
         raise click.UsageError(f"--page: {page.absolute().parent} is no folder; make it first.")
     verdicts = []
@@ -551,15 +605,18 @@ def drill(
             verdicts.append(verdict)
             if not as_json:
                 click.echo(report.verdict_line(verdict))
+
     # The sort is stable: the second attempt of a drill follows the first.
     verdicts.sort(key=lambda verdict: chosen.index(verdict.name))
     if page:
         date = time.strftime("%Y-%m-%d", time.gmtime())
         page.write_text(report.page_text(verdicts, date, commit_of(Path(__file__).parent)))
+
     if as_json:
         click.echo(json.dumps([verdict.as_dict() for verdict in verdicts], indent=1))
     else:
         click.echo(f"{report.score(verdicts)} (of {len(table.DRILLS)} drills that there are)")
+
     last_verdicts = {verdict.name: verdict.verdict for verdict in verdicts}
     return 0 if set(last_verdicts.values()) <= {"pass"} else 1
 
@@ -572,6 +629,7 @@ def _list_drills(names: Sequence[str], *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=1))
         return
+
     for row in rows:
         click.echo(f"{row['name']:24} {row['fault']}")
 
@@ -585,7 +643,12 @@ def _campaign_settings(names: tuple[str, ...], set_words: tuple[str, ...]) -> "S
 
 
 def _show_campaign(
-    settings: "Settings", campaign_time: str, queue: str, person: str, *, as_json: bool
+    settings: "Settings",
+    campaign_time: str,
+    queue: str,
+    person: str,
+    *,
+    as_json: bool,
 ) -> int:
     """Print a simulated campaign of one run."""
     from runbook.plan_file import json_records
@@ -605,6 +668,7 @@ def _show_campaign(
         click.echo(json.dumps(json_records.as_json(campaign), indent=1))
     else:
         click.echo(campaign.as_table().as_text())
+
     return 0
 
 

@@ -57,7 +57,11 @@ def released_by_signals() -> Iterator[None]:
 @SET
 @RUNS
 def preflight(
-    run_name: str, as_json: bool, wait_minutes: float, set_words: tuple[str, ...], runs: Path | None
+    run_name: str,
+    as_json: bool,
+    wait_minutes: float,
+    set_words: tuple[str, ...],
+    runs: Path | None,
 ) -> int:
     """Find the first thing that is wrong with the cluster of RUN, and say its cause, in a minute or two.
 
@@ -83,6 +87,7 @@ def preflight(
     else:
         click.echo(CheckTable(result.checks).as_text())
         click.echo(_summary(result.defect, result.not_asked))
+
     return 1 if result.defect else 0
 
 
@@ -140,7 +145,14 @@ def nodes(
         names = () if "all" in forgiven else forgiven
         done = bad_nodes.forgive_nodes(path, names)
         click.echo(f"Forgiven: {', '.join(done) or 'none of these was known as bad'}.", err=True)
-    bad_nodes.report_bad_nodes(settings, added, bad_nodes.FoundBy.PERSON, because, "")
+
+    bad_nodes.report_bad_nodes(
+        settings,
+        added,
+        bad_nodes.FoundBy.PERSON,
+        because,
+        "",
+    )
     rows = bad_nodes.bad_node_rows(bad_nodes.read_bad_nodes(path, time.time()))
     if as_json:
         click.echo(json.dumps(rows, indent=1))

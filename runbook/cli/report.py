@@ -71,18 +71,22 @@ def logs(
 
         show_log(targets[0], runs, follow=follow, say=click.echo)
         return
+
     if to.startswith("mllog:") and is_run:
         target_file = Path(to.removeprefix("mllog:"))
         click.echo(write_mllog(_training(targets[0], phase, runs), target_file))
         return
+
     if is_run:
         files = _metrics(_training(targets[0], phase, runs))
     else:
         files = [Path(target) for target in targets]
+
     log = parse_files(files)
     if to:
         click.echo(export(log, to, name=Path(targets[0]).name))
         return
+
     _print_log(log, as_json=as_json, as_csv=as_csv)
     _require_records(log, targets)
 
@@ -125,6 +129,7 @@ def _training(run: str, phase: str, runs: Path | None) -> PhasePlan:
         raise click.UsageError(
             f"{phase} trains nothing: give --phase 03-smoke-test or 04-training."
         )
+
     return replace(spec, root=folder)
 
 
@@ -146,7 +151,12 @@ def _metrics(spec: PhasePlan) -> list[Path]:
     help="One JSON object: expected, reached, gap, parts, first_causes ...",
 )
 @SET
-def explain(log: Path, run: str, as_json: bool, set_words: tuple[str, ...]) -> int:
+def explain(
+    log: Path,
+    run: str,
+    as_json: bool,
+    set_words: tuple[str, ...],
+) -> int:
     """Say why a training is slower than expected: the gap in parts, each with its sign and what would mend it.
 
     LOG is a training's log, whole or an excerpt, also a command line, a YAML file or a question in
@@ -162,6 +172,7 @@ def explain(log: Path, run: str, as_json: bool, set_words: tuple[str, ...]) -> i
         click.echo(json.dumps(explanation.as_dict(), indent=1))
     else:
         click.echo(explanation.as_table().as_text())
+
     return 0 if explanation.parts else 1
 
 
@@ -221,12 +232,14 @@ def report(
         raise click.UsageError(
             "--out goes with --redact; without it, the report is written to the run's folder."
         )
+
     for notebook in notebooks:
         click.echo(file_notebook(notebook, folder))
     if redact:
         page = write_redacted(folder, out)
     else:
         page = write_checked_report(folder)
+
     click.echo(page)
     for line in changed_files(folder):
         click.echo(f"{line} after it was recorded; the report says so.", err=True)
@@ -244,7 +257,12 @@ def report(
     "--redact", is_flag=True, help="Copies without users, hosts, accounts, paths and buckets."
 )
 @RUNS
-def publish(site: Path, run_names: tuple[str, ...], redact: bool, runs: Path | None) -> None:
+def publish(
+    site: Path,
+    run_names: tuple[str, ...],
+    redact: bool,
+    runs: Path | None,
+) -> None:
     """Write runs into DIR as one static site: an index with their losses side by side, and each run's pages.
 
     Without RUN: every run. DIR works from a file:// address, on any web server, as GitHub Pages and
@@ -262,6 +280,7 @@ def publish(site: Path, run_names: tuple[str, ...], redact: bool, runs: Path | N
     else:
         all_runs = read_runs(all_runs_folder(runs))
         folders = [run.folder for run in all_runs if (run.folder / "plan.json").exists()]
+
     click.echo(write_site(folders, site.absolute(), copy_redacted if redact else copy_whole_run))
 
 
@@ -305,6 +324,7 @@ def verify(folder: Path, as_json: bool) -> int:
         }
         click.echo(json.dumps(content, indent=1))
         return 1 if findings else 0
+
     for finding in findings:
         click.echo(str(finding))
     for finding in unrecorded:
@@ -315,6 +335,7 @@ def verify(folder: Path, as_json: bool) -> int:
             f"{folder}: {run.phase} is running, and {files} of it will be recorded when it ends. "
             "Verify again then."
         )
+
     text = "nothing was changed after it was recorded."
     if findings:
         text = counted(len(findings), "finding")
@@ -386,6 +407,7 @@ def compare(
 
         histories = {run.name: run.history for run in facts}
         save(comparison_figure(histories), figure)
+
     if as_json:
         _print_comparison_as_json(result, tolerance)
     else:
@@ -393,6 +415,7 @@ def compare(
             click.echo(table.as_text() + "\n")
         click.echo(CheckTable(result.checks).as_text())
         click.echo(f"Verdict: {_verdict(result)} (each compared with {facts[0].name})")
+
     return 0 if result.passed else 1
 
 

@@ -45,7 +45,12 @@ from runbook.runs.command_options import (
 @click.option(
     "--verbose", is_flag=True, help="Repeat all of the notebooks' output here, not only progress."
 )
-def run(run_name: str, all_variants: bool, runs: Path | None, **options: Any) -> int:
+def run(
+    run_name: str,
+    all_variants: bool,
+    runs: Path | None,
+    **options: Any,
+) -> int:
     """Execute the phases of RUN as notebooks, each recorded. Finished phases are verified, not repeated.
 
     Exit codes: 0 done, 1 failed, 2 wrong parameters or usage; papermill's own where a notebook
@@ -65,10 +70,12 @@ def run(run_name: str, all_variants: bool, runs: Path | None, **options: Any) ->
         outcome, folder = run_phases(request, click.echo)
         worst = worst or outcome.exit_code
         click.echo(card(folder, request.phases()))
+
     if all_variants:
         from runbook.phases.p05_analysis.phase import variants_of, variants_text
 
         click.echo(variants_text(variants_of(run_name), folder.parent, run_name))
+
     return worst
 
 
@@ -77,7 +84,12 @@ def run(run_name: str, all_variants: bool, runs: Path | None, **options: Any) ->
 @click.option("--find", "job_id", default="", metavar="JOBID", help="Which run submitted this job.")
 @AS_JSON
 @RUNS
-def status(run_name: str, job_id: str, as_json: bool, runs: Path | None) -> None:
+def status(
+    run_name: str,
+    job_id: str,
+    as_json: bool,
+    runs: Path | None,
+) -> None:
     """Show every run, or the phases and jobs of one; rebuilt from the folders alone."""
     from runbook.runs.status import (
         facts_of_all,
@@ -94,6 +106,7 @@ def status(run_name: str, job_id: str, as_json: bool, runs: Path | None) -> None
             facts = facts_of_one(run_name, runs)
         else:
             facts = {"runs": facts_of_all(runs)}
+
         click.echo(json.dumps(facts, indent=1))
     else:
         click.echo(status_of_one(run_name, runs) if run_name else status_of_all(runs))
@@ -192,15 +205,21 @@ def sample(
         texts += _prompt_lines(file)
         if not texts:
             raise click.BadParameter("it has no line with a prompt", param_hint="--prompts")
+
     texts = texts or [""]
     samples = trained_model.sample_texts(
-        folder, texts, phase, iteration=iteration or 0, **sampling_options
+        folder,
+        texts,
+        phase,
+        iteration=iteration or 0,
+        **sampling_options,
     )
     for written in samples:
         if as_json:
             row = {**vars(written), "ids": list(written.ids)}
             click.echo(json.dumps(row, ensure_ascii=False))
             continue
+
         click.echo(f"{written.prompt}{written.continuation}")
         length = f"{len(written.ids)} tokens"
         click.echo(f"({length} by {folder.name} after iteration {written.iteration})", err=True)
@@ -212,6 +231,7 @@ def _prompt_lines(file: TextIO) -> list[str]:
         lines = file.read().splitlines()
     except UnicodeDecodeError as error:
         raise click.BadParameter(f"it is not UTF-8: {error}", param_hint="--prompts") from None
+
     return [line for line in lines if line.strip()]
 
 
@@ -227,7 +247,13 @@ def _prompt_lines(file: TextIO) -> list[str]:
 @_ITERATION
 @_PHASE
 @on_run_folder
-def export(folder: Path, out: Path, shard_gb: float, phase: str, iteration: int | None) -> None:
+def export(
+    folder: Path,
+    out: Path,
+    shard_gb: float,
+    phase: str,
+    iteration: int | None,
+) -> None:
     """Write the weights of RUN as a Hugging Face folder: config, safetensors in float32, tokenizer, model card.
 
     A model of GPT-2's kind becomes GPT2LMHeadModel, one with RoPE, RMSNorm and SwiGLU
@@ -237,7 +263,13 @@ def export(folder: Path, out: Path, shard_gb: float, phase: str, iteration: int 
     from runbook.phases import trained_model
 
     shard_bytes = int(shard_gb * 1e9)
-    exported = trained_model.export_weights(folder, out, phase, iteration or 0, shard_bytes)
+    exported = trained_model.export_weights(
+        folder,
+        out,
+        phase,
+        iteration or 0,
+        shard_bytes,
+    )
     files = f"{exported.files} file" + "s" * (exported.files > 1)
     size = f"{exported.bytes:,} bytes in {files}"
     click.echo(f"{out}: {exported.architecture}, {size}, of iteration {exported.iteration}")

@@ -22,10 +22,18 @@ class Check:
     value: str
     rule: str
     remedy: str = ""
-    code: Code | None = field(default=None, compare=False, metadata=NOT_IN_JSON)
+    code: Code | None = field(
+        default=None,
+        compare=False,
+        metadata=NOT_IN_JSON,
+    )
     """What the rule is about; None where it has no code, and in a check that was read from a file.
     """
-    keys: tuple[str, ...] = field(default=(), compare=False, metadata=NOT_IN_JSON)
+    keys: tuple[str, ...] = field(
+        default=(),
+        compare=False,
+        metadata=NOT_IN_JSON,
+    )
     """Keys of the run file that can mend it, the likeliest first."""
 
     def __post_init__(self) -> None:
@@ -59,8 +67,21 @@ def judge(
 ) -> Check:
     """Return a check that passes where `holds`, else has the verdict `otherwise` and the remedy."""
     if holds:
-        return Check(name, "pass", value, rule, keys=keys)
-    return Check(name, otherwise, value, rule, remedy, keys=keys)
+        return Check(
+            name,
+            "pass",
+            value,
+            rule,
+            keys=keys,
+        )
+    return Check(
+        name,
+        otherwise,
+        value,
+        rule,
+        remedy,
+        keys=keys,
+    )
 
 
 def check_of(result: RuleResult, phase: str = "", *, otherwise: str = "fail") -> Check:

@@ -36,12 +36,14 @@ def thin(points: Points, max_points: int) -> list[tuple[float, float]]:
         lowest = min(part, key=lambda point: point[1])
         highest = max(part, key=lambda point: point[1])
         thinned += sorted({lowest, highest})
+
     thinned.append(points[-1])
     return thinned
 
 
 BARS = "▁▂▃▄▅▆▇█"
-GAP = "·"  # stands where no value is known
+# Stands where no value is known
+GAP = "·"
 
 
 def sparkline(values: Sequence[float | None], width: int = 40) -> str:
@@ -117,9 +119,13 @@ class Frame(NamedTuple):
         return " ".join(self.at(x, y) for x, y in points)
 
 
-MOST_POINTS = 600  # points drawn; more would not be seen and make the page large
+# Points drawn; more would not be seen and make the page large
+MOST_POINTS = 600
 COLOURS = ("var(--good, #0072b2)", "var(--bad, #d55e00)", "var(--care, #b58900)", "currentColor")
-"""Blue, orange, yellow and the page's ink, light or dark. Dashes tell them apart without colour."""
+"""Blue, orange, yellow and the page's ink, light or dark.
+
+Dashes tell them apart without colour.
+"""
 DASHES = ("", "6 3", "2 2", "8 2 2 2")
 
 
@@ -143,10 +149,12 @@ def loss_curve(
     if untrained:
         level = [(frame.x0, untrained), (frame.x1, untrained)]
         lines.append(_mark(frame, f"untrained: ln V = {untrained:.4g}", level))
+
     for iteration in dict.fromkeys(restarts):
         if frame.x0 < iteration <= frame.x1:
             vertical = [(iteration, frame.y0), (iteration, frame.y1)]
             lines.append(_mark(frame, f"restart at {iteration}", vertical))
+
     ends = [_ends_in_words(name, points) for name, points in curves]
     start = Markup(
         '<svg role="img" viewBox="0 0 {} {}" width="100%" font-size="12" '
@@ -163,11 +171,18 @@ def _frame_around(curves: Sequence[Points], untrained: float, height: int) -> Fr
     for points in curves:
         for x, _ in points:
             xs.append(x)
+
     ys = [y for points in curves for _, y in points]
     if untrained:
         ys.append(untrained)
     margin = (max(ys) - min(ys)) * 0.05 or 0.1
-    return Frame(height, min(xs), max(xs), min(ys) - margin, max(ys) + margin)
+    return Frame(
+        height,
+        min(xs),
+        max(xs),
+        min(ys) - margin,
+        max(ys) + margin,
+    )
 
 
 def _ends_in_words(name: str, points: Points) -> str:
@@ -196,10 +211,12 @@ def _axes(frame: Frame) -> Markup:
     for value in ticks(frame.x0, frame.x1):
         x = frame.at(value, frame.y0).partition(",")[0]
         lines.append(f'<text x="{x}" y="{bottom + 16}" text-anchor="middle">{value:g}</text>')
+
     for value in ticks(frame.y0, frame.y1):
         y = frame.at(frame.x0, value).partition(",")[2]
         lines.append(f'<line x1="{LEFT}" x2="{right}" y1="{y}" y2="{y}" opacity="0.15"/>')
         lines.append(f'<text x="{LEFT - 6}" y="{y}" dy="4" text-anchor="end">{value:g}</text>')
+
     lines.append(f'<text x="{right}" y="{bottom + 34}" text-anchor="end">iteration</text>')
     middle = (TOP + bottom) / 2
     lines.append(
@@ -223,7 +240,12 @@ def _mark(frame: Frame, name: str, points: Points) -> Markup:
     return Markup(line + label)
 
 
-def _line(frame: Frame, name: str, points: Points, index: int) -> Markup:
+def _line(
+    frame: Frame,
+    name: str,
+    points: Points,
+    index: int,
+) -> Markup:
     """Return a curve, and its name with a piece of such a line before it."""
     colour = COLOURS[index % len(COLOURS)]
     dashes = DASHES[index % len(DASHES)]

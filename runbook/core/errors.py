@@ -81,6 +81,7 @@ def raise_if_failed(checks: Iterable[Check]) -> None:
             head = "One thing does"
         else:
             head = f"{len(failed)} things do"
+
         lines = [f"  {number}. {check.as_text()}" for number, check in enumerate(failed, 1)]
         raise PlanError(
             "\n".join([f"{head} not fit together; nothing was written or started:", *lines]), failed

@@ -23,7 +23,11 @@ Record = TypeVar("Record")
 
 
 def write_text(
-    path: Path, text: str, *, mode: int = 0o666, error: type[RunbookError] = RecordError
+    path: Path,
+    text: str,
+    *,
+    mode: int = 0o666,
+    error: type[RunbookError] = RecordError,
 ) -> None:
     """Write a text next to its place, then rename it.
 
@@ -52,6 +56,7 @@ def replacing(
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
+
         part.replace(path)
     except OSError as problem:
         raise error(
@@ -60,7 +65,8 @@ def replacing(
             "that folder, then run the cell or phase again."
         ) from problem
     finally:
-        with contextlib.suppress(OSError):  # it was renamed, or never made
+        # It was renamed, or never made
+        with contextlib.suppress(OSError):
             part.unlink()
 
 
@@ -89,12 +95,14 @@ def read_json_record(
     except ValidationError as invalid:
         first = invalid.errors()[0]
         problem = ": ".join(map(str, [*first["loc"], first["msg"]]))
+
     raise error(f"{path} is not {meaning} ({problem}). {remedy}")
 
 
 @functools.cache
 def _reader_of(kind: type) -> Any:
-    from pydantic import TypeAdapter  # here, because the help of a command need not wait for it
+    # Here, because the help of a command need not wait for it
+    from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
 
@@ -108,6 +116,7 @@ def sha256_of(path: Path, length: int | None = None) -> str:
         while length > 0 and (piece := stream.read(min(length, 2**20))):
             digest.update(piece)
             length -= len(piece)
+
         return digest.hexdigest()
 
 
@@ -147,6 +156,7 @@ def natural_key(name: Path | str) -> list[tuple[int, int | str]]:
             parts.append((0, int(part)))
         elif part:
             parts.append((1, part))
+
     return parts
 
 
@@ -176,11 +186,14 @@ class Tail:
             if self.path.stat().st_size < self._offset:
                 self._offset = 0
                 self.rows = []
+
             with self.path.open("rb") as stream:
                 stream.seek(self._offset)
                 whole, newline, _ = stream.read().rpartition(b"\n")
+
             self._offset += len(whole) + len(newline)
             self.rows += _objects(whole.splitlines())
+
         return self.rows
 
 
@@ -197,9 +210,8 @@ def iterate_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 def _objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     for line in lines:
-        with contextlib.suppress(
-            ValueError, RecursionError
-        ):  # cut off by a kill; the analysis counts these
+        # Cut off by a kill; the analysis counts these
+        with contextlib.suppress(ValueError, RecursionError):
             row = json.loads(line)
             if isinstance(row, dict):
                 yield row

@@ -35,7 +35,8 @@ HOLDER_VARIABLE = "RUNBOOK_HOLDER"
 A job outlives them without it.
 """
 WRITING_SECONDS = (
-    5.0  # where there are no hard links a lock can be seen half-written, for so long at most
+    # Where there are no hard links a lock can be seen half-written, for so long at most
+    5.0
 )
 
 
@@ -43,7 +44,8 @@ WRITING_SECONDS = (
 class Holder:
     """Who holds a lock, since when, for what."""
 
-    token: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]  # it becomes part of a file name
+    # It becomes part of a file name
+    token: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
     what: str
     command: str
     user: str
@@ -90,6 +92,7 @@ def hold_file(path: Path, what: str, *, wait_seconds: float = 0.0) -> Iterator[s
             if time.monotonic() >= end:
                 raise
             time.sleep(0.05)
+
     try:
         yield taken_over
     finally:
@@ -109,7 +112,8 @@ def may_be_held(run_folder: Path) -> bool:
 
 def _acquire(path: Path, new_holder: Holder) -> str:
     """Make the lock ours, and say whose dead lock it was if it was one."""
-    for _ in range(25):  # each further turn is because somebody else was faster
+    # Each further turn is because somebody else was faster
+    for _ in range(25):
         holder = _read(path)
         if holder is None:
             if _create(path, new_holder):
@@ -129,9 +133,11 @@ def _acquire(path: Path, new_holder: Holder) -> str:
                     f" Whether it still runs cannot be seen from {host}: if it does not, remove "
                     f"{path}."
                 )
+
             raise HeldError(text)
         elif _take_over(path, holder, new_holder):
             return f"The lock of a dead process was taken over: {holder.describe()}."
+
     raise HeldError(
         f"{path} is being taken over by others again and again. Try again when they have ended."
     )
@@ -151,6 +157,7 @@ def _take_over(path: Path, dead: Holder, new_holder: Holder) -> bool:
         ):
             time.sleep(0.02)
             return False
+
     try:
         current = _read(path)
         if not isinstance(current, Holder) or current.token != dead.token:
@@ -174,6 +181,7 @@ def _create(path: Path, holder: Holder) -> bool:
         with contextlib.suppress(FileExistsError), path.open("x", encoding="utf-8") as stream:
             stream.write(part.read_text(encoding="utf-8"))
             return True
+
         return False
     finally:
         part.unlink(missing_ok=True)
@@ -197,7 +205,13 @@ def _read(path: Path) -> Holder | str | None:
     """The holder, None where there is no lock, or a text about a lock that cannot be read."""
     remedy = f"If nobody works on {path.parent}, remove that file and try again."
     try:
-        return read_json_record(path, Holder, "a lock of ours", remedy, HeldError)
+        return read_json_record(
+            path,
+            Holder,
+            "a lock of ours",
+            remedy,
+            HeldError,
+        )
     except HeldError as error:
         return str(error)
 

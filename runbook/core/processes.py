@@ -27,8 +27,10 @@ class Standing(StrEnum):
 
     ALIVE = "alive"
     DEAD = "dead"
-    REBOOTED = "rebooted"  # same host, but the machine was started anew since
-    ELSEWHERE = "elsewhere"  # another host or container: nothing can be said from here
+    # Same host, but the machine was started anew since
+    REBOOTED = "rebooted"
+    # Another host or container: nothing can be said from here
+    ELSEWHERE = "elsewhere"
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,13 @@ def identify(pid: int) -> Identity | None:
     start = _start_of(pid)
     if start is None:
         return None
-    return Identity(pid, start, boot_id(), host_name(), _namespace())
+    return Identity(
+        pid,
+        start,
+        boot_id(),
+        host_name(),
+        _namespace(),
+    )
 
 
 def identity_of_ended(pid: int) -> Identity:
@@ -92,7 +100,13 @@ def identity_of_ended(pid: int) -> Identity:
 
     No running process matches it.
     """
-    return Identity(pid, -1, boot_id(), host_name(), _namespace())
+    return Identity(
+        pid,
+        -1,
+        boot_id(),
+        host_name(),
+        _namespace(),
+    )
 
 
 def standing(identity: Identity) -> Standing:
@@ -101,6 +115,7 @@ def standing(identity: Identity) -> Standing:
         if identity.host == host_name():
             return Standing.REBOOTED
         return Standing.ELSEWHERE
+
     if identity.namespace != _namespace():
         return Standing.ELSEWHERE
     current = identify(identity.pid)
@@ -120,6 +135,7 @@ def process_tree(token: str) -> list[psutil.Process]:
             tree[process.pid] = process
             with contextlib.suppress(psutil.NoSuchProcess):
                 tree.update({child.pid: child for child in process.children(recursive=True)})
+
     tree.pop(os.getpid(), None)
     return [process for process in tree.values() if identify(process.pid) is not None]
 
@@ -132,6 +148,7 @@ def ranks(parent: int, token: str) -> list[psutil.Process]:
             environment = _environment(process)
             if environment.get(JOB_VARIABLE) == token and environment.get("RANK", "").isdigit():
                 rank_processes[int(environment["RANK"])] = process
+
     return [rank_processes[rank] for rank in sorted(rank_processes)]
 
 
@@ -142,6 +159,7 @@ def send(processes: list[psutil.Process], signal_number: signal.Signals) -> int:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(signal_number)
             reached += 1
+
     return reached
 
 
@@ -152,6 +170,7 @@ def wait_until(condition: Callable[[], bool], seconds: float, interval: float = 
         if time.monotonic() >= end:
             return False
         time.sleep(interval)
+
     return True
 
 
@@ -175,7 +194,8 @@ def kill_until_none(
 def _environment(process: psutil.Process) -> dict[str, str]:
     try:
         return process.environ()
-    except (psutil.Error, OSError):  # gone, a zombie, or another user's
+    except (psutil.Error, OSError):
+        # Gone, a zombie, or another user's
         return {}
 
 
@@ -189,14 +209,15 @@ def _start_of(pid: int) -> int | None:
     try:
         if Path("/proc/self/stat").exists():
             stat = Path(f"/proc/{pid}/stat").read_bytes()
-            state, *fields = stat.rpartition(b")")[
-                2
-            ].split()  # the name before it may hold blanks and brackets
+            # The name before it may hold blanks and brackets
+            state, *fields = stat.rpartition(b")")[2].split()
             # A zombie has ended; pid 1 of a container does not always reap.
             return None if state in (b"Z", b"X") else int(fields[18])
+
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:
             return None
         return int(process.create_time())
-    except (OSError, psutil.NoSuchProcess):  # also when it vanishes while being read
+    except (OSError, psutil.NoSuchProcess):
+        # Also when it vanishes while being read
         return None

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from runbook.core.errors import ProgramError
 
-TAIL_LINES = 20  # lines of a program's own words that an error repeats
+# Lines of a program's own words that an error repeats
+TAIL_LINES = 20
 
 # Runs in a python of its own that ends at once, so that the program is nobody's child: it is reaped
 # by init and is not
@@ -72,26 +73,41 @@ def run(
         ):  # Ctrl-C, above all: whatever ends us, the program must not outlive us
             _kill_group(process)
             raise
+
     finished = Finished(tuple(argv), process.returncode, out, err)
     if check and finished.exit_code:
         raise ProgramError(
             f"{shlex.join(argv)} ended with {how_it_ended(finished.exit_code)}.{_words(err or out)}"
         )
+
     return finished
 
 
-def follow(argv: Sequence[str], *, say: Callable[[str], None], timeout: float, cwd: Path) -> int:
+def follow(
+    argv: Sequence[str],
+    *,
+    say: Callable[[str], None],
+    timeout: float,
+    cwd: Path,
+) -> int:
     """Run a program, hand on each line it says as it comes, and return its exit code.
 
     When it ends, takes longer than `timeout` seconds or we are stopped, its whole process group is
     killed.
     """
-    process = _start(argv, cwd, None, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+    process = _start(
+        argv,
+        cwd,
+        None,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.STDOUT,
+    )
 
     def end_group() -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout)
-        _signal_group(process)  # children that it left would hold the pipe open
+        # Children that it left would hold the pipe open
+        _signal_group(process)
 
     threading.Thread(target=end_group, daemon=True).start()
     with process:
@@ -127,7 +143,12 @@ def start_detached(
         str(err.absolute()),
         *command,
     ]
-    finished = run(launcher, cwd=cwd, env=env, check=False)
+    finished = run(
+        launcher,
+        cwd=cwd,
+        env=env,
+        check=False,
+    )
     if finished.exit_code:
         raise ProgramError(f"{shlex.join(command)} could not be started.{_words(finished.err)}")
     return int(finished.out)
@@ -162,6 +183,7 @@ def _command(
             raise ProgramError(
                 f"{word!r} holds a NUL character, which no program can be given. Remove it."
             )
+
     if cwd is not None and not cwd.is_dir():
         raise ProgramError(f"{cwd} is not a folder, so {argv[0]} cannot be run there.")
     is_path = os.sep in argv[0]
@@ -171,9 +193,11 @@ def _command(
             where = "that file is missing or not executable"
         else:
             where = "it is on no folder of PATH"
+
         raise ProgramError(
             f"{argv[0]} cannot be run: {where}. Install it, or load the module that brings it."
         )
+
     return list(argv)
 
 
@@ -198,7 +222,8 @@ def _start(
             errors="replace",
             start_new_session=True,
         )
-    except OSError as error:  # not a program, or no memory for one more process
+    except OSError as error:
+        # Not a program, or no memory for one more process
         raise ProgramError(f"{shlex.join(argv)} could not be started: {error.strerror}.") from error
 
 
@@ -212,12 +237,14 @@ def _kill_group(leader: subprocess.Popen[str]) -> tuple[str, str]:
     _signal_group(leader)
     try:
         return leader.communicate(timeout=5)
-    except subprocess.TimeoutExpired:  # a child in a session of its own holds the pipes open
+    except subprocess.TimeoutExpired:
+        # A child in a session of its own holds the pipes open
         return "", ""
 
 
 def _signal_group(leader: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it ended between our decision and the signal
+    # It ended between our decision and the signal
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(leader.pid, signal.SIGKILL)
 
 

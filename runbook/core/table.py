@@ -17,10 +17,14 @@ from runbook.core.units import show_quantity
 
 Row = Mapping[str, Any]
 """Cells by column; a column's name carries its unit: "loss (nat)"."""
-UNKNOWN = "not known"  # what a cell of words says where a value is missing
-VALUES = ("value", "planned", "actual", "before", "after")  # columns whose unit the row tells
-_NO_TIME = 1e-9  # seconds: what is left of two equal times that were subtracted
-WIDEST_CELL = 60  # characters of a cell in text before it continues on the next line
+# What a cell of words says where a value is missing
+UNKNOWN = "not known"
+# Columns whose unit the row tells
+VALUES = ("value", "planned", "actual", "before", "after")
+# seconds: what is left of two equal times that were subtracted
+_NO_TIME = 1e-9
+# Characters of a cell in text before it continues on the next line
+WIDEST_CELL = 60
 
 
 _CELL_STYLE = (
@@ -34,8 +38,10 @@ class Table:
 
     rows: Sequence[Row]
     title: str = ""
-    notes: Sequence[str] = ()  # what a reader should know besides the rows: shown below them
-    source: str = ""  # files or pages the numbers come from
+    # What a reader should know besides the rows: shown below them
+    notes: Sequence[str] = ()
+    # Files or pages the numbers come from
+    source: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", tuple(self.rows))
@@ -73,6 +79,7 @@ class Table:
             lines = [*head, rule, *itertools.chain(*body)]
         else:
             lines = ["(no rows)"]
+
         title = [self.title] if self.title else []
         return "\n".join([*title, *lines, *self.notes])
 
@@ -87,6 +94,7 @@ class Table:
             title = (
                 f'<caption style="text-align:left;font-weight:600">{escape(self.title)}</caption>'
             )
+
         notes = "".join(
             f'<div style="opacity:.75;font-size:90%">{html_with_code(note)}</div>'
             for note in self.notes
@@ -103,6 +111,7 @@ class Table:
         for name, style in columns:
             text, exact = _rounded(_quantity(name, row), row.get(name))
             cells.append(f'<td style="{style}"{exact}>{self.cell_html(name, text)}</td>')
+
         return f"<tr>{''.join(cells)}</tr>"
 
     def cell_html(self, column: str, text: str) -> str:
@@ -145,7 +154,11 @@ class Table:
     def to_frame(self) -> Any:
         """The rows as a pandas DataFrame (pandas is imported here)."""
         frame = pandas().DataFrame(list(self.rows), columns=self.columns)
-        frame.attrs.update(title=self.title, source=self.source, notes=list(self.notes))
+        frame.attrs.update(
+            title=self.title,
+            source=self.source,
+            notes=list(self.notes),
+        )
         return frame
 
     def mime_bundle(self, **_: Any) -> dict[str, str]:
@@ -201,6 +214,7 @@ def show_value(value: Any) -> str:
             return "not a number"
         is_large = abs(value) >= 100_000 and math.isfinite(value)
         return f"{value:,.0f}" if is_large else f"{value:.6g}"
+
     return str(value)
 
 
@@ -217,7 +231,8 @@ def _rounded(name: str, value: Any) -> tuple[str, str]:
 
     Measured numbers have four digits. The attribute is empty where no digit is lost.
     """
-    if name == "unit" and value == "B":  # the number beside it is shown in a larger one
+    # The number beside it is shown in a larger one
+    if name == "unit" and value == "B":
         return "", ""
     is_size = name.endswith("(B)") and isinstance(value, int) and not isinstance(value, bool)
     is_measured = isinstance(value, float) and math.isfinite(value)
@@ -283,5 +298,7 @@ def _text_lines(
         for text, columns, right in zip(texts, widths, numeric, strict=True):
             space = " " * (columns - width(text))
             parts.append(space + text if right else text + space)
+
         lines.append("  ".join(parts).rstrip())
+
     return lines

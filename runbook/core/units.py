@@ -4,10 +4,39 @@ import itertools
 import math
 import re
 
-_BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
-_DECIMAL = {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15, "B": 1}
-_COUNT = {"": 1, "K": 10**3, "k": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
-_SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_BINARY = {
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+    "PiB": 2**50,
+}
+_DECIMAL = {
+    "kB": 10**3,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "PB": 10**15,
+    "B": 1,
+}
+_COUNT = {
+    "": 1,
+    "K": 10**3,
+    "k": 10**3,
+    "M": 10**6,
+    "B": 10**9,
+    "G": 10**9,
+    "T": 10**12,
+}
+_SECONDS = {
+    "": 1,
+    "s": 1,
+    "m": 60,
+    "min": 60,
+    "h": 3600,
+    "d": 86400,
+}
 _NUMBER = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d{1,4}):(\d{2})(?::(\d{2}))?")
 _MOST = 10**30
@@ -45,11 +74,13 @@ def parse_duration(text: str | int | float) -> int:
         clock = _CLOCK.fullmatch(text.strip())
     else:
         clock = None
+
     if clock:
         days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
         if minutes > 59 or seconds > 59:
             raise ValueError(f"{text!r} has more than 59 minutes or seconds")
         return days * 86400 + hours * 3600 + minutes * 60 + seconds
+
     return _scaled(text, _SECONDS, "a duration such as 00:30:00, 1-12:00:00, 2h or 90m")
 
 
@@ -65,7 +96,8 @@ def clock_seconds(text: str) -> int:
     if match is None:
         return 0
     days, first, second, third = (int(part or 0) for part in match.groups())
-    if match[1] or match[4]:  # days-hours[:minutes[:seconds]], hours:minutes:seconds
+    # days-hours[:minutes[:seconds]], hours:minutes:seconds
+    if match[1] or match[4]:
         return days * 86400 + first * 3600 + second * 60 + third
     return first * 60 + second  # minutes[:seconds]
 
@@ -79,6 +111,7 @@ def _scaled(text: str | int | float, units: dict[str, int], expected: str) -> in
         raise ValueError(
             f"an integer of {text.bit_length()} bits is not {expected}: more than there is anywhere"
         )
+
     if isinstance(text, float) and math.isfinite(text) and not text.is_integer():
         raise ValueError(f"{text!r} is not {expected}: not a whole number")
     is_number = isinstance(text, int | float) and not isinstance(text, bool)
@@ -180,6 +213,7 @@ def show_quantity(name: str, value: float) -> str:
         (" seconds", "_seconds", "(s)", "(s/iteration)")
     ):
         return show_duration(value)
+
     if isinstance(value, int):
         return f"{value:,}" if abs(value) >= 10_000 else str(value)
     if abs(value) >= 1000:
@@ -239,6 +273,7 @@ def _in_unit(count: float, units: dict[str, int]) -> str:
     for name, size in units.items():
         if abs(count) >= size * _REACHED:
             reached.append(f"{_three_digits(count / size)} {name}")
+
     return reached[-1] if reached else ""
 
 

@@ -17,15 +17,19 @@ ENGINE_VARIABLE = "RUNBOOK_ENGINE"
 
 Displays updated in place then reach the log (records/client.py).
 """
-SERVER_VARIABLE = "JPY_SESSION_NAME"  # Jupyter Server sets it in the kernels that a browser opened
+# Jupyter Server sets it in the kernels that a browser opened
+SERVER_VARIABLE = "JPY_SESSION_NAME"
 
 
 class Place(StrEnum):
     """What takes the output."""
 
-    BROWSER = "browser"  # a kernel with JupyterLab or Notebook in front
-    ENGINE = "engine"  # a kernel of our papermill engine
-    BATCH = "batch"  # any other kernel: stock papermill, nbconvert, an editor
+    # A kernel with JupyterLab or Notebook in front
+    BROWSER = "browser"
+    # A kernel of our papermill engine
+    ENGINE = "engine"
+    # Any other kernel: stock papermill, nbconvert, an editor
+    BATCH = "batch"
     TERMINAL = "terminal"  # a person's screen
     PIPE = "pipe"  # a file or another program
 
@@ -43,6 +47,7 @@ def where_we_are(stream: TextIO | None = None) -> Place:
         if (stream or sys.stdout).isatty():
             return Place.TERMINAL
         return Place.PIPE
+
     if os.environ.get(ENGINE_VARIABLE):
         return Place.ENGINE
     if os.environ.get(SERVER_VARIABLE):
@@ -142,6 +147,7 @@ def _part_text(part: Any) -> str:
     if isinstance(part, tuple):
         caption: str = part[1]
         return caption
+
     if isinstance(part, Table):
         return part.as_text()
     return str(part)
@@ -165,6 +171,7 @@ def show_figure(figure: Any, caption: str) -> None:
     if where_we_are().is_kernel:
         pictures = {"image/svg+xml": as_svg(figure), "image/png": as_png(figure)}
         display_bundle({**pictures, "text/plain": "(figure; its numbers follow)"})
+
     show_text(caption)
 
 
@@ -216,6 +223,7 @@ class CheckTable(Table):
         for verdict, (_, _, ansi) in MARKS.items():
             if colour and ansi:
                 text = text.replace(f"{_text(verdict)} ", f"{ansi}{_text(verdict)}\x1b[0m ")
+
         return text
 
     def cell_html(self, column: str, text: str) -> str:

@@ -62,7 +62,8 @@ def curve_html(points: Points, label: str) -> str:
 
 
 SECONDS_BETWEEN_DRAWINGS = 1.0
-SECONDS_BETWEEN_LINES = 10.0  # between printed lines, where nothing can be redrawn
+# Between printed lines, where nothing can be redrawn
+SECONDS_BETWEEN_LINES = 10.0
 BAR_WIDTH = 24
 
 
@@ -112,6 +113,7 @@ class Progress:
         if kind is not None:
             # A new dictionary, because a page may be reading the old one.
             self.facts = self.facts | {"stopped by": kind.__name__}
+
         self.finish()
 
     def draw_beside(self, curve: tuple[str, Points], events: Sequence[str] = ()) -> None:
@@ -119,7 +121,12 @@ class Progress:
         self.curve = curve
         self.events = tuple(events)
 
-    def update(self, done: float | None = None, total: float | None = None, **facts: Any) -> None:
+    def update(
+        self,
+        done: float | None = None,
+        total: float | None = None,
+        **facts: Any,
+    ) -> None:
         """Note how far the work is; it is drawn when the last drawing is old enough."""
         self._note(done, total, facts)
         now = self._clock()
@@ -127,7 +134,12 @@ class Progress:
             self._drawn = now
             self._draw()
 
-    def finish(self, done: float | None = None, total: float | None = None, **facts: Any) -> None:
+    def finish(
+        self,
+        done: float | None = None,
+        total: float | None = None,
+        **facts: Any,
+    ) -> None:
         """Draw the final picture; it stays in the notebook, the scroll-back and the log."""
         self._note(done, total, facts)
         self.ended = True
@@ -152,6 +164,7 @@ class Progress:
         if self.events:
             lines = "".join(f"<div>{escape(event)}</div>" for event in self.events)
             below += f'<div style="opacity:.75;font-size:90%">{lines}</div>'
+
         return (
             f'<div style="font-variant-numeric:tabular-nums">{head}{self._bar_html()}'
             f"<div>{facts}</div>{below}</div>"
@@ -168,7 +181,12 @@ class Progress:
             "</div></div>"
         )
 
-    def _note(self, done: float | None, total: float | None, facts: dict[str, Any]) -> None:
+    def _note(
+        self,
+        done: float | None,
+        total: float | None,
+        facts: dict[str, Any],
+    ) -> None:
         if done is not None:
             self.done = done
         if total is not None:
@@ -189,7 +207,8 @@ class Progress:
     def _how_far(self) -> str:
         if self.done is None:
             return ""
-        is_bytes = self.unit == "bytes"  # show_bytes says the unit itself
+        # show_bytes says the unit itself
+        is_bytes = self.unit == "bytes"
         as_text = show_bytes if is_bytes else show_value
         unit = f" {self.unit}" if self.unit and not is_bytes else ""
         share = self._share()
@@ -202,6 +221,7 @@ class Progress:
             self._show_in_notebook()
         elif self._place is Place.TERMINAL:
             self._redraw_line()
+
         # Stock papermill logs only the first value of a display that is updated: there, and in a
         # pipe, print as well.
         now = self._clock()
@@ -233,6 +253,7 @@ class Progress:
         if not self.ended:
             line = self._bar_text() + line
             line = line[: shutil.get_terminal_size().columns - 1]
+
         # Spaces over the end of a longer line before.
         padded = line.ljust(self._line_width)
         show_text("\r" + padded, self._stream, end="\n" if self.ended else "")

@@ -71,12 +71,22 @@ class CurveModel:
 
 
 def forecast_curve(curve: PartialCurve) -> CurveForecast:
-    """Return the forecast of the last validation loss. Raise DataError where the curve is too short."""
+    """Return the forecast of the last validation loss.
+
+    Raise DataError where the curve is too short.
+    """
     steps, losses = _checked(curve)
     share = float(steps[-1] / curve.total_steps)
     if share >= 1:
         last = float(losses[-1])
-        return CurveForecast(last, last, last, 1.0, ("the curve is complete",))
+        return CurveForecast(
+            last,
+            last,
+            last,
+            1.0,
+            ("the curve is complete",),
+        )
+
     coefficients = load_coefficients()
     inputs = curve_inputs(steps, losses, curve.total_steps, curve.decay_from)
     change, deviation, distance = predict_change(coefficients, inputs)
@@ -86,7 +96,11 @@ def forecast_curve(curve: PartialCurve) -> CurveForecast:
     if distance > FAR_FROM_FITTED:
         half_width *= FAR_WIDENING
     return CurveForecast(
-        loss, loss - half_width, loss + half_width, share, _warnings(curve, share, distance)
+        loss,
+        loss - half_width,
+        loss + half_width,
+        share,
+        _warnings(curve, share, distance),
     )
 
 
@@ -109,6 +123,7 @@ def _warnings(curve: PartialCurve, share: float, distance: float) -> tuple[str, 
         warnings.append(
             f"no fitted curve is like this one (length, schedule or slope): the interval is {FAR_WIDENING:g} times as wide"
         )
+
     return tuple(warnings)
 
 
@@ -119,16 +134,23 @@ def _checked(curve: PartialCurve) -> tuple[Array, Array]:
         raise DataError(
             f"The curve has {len(points)} validation losses after step 0; a forecast needs at least {FEWEST_POINTS}."
         )
+
     steps = np.array([point.step for point in points])
     losses = np.array([point.val_loss for point in points])
     if steps[-1] > curve.total_steps:
         raise DataError(
             f"The curve reaches step {steps[-1]:g}, beyond total_steps {curve.total_steps:g}."
         )
+
     return steps, losses
 
 
-def curve_inputs(steps: Array, losses: Array, total_steps: float, decay_from: float) -> Array:
+def curve_inputs(
+    steps: Array,
+    losses: Array,
+    total_steps: float,
+    decay_from: float,
+) -> Array:
     """Return the inputs of the Gaussian process for the first part of a curve."""
     done = float(steps[-1])
     share = done / total_steps
@@ -156,7 +178,10 @@ def _squared_distances(first: Array, second: Array) -> Array:
 
 
 def fit_coefficients(inputs: Array, changes: Array, weights: Array) -> CurveModel:
-    """Fit the Gaussian process. A part of a curve with a smaller weight counts as a noisier one."""
+    """Fit the Gaussian process.
+
+    A part of a curve with a smaller weight counts as a noisier one.
+    """
     means = inputs.mean(axis=0)
     deviations = inputs.std(axis=0) + 1e-6
     standardised = (inputs - means) / deviations
@@ -190,7 +215,10 @@ def predict_change(coefficients: CurveModel, inputs: Array) -> tuple[float, floa
 
 @cache
 def load_coefficients() -> CurveModel:
-    """Load the coefficients that the package ships. The inverse is computed: it would be most of the file."""
+    """Load the coefficients that the package ships.
+
+    The inverse is computed: it would be most of the file.
+    """
     content = json.loads(COEFFICIENTS.read_text(encoding="utf-8"))
     inputs = np.array(content["inputs"])
     noise = NOISE / np.array(content["row_weights"])

@@ -68,7 +68,10 @@ class LossForecast:
 
 
 def forecast_final_losses(runs: Runs, targets: Runs) -> list[LossForecast]:
-    """Return a forecast for each target. Raise DataError where the runs are too few."""
+    """Return a forecast for each target.
+
+    Raise DataError where the runs are too few.
+    """
     check_runs(runs)
     choices = voting_choices(runs)
     backtests = _backtests(runs, choices)
@@ -103,11 +106,18 @@ def forecast_from_ladder(runs: Runs, targets: Runs) -> list[LossForecast]:
     score = interval_score([backtest.scores(choices) for backtest in backtests])
     forecasts = []
     for position in range(len(targets)):
-        forecast = _with_interval(runs, targets, position, float(losses[position]), score)
+        forecast = _with_interval(
+            runs,
+            targets,
+            position,
+            float(losses[position]),
+            score,
+        )
         lowest = float(votes[:, position].min())
         highest = float(votes[:, position].max())
         low = min(forecast.low, lowest)
         forecasts.append(replace(forecast, low=low, high=max(forecast.high, highest)))
+
     return forecasts
 
 
@@ -131,6 +141,7 @@ def check_runs(runs: Runs) -> None:
             f"A forecast needs at least {FEWEST_RUNS} finished runs, and there are {len(runs)}: a law of size and tokens "
             f"has five numbers. Add rungs to the ladder."
         )
+
     for name, values in (("sizes", runs.params), ("token counts", runs.tokens)):
         if len(np.unique(np.round(np.log(values), 2))) < 2:
             raise DataError(
@@ -171,6 +182,7 @@ def _backtests(runs: Runs, choices: Sequence[LawChoice]) -> list[_Backtest]:
         decades = np.log10(large.flops / small.largest_flops)
         predictions = _predictions(small, large, choices)
         backtests.append(_Backtest(predictions, large.loss, np.asarray(decades, np.float64)))
+
     return backtests
 
 
@@ -195,6 +207,7 @@ def _predictions(runs: Runs, targets: Runs, choices: Sequence[LawChoice]) -> dic
         residuals = np.log(runs.loss / fitted)
         corrected = predicted * np.exp(weights @ residuals)
         predictions[choice] = np.asarray(corrected, dtype=np.float64)
+
     return predictions
 
 
@@ -233,7 +246,11 @@ def interval_score(scores: Sequence[Array]) -> float:
 
 
 def _with_interval(
-    runs: Runs, targets: Runs, position: int, loss: float, score: float
+    runs: Runs,
+    targets: Runs,
+    position: int,
+    loss: float,
+    score: float,
 ) -> LossForecast:
     ratio = float(targets.flops[position]) / runs.largest_flops
     decades = max(0.0, float(np.log10(ratio)))
@@ -245,6 +262,7 @@ def _with_interval(
             f"the target takes {ratio:,.0f} times the compute of the largest run; no backtest reaches over "
             f"{FARTHEST_RATIO:,.0f} times, so the interval is {FAR_WIDENING:g} times as wide"
         )
+
     return LossForecast(
         loss=loss,
         low=loss * float(np.exp(-half_width)),

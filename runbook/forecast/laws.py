@@ -160,6 +160,7 @@ class _Problem:
             columns.append(by_size_exponent + by_token_exponent)
         else:
             columns += [by_size_exponent, by_token_exponent]
+
         of_rows = np.stack(columns, axis=1) * (self.root_weights / loss)[:, None]
         exponents = log_law[3:]
         of_penalties = np.zeros((len(exponents), len(log_law)))
@@ -176,6 +177,7 @@ class _Problem:
                 cost, terms = self._linear_fit(size_exponent, token_exponent)
                 exponents = [size_exponent] if self.tied else [size_exponent, token_exponent]
                 scored.append((cost, np.concatenate([np.log(terms), exponents])))
+
         scored.sort(key=lambda start: start[0])
         return [start for _, start in scored[:STARTS_REFINED]]
 
@@ -236,6 +238,7 @@ def _solve(problem: _Problem) -> Array:
             max_nfev=60,
         )
         solutions.append(solution)
+
     best = min(solutions, key=lambda solution: float(solution.cost))
     parameters: Array = best.x
     return parameters

@@ -77,6 +77,7 @@ def why_not(parameters: float, tokens: float) -> str:
     if parameters < SMALLEST_SIZE or parameters > MOST_OVER * LARGEST_SIZE:
         fitted = f"{SMALLEST_SIZE:,.0f} to {LARGEST_SIZE:,.0f}"
         return f"{parameters:,.0f} parameters are outside of the {fitted} it was fitted to"
+
     if tokens < FEWEST_TOKENS:
         return f"{tokens:,.0f} tokens are fewer than the {FEWEST_TOKENS:,.0f} it was fitted to"
     return ""

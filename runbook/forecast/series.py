@@ -20,6 +20,7 @@ def forecast_table(finished: list[TrainingRow], planned: list[TrainingRow]) -> l
         targets = as_runs([planned[position] for position in positions])
         series_forecasts = forecast_final_losses(as_runs(rows), targets)
         forecasts.update(zip(positions, series_forecasts, strict=True))
+
     return [forecasts[position] for position in range(len(planned))]
 
 

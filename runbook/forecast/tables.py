@@ -71,17 +71,33 @@ def as_runs(rows: list[TrainingRow]) -> Runs:
 
 
 def read_curve(path: Path) -> PartialCurve:
-    """Read the first part of a curve. Lines without a validation loss are skipped."""
+    """Read the first part of a curve.
+
+    Lines without a validation loss are skipped.
+    """
     points = []
     total_steps = math.nan
     decay_from = math.nan
     for line, row in _rows(path):
         total_steps = _number(path, line, row, "total_steps")
         if row.get("decay_from"):
-            decay_from = _number(path, line, row, "decay_from", may_be_zero=True)
+            decay_from = _number(
+                path,
+                line,
+                row,
+                "decay_from",
+                may_be_zero=True,
+            )
         if row.get("val_loss"):
-            step = _number(path, line, row, "step", may_be_zero=True)
+            step = _number(
+                path,
+                line,
+                row,
+                "step",
+                may_be_zero=True,
+            )
             points.append(CurvePoint(step, _number(path, line, row, "val_loss")))
+
     if not points:
         raise DataError(f"{path} has no validation loss: its column val_loss is missing or empty.")
     points.sort(key=lambda point: point.step)
@@ -93,12 +109,19 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read as a CSV file: {error}") from error
+
     reader = csv.DictReader(text.splitlines())
     for row in reader:
         yield reader.line_num, {key: value or "" for key, value in row.items() if key}
 
 
-def _training_row(path: Path, line: int, row: dict[str, str], *, finished: bool) -> TrainingRow:
+def _training_row(
+    path: Path,
+    line: int,
+    row: dict[str, str],
+    *,
+    finished: bool,
+) -> TrainingRow:
     params = _number(path, line, row, "params")
     tokens = _number(path, line, row, "tokens")
     params_no_embed = params
@@ -118,13 +141,19 @@ def _training_row(path: Path, line: int, row: dict[str, str], *, finished: bool)
 
 
 def _number(
-    path: Path, line: int, row: dict[str, str], column: str, *, may_be_zero: bool = False
+    path: Path,
+    line: int,
+    row: dict[str, str],
+    column: str,
+    *,
+    may_be_zero: bool = False,
 ) -> float:
     text = row.get(column, "")
     try:
         number = float(text)
     except ValueError:
         number = math.nan
+
     allowed = number >= 0 if may_be_zero else number > 0
     if not allowed or math.isinf(number):
         raise DataError(
@@ -132,4 +161,5 @@ def _number(
             f"The columns are series, params, params_no_embed, tokens, flops and loss for trainings, and step, val_loss, "
             f"total_steps and decay_from for a curve."
         )
+
     return number

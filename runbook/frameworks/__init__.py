@@ -23,12 +23,15 @@ def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
             write = nemo.arguments
         else:
             write = megatron.arguments
+
         return write(PhaseRun(settings, phase))
+
     if training.offload:
         raise ParamsError(
             "training.offload=true: our own trainer keeps the optimizer's states on the device. "
             "Set training.offload to false, or training.framework to megatron-deepspeed."
         )
+
     return ["plan.json", "--phase", phase.phase]
 
 
@@ -44,6 +47,7 @@ def option_values(settings: Settings, phase: PhasePlan, framework: str) -> dict[
     if settings.run.data.tokenizer != "gpt2":
         for name in _OF_TOKENIZER:
             values.pop(name, None)
+
     return {
         name if framework == "nemo" else name.replace("_", "-"): megatron.texts(value)
         for name, value in values.items()
@@ -69,7 +73,10 @@ _TUNED = (
     "parallel.first_stage_layers",
     "parallel.last_stage_layers",
 )
-"""Keys that change how a step is carried out. A framework has an option for each, or refuses it."""
+"""Keys that change how a step is carried out.
+
+A framework has an option for each, or refuses it.
+"""
 
 
 def _keys_of(framework: str) -> set[str]:
@@ -78,12 +85,15 @@ def _keys_of(framework: str) -> set[str]:
     for option in _TABLES[framework]:
         for key in option.keys:
             keys.add(key)
+
     if framework == "megatron-deepspeed":
         # overlap_comm of DeepSpeed's configuration file
         keys.add("training.overlap_gradients")
+
     if framework != "nemo":
         # Both Megatrons always do it, and have no option for it.
         keys.add("training.broadcast_batches")
+
     return keys
 
 
@@ -98,12 +108,14 @@ def _refuse_unknown(settings: Settings) -> None:
             f"{framework} has no option for them. Set training.kernels to auto, or "
             "training.framework to runbook."
         )
+
     schedule = settings.run.training.schedule
     if schedule == "wsd" and "training.wsd_decay_style" not in supported:
         raise ParamsError(
             f"training.schedule=wsd: the pinned version of {framework} has no such schedule. Set training.schedule to "
             f"cosine, linear or constant, or training.framework to runbook or megatron-lm."
         )
+
     for key in _TUNED:
         value = attrgetter(key)(settings.run)
         default = all_keys()[key].default

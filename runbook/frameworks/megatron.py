@@ -72,6 +72,7 @@ def _merged(content: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]
             result[key] = _merged(section, value)
         else:
             result[key] = value
+
     return result
 
 
@@ -218,6 +219,7 @@ def _recipe(run: PhaseRun) -> str:
         raise ParamsError(
             "training.fp8=blockwise: Megatron-LM's pinned commit has delayed, tensorwise and mxfp8."
         )
+
     return run.phase.precision.fp8
 
 
@@ -263,16 +265,31 @@ def _always(
 
     It is written in all phases, or in those of `when`.
     """
-    return Option(name, write=fixed(True), when=when, ours=ours)
+    return Option(
+        name,
+        write=fixed(True),
+        when=when,
+        ours=ours,
+    )
 
 
-def _length(name: str, key: str, unit: str, path: str) -> Option:
+def _length(
+    name: str,
+    key: str,
+    unit: str,
+    path: str,
+) -> Option:
     """Return a row for a length that is written where the phase counts in this unit."""
     return Option(name, key, whole, _in(unit, path))
 
 
 def _loss_scaling(
-    name: str, key: str, read: Reader, field: str, *, usual: float | None = None
+    name: str,
+    key: str,
+    read: Reader,
+    field: str,
+    *,
+    usual: float | None = None,
 ) -> Option:
     """Return a row for an option of loss scaling, which only fp16 has.
 
@@ -280,7 +297,13 @@ def _loss_scaling(
     """
     path = f"precision.{field}"
     when = _FP16 if usual is None else _both(_FP16, _is_not(path, usual))
-    return Option(name, key, read, path, when)
+    return Option(
+        name,
+        key,
+        read,
+        path,
+        when,
+    )
 
 
 def _weighted(use: str) -> Callable[[PhaseRun], tuple[object, ...] | None]:
@@ -305,7 +328,12 @@ _SCHEDULES = one_of({"cosine": "cosine", "linear": "linear", "constant": "consta
 _WSD_DECAY = "learning_rate.wsd_decay_samples"
 _WSD_STYLE = "learning_rate.wsd_decay_style"
 _RECOMPUTED = one_of({"full": "full", "selective": "selective"})
-_BACKENDS = {"auto": "auto", "flash2": "flash", "flash1": "flash", "plain": "unfused"}
+_BACKENDS = {
+    "auto": "auto",
+    "flash2": "flash",
+    "flash1": "flash",
+    "plain": "unfused",
+}
 """Megatron-LM names no version of flash attention; Transformer Engine has its own."""
 _READ_BACKENDS = one_of(
     {"auto": "auto", "flash": "flash2", "unfused": "plain", "fused": "auto", "local": "plain"}
@@ -330,7 +358,13 @@ _MODEL = (
     Option("num-layers", "training.shape.layers", whole, "model.layers"),
     Option("hidden-size", "training.shape.hidden", whole, "model.hidden"),
     Option("num-attention-heads", "training.shape.heads", whole, "model.heads"),
-    Option("ffn-hidden-size", "training.shape.ffn_hidden", whole, "model.ffn_hidden", _has_own_ffn),
+    Option(
+        "ffn-hidden-size",
+        "training.shape.ffn_hidden",
+        whole,
+        "model.ffn_hidden",
+        _has_own_ffn,
+    ),
     Option("seq-length", "training.sequence_length", whole, "model.sequence_length"),
     Option("max-position-embeddings", "training.shape.positions", whole, "model.positions"),
     flag("swiglu", "model.activation", means="swiglu"),
@@ -344,7 +378,13 @@ _MODEL = (
 _TRAINING = (
     Option("micro-batch-size", "training.micro_batch", whole, "batch.micro"),
     Option("global-batch-size", "training.global_batch", whole, "batch.global_"),
-    Option("rampup-batch-size", RAMP_KEYS, whole, ramp, "batch.ramp.start"),
+    Option(
+        "rampup-batch-size",
+        RAMP_KEYS,
+        whole,
+        ramp,
+        "batch.ramp.start",
+    ),
     _length("train-iters", "training.iterations", "iters", "duration.samples"),
     Option("train-samples", "training.samples", whole, _train_samples),
     Option("lr", "training.learning_rate", float, "learning_rate.peak"),
@@ -364,9 +404,19 @@ _TRAINING = (
     _loss_scaling("initial-loss-scale", "training.initial_loss_scale", float, "initial_loss_scale"),
     _loss_scaling("loss-scale-window", "training.loss_scale_window", whole, "loss_scale_window"),
     _loss_scaling("hysteresis", "training.loss_scale_hysteresis", whole, "hysteresis"),
-    _loss_scaling("loss-scale", "training.static_loss_scale", float, "static_loss_scale", usual=0),
     _loss_scaling(
-        "min-loss-scale", "training.min_loss_scale", float, "minimum_loss_scale", usual=1
+        "loss-scale",
+        "training.static_loss_scale",
+        float,
+        "static_loss_scale",
+        usual=0,
+    ),
+    _loss_scaling(
+        "min-loss-scale",
+        "training.min_loss_scale",
+        float,
+        "minimum_loss_scale",
+        usual=1,
     ),
     Option("init-method-std", "training.init_std", float, "model.init_std"),
     Option("hidden-dropout", "training.dropout", float, "model.dropout"),
@@ -379,7 +429,13 @@ _DATA = (
     Option("valid-data-path", write=_weighted("validation"), ours=_HELD_OUT),
     Option("test-data-path", write=_weighted("test"), ours=_HELD_OUT),
     Option("data-path", write=_weighted("train"), when=_one_text),
-    Option("split", "data.split", three_shares, "data.split", _one_text),
+    Option(
+        "split",
+        "data.split",
+        three_shares,
+        "data.split",
+        _one_text,
+    ),
     Option("tokenizer-type", write=fixed("GPT2BPETokenizer")),
     Option("vocab-file", write=tokenizer_file("vocab.json"), ours=_VOCABULARY),
     Option("merge-file", write=tokenizer_file("merges.txt"), ours=_MERGES),
@@ -391,24 +447,58 @@ _OUTPUTS = (
     Option("log-interval", "training.log_interval", whole, "log.interval"),
     Option("eval-interval", "training.eval_interval", whole, evaluation_interval),
     Option("eval-iters", "training.eval_iterations", whole, evaluation_batches),
-    Option("save-interval", "training.save_interval", whole, _save_interval, _SAVES),
-    Option("save", write="checkpoint.folder", when=_SAVES, ours=_OWN_FOLDERS),
-    Option("load", write="checkpoint.folder", when=_SAVES, ours=_OWN_CHECKPOINT),
+    Option(
+        "save-interval",
+        "training.save_interval",
+        whole,
+        _save_interval,
+        _SAVES,
+    ),
+    Option(
+        "save",
+        write="checkpoint.folder",
+        when=_SAVES,
+        ours=_OWN_FOLDERS,
+    ),
+    Option(
+        "load",
+        write="checkpoint.folder",
+        when=_SAVES,
+        ours=_OWN_CHECKPOINT,
+    ),
     Option("tensorboard-dir", write="log.tensorboard", ours="written into the run's folder"),
     # Asked to stop, it saves and ends.
     _always("exit-signal-handler", "always given"),
-    Option("exit-interval", "training.exit_interval", whole, _EXIT, _EXIT),
+    Option(
+        "exit-interval",
+        "training.exit_interval",
+        whole,
+        _EXIT,
+        _EXIT,
+    ),
     Option("exit-duration-in-mins", write=_exit_minutes, when="limits.exit_duration_seconds"),
 )
 
 _LM_LAYOUT = (
     Option("num-layers-per-virtual-pipeline-stage", write=_layers_per_chunk, when=_is_interleaved),
-    Option("context-parallel-size", "parallel.context", whole, "parallel.context", _CUTS_CONTEXT),
+    Option(
+        "context-parallel-size",
+        "parallel.context",
+        whole,
+        "parallel.context",
+        _CUTS_CONTEXT,
+    ),
     Option("use-distributed-optimizer", "parallel.zero_stage", write=_shares_states, means=1),
 )
 _LM_MODEL = (
     _always("group-query-attention", "goes with training.shape.kv_heads", _grouped),
-    Option("num-query-groups", "training.shape.kv_heads", whole, "model.kv_heads", _grouped),
+    Option(
+        "num-query-groups",
+        "training.shape.kv_heads",
+        whole,
+        "model.kv_heads",
+        _grouped,
+    ),
     Option(
         "position-embedding-type",
         "model.position_embedding",
@@ -416,19 +506,49 @@ _LM_MODEL = (
         "model.position_embedding",
         _ROTARY,
     ),
-    Option("rotary-base", "model.rope_base", whole, "model.rope_base", _OWN_BASE),
-    Option("normalization", "model.normalization", _kind, fixed("RMSNorm"), _RMS),
-    Option("norm-epsilon", "model.norm_epsilon", float, "model.norm_epsilon", _OWN_EPSILON),
+    Option(
+        "rotary-base",
+        "model.rope_base",
+        whole,
+        "model.rope_base",
+        _OWN_BASE,
+    ),
+    Option(
+        "normalization",
+        "model.normalization",
+        _kind,
+        fixed("RMSNorm"),
+        _RMS,
+    ),
+    Option(
+        "norm-epsilon",
+        "model.norm_epsilon",
+        float,
+        "model.norm_epsilon",
+        _OWN_EPSILON,
+    ),
     flag("add-qkv-bias", "model.qkv_biases"),
 )
 _LM_SCHEDULE = (
-    Option("lr-wsd-decay-style", "training.wsd_decay_style", str, _WSD_STYLE, _WSD_DECAY),
+    Option(
+        "lr-wsd-decay-style",
+        "training.wsd_decay_style",
+        str,
+        _WSD_STYLE,
+        _WSD_DECAY,
+    ),
     Option("lr-wsd-decay-iters", write=_in("iters", _WSD_DECAY), when=_WSD_DECAY),
     Option("lr-wsd-decay-samples", write=_in("samples", _WSD_DECAY), when=_WSD_DECAY),
 )
 _LM_TUNING = (
     Option("attention-backend", "training.attention", _READ_BACKENDS, _backend),
-    Option("recompute-granularity", "training.recompute", _RECOMPUTED, "recompute", _RECOMPUTES),
+    Option(
+        "recompute-granularity",
+        "training.recompute",
+        _RECOMPUTED,
+        "recompute",
+        _RECOMPUTES,
+    ),
     Option(
         "recompute-method",
         "training.recompute_method",
@@ -436,15 +556,32 @@ _LM_TUNING = (
         "tuning.recompute_method",
         _RECOMPUTES_ALL,
     ),
-    Option("recompute-num-layers", _GROUP, whole, _GROUP_SIZE, _RECOMPUTES_ALL),
+    Option(
+        "recompute-num-layers",
+        _GROUP,
+        whole,
+        _GROUP_SIZE,
+        _RECOMPUTES_ALL,
+    ),
     chosen("decoder-first-pipeline-num-layers", "parallel.first_stage_layers", whole),
     chosen("decoder-last-pipeline-num-layers", "parallel.last_stage_layers", whole),
     flag("overlap-grad-reduce", "training.overlap_gradients"),
     flag("overlap-param-gather", "training.overlap_weights"),
     flag("tp-comm-overlap", "training.overlap_tensor"),
     flag("enable-cuda-graph", "training.cuda_graphs"),
-    Option("fp8-format", write=fixed("hybrid"), when=_IN_8_BITS, ours="goes with training.fp8"),
-    Option("fp8-recipe", "training.fp8", str, _recipe, _IN_8_BITS),
+    Option(
+        "fp8-format",
+        write=fixed("hybrid"),
+        when=_IN_8_BITS,
+        ours="goes with training.fp8",
+    ),
+    Option(
+        "fp8-recipe",
+        "training.fp8",
+        str,
+        _recipe,
+        _IN_8_BITS,
+    ),
     flag("no-overlap-p2p-communication", "training.overlap_pipeline", means="never"),
     _always("manual-gc", "goes with training.gc_interval", "tuning.gc_interval"),
     chosen("manual-gc-interval", "training.gc_interval", whole),
@@ -471,19 +608,63 @@ _DEEPSPEED_LENGTHS = (
 )
 _DEEPSPEED_MODEL = (
     Option(
-        "ds-sequence-parallel-size", "parallel.context", whole, "parallel.context", _CUTS_CONTEXT
+        "ds-sequence-parallel-size",
+        "parallel.context",
+        whole,
+        "parallel.context",
+        _CUTS_CONTEXT,
     ),
-    Option("num-key-value-heads", "training.shape.kv_heads", whole, "model.kv_heads", _grouped),
+    Option(
+        "num-key-value-heads",
+        "training.shape.kv_heads",
+        whole,
+        "model.kv_heads",
+        _grouped,
+    ),
     flag("use-rotary-position-embeddings", "model.position_embedding", means="rope"),
     Option(
-        "rotary-position-embeddings-theta", "model.rope_base", whole, "model.rope_base", _OWN_BASE
+        "rotary-position-embeddings-theta",
+        "model.rope_base",
+        whole,
+        "model.rope_base",
+        _OWN_BASE,
     ),
-    Option("normalization", "model.normalization", _kind, "model.normalization", _RMS),
-    Option("layernorm-epsilon", "model.norm_epsilon", float, "model.norm_epsilon", _OWN_EPSILON),
+    Option(
+        "normalization",
+        "model.normalization",
+        _kind,
+        "model.normalization",
+        _RMS,
+    ),
+    Option(
+        "layernorm-epsilon",
+        "model.norm_epsilon",
+        float,
+        "model.norm_epsilon",
+        _OWN_EPSILON,
+    ),
     Option("add-qkv-bias", write=_no_qkv_biases, when="model.qkv_biases"),
-    Option("use-flash-attn-v1", "training.attention", None, _attention, means="flash1"),
-    Option("use-flash-attn-v2", "training.attention", None, _attention, means="flash2"),
-    Option("use-flash-attn-triton", "training.attention", None, _attention, means="flash-triton"),
+    Option(
+        "use-flash-attn-v1",
+        "training.attention",
+        None,
+        _attention,
+        means="flash1",
+    ),
+    Option(
+        "use-flash-attn-v2",
+        "training.attention",
+        None,
+        _attention,
+        means="flash2",
+    ),
+    Option(
+        "use-flash-attn-triton",
+        "training.attention",
+        None,
+        _attention,
+        means="flash-triton",
+    ),
 )
 _DEEPSPEED_ENGINE = (
     # The scheduler's numbers come from this list, not from the checkpoint: a changed length is
@@ -501,9 +682,21 @@ _DEEPSPEED_ENGINE = (
         _RECOMPUTES,
         means="full",
     ),
-    Option("checkpoint-num-layers", _GROUP, whole, _GROUP_SIZE, _RECOMPUTES_GROUPS),
+    Option(
+        "checkpoint-num-layers",
+        _GROUP,
+        whole,
+        _GROUP_SIZE,
+        _RECOMPUTES_GROUPS,
+    ),
     _always("deepspeed-activation-checkpointing", _WITH_RECOMPUTE, _RECOMPUTES),
-    Option("cpu-optimizer", "training.offload", None, _offload, means=True),
+    Option(
+        "cpu-optimizer",
+        "training.offload",
+        None,
+        _offload,
+        means=True,
+    ),
 )
 MEGATRON_DEEPSPEED = (
     *_MODEL,
@@ -548,6 +741,7 @@ def _by_name(*tables: Iterable[Option]) -> dict[str, Option]:
     for option in itertools.chain(*tables):
         if option.key or option.ours:
             options.setdefault(option.name.replace("_", "-"), option)
+
     return options
 
 
@@ -565,14 +759,17 @@ def arguments(run: PhaseRun) -> list[str]:
         values = written(MEGATRON_DEEPSPEED, run)
     else:
         values = written(MEGATRON_LM, run)
+
     for name, value in run.settings.site.frameworks[framework].options.items():
         if name == "no-pipeline-parallel" and run.phase.parallel.zero_stage > 1:
             # The document runs a single stage in the pipeline engine, which takes ZeRO 0 and 1.
             continue
+
         if value is False:
             values.pop(name, None)
         else:
             values[name] = value
+
     return _command_line(values)
 
 

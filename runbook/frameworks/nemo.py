@@ -33,10 +33,21 @@ _SCHEDULES = {
     "linear": "PolynomialDecayAnnealing",
     "constant": "WarmupHoldPolicy",
 }
-_PRECISIONS = {"bf16": "bf16", "16": "fp16", "32": "fp32", "bf16-mixed": "bf16", "16-mixed": "fp16"}
+_PRECISIONS = {
+    "bf16": "bf16",
+    "16": "fp16",
+    "32": "fp32",
+    "bf16-mixed": "bf16",
+    "16-mixed": "fp16",
+}
 _PRECISION_WORDS: dict[str, object] = {"bf16": "bf16", "fp16": 16, "fp32": 32}
 """NeMo's word for each of our formats."""
-_RECOMPUTED = {"full": "full", "selective": "selective", "null": "none", "none": "none"}
+_RECOMPUTED = {
+    "full": "full",
+    "selective": "selective",
+    "null": "none",
+    "none": "none",
+}
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 
 
@@ -188,7 +199,13 @@ _TRAINER = (
     Option("trainer.gradient_clip_val", "training.clip_gradient", float, "optimizer.clip_gradient"),
     # The experiment manager's callback saves, not Lightning's.
     Option("trainer.enable_checkpointing", write=fixed(False)),
-    Option("trainer.max_time", "training.exit_duration", _read_max_time, _max_time, _EXIT),
+    Option(
+        "trainer.max_time",
+        "training.exit_duration",
+        _read_max_time,
+        _max_time,
+        _EXIT,
+    ),
 )
 _CALLBACK = "exp_manager.checkpoint_callback_params"
 _EXPERIMENT = (
@@ -252,7 +269,13 @@ _OPTIMIZER = (
     Option(
         "model.optim.sched.min_lr", "training.min_learning_rate", float, "learning_rate.minimum"
     ),
-    Option("model.rampup_batch_size", RAMP_KEYS, whole, ramp, "batch.ramp.start"),
+    Option(
+        "model.rampup_batch_size",
+        RAMP_KEYS,
+        whole,
+        ramp,
+        "batch.ramp.start",
+    ),
     Option("model.num_micro_batches_with_partial_activation_checkpoints", write=_interleaved),
     Option("model.activations_checkpoint_layers_per_pipeline", write=_interleaved),
 )
@@ -282,6 +305,7 @@ def arguments(run: PhaseRun) -> list[str]:
     for name, value in site_options.items():
         if name not in of_hydra:
             values[name] = value
+
     hydra_words = [f"--{name}={site_options[name]}" for name in of_hydra if name in site_options]
     overrides = [f"{name}={_hydra(value)}" for name, value in values.items()]
     return hydra_words + overrides

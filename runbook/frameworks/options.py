@@ -66,6 +66,7 @@ class PhaseRun:
                 "only GPT-2's vocabulary and merges are rendered for it. "
                 "Set data.tokenizer to gpt2."
             )
+
         folder = self.settings.site.paths.get("tokenizer", "data/gpt2")
         return f"{folder.rstrip('/')}/{name}"
 
@@ -121,6 +122,7 @@ class Option:
             value = attrgetter(self.write)(run.phase)
         else:
             value = self.write(run)
+
         if self.means is None:
             return value
         return True if value == self.means else None
@@ -161,15 +163,33 @@ def evaluation_batches(run: PhaseRun) -> int:
 def chosen(name: str, key: str, read: Reader) -> Option:
     """Return a row for a key that keeps its name in plan.json, written only where it was set."""
     path = plan_path(key)
-    return Option(name, key, read, path, path)
+    return Option(
+        name,
+        key,
+        read,
+        path,
+        path,
+    )
 
 
-def flag(name: str, key: str, path: str = "", *, means: str | bool = True) -> Option:
+def flag(
+    name: str,
+    key: str,
+    path: str = "",
+    *,
+    means: str | bool = True,
+) -> Option:
     """Return a row for an option without a value, written where the plan has `means` at `path`.
 
     Without a path, the key keeps its name in plan.json.
     """
-    return Option(name, key, None, path or plan_path(key), means=means)
+    return Option(
+        name,
+        key,
+        None,
+        path or plan_path(key),
+        means=means,
+    )
 
 
 def plan_path(key: str) -> str:
@@ -191,6 +211,7 @@ def written(table: Iterable[Option], run: PhaseRun) -> dict[str, object]:
         # A second row of a name would silently replace the first one's value.
         assert option.name not in values, f"two rows of the table write {option.name}"
         values[option.name] = value
+
     return values
 
 

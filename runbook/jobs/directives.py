@@ -56,7 +56,9 @@ def directives_of(code: str) -> list[Directive]:
             options = shlex.split(match[2], comments=True)
         except ValueError:  # a quote that is not closed
             options = match[2].split()
+
         directives += options_of(_QUEUES[match[1]], options, line)
+
     return directives
 
 
@@ -67,13 +69,16 @@ def options_of(queue: str, directive_words: Sequence[str], line: int) -> list[Di
     """Requests given as options, of a directive or of sbatch and qsub themselves."""
     directives: list[Directive] = []
     remaining = deque(directive_words)
-    while remaining and remaining[0].startswith("-"):  # the next word is the script's own name
+    # The next word is the script's own name
+    while remaining and remaining[0].startswith("-"):
         word = remaining.popleft()
         name, equals, value = word.lstrip("-").partition("=")
-        if not word.startswith("--") and queue != "lsf":  # LSF's long options have one dash
+        # LSF's long options have one dash
+        if not word.startswith("--") and queue != "lsf":
             name = word[1:2]
             equals = word[2:]
             value = word[2:].removeprefix("=")
+
         if not equals and remaining and not remaining[0].startswith("-") and name not in _FLAGS:
             value = remaining.popleft()
         if queue == "slurm":
@@ -85,4 +90,5 @@ def options_of(queue: str, directive_words: Sequence[str], line: int) -> list[Di
             ]
         else:
             directives.append(Directive(queue, name, value, line))
+
     return directives

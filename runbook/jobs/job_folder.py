@@ -37,42 +37,47 @@ class JobFolder:
 
     path: Path
 
-    script = _File("job.sh")  # what was submitted, word for word
-    arguments = _File("arguments.json")  # the training program's arguments as a list
-    record = _File("job.json")  # written by whoever submits: id, host, process, time
+    # What was submitted, word for word
+    script = _File("job.sh")
+    # The training program's arguments as a list
+    arguments = _File("arguments.json")
+    # Written by whoever submits: id, host, process, time
+    record = _File("job.json")
     out = _File("out")
     err = _File("err")
-    after = _File(
-        "after"
-    )  # written before the job is submitted: the folders, one a line, whose work it builds on
+    # Written before the job is submitted: the folders, one a line, whose work it builds on
+    after = _File("after")
     # Written by the job:
-    started = _File("started")  # once: which process on which machine it is
-    heartbeat = _File("heartbeat")  # every few seconds: clock, seconds since the machine's start
-    hostfile = _File("hostfile")  # in a queue: the hosts it was given, one a line
-    chain = _File(
-        "chain"
-    )  # written by whoever submits: the ids of the queue's jobs that share this folder, one a line
-    decision = _File(
-        "decision"
-    )  # by a job of a chain or with spare nodes: what follows its newest attempt; see next_job
-    rank_0 = _File("rank-0")  # in a queue, by rank 0 when its program has ended: the exit code
-    rank_signal = _File(
-        "rank-signal"
-    )  # in a queue, by the first rank whose program a signal ended: the rank and the signal
+    # once: which process on which machine it is
+    started = _File("started")
+    # Every few seconds: clock, seconds since the machine's start
+    heartbeat = _File("heartbeat")
+    # In a queue: the hosts it was given, one a line
+    hostfile = _File("hostfile")
+    # Written by whoever submits: the ids of the queue's jobs that share this folder, one a line
+    chain = _File("chain")
+    # By a job of a chain or with spare nodes: what follows its newest attempt; see next_job
+    decision = _File("decision")
+    # In a queue, by rank 0 when its program has ended: the exit code
+    rank_0 = _File("rank-0")
+    # In a queue, by the first rank whose program a signal ended: the rank and the signal
+    rank_signal = _File("rank-signal")
     timed_out = _File("timed_out")  # when its walltime is over
     reason = _File("reason")  # one sentence about its end
-    signal = _File("signal")  # the number of the signal that ended a rank; absent: none did
+    # The number of the signal that ended a rank; absent: none did
+    signal = _File("signal")
     exit_code = _File("exit_code")  # as its last act, by rename
     # Made for the job to see, on any host:
     cancelled = _File("cancelled")
-    stop = _File("stop")  # asks a queue's job to save and stop; every rank on every node sees it
+    # Asks a queue's job to save and stop; every rank on every node sees it
+    stop = _File("stop")
     # Made for whoever watches the job:
-    stop_requested = _File("stop_requested")  # when a person asked it to stop: it is not resumed
+    # When a person asked it to stop: it is not resumed
+    stop_requested = _File("stop_requested")
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "path", self.path.absolute()
-        )  # the same folder, wherever this process goes
+        # The same folder, wherever this process goes
+        object.__setattr__(self, "path", self.path.absolute())
 
     @property
     def run_folder(self) -> Path:
@@ -141,6 +146,7 @@ def submitted_job_folders(run_folder: Path, phase: str) -> list[JobFolder]:
         suffix = path.name.removeprefix(f"{phase}-")
         if suffix.isascii() and suffix.isdigit() and suffix == str(int(suffix)):
             numbers.append(int(suffix))
+
     folders = [_job_folder(run_folder, phase, number) for number in sorted(numbers)]
     return [folder for folder in folders if folder.was_submitted()]
 
@@ -219,7 +225,13 @@ def read_record(folder: JobFolder) -> JobRecord | None:
     if not read_text(folder.record):
         return None
     remedy = "It was changed by hand or the disk is damaged."
-    return read_json_record(folder.record, JobRecord, "the record of a job", remedy, JobError)
+    return read_json_record(
+        folder.record,
+        JobRecord,
+        "the record of a job",
+        remedy,
+        JobError,
+    )
 
 
 def heartbeat_age(folder: JobFolder) -> float | None:
@@ -237,6 +249,7 @@ def heartbeat_age(folder: JobFolder) -> float | None:
             age = time.time() - float(unix_time)
     except ValueError:
         return None
+
     if not math.isfinite(age) or age <= -FUTURE_SECONDS:
         return None
     return max(0.0, age)
@@ -252,6 +265,7 @@ def last_seen(folder: JobFolder) -> float | None:
         beat_time = float(read_text(folder.heartbeat).split()[0])
     except (ValueError, IndexError):
         return start.time if start else None
+
     return beat_time if math.isfinite(beat_time) else None
 
 
@@ -268,7 +282,8 @@ def read_end(folder: JobFolder, job_id: str) -> JobStatus | None:
 
 
 def _end_state(folder: JobFolder, code: int) -> JobState:
-    if code == 0:  # also where it was faster than the request to stop it
+    # Also where it was faster than the request to stop it
+    if code == 0:
         return JobState.DONE
     if folder.cancelled.exists():
         return JobState.CANCELLED
@@ -308,10 +323,21 @@ def _whole_number(text: str) -> int | None:
     return None
 
 
-def status_by_files(folder: JobFolder, job_id: str, state: JobState, reason: str) -> JobStatus:
+def status_by_files(
+    folder: JobFolder,
+    job_id: str,
+    state: JobState,
+    reason: str,
+) -> JobStatus:
     """A status with the times that the job's own files say."""
     began = read_started(folder)
-    status = JobStatus(state, job_id, None, reason, began.time if began else None)
+    status = JobStatus(
+        state,
+        job_id,
+        None,
+        reason,
+        began.time if began else None,
+    )
     if status.final:
         return replace(status, ended=last_seen(folder))
     return status
@@ -358,6 +384,7 @@ class Scheduler(ABC):
             raise JobError(
                 f"{folder.script} does not exist: write the job (`write_job`) before submitting it."
             )
+
         with hold_file(
             folder.path / "submit.lock",
             f"submitting {folder.path}",
@@ -372,6 +399,7 @@ class Scheduler(ABC):
                     f"({existing_job.reason}); its files are kept as they are. Submit the next one "
                     "from the folder that `next_job_folder` names."
                 )
+
             return self._start(folder, self._ended_jobs(folder), after)
 
     def _ended_jobs(self, folder: JobFolder) -> list[JobStatus]:
@@ -389,6 +417,7 @@ class Scheduler(ABC):
                     f"{job.path} is {status.state} ({status.reason}), and two jobs would "
                     "write to the same files. Wait for it, or end it with `runbook cancel`."
                 )
+
         return statuses
 
     def queue_followers(self, folder: JobFolder, count: int) -> list[str]:
@@ -413,6 +442,7 @@ class Scheduler(ABC):
                 f"{folder.path} is {status.state} ({status.reason}); only a running job can be "
                 "stopped."
             )
+
         self._request_stop(folder, status)
 
     @abstractmethod

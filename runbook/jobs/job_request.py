@@ -133,10 +133,12 @@ def request_problems(
     if unknown:
         existing = ", ".join(by_name) or "none"
         return [f"there is no {queue_word} {', '.join(unknown)}; there are {existing}"]
+
     if names:
         chosen = [by_name[name] for name in names]
     else:
         chosen = [queue for queue in queues if queue.default]
+
     problems_by_queue = [_problems_with(request, queue, queue_word) for queue in chosen]
     if not all(problems_by_queue):
         return []
@@ -151,6 +153,7 @@ def _problems_with(request: JobRequest, queue: QueueLimits, queue_word: str) -> 
     if queue.max_seconds and request.seconds > queue.max_seconds:
         limit = f"the limit of {partition}, {show_duration(queue.max_seconds)}"
         problems.append(f"a walltime of {show_duration(request.seconds)} is over {limit}")
+
     problems += _node_problems(request, queue, partition)
     problems += _account_problems(request, queue, partition)
     if not queue.words:
@@ -166,10 +169,12 @@ def _node_problems(request: JobRequest, queue: QueueLimits, partition: str) -> l
         )
     elif queue.total_nodes and request.nodes > queue.total_nodes:
         problems.append(f"{request.nodes} nodes are more than {partition} has, {queue.total_nodes}")
+
     if queue.min_nodes and 0 < request.nodes < queue.min_nodes:
         problems.append(
             f"{request.nodes} nodes are fewer than {partition} takes, {queue.min_nodes}"
         )
+
     return problems
 
 
@@ -178,6 +183,7 @@ def _account_problems(request: JobRequest, queue: QueueLimits, partition: str) -
         account = f"account {request.account} is"
     else:
         account = "no account is given, which is"
+
     problems = []
     if queue.accounts and request.account not in queue.accounts:
         problems.append(f"{account} none that {partition} allows: {', '.join(queue.accounts)}")
@@ -203,6 +209,7 @@ def array_indices(text: str) -> list[int]:
         first, _, last = part.partition("-")
         if first.isdigit() and (last or first).isdigit():
             numbers += range(int(first), int(last or first) + 1)
+
     return numbers
 
 
@@ -220,6 +227,7 @@ def array_end(folder: JobFolder, job_id: str) -> JobStatus | None:
         if end is None:
             return None
         ends.append((part, end))
+
     worst_part, worst = min(ends, key=lambda part_end: WORST_FIRST.index(part_end[1].state))
     if worst.state is JobState.DONE:
         return worst

@@ -43,6 +43,7 @@ class LocalScheduler(Scheduler):
             state, reason = _by_process(folder, job_id, identity)
         else:
             state, reason = _half_submitted(folder, job_id)
+
         status = job_folder.status_by_files(folder, job_id, state, reason)
         # It may have ended while we looked: the exit code is written before the process goes, so it
         # is there by now.
@@ -55,17 +56,20 @@ class LocalScheduler(Scheduler):
         if status.final:
             _kill(status.job_id)
             return self.state(folder)
-        folder.cancelled.touch()  # an empty file can be made on a full disk too
+
+        # An empty file can be made on a full disk too
+        folder.cancelled.touch()
         if identity is not None and processes.standing(identity) is Standing.ELSEWHERE:
             processes.wait_until(folder.exit_code.exists, grace_seconds, interval=0.5)
             return self.state(folder)
+
         script = identity.pid if identity else 0
 
         def none_left() -> bool:
-            if not processes.ranks(
-                script, status.job_id
-            ):  # ranks are asked by the script, once; its set-up by us
+            # Ranks are asked by the script, once; its set-up by us
+            if not processes.ranks(script, status.job_id):
                 processes.send(_all_but(script, status.job_id), signal.SIGTERM)
+
             return not processes.process_tree(status.job_id)
 
         if not processes.wait_until(none_left, grace_seconds, interval=0.2):
@@ -77,6 +81,7 @@ class LocalScheduler(Scheduler):
         if identity is None or processes.standing(identity) is not Standing.ALIVE:
             where = identity.host if identity else "a process that is not known yet"
             raise JobError(f"{folder.path} runs on {where}; it can only be stopped from there.")
+
         ranks: list[psutil.Process] = []
 
         def has_ranks() -> bool:
@@ -106,6 +111,7 @@ class LocalScheduler(Scheduler):
         for status in earlier:
             if status.state is JobState.LOST:
                 _kill(status.job_id)  # what it left running
+
         job_id = f"local-{secrets.token_hex(4)}"
         # First: whatever happens next, the job's processes can be found.
         record = JobRecord(
@@ -135,6 +141,7 @@ class LocalScheduler(Scheduler):
             raise JobError(
                 f"The job in {folder.path} ended before it began. Its last words:\n{tail}"
             )
+
         return job_id
 
 
@@ -143,6 +150,7 @@ def _by_process(folder: JobFolder, job_id: str, identity: Identity) -> tuple[Job
     if standing is Standing.ALIVE:
         state = JobState.RUNNING if job_folder.read_started(folder) else JobState.PENDING
         return state, f"process {identity.pid} on {identity.host}"
+
     if standing is Standing.ELSEWHERE:
         age = job_folder.heartbeat_age(folder)
         if age is not None and age < job_folder.FRESH_SECONDS:
@@ -150,20 +158,24 @@ def _by_process(folder: JobFolder, job_id: str, identity: Identity) -> tuple[Job
                 JobState.RUNNING,
                 f"process {identity.pid} on {identity.host}, seen {show_duration(age)} ago",
             )
+
         if age is None:
             sign_of_life = "no sign of life that could be dated"
         else:
             sign_of_life = f"no sign of life for {show_duration(age)}"
+
         if folder.cancelled.exists():
             return (
                 JobState.CANCELLED,
                 f"cancelled from another machine; {sign_of_life} from {identity.host}",
             )
+
         sighting = f"it ran on {identity.host}: {sign_of_life}. Look there"
         return (
             JobState.UNKNOWN,
             f"{sighting}; if that machine is gone for good, `runbook cancel` says so",
         )
+
     if folder.cancelled.exists():
         return JobState.CANCELLED, "cancelled; it did not end in time and was killed"
     if standing is Standing.REBOOTED:
@@ -186,6 +198,7 @@ def _half_submitted(folder: JobFolder, job_id: str) -> tuple[JobState, str]:
             f"{folder.started} says nothing that could be read: it was damaged, or the disk is full"
         )
         return JobState.UNKNOWN, reason
+
     if record.boot_id == processes.boot_id():
         if processes.process_tree(job_id):
             return JobState.PENDING, "being started"
@@ -193,13 +206,15 @@ def _half_submitted(folder: JobFolder, job_id: str) -> tuple[JobState, str]:
             return JobState.PENDING, "being submitted"
     elif record.host != processes.host_name():
         return JobState.UNKNOWN, f"it was being submitted on {record.host}. Look there"
+
     return JobState.LOST, "the submission was interrupted; the job never began"
 
 
 def _job_id(folder: JobFolder) -> str:
     if not folder.was_submitted():
         raise JobError(f"No job was submitted from {folder.path}: it has no {folder.record.name}.")
-    if not folder.record.exists():  # started by hand, perhaps a moment ago
+    # Started by hand, perhaps a moment ago
+    if not folder.record.exists():
         processes.wait_until(lambda: job_folder.read_started(folder) is not None, 1)
     record = job_folder.read_started(folder) or job_folder.read_record(folder)
     return record.job_id if record else "unknown"
@@ -222,6 +237,7 @@ def _kill(job_id: str, spare: int = 0) -> None:
     if spare:
         processes.kill_until_none(lambda: _all_but(spare, job_id), seconds=5)
         processes.wait_until(lambda: not processes.process_tree(job_id), 3)
+
     survivors = processes.kill_until_none(lambda: processes.process_tree(job_id))
     if survivors:
         pids = ", ".join(str(process.pid) for process in survivors)

@@ -46,6 +46,7 @@ def parse_entries(text: str, head: str) -> list[tuple[str, dict[str, str]]]:
         elif entries and " = " in line:
             name, _, value = line.strip().partition(" = ")
             entries[-1][1][name] = value
+
     return entries
 
 
@@ -92,10 +93,12 @@ def queues_to_submit_to(text: str) -> tuple[QueueLimits, ...]:
         if name in runs:
             open_queues.append(limits)
             continue
+
         destinations = [word.partition("@")[0] for word in _destinations(values)]
         hidden = [_limits(each, runs[each]) for each in destinations if each in behind_route]
         if hidden:
             open_queues.append(_with_widest_limits(limits, hidden))
+
     return tuple(open_queues)
 
 
@@ -141,6 +144,7 @@ def queue_rows(text: str) -> list[dict[str, str]]:
             "jobs": num_jobs.strip(),
         }
         rows.append(row)
+
     return rows
 
 
@@ -170,13 +174,15 @@ def state_of(
         return JobState.CANCELLED, None
     if exit_status == _WALLTIME:
         return JobState.TIMEOUT, None
-    if exit_status < 0:  # PBS itself could not start or keep the job
+    # PBS itself could not start or keep the job
+    if exit_status < 0:
         return JobState.LOST, None
     if exit_status > _SIGNALLED:
         number = exit_status - _SIGNALLED
         is_cancelled = number in (signal.SIGKILL, signal.SIGTERM)
         state = JobState.CANCELLED if is_cancelled else JobState.FAILED
         return state, 128 + number
+
     if exit_status == 0 and substate == _FAILED:
         return JobState.FAILED, None
     if exit_status == 0:
@@ -241,7 +247,8 @@ class Pbs(Queue):
     end_word = "delete"
     programs = ("qsub", "qstat", "qdel")
     limits_question = ("qstat", "-Q", "-f")
-    job_id_line = re.compile(r"(\d+(?:\[\d*\])?(?:\.[\w.-]+)?)")  # 1701.polaris-pbs-01, 12[].pbs
+    # 1701.polaris-pbs-01, 12[].pbs
+    job_id_line = re.compile(r"(\d+(?:\[\d*\])?(?:\.[\w.-]+)?)")
     unknown_job = ("Unknown Job Id", "Job has finished")
     broken_off = ("End of File", "Premature end", "timed out", "Protocol")
 
@@ -288,8 +295,15 @@ class Pbs(Queue):
         jobs: dict[str, QueueJob] = {}
         for options in _QUEUE_OR_HISTORY:
             if len(jobs) < len(names):
-                text = self.answer("qstat", *options, "-f", *names, accept=self.unknown_job)
+                text = self.answer(
+                    "qstat",
+                    *options,
+                    "-f",
+                    *names,
+                    accept=self.unknown_job,
+                )
                 jobs |= {job.job: job for job in parse_jobs(text)}
+
         return list(jobs.values())
 
     def queues(self, names: Sequence[str]) -> list[dict[str, str]]:

@@ -89,6 +89,7 @@ class Queue(ABC):
                 f"{self.name}. Go to one, or load the module that brings {self.name}. Nothing was "
                 "submitted."
             )
+
         problem = (
             f"{self.speaker} does not say which {self.queue_word}s there are, so nothing was "
             "submitted."
@@ -102,7 +103,13 @@ class Queue(ABC):
             text = "; ".join(problems)
             raise JobError(f"Nothing was submitted: {text}. Change jobs.<phase> in the run file.")
 
-    def submit(self, folder: JobFolder, token: str, after: Sequence[str], follows: str = "") -> str:
+    def submit(
+        self,
+        folder: JobFolder,
+        token: str,
+        after: Sequence[str],
+        follows: str = "",
+    ) -> str:
         """Submit job.sh, marked with the token, and return the queue's id.
 
         The job starts when the jobs `after` are done, or when the job `follows` has ended
@@ -112,9 +119,16 @@ class Queue(ABC):
         argv, env = self.submission(token, after, follows)
         try:
             argv = [*argv, folder.script.name]
-            ended = shell.run(argv, cwd=folder.path, env=env, timeout=SUBMIT_SECONDS, check=False)
+            ended = shell.run(
+                argv,
+                cwd=folder.path,
+                env=env,
+                timeout=SUBMIT_SECONDS,
+                check=False,
+            )
         except ProgramError as error:
             raise LostAnswerError(f"The answer of {argv[0]} was lost: {error}") from error
+
         number = self.parse_job_id(ended.out)
         if number and not ended.exit_code:
             return number
@@ -124,6 +138,7 @@ class Queue(ABC):
             raise LostAnswerError(
                 f"{argv[0]} did not say whether it submitted the job. {last_words}"
             )
+
         raise JobError(
             f"{self.name} refused the job of {folder.path}; nothing was submitted. {last_words}"
         )
@@ -134,6 +149,7 @@ class Queue(ABC):
             match = self.job_id_line.fullmatch(line.strip())
             if match:
                 return match[1]
+
         return ""
 
     def answer(
@@ -151,10 +167,12 @@ class Queue(ABC):
             ended = shell.run(argv, timeout=ANSWER_SECONDS, check=False)
         except ProgramError as silent:
             raise QueueSilentError(str(silent)) from silent
+
         is_accepted = any(sign in ended.err for sign in accept)
         if ended.exit_code and not is_accepted:
             summary = problem or f"{self.speaker} does not answer."
             raise error(f"{summary} {self._last_words(ended)}")
+
         return ended.out
 
     def end(self, job: str) -> None:
@@ -287,16 +305,19 @@ class QueueScheduler(Scheduler):
             raise JobError(
                 f"No job was submitted from {folder.path}: it has no {folder.record.name}."
             )
+
         try:
             number = self._number(folder)
         except QueueSilentError as silent:
             return self._status(folder, "", JobState.UNKNOWN, str(silent))
+
         if not number:
             return self._status_without_id(folder)
         status = self._status_of_newest(folder, number)
         if not status.final:
             return status
-        if self._number(folder) != number:  # the next job of its chain began while we asked
+        # The next job of its chain began while we asked
+        if self._number(folder) != number:
             return self.state(folder)
         return self._waiting_follower(folder, status) or status
 
@@ -322,6 +343,7 @@ class QueueScheduler(Scheduler):
             number = self.queue.submit(folder, f"{record.token}-{number_in_chain}", [], numbers[-1])
             numbers.append(number)
             self._write_chain(folder, numbers)
+
         return [self._id(number) for number in numbers[1:]]
 
     def end_followers(self, folder: JobFolder) -> int:
@@ -332,6 +354,7 @@ class QueueScheduler(Scheduler):
             job = self._ask(number)
             if job is not None and job.state in ACTIVE:
                 waiting.append(number)
+
         for number in waiting:
             self.queue.end(number)
         return len(waiting)
@@ -354,9 +377,11 @@ class QueueScheduler(Scheduler):
                 job = self._ask(number)
             except JobError as silent:
                 return self._status(folder, number, JobState.UNKNOWN, str(silent))
+
             if job is not None and job.state in ACTIVE:
                 reason = f"{follower}, the next of the chain, is {job.word} after: {status.reason}"
                 return self._status(folder, number, JobState.PENDING, reason)
+
         return None
 
     def _status_without_id(self, folder: JobFolder) -> JobStatus:
@@ -381,6 +406,7 @@ class QueueScheduler(Scheduler):
             raise JobError(
                 f"{folder.path}: {status.reason}. There is no job id that could be cancelled."
             )
+
         folder.cancelled.touch()
         for follower in _followers(folder):
             self.queue.end(follower.partition("-")[2])
@@ -393,9 +419,11 @@ class QueueScheduler(Scheduler):
                 job = self._ask(number)
             except QueueSilentError:
                 return False
+
             return job is None or job.state not in ACTIVE
 
-        is_pending = status.state is JobState.PENDING  # also one that waits again after an end
+        # Also one that waits again after an end
+        is_pending = status.state is JobState.PENDING
         if not is_pending:
             processes.wait_until(
                 lambda: ended() or folder.rank_0.exists(), grace_seconds, interval=0.5
@@ -403,14 +431,17 @@ class QueueScheduler(Scheduler):
             if folder.rank_0.exists():
                 # Everything that can be saved is saved: the queue would only cut the cleanup short.
                 processes.wait_until(ended, CLEANUP_SECONDS, interval=0.5)
+
         if is_pending or not ended():
             self.queue.end(number)
             self._answers.clear()
             processes.wait_until(lambda: ended() or has_left(), 60, interval=0.5)
+
         return self.state(folder)
 
     def _request_stop(self, folder: JobFolder, status: JobStatus) -> None:
-        folder.stop.touch()  # every rank sees it, and saves
+        # Every rank sees it, and saves
+        folder.stop.touch()
 
     def _start(
         self,
@@ -423,6 +454,7 @@ class QueueScheduler(Scheduler):
         if after:
             # The job itself checks them too: queues differ in what is a good end of an array.
             _write_dependencies(folder, after)
+
         token = f"runbook-{secrets.token_hex(8)}"
         record = JobRecord(
             job_id="",
@@ -431,7 +463,8 @@ class QueueScheduler(Scheduler):
             submitted=time.time(),
             host=processes.host_name(),
         )
-        record.write(folder)  # first: whatever happens next, the job can be found
+        # first: whatever happens next, the job can be found
+        record.write(folder)
         try:
             number = self.queue.submit(folder, token, dependencies)
         except LostAnswerError as lost:
@@ -439,11 +472,17 @@ class QueueScheduler(Scheduler):
         except JobError:
             folder.record.unlink()
             raise
+
         job_id = self._id(number)
         replace(record, job_id=job_id, queue_id=number).write(folder)
         return job_id
 
-    def _find_lost_job(self, folder: JobFolder, token: str, lost: LostAnswerError) -> str:
+    def _find_lost_job(
+        self,
+        folder: JobFolder,
+        token: str,
+        lost: LostAnswerError,
+    ) -> str:
         """Return the queue's id of a job whose submission got no answer.
 
         Raise `JobError` where the queue does not answer, or does not have the job (yet).
@@ -455,19 +494,23 @@ class QueueScheduler(Scheduler):
                 f"{lost} Whether the job is in the queue is not known: {silent} Submit again "
                 "later: a job that is there is found by its mark, and none is submitted twice."
             ) from lost
+
         if number is None:
             raise JobError(
                 f"{lost} The queue has no job with the mark {token} yet. Submit again: one that "
                 "came late is found."
             ) from lost
+
         return number
 
     def _existing_job(self, folder: JobFolder) -> JobStatus | None:
         record = job_folder.read_record(folder)
-        number = self._number(folder)  # raises where the queue does not answer
+        # Raises where the queue does not answer
+        number = self._number(folder)
         if not number:  # the queue never took it
             folder.record.unlink()
             return None
+
         status = self.state(folder)
         if status.state in ACTIVE and (record is None or not record.job_id):
             record = replace(
@@ -477,6 +520,7 @@ class QueueScheduler(Scheduler):
                 queue_id=number,
             )
             record.write(folder)
+
         return status
 
     def _number(self, folder: JobFolder) -> str:
@@ -496,7 +540,12 @@ class QueueScheduler(Scheduler):
     def _id(self, number: str) -> str:
         return f"{self.kind}-{number.partition('.')[0].removesuffix('[]')}"
 
-    def _unless_requeued(self, folder: JobFolder, number: str, end: JobStatus) -> JobStatus:
+    def _unless_requeued(
+        self,
+        folder: JobFolder,
+        number: str,
+        end: JobStatus,
+    ) -> JobStatus:
         """Return the job's end, unless its queue restarts it or still may (a node was lost).
 
         While the queue says that the job is completing, a restart is possible; two jobs would train
@@ -510,15 +559,18 @@ class QueueScheduler(Scheduler):
             job = self._ask(number)
         except JobError:
             return end
+
         if job is None:
             return end
         if job.state is JobState.PENDING:
             return self._status(
                 folder, number, JobState.PENDING, f"queued again after: {end.reason}"
             )
+
         if job.state is JobState.RUNNING and age < COMPLETING_SECONDS:
             reason = f"{end.reason}; the queue says {job.word}, so it may be queued again"
             return self._status(folder, number, JobState.RUNNING, reason)
+
         return end
 
     def _status_by_queue(self, folder: JobFolder, number: str) -> JobStatus:
@@ -530,25 +582,30 @@ class QueueScheduler(Scheduler):
         if life.start and life.is_alive:
             reason = f"on {life.start.identity.host}, {life.text}"
             return self._status(folder, number, JobState.RUNNING, reason)
+
         try:
             job = self._ask(number)
         except QueueSilentError as silent:
             course = life.text if life.start else "not begun"
             return self._status(folder, number, JobState.UNKNOWN, f"{course}; {silent}")
+
         if job is None and life.is_fresh:
             reason = f"the queue does not know it, but it was {life.text}"
             return self._status(folder, number, JobState.UNKNOWN, reason)
+
         if job is None:
             return self._status(folder, number, *_forgotten(folder))
         if job.state is JobState.DONE and life.is_fresh:
             # Files of another machine come late; the exit code that the job writes does too.
             reason = f"the queue says {job.word}; its files are awaited"
             return self._status(folder, number, JobState.RUNNING, reason)
+
         unfinished = _unfinished_elements(folder) if job.state is JobState.DONE else []
         if unfinished:
             # PBS gives an array its last element's exit status: what each element says counts.
             reason = f"the queue says {job.word}, but {', '.join(unfinished)} left no exit code"
             return self._status(folder, number, JobState.LOST, reason)
+
         return self._status_in_words_of_queue(folder, number, job, life)
 
     def _status_in_words_of_queue(
@@ -577,14 +634,24 @@ class QueueScheduler(Scheduler):
         if now_seconds - asked_at >= ASK_SECONDS:
             job = self.queue.ask(number)
             self._answers[number] = (time.monotonic(), job)
+
         return job
 
-    def _status(self, folder: JobFolder, number: str, state: JobState, reason: str) -> JobStatus:
+    def _status(
+        self,
+        folder: JobFolder,
+        number: str,
+        state: JobState,
+        reason: str,
+    ) -> JobStatus:
         return job_folder.status_by_files(folder, self._id(number) if number else "", state, reason)
 
 
 def _chain(folder: JobFolder) -> list[str]:
-    """Return the ids of the jobs that share a folder, in order. Empty without a chain."""
+    """Return the ids of the jobs that share a folder, in order.
+
+    Empty without a chain.
+    """
     return job_folder.read_text(folder.chain).split()
 
 
@@ -602,7 +669,9 @@ def _chain_goes_on(folder: JobFolder, status: JobStatus) -> bool:
     if folder.cancelled.exists() or folder.stop_requested.exists():
         return False
     if job_folder.read_started(folder) is None:
-        return True  # the next job is moving away what the one before left, or none has begun
+        # The next job is moving away what the one before left, or none has begun
+        return True
+
     decision = job_folder.read_text(folder.decision)
     if decision:
         return decision.startswith(f"{GO_ON}\n")
@@ -624,6 +693,7 @@ def _write_dependencies(folder: JobFolder, after: Sequence[JobFolder]) -> None:
     for job in after:
         parts = job_request.element_folders(job) or [job]
         lines += [f"{part.path}\n" for part in parts]
+
     write_text(folder.after, "".join(lines), error=JobError)
 
 
@@ -638,5 +708,6 @@ def _forgotten(folder: JobFolder) -> tuple[JobState, str]:
         sighting = "never seen"
     else:
         sighting = time.strftime("last seen %Y-%m-%d %H:%M:%S UTC", time.gmtime(last_seen))
+
     course = f"began on {start.identity.host}, {sighting}" if start else "never began"
     return JobState.LOST, f"the queue does not know it any more; it {course} and left no exit code"

@@ -97,6 +97,7 @@ def parse_jobs(text: str, columns: Sequence[str]) -> list[QueueJob]:
         values["token"] = values["token"].strip()
         exit_code = parse_exit_code(values.pop("code", ""))
         jobs.append(QueueJob(**values, state=state_of(values["word"]), exit_code=exit_code))
+
     return jobs
 
 
@@ -177,9 +178,8 @@ class Slurm(Queue):
     end_word = "cancel"
     programs = ("sbatch", "squeue", "scontrol", "scancel")
     limits_question = ("scontrol", "--oneliner", "--all", "show", "partition")
-    job_id_line = re.compile(
-        r"(\d+)(?:;.*)?"
-    )  # of sbatch --parsable, perhaps with the cluster's name
+    # Of sbatch --parsable, perhaps with the cluster's name
+    job_id_line = re.compile(r"(\d+)(?:;.*)?")
     unknown_job = ("Invalid job id",)
     broken_off = (
         "Socket timed out",
@@ -215,7 +215,13 @@ class Slurm(Queue):
         removed = [HOLDER_VARIABLE, *slurm_variables]
         return argv, {name: None for name in removed if name != "SLURM_CONF"}
 
-    def submit(self, folder: JobFolder, token: str, after: Sequence[str], follows: str = "") -> str:
+    def submit(
+        self,
+        folder: JobFolder,
+        token: str,
+        after: Sequence[str],
+        follows: str = "",
+    ) -> str:
         """Submit job.sh from the job's folder by sbatch.
 
         A job that could never start is cancelled at once.
@@ -228,6 +234,7 @@ class Slurm(Queue):
             job = self.ask(number)
         except QueueSilentError:
             return number
+
         if job is None or job.state is not JobState.PENDING or not never_starts(job.reason):
             return number
         self.end(number)
@@ -253,8 +260,16 @@ class Slurm(Queue):
         queued = self.answer(*_SQUEUE, "--array", f"--jobs={job}", accept=self.unknown_job)
         entry = together(_elements(job, parse_jobs(queued, SQUEUE_COLUMNS)))
         if entry is not None and entry.state in (JobState.FAILED, JobState.DONE):
-            details = self.answer("scontrol", "--oneliner", "show", "job", entry.job, accept=("",))
+            details = self.answer(
+                "scontrol",
+                "--oneliner",
+                "show",
+                "job",
+                entry.job,
+                accept=("",),
+            )
             return replace(entry, exit_code=parse_exit_code(details))
+
         if entry is not None:
             return entry
         problem = "The controller has forgotten the job, and sacct does not answer."
@@ -276,7 +291,11 @@ class Slurm(Queue):
         """
         selected = f"--partition={partition}"
         text = self.answer(
-            "sinfo", "--noheader", "--list-reasons", selected, "--format=%D|%N|%T|%E"
+            "sinfo",
+            "--noheader",
+            "--list-reasons",
+            selected,
+            "--format=%D|%N|%T|%E",
         )
         return parse_unusable_nodes(text)
 

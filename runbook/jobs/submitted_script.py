@@ -40,6 +40,7 @@ def _script_of_slurm(job_id: str) -> str:
             f"jobs that "
             "wait or run, and only its user may read them."
         )
+
     return finished.out
 
 
@@ -55,10 +56,12 @@ def _script_of_pbs(job_id: str) -> tuple[str, str]:
         raise JobError(
             f"--job {job_id}: PBS does not say what was submitted ({reason})."
         ) from error
+
     path = folder / (arguments[-1] if arguments else "")
     if not path.is_file():
         raise JobError(
             f"--job {job_id}: PBS was given {path}, which is not there. Give adopt the script "
             f"itself."
         )
+
     return path.name, path.read_text(encoding="utf-8", errors="replace")

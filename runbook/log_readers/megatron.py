@@ -28,7 +28,10 @@ WHOLE = {
     "milliseconds": re.compile(r"\.\d$"),
     "seconds": re.compile(r"\.\d\d$"),
 }
-"""End of a whole value. A value that ends otherwise, in a line without a last bar, was cut off."""
+"""End of a whole value.
+
+A value that ends otherwise, in a line without a last bar, was cut off.
+"""
 
 
 def canonical(key: str) -> str:
@@ -83,7 +86,10 @@ FAMILY = {
 }
 """Descendant of Megatron, by a key that only it prints."""
 NVIDIA = "throughputpergpu(tflop/s/gpu)"
-"""Key of Megatron-LM itself. A log with it is not Megatron-DeepSpeed's, whatever a fork added."""
+"""Key of Megatron-LM itself.
+
+A log with it is not Megatron-DeepSpeed's, whatever a fork added.
+"""
 
 
 def meaning(key: str) -> str:
@@ -105,6 +111,7 @@ def meaning(key: str) -> str:
         if "gpu" in plain or "device" in plain:
             return "tokens_per_second"
         return "all_tokens_per_second"
+
     return ""
 
 
@@ -122,6 +129,7 @@ def layout_of(
             r"(?P<prefix>[^|]*?)samples/sec:\s*(?P<samples_per_second>[\d.]+)\s*\|"
             r"\s*iteration\s*(?P<iteration>\d+)\s*/\s*\d+\s*\|"
         )
+
     for piece in text.split("|")[:-1]:
         key, sign, _ = piece.partition(":" if ":" in piece else "=")
         name = meaning_of(key)
@@ -131,12 +139,17 @@ def layout_of(
         if name and f"(?P<{name}>" not in pattern:
             unit = "(?:[KMGTP]FLOPS)?" if name == "tflops" else ""
             value = rf"\s*(?P<{name}>[-+.\deE]+{unit}) \|"
+
         pattern += re.escape(key) + sign + value
+
     return re.compile(pattern + r"\s*$")
 
 
 def convention(
-    family: str, arguments: Mapping[str, str], values: Mapping[str, str], prefix: str
+    family: str,
+    arguments: Mapping[str, str],
+    values: Mapping[str, str],
+    prefix: str,
 ) -> str:
     """Return the name of the formula behind a record's TFLOP/s, as far as the log tells.
 
@@ -158,6 +171,7 @@ def convention(
         if microseconds and arguments:
             return "megatron-causal"
         return _BY_DATE[date >= _CAUSAL_SINCE]
+
     old_number = re.fullmatch(r"\s*\d\.\d{3}E[-+]\d+\s*", values.get("learning_rate", ""))
     is_old = old_number is not None and family == "megatron-lm"
     return _BY_DATE[not is_old]
@@ -175,7 +189,14 @@ def _deepspeed_convention(arguments: Mapping[str, str]) -> str:
 
 
 _FLOPS = re.compile(r"\s*([-+\d.eE]+)\s*([KMGTPE])FLOPS", re.IGNORECASE)
-_POWERS = {"K": -9, "M": -6, "G": -3, "T": 0, "P": 3, "E": 6}
+_POWERS = {
+    "K": -9,
+    "M": -6,
+    "G": -3,
+    "T": 0,
+    "P": 3,
+    "E": 6,
+}
 
 
 def tera(text: str) -> float | None:
@@ -252,6 +273,7 @@ class Megatron(LineReader):
             starts = [header.start() for header in _HEADER.finditer(line)]
             if starts:
                 return self._start_all(line, starts, out)
+
         if "loss value" in line:
             return self._evaluate(line, out)
         return self._other(line, out)
@@ -293,6 +315,7 @@ class Megatron(LineReader):
             record.seconds = float(values["milliseconds"] + "e-3")
         else:
             record.seconds = float(values["seconds"])
+
         if "learning_rate" in values:
             record.learning_rate = _same_float(values["learning_rate"])
         if "loss_scale" in values:
@@ -316,6 +339,7 @@ class Megatron(LineReader):
                 pending.values = values
                 pending.open = _is_open(joined, values)
                 return True
+
         self.flush(out)
         return False
 
@@ -339,11 +363,13 @@ class Megatron(LineReader):
         if not values:
             out.counts["lines that begin as a record but hold no field of one"] += 1
             return
+
         if pending.open:
             cut_field = self._cut_off(pending)
             if cut_field is not None:
                 record.mark("cut_line")
                 values.pop(cut_field, None)
+
         self._numbers(record, values)
         self._counters(record, pending, out.previous())
         self._rates(record, values, pending.prefix)
@@ -351,16 +377,27 @@ class Megatron(LineReader):
         if self.layout is None and not pending.open and _is_whole(values):
             self.layout = layout_of(pending.text, self._meaning_of, rate_first=pending.rate_first)
 
-    def _start_all(self, line: str, starts: list[int], out: Assembly) -> bool:
+    def _start_all(
+        self,
+        line: str,
+        starts: list[int],
+        out: Assembly,
+    ) -> bool:
         """Start a record, or several that were joined into one line."""
         for begin, end in pairwise([0, *starts[1:], len(line)]):
             self.flush(out)
             piece = line[begin:end]
             header = _HEADER.search(piece)
             is_taken = header is not None and self._start(piece, header, out)
+
         return is_taken
 
-    def _start(self, line: str, header: re.Match[str], out: Assembly) -> bool:
+    def _start(
+        self,
+        line: str,
+        header: re.Match[str],
+        out: Assembly,
+    ) -> bool:
         """Make the record that begins with this header the pending one."""
         before = line[: header.start()]
         if "Training epoch" in before or "Validation epoch" in before:
@@ -374,6 +411,7 @@ class Megatron(LineReader):
             self.name = "gpt-neox"
             values["samples_per_second"] = rate[1]
             prefix = before[: rate.start()]
+
         self.pending = _Pending(
             text=text,
             iteration=int(header[1]),
@@ -395,6 +433,7 @@ class Megatron(LineReader):
             name = self._meaning_of(key)
             if name and value and not value.isspace() and name not in values:
                 values[name] = value
+
         return values
 
     def _meaning_of(self, key: str) -> str:
@@ -404,6 +443,7 @@ class Megatron(LineReader):
             name = meaning(key) if len(key) < 80 else ""
             self._keys[key] = name
             self._learn_family(canonical(key) if name else "")
+
         return name
 
     def _learn_family(self, key: str) -> None:
@@ -412,6 +452,7 @@ class Megatron(LineReader):
             if self.name == "megatron-deepspeed":
                 self.name = "megatron-lm"
             return
+
         family = FAMILY.get(key)
         if not family or self.name in ("gpt-neox", "primus"):
             return
@@ -446,11 +487,17 @@ class Megatron(LineReader):
         if record.loss_scale is not None and record.loss_scale <= 0:
             record.loss_scale = None
             record.mark("no_loss_scale")
+
         if record.grad_norm == 0:
             record.grad_norm = None
             record.mark("no_grad_norm")
 
-    def _counters(self, record: Record, pending: _Pending, before: Record | None) -> None:
+    def _counters(
+        self,
+        record: Record,
+        pending: _Pending,
+        before: Record | None,
+    ) -> None:
         """Set skipped and NaN iterations and what follows from them."""
         record.skipped = whole(pending.values.get("skipped"))
         record.nan = whole(pending.values.get("nan"))
@@ -465,6 +512,7 @@ class Megatron(LineReader):
                 interval = pending.iteration - before.iteration
             if record.skipped and record.skipped >= interval:
                 record.mark("all_skipped")
+
         self._drop_stale_norm(record, pending, before)
 
     @staticmethod
@@ -476,13 +524,20 @@ class Megatron(LineReader):
         overflows = min(pending.overflows, num_steps)
         record.skipped = max(record.skipped or 0, overflows)
 
-    def _drop_stale_norm(self, record: Record, pending: _Pending, before: Record | None) -> None:
+    def _drop_stale_norm(
+        self,
+        record: Record,
+        pending: _Pending,
+        before: Record | None,
+    ) -> None:
         """Drop a gradient norm that a skipped step repeats from the record before."""
         norm = pending.values.get("grad_norm")
         printed_before = self._printed_norm
         self._printed_norm = norm
         if before is None or pending.iteration <= before.iteration:
-            return  # the first record, or a copy by another rank
+            # The first record, or a copy by another rank
+            return
+
         if norm is None or norm != printed_before or record.grad_norm is None:
             return
         scale_fell = (record.loss_scale or 0) < (before.loss_scale or 0)
@@ -490,7 +545,12 @@ class Megatron(LineReader):
             record.grad_norm = None
             record.mark("stale_grad_norm")
 
-    def _rates(self, record: Record, values: dict[str, str], prefix: str) -> None:
+    def _rates(
+        self,
+        record: Record,
+        values: dict[str, str],
+        prefix: str,
+    ) -> None:
         """Set throughput and TFLOP/s, as far as the record has them."""
         record.read(values, _TOKEN_RATES)
         if "tflops" in values:
@@ -498,6 +558,7 @@ class Megatron(LineReader):
         elif "tflops_lm" in values:
             record.tflops = tera(values["tflops_lm"])
             record.mark("two_tflops_formulas")
+
         if record.tflops is not None:
             record.tflops_convention = convention(self.name, self.arguments, values, prefix)
         if "samples_per_second" in values:
@@ -551,18 +612,23 @@ class Megatron(LineReader):
         if argument is not None:
             self.arguments[argument[1]] = argument[2]
             return True
+
         if "OVERFLOW!" in line:
             overflow = OVERFLOW.search(line)
             if overflow is not None and overflow[1] == "0":
                 self._overflows += 1
-            return False  # DeepSpeed's reader wants it as well
+            # DeepSpeed's reader wants it as well
+            return False
+
         bridge = _BRIDGE.search(line) if "Step Time" in line else None
         if bridge is not None:
             self._take_bridge(bridge, out)
             return True
+
         if any(start in line for start in _STARTS):
             out.restart()
             return True
+
         ending = _ending(line)
         if ending is None:
             return "time (ms)" in line or "memory (MB)" in line
@@ -595,9 +661,11 @@ def _split_field(piece: str) -> tuple[str, str]:
         if sign in piece:
             key, _, value = piece.partition(sign)
             return key, value
+
     # version 1 writes `lm loss 9.4E+00`
     key, _, value = piece.rstrip().rpartition(" ")
-    if value.endswith("TFLOP/s/GPU"):  # some write `300.0 MODEL_TFLOP/s/GPU`
+    # Some write `300.0 MODEL_TFLOP/s/GPU`
+    if value.endswith("TFLOP/s/GPU"):
         return value, key
     return key, value
 

@@ -50,17 +50,24 @@ class MlPerf(LineReader):
     def feed(self, line: str, out: Assembly) -> bool:
         """Take the line where it is ours; raise `ValueError` where an entry of it is cut off."""
         is_broken = False
-        for piece in line.split(MARK)[1:]:  # two ranks may write into the same line
+        # Two ranks may write into the same line
+        for piece in line.split(MARK)[1:]:
             try:
                 entry = _ENTRY.raw_decode(piece.lstrip())[0]
                 self._take(entry, entry["metadata"] or {}, out)
             except (ValueError, TypeError, KeyError, AttributeError):
                 is_broken = True
+
         if is_broken:
             raise ValueError(line)
         return MARK in line
 
-    def _take(self, entry: dict[str, object], metadata: dict[str, object], out: Assembly) -> None:
+    def _take(
+        self,
+        entry: dict[str, object],
+        metadata: dict[str, object],
+        out: Assembly,
+    ) -> None:
         """Take one entry; `metadata` says at which step it was made."""
         key = str(entry.get("key")).strip()
         value = entry.get("value")
@@ -69,7 +76,13 @@ class MlPerf(LineReader):
             self.facts = Facts()
         facts = self.facts
         if key in _FACTS:
-            self._take_fact(facts, key, value, time_ms, out)
+            self._take_fact(
+                facts,
+                key,
+                value,
+                time_ms,
+                out,
+            )
         elif key == "run_stop" and facts.run_stop_ms is None:
             facts.run_stop_ms = time_ms
             facts.status = str(metadata["status"]) if metadata.get("status") else None
@@ -80,7 +93,12 @@ class MlPerf(LineReader):
             self._step(values, metadata, facts, out)
 
     def _take_fact(
-        self, facts: Facts, key: str, value: object, time_ms: int | None, out: Assembly
+        self,
+        facts: Facts,
+        key: str,
+        value: object,
+        time_ms: int | None,
+        out: Assembly,
     ) -> None:
         """Keep a fact about the run; the first of several values counts."""
         if facts.run_stop_ms and time_ms and time_ms > facts.run_stop_ms:
@@ -92,6 +110,7 @@ class MlPerf(LineReader):
             fact = value
         else:
             fact = whole(value)
+
         name = _RENAMED.get(key, key)
         if getattr(facts, name) is None:
             setattr(facts, name, fact)
@@ -122,10 +141,15 @@ class MlPerf(LineReader):
             # the first step of a run settles the unit for the others
             self._unit = self._unit or unit or 1
             unit = self._unit
+
         return position // unit if _divides(unit, position) else None
 
     def _evaluate(
-        self, loss: float | None, metadata: dict[str, object], facts: Facts, out: Assembly
+        self,
+        loss: float | None,
+        metadata: dict[str, object],
+        facts: Facts,
+        out: Assembly,
     ) -> None:
         """Keep an evaluation, and the mean of the steps before it."""
         position = [metadata.get(name) for name in ("samples_count", "epoch_num", "step")]
@@ -139,8 +163,16 @@ class MlPerf(LineReader):
             out.counts[note] += 1
         elif loss is not None and math.isfinite(loss):
             out.validation.append(
-                Validation(iteration, loss, None, "validation", out.line, out.file)
+                Validation(
+                    iteration,
+                    loss,
+                    None,
+                    "validation",
+                    out.line,
+                    out.file,
+                )
             )
+
         if self._block and iteration and not self._timed:
             self._keep(iteration, self._block, out, "seconds_is_running_average")
         self._block = {}
@@ -166,6 +198,7 @@ class MlPerf(LineReader):
                 "samples_per_second": samples_per_second,
             }
             return
+
         if seconds is None and loss is None:
             return
         self._timed = self._timed or seconds is not None
@@ -176,7 +209,11 @@ class MlPerf(LineReader):
             self._keep(iteration, numbers, out)
 
     def _keep(
-        self, iteration: int, numbers: dict[str, float | None], out: Assembly, state: str = ""
+        self,
+        iteration: int,
+        numbers: dict[str, float | None],
+        out: Assembly,
+        state: str = "",
     ) -> None:
         """Add a record, or add to the last one what it lacks.
 
@@ -186,6 +223,7 @@ class MlPerf(LineReader):
         if last is None or iteration > last.iteration:
             last = Record(iteration, line=out.line)
             out.add(last)
+
         if last.iteration != iteration:
             return
         if state and last.seconds is None:
@@ -204,4 +242,5 @@ def _first_number(values: dict[str, object], keys: tuple[str, ...]) -> float | N
     for key in keys:
         if key in values:
             return number(str(values[key]))
+
     return None

@@ -43,23 +43,33 @@ class NanoGpt(LineReader):
             if "Resuming training from" in line:
                 out.restart()
                 return True
+
             return False
+
         step = _ITER.search(line) or _LLAMA2C.search(line)
         if step is not None:
             self._step(step, line, out)
             return True
+
         evaluation = _EVAL.search(line)
         if evaluation is not None:
             self._evaluated = int(evaluation[1])
             out.evaluate(int(evaluation[1]), number(evaluation[3]))
             return True
+
         nanochat_step = _NANOCHAT.search(line)
         if nanochat_step is not None:
             self._nanochat_step(nanochat_step, out)
             return True
+
         return False
 
-    def _step(self, match: re.Match[str], line: str, out: Assembly) -> None:
+    def _step(
+        self,
+        match: re.Match[str],
+        line: str,
+        out: Assembly,
+    ) -> None:
         record = out.step(match["iteration"], match.groupdict())
         if record.iteration == self._evaluated:
             record.mark("seconds_include_evaluation")
@@ -109,6 +119,7 @@ class Modded(LineReader):
         if "val_loss" in values:
             out.evaluate(iteration, number(values["val_loss"]))
             return True
+
         record = out.step(iteration, {"loss": values.get("train_loss")})
         if "train_loss" not in values:
             record.mark("missing_loss")
@@ -118,6 +129,7 @@ class Modded(LineReader):
         else:
             record.seconds = mean_seconds
             record.mark("seconds_is_running_average")
+
         out.add(record)
         return True
 
@@ -150,6 +162,7 @@ class LlmC(LineReader):
         if main is not None:
             self._main(main, out)
             return True
+
         if "val loss" in line:
             return self._validation(line, out)
         if "step" in line and "loss" in line:

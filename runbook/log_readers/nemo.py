@@ -36,6 +36,7 @@ def _fields(text: str) -> dict[str, str]:
     for piece in text.split("|")[1:]:
         key, _, value = piece.partition(":")
         values[key.strip()] = value.strip()
+
     return values
 
 
@@ -63,6 +64,7 @@ class Nemo1(LineReader):
         if self._continues_bar(line):
             line = self._open + line
             self._open = ""
+
         bars = [line] if line.count("Epoch ") < 2 else _BEGIN.split(line)
         is_open = len(bars[-1]) < LONGEST_BAR and _OPEN.search(bars[-1]) is not None
         self._open = bars.pop() if is_open else ""
@@ -103,10 +105,17 @@ class Nemo1(LineReader):
         if rate and "train_step_timing in s" not in values:
             record.seconds = rate if match["unit"] == "s/it" else 1 / rate
             record.mark("seconds_is_running_average")
+
         self._keep(record, done, is_rounded, out)
         self.evaluate_once(record.iteration, values.get("val_loss"), out)
 
-    def _keep(self, record: Record, done: int, is_rounded: bool, out: Assembly) -> None:
+    def _keep(
+        self,
+        record: Record,
+        done: int,
+        is_rounded: bool,
+        out: Assembly,
+    ) -> None:
         """Add the record of a bar that moved to another step, as far as the bar tells.
 
         A bar is drawn again and again without moving.
@@ -119,6 +128,7 @@ class Nemo1(LineReader):
             is_later_step = is_rounded and moved > 0
             if not is_later_step:
                 return
+
         if moved < 0 and is_rounded:
             out.restart()
         out.add(record, rounded=is_rounded)
@@ -138,6 +148,7 @@ class Nemo1(LineReader):
             if 0 <= done - step <= 2:
                 self._offset = done - step
             return step, False
+
         digits = max(len(mantissa.replace(".", "").lstrip("0")), 1) - 1
         agrees = f"{exact:.{digits}e}" == f"{step:.{digits}e}"
         return (exact, False) if agrees else (step, True)
@@ -165,11 +176,14 @@ class Nemo2(LineReader):
             self._line = out.line
             self._prefix = line[: match.start()]
             return True
+
         if self._text is not None:
             if self._continues(line, self._text):
                 self._text += line
                 return True
+
             self.flush(out)
+
         if line.startswith("DLLL {") or " DLLL {" in line:
             return self._logger(line, out)
         return "Validation epoch " in line
@@ -189,6 +203,7 @@ class Nemo2(LineReader):
             out.line = self._line
             self._keep(_fields(self._text), int(match[1]), out)
             out.line = line
+
         self._text = None
 
     def _logger(self, line: str, out: Assembly) -> bool:
@@ -197,13 +212,19 @@ class Nemo2(LineReader):
             data = json.loads(line[line.index("{") :]).get("data", {})
         except (ValueError, AttributeError):
             return False
+
         if not isinstance(data, dict):
             return False
         if "reduced_train_loss" in data:
             self._keep({key: str(value) for key, value in data.items()}, 0, out)
         return True
 
-    def _keep(self, values: dict[str, str], iteration: int, out: Assembly) -> None:
+    def _keep(
+        self,
+        values: dict[str, str],
+        iteration: int,
+        out: Assembly,
+    ) -> None:
         """Add the record of one step; `iteration` counts within the epoch."""
         step = number(values.get("global_step"))
         record = Record(iteration if step is None else int(step), line=out.line)
@@ -220,5 +241,6 @@ class Nemo2(LineReader):
                 record.tokens_per_second = number(value)
                 if "gpu" in key:
                     record.mark("tokens_per_second_per_device")
+
         out.add(record, self._prefix)
         self.evaluate_once(record.iteration, values.get("val_loss"), out)

@@ -32,7 +32,9 @@ class Torchtitan(LineReader):
             if "Training starts at step" in line:
                 out.restart()
                 return True
+
             return False
+
         match = _STEP.search(line)
         if match is None:
             return False
@@ -40,6 +42,7 @@ class Torchtitan(LineReader):
         if validate:
             out.evaluate(int(iteration), number(loss))
             return True
+
         values = dict(_FIELD.findall(fields))
         values["loss"] = loss
         record = out.step(iteration, values, _TORCHTITAN_NAMES)
@@ -51,7 +54,12 @@ class Torchtitan(LineReader):
 
 _PAIR = re.compile(r"(?<![\w/])((?:train/|train_)?[a-z_]+(?:/[a-z_]+)?)=\s*([-+\w.]+)")
 _CLOCK = re.compile(r"(?<![\w/])(?:train/)?(?:iter|step|global_step)=\s*\d")
-_EZPZ_NAMES = {"loss": "loss", "lr": "learning_rate", "grad_norm": "grad_norm", "tflops": "tflops"}
+_EZPZ_NAMES = {
+    "loss": "loss",
+    "lr": "learning_rate",
+    "grad_norm": "grad_norm",
+    "tflops": "tflops",
+}
 _TIME = re.compile(r"([\d.]+(?:[eE][-+]?\d+)?)(ms|s)?$")
 
 
@@ -110,6 +118,7 @@ class Ezpz(LineReader):
         if "loss" not in values and "val_loss" in values:
             self.evaluate_once(int(step), values["val_loss"], out)
             return True
+
         values.setdefault("loss", values.get("train_loss", ""))
         if number(values["loss"]) is None:
             return False
@@ -128,10 +137,12 @@ class Ezpz(LineReader):
 def _ezpz_values(line: str) -> dict[str, str]:
     """Return the values of a line by key; the first counts where a key comes twice."""
     values: dict[str, str] = {}
-    own_values = line.partition("/mean=")[0]  # behind it: the same over all ranks
+    # Behind it: the same over all ranks
+    own_values = line.partition("/mean=")[0]
     for key, value in _PAIR.findall(own_values):
         # a bare `train_loss` keeps its name: it is an evaluation of wordplay's
         values.setdefault(key.removeprefix("train/"), value)
+
     return values
 
 
@@ -170,6 +181,7 @@ class Own(LineReader):
             loss = float(values["loss"])
             out.evaluate(int(values["iteration"]), loss, float(values["perplexity"]))
             return True
+
         if "seconds" not in values or "loss" not in values:
             return False
         record = out.step(values["iteration"], values, _OWN_NAMES)
@@ -181,6 +193,7 @@ class Own(LineReader):
         if record.skipped and record.loss is None:
             record.mark("all_skipped")
             record.drop_rates()
+
         segment = values.get("segment")
         if None not in (segment, self._segment) and segment != self._segment:
             out.restart()
@@ -227,6 +240,7 @@ class DeepSpeed(LineReader):
         elif "global_step=" in line and _WRAPPED.search(line):
             self._timer_text = line.strip()
             return True
+
         return self._take_step(line, out) or "[logging.py:" in line or "log_dist]" in line
 
     def _take_step(self, line: str, out: Assembly) -> bool:
@@ -235,19 +249,24 @@ class DeepSpeed(LineReader):
         if timer is not None:
             self._timer(timer, out)
             return True
+
         steps = _STEPS.search(line) if "steps: " in line else None
         if steps is not None:
             self._steps(steps, out)
             return True
+
         step = _STEP_LOG.search(line) if "skipped=" in line else None
         if step is not None:
             self._step(step, out)
             return True
+
         overflow = OVERFLOW.search(line) if "OVERFLOW!" in line else None
         if overflow is not None:
-            self.flush(out)  # the overflow comes before the other lines of its step
+            # The overflow comes before the other lines of its step
+            self.flush(out)
             self._overflow = self._overflow or overflow[1] == "0"
             return True
+
         return False
 
     def flush(self, out: Assembly) -> None:
@@ -259,6 +278,7 @@ class DeepSpeed(LineReader):
         if self._overflow:
             record.mark("overflow")
             self._overflow = False
+
         out.add(record)
 
     def _at(self, iteration: int, out: Assembly) -> Record:

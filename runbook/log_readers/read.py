@@ -54,6 +54,7 @@ def open_log(path: Path) -> Iterator[IO[bytes]]:
         raise DataError(
             f"{path} cannot be read: {error.strerror}. Ask its owner, or copy it first."
         ) from error
+
     with stream:
         head = stream.read(6)
         stream.seek(0)
@@ -67,6 +68,7 @@ def _unpacker(head: bytes) -> Callable[[IO[bytes]], Any]:
     for magic, unpack in _UNPACKERS.items():
         if head.startswith(magic):
             return unpack
+
     return nullcontext
 
 
@@ -79,6 +81,7 @@ def _open_zstd(stream: IO[bytes]) -> Any:
             f"{stream.name} is zstd and this installation cannot unpack it: "
             f"pip install 'gpt3-runbook[data]', or unpack it first with `zstd -d {name}`."
         ) from None
+
     return zstd.open(stream)
 
 
@@ -140,8 +143,11 @@ def lines_of(chunks: Iterable[str]) -> Iterator[list[str]]:
             else:
                 piece = unfinished
                 unfinished = ""
+
             lines.append(piece)
+
         yield lines
+
     if unfinished:
         yield [unfinished]
 
@@ -207,7 +213,8 @@ class LogReader:
             for part in line.split("\r") if "\r" in line else (line,):
                 try:
                     self._feed(part)
-                except (ValueError, OverflowError):  # it looks like a record, but holds `4.9.0e-05`
+                except (ValueError, OverflowError):
+                    # It looks like a record, but holds `4.9.0e-05`
                     self.unread += 1
                     self._miss(BROKEN_NUMBER)
 
@@ -243,11 +250,13 @@ class LogReader:
             is_taken = megatron.extend(line, out)
         else:
             is_taken = self._feed_last(line)
+
         return is_taken or megatron.feed(line, out)
 
     def _feed_mlperf(self, line: str) -> None:
         before, mark, entry = line.partition(MARK)
-        if "loss" in before:  # another program's line without end
+        # Another program's line without end
+        if "loss" in before:
             self._feed(before)
         self.mlperf_out.line = self.line
         self.mlperf.feed(mark + entry, self.mlperf_out)
@@ -270,9 +279,11 @@ class LogReader:
             is_deepspeed = isinstance(reader, DeepSpeed)
             if out.records and not self.megatron_out.records and not is_deepspeed:
                 self._last = (reader, out)
-            if index > 1:  # the family of this log comes first from now on
+            # The family of this log comes first from now on
+            if index > 1:
                 self.pairs.insert(1, self.pairs.pop(index))
             return
+
         self.failures.note_progress(self.num_records())
         self.failures.look(line, self.line)
         self.unread += 1
@@ -290,13 +301,16 @@ class LogReader:
         self._flush()
         reader, out = self._choose()
         log = ParsedLog(
-            files=self.files, unread_lines=self.unread, arguments=dict(reader.arguments)
+            files=self.files,
+            unread_lines=self.unread,
+            arguments=dict(reader.arguments),
         )
         if out.records or out.validation or out is self.mlperf_out:
             log.format = reader.name
             log.records = out.records
             log.validation = out.validation
             log.lost_evaluations = out.lost_evaluations
+
         log.facts = self.mlperf.facts
         log.validation = self.mlperf_out.validation or log.validation
         self.failures.note_progress(self.num_records())
@@ -330,12 +344,14 @@ class LogReader:
         for text, count in chosen.counts.items():
             has_count = count > 1 or text[0].islower()
             yield f"{count} x {text}" if has_count else text
+
         for reader, out in self.pairs:
             if out is not chosen and out.records:
                 yield (
                     f"{len(out.records)} records of {reader.name} tell the same steps "
                     "in other words: left out"
                 )
+
         for kind, (count, first_line) in self._near_misses.items():
             yield f"{count} {kind}, the first at line {first_line}"
 
@@ -359,6 +375,7 @@ def parse_files(paths: Sequence[Path]) -> ParsedLog:
         has_records = reader.num_records() > records_before
         if len(paths) > 1 and not has_records and path.stat().st_size:
             reader.notes.append(f"{path}: no record of its own")
+
     return reader.finish()
 
 
@@ -372,13 +389,16 @@ def _read_file(path: Path, reader: LogReader) -> None:
         if is_binary(head[:8192]):
             reader.notes.append(f"{path} is binary data, not a log: nothing was read from it")
             return
+
         if not head and not problems:
             reader.notes.append(f"{path} is empty")
             return
+
         encoding = "utf-16" if head[:2] in _UTF16 else "utf-8-sig"
         text = codecs.iterdecode(chain([head], chunks), encoding, "replace")
         for lines in lines_of(text):
             reader.feed(lines)
+
     for problem in problems:
         reader.notes.append(
             f"{path} ends in the middle of its compressed data ({problem}): "

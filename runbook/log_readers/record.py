@@ -39,6 +39,7 @@ class Record:
             kind = "nan" if math.isnan(value) else "infinite"
             self.mark(f"{kind}_{name}")
             value = None
+
         setattr(self, name, value)
 
     def read(
@@ -60,6 +61,7 @@ class Record:
             elif name == "tokens_per_second_per_device":
                 self.mark(name)
                 name = "tokens_per_second"
+
             if name in ("loss", "grad_norm"):
                 self.take(name, value)
             elif getattr(self, name) is None:
@@ -195,7 +197,8 @@ def milliseconds(text: str | None) -> float | None:
     if match is None:
         return None
     digits = match[1].replace(",", "").lower()
-    if "e" in digits or "n" in digits:  # an exponent of its own, nan, inf
+    # An exponent of its own, nan, inf
+    if "e" in digits or "n" in digits:
         return float(digits) / 1000
     return float(digits + "e-3")
 
@@ -265,7 +268,13 @@ class Assembly:
             return self.records[-1]
         return None
 
-    def add(self, record: Record, prefix: str = "", *, rounded: bool = False) -> None:
+    def add(
+        self,
+        record: Record,
+        prefix: str = "",
+        *,
+        rounded: bool = False,
+    ) -> None:
         """Keep the record, unless it is a copy of one that was kept.
 
         `rounded`: the log rounds its counter, so that the same number may be a later step.
@@ -279,6 +288,7 @@ class Assembly:
             return
         elif self.records:
             self._begin_segment()
+
         self._last = record.iteration
         self._prefix = prefix
         record.segment = self._segment
@@ -341,16 +351,31 @@ class Assembly:
         if loss is None:
             return
         if not math.isfinite(loss):
-            lost = Validation(iteration, loss, perplexity, name, self.line, self.file)
+            lost = Validation(
+                iteration,
+                loss,
+                perplexity,
+                name,
+                self.line,
+                self.file,
+            )
             self.lost_evaluations.append(lost)
             return
+
         recent = [
             (evaluation.iteration, evaluation.loss, evaluation.name)
             for evaluation in self.validation[-4:]
         ]
         if (iteration, loss, name) in recent:
             return
-        evaluation = Validation(iteration, loss, perplexity, name, self.line, self.file)
+        evaluation = Validation(
+            iteration,
+            loss,
+            perplexity,
+            name,
+            self.line,
+            self.file,
+        )
         self.validation.append(evaluation)
 
 
@@ -399,7 +424,12 @@ class LineReader(ABC):
     def flush(self, out: Assembly) -> None:  # noqa: B027 - most readers hold nothing back
         """Hand on what was held back: the log ended."""
 
-    def evaluate_once(self, iteration: int, text: str | None, out: Assembly) -> None:
+    def evaluate_once(
+        self,
+        iteration: int,
+        text: str | None,
+        out: Assembly,
+    ) -> None:
         """Keep an evaluation that the program repeats in every line until the next one."""
         if text and text != self.evaluated:
             self.evaluated = text

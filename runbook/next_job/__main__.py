@@ -49,7 +49,10 @@ class JobFiles:
     events: Path
     metrics: Path
     tracker: Path | None
-    """File by which an upstream program finds its newest checkpoint. None for our own trainer."""
+    """File by which an upstream program finds its newest checkpoint.
+
+    None for our own trainer.
+    """
 
     @property
     def name(self) -> str:
@@ -103,7 +106,10 @@ def _number(text: str) -> int | None:
 
 
 def _state(folder: Path, code: int) -> JobState:
-    """Return how the attempt ended. The same rules as `job_folder.read_end` has for a whole job."""
+    """Return how the attempt ended.
+
+    The same rules as `job_folder.read_end` has for a whole job.
+    """
     if code == FINISHED:
         return JobState.DONE
     if (folder / "cancelled").exists():
@@ -126,7 +132,13 @@ def read_attempts(files: JobFiles, end: JobEnd, reason: str) -> list[tuple[str, 
     for events in slices[:-1]:
         attempts.append((str(events[0].get("id", "")), _earlier_attempt(files, events)))
     newest = slices[-1] if slices else []
-    job = EndedJob(files.name, end, reason, files.log_lines(), files.nodes())
+    job = EndedJob(
+        files.name,
+        end,
+        reason,
+        files.log_lines(),
+        files.nodes(),
+    )
     attempt = read_attempt(job, newest, files.metrics)
     if files.tracker is not None:
         attempt = _with_saved_steps(attempt, newest, saved_iteration(files.tracker))
@@ -140,7 +152,14 @@ def _earlier_attempt(files: JobFiles, events: Sequence[JobEvent]) -> Attempt:
     if ended is None:
         began_at, reached = read_steps(events, files.metrics)
         end = JobEnd(JobState.LOST, cause=EndCause.KILLED)
-        return Attempt(files.name, end, began_at, reached, failure=str(EndCause.KILLED))
+        return Attempt(
+            files.name,
+            end,
+            began_at,
+            reached,
+            failure=str(EndCause.KILLED),
+        )
+
     cause = ended.get("cause")
     end = JobEnd(
         JobState(str(ended.get("state"))),
@@ -174,7 +193,10 @@ def _with_saved_steps(attempt: Attempt, events: Sequence[JobEvent], saved: int) 
 
 
 def saved_iteration(tracker: Path) -> int:
-    """Return the iteration that a tracker names, also as global_step120. 0: nothing was saved."""
+    """Return the iteration that a tracker names, also as global_step120.
+
+    0: nothing was saved.
+    """
     match = re.search(r"\d+", _read(tracker))
     return int(match[0]) if match else 0
 
@@ -201,13 +223,20 @@ def suspect_nodes(files: JobFiles, attempt: Attempt) -> list[str]:
         num_ranks = int(_read(files.folder / "ranks_per_node").strip() or 1)
         place = int(killed[0]) // num_ranks
         named += nodes[place : place + 1]
+
     return list(dict.fromkeys(named))
 
 
-def write_decision(folder: Path, decision: Decision, here: bool, suspects: Sequence[str]) -> None:
+def write_decision(
+    folder: Path,
+    decision: Decision,
+    here: bool,
+    suspects: Sequence[str],
+) -> None:
     """Write `decision`, a line each.
 
-    The action, whether here, the nodes to replace, why, and the seconds that the next job must wait.
+    The action, whether here, the nodes to replace, why, and the seconds that the next job must
+    wait.
     """
     lines = [
         str(decision.action),
@@ -222,7 +251,10 @@ def write_decision(folder: Path, decision: Decision, here: bool, suspects: Seque
 
 
 def _ended_event(
-    files: JobFiles, attempt: Attempt, decision: Decision, phase: str
+    files: JobFiles,
+    attempt: Attempt,
+    decision: Decision,
+    phase: str,
 ) -> dict[str, object]:
     now = time.time()
     facts = {
@@ -245,6 +277,7 @@ def _ended_event(
         value = getattr(attempt, name)
         if value:
             facts[name] = str(value)
+
     return facts
 
 
@@ -269,9 +302,11 @@ def _log_of_attempt(path: Path) -> list[str]:
             lines = stream.read().decode("utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         return []
+
     for index in reversed(range(len(lines))):
         if ATTEMPT_LINE.match(lines[index]):
             return lines[index + 1 :][-LOG_LINES:]
+
     return lines[-LOG_LINES:]
 
 

@@ -49,7 +49,11 @@ def read_attempt(job: EndedJob, events: Sequence[JobEvent], metrics: Path) -> At
     """Read how a job ended from its logs, its own events, and the steps of the run."""
     began_at, reached = read_steps(events, metrics)
     attempt = Attempt(
-        job=job.name, end=job.end, began_at=began_at, reached=reached, reason=job.reason
+        job=job.name,
+        end=job.end,
+        began_at=began_at,
+        reached=reached,
+        reason=job.reason,
     )
     failure = _find_failure(job, events)
     if failure is None:
@@ -74,6 +78,7 @@ def read_steps(events: Sequence[JobEvent], metrics: Path) -> tuple[int | None, i
         # A job that never started has no segment; then the newest step of the training counts.
         if is_step and (not started or row.get("segment") == started.get("segment")):
             reached = int(row["iteration"])
+
     return began_at, reached
 
 
@@ -88,11 +93,15 @@ def json_lines(path: Path) -> Iterator[JobEvent]:
 
 
 def events_of_job(events: Sequence[JobEvent], job: str) -> Sequence[JobEvent]:
-    """Return the events since the job was submitted for the last time. Empty where it never was."""
+    """Return the events since the job was submitted for the last time.
+
+    Empty where it never was.
+    """
     for index in reversed(range(len(events))):
         event = events[index]
         if event.get("event") == "submitted" and event.get("job") == job:
             return events[index:]
+
     return []
 
 
@@ -109,6 +118,7 @@ def split_by_attempt(events: Sequence[JobEvent], job: str) -> list[list[JobEvent
             slices.append([event])
         elif slices:
             slices[-1].append(event)
+
     return slices
 
 
@@ -138,9 +148,11 @@ def _find_failure(job: EndedJob, events: Sequence[JobEvent]) -> _JobFailure | No
         where = f"rank {hang.get('rank')} on {hang.get('host')} in {hang.get('where', '')}"
         remedy = f"See {hang.get('stacks')}."
         return _JobFailure(EndCause.HUNG, EndCause.HUNG, where, remedy)
+
     if job.end.was_killed:
         remedy = "If nobody did it, look for memory in the node's log (dmesg)."
         return _JobFailure(EndCause.KILLED, EndCause.KILLED, job.reason, remedy)
+
     cause = find_cause(find_failures(job.log_lines))
     if cause is not None and _is_decisive(cause):
         return _known_failure(cause, job.nodes)
@@ -153,10 +165,14 @@ def _find_failure(job: EndedJob, events: Sequence[JobEvent]) -> _JobFailure | No
 
 
 def _last_error(lines: Sequence[str]) -> str:
-    """Return the last line that names an exception. Empty where no line does."""
+    """Return the last line that names an exception.
+
+    Empty where no line does.
+    """
     for line in reversed(lines):
         if ERROR_LINE.match(line.strip()):
             return line.strip()
+
     return ""
 
 
@@ -170,7 +186,13 @@ def _is_decisive(failure: Failure) -> bool:
 def _known_failure(failure: Failure, nodes: Sequence[str]) -> _JobFailure:
     cause = _CAUSE_OF.get(failure.name, EndCause.OTHER)
     bad_nodes = blamed_nodes(failure, nodes)
-    return _JobFailure(cause, failure.name, failure.evidence, failure.remedy, bad_nodes)
+    return _JobFailure(
+        cause,
+        failure.name,
+        failure.evidence,
+        failure.remedy,
+        bad_nodes,
+    )
 
 
 def blamed_nodes(failure: Failure, nodes: Sequence[str]) -> tuple[str, ...]:

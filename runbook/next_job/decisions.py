@@ -46,9 +46,15 @@ class Attempt:
     reached: int
     """The newest step of the training when it had ended."""
     reason: str = ""
-    """The job's own sentence about its end. For people: nothing is decided by it."""
+    """The job's own sentence about its end.
+
+    For people: nothing is decided by it.
+    """
     failure: str = ""
-    """Signature of the failure, equal when the same failure happens again. Empty: nothing failed."""
+    """Signature of the failure, equal when the same failure happens again.
+
+    Empty: nothing failed.
+    """
     evidence: str = ""
     remedy: str = ""
     bad_nodes: tuple[str, ...] = ()
@@ -65,7 +71,10 @@ class Attempt:
         return self.began_at is not None and self.reached > self.began_at
 
     def failed_like(self, other: Attempt) -> bool:
-        """Whether both failed alike at one step. What comes from outside is no sign of that: the budget bounds it."""
+        """Whether both failed alike at one step.
+
+        What comes from outside is no sign of that: the budget bounds it.
+        """
         if self.end.cause is None or self.end.cause in FROM_OUTSIDE or self.failing_step is None:
             return False
         alike = self.end.cause is other.end.cause and self.failure == other.failure
@@ -103,7 +112,10 @@ def decide_restart(attempts: Sequence[Attempt], budget: int) -> Decision:
 
 
 def _reason_to_stop(attempts: Sequence[Attempt]) -> str:
-    """Return why no job may follow the last one, whatever the budget. Empty where one may."""
+    """Return why no job may follow the last one, whatever the budget.
+
+    Empty where one may.
+    """
     last = attempts[-1]
     end = last.end
     if end.state in (JobState.CANCELLED, JobState.UNKNOWN):
@@ -120,6 +132,7 @@ def _reason_to_stop(attempts: Sequence[Attempt]) -> str:
             return (
                 f"the same failure twice at step {last.failing_step} ({both}): this is no accident"
             )
+
     # A failure that names a node need not meet the next job, which leaves that node out.
     may_pass = end.cause in MAY_PASS or bool(last.bad_nodes)
     if end.state is JobState.FAILED and not may_pass and not last.made_a_step:
@@ -128,7 +141,10 @@ def _reason_to_stop(attempts: Sequence[Attempt]) -> str:
 
 
 def reason_of_budget(attempts: Sequence[Attempt], budget: int) -> str:
-    """Return why the budget of jobs without a new step is used up. Empty where it is not."""
+    """Return why the budget of jobs without a new step is used up.
+
+    Empty where it is not.
+    """
     furthest_step = 0
     jobs_without_progress = 0
     for attempt in attempts:
@@ -136,7 +152,9 @@ def reason_of_budget(attempts: Sequence[Attempt], budget: int) -> str:
             jobs_without_progress = 0
         else:
             jobs_without_progress += 1
+
         furthest_step = max(furthest_step, attempt.reached)
+
     if jobs_without_progress <= budget:
         return ""
     return (

@@ -41,7 +41,9 @@ def main() -> int:
             )
         else:
             _ask_peers(rung)
+
         rung.write("end", PartState.DONE)
+
     return 0
 
 
@@ -62,6 +64,7 @@ def _ask_host(rung: Rung, folders: list[Path], token: str) -> None:
             lambda folder=folder: shared_folder.look_at_folder(folder, token),  # type: ignore[misc]
             FOLDER_SECONDS,
         )
+
     if folders:
         rung.ask("clock", lambda: shared_folder.look_at_clock(folders[0]), FOLDER_SECONDS)
 
@@ -89,4 +92,5 @@ def _arguments() -> argparse.Namespace:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # a question that hangs must not keep the process
+    # A question that hangs must not keep the process
+    os._exit(code)

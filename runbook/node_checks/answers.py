@@ -73,6 +73,7 @@ def own_name() -> str:
     for name in node_names():
         if name.partition(".")[0] == host.partition(".")[0]:
             return name
+
     return host
 
 
@@ -84,7 +85,12 @@ class Rung:
         self.node = own_name()
         self._num_lines = 0
 
-    def ask(self, part: str, action: Callable[[], Facts], seconds: float) -> Facts | None:
+    def ask(
+        self,
+        part: str,
+        action: Callable[[], Facts],
+        seconds: float,
+    ) -> Facts | None:
         """Write what `action` found, or why it failed. None where it failed or took too long.
 
         A question about a dead file server never returns, and no signal ends it. It stays behind in
@@ -106,10 +112,12 @@ class Rung:
         if results:
             self.write(part, PartState.DONE, results[0])
             return results[0]
+
         if errors:
             self.write(part, PartState.FAILED, error=errors[0])
         else:
             self.write(part, PartState.HUNG, {"seconds": seconds})
+
         return None
 
     def write(

@@ -66,6 +66,7 @@ def look_at_caches() -> Facts:
             "refuses_libraries": cache.holds_libraries and mount.is_without_programs,
             "error": _write_error(folder),
         }
+
     return facts
 
 
@@ -80,7 +81,10 @@ def _nearest(folder: Path) -> Path:
 
 
 def _write_error(folder: Path) -> str:
-    """Return why the cache takes no file. Empty where it does. Nothing is left behind."""
+    """Return why the cache takes no file.
+
+    Empty where it does. Nothing is left behind.
+    """
     try:
         with tempfile.TemporaryFile(dir=_nearest(folder)):
             return ""

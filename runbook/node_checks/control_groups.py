@@ -13,7 +13,10 @@ NO_LIMIT = 1 << 60
 
 
 def memory_limit() -> int | None:
-    """Return the smallest limit of memory in bytes. None where there is none."""
+    """Return the smallest limit of memory in bytes.
+
+    None where there is none.
+    """
     values = [*_values("memory", "memory.limit_in_bytes"), *_values("", "memory.max")]
     return _smallest(values)
 
@@ -27,18 +30,23 @@ def task_limit() -> int | None:
 
 
 def core_quota() -> float | None:
-    """Return how many cores' time the processes may use. None where there is no limit."""
+    """Return how many cores' time the processes may use.
+
+    None where there is no limit.
+    """
     quotas = []
     for text in _values("", "cpu.max"):
         quota, _, period = text.partition(" ")
         if quota.isdigit():
             quotas.append(int(quota) / int(period))
+
     for folder in _folders("cpu"):
         with contextlib.suppress(OSError, ValueError):
             quota_us = int((folder / "cpu.cfs_quota_us").read_text())
             period_us = int((folder / "cpu.cfs_period_us").read_text())
             if quota_us > 0:
                 quotas.append(quota_us / period_us)
+
     return min(quotas, default=None)
 
 
@@ -53,11 +61,15 @@ def _values(controller: str, name: str) -> list[str]:
     for folder in _folders(controller):
         with contextlib.suppress(OSError):
             values.append((folder / name).read_text().strip())
+
     return values
 
 
 def _folders(controller: str) -> Iterator[Path]:
-    """Yield our group's folder and those above it. An empty controller means version 2."""
+    """Yield our group's folder and those above it.
+
+    An empty controller means version 2.
+    """
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controller not in controllers.split(","):

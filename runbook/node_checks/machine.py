@@ -33,7 +33,10 @@ TOOL_SECONDS = 20
 
 
 def look_at_software() -> Facts:
-    """Return Python's version and the version of each package. None where there is none."""
+    """Return Python's version and the version of each package.
+
+    None where there is none.
+    """
     installed = {name: _version(name) for name in PACKAGES}
     return {
         "python": platform.python_version(),
@@ -97,6 +100,7 @@ def look_at_scratch() -> Facts:
         stream.write(b"x" * 65536)
         stream.flush()
         os.fsync(stream.fileno())
+
     status = os.statvfs(folder)
     return {
         "folder": str(folder),
@@ -107,7 +111,10 @@ def look_at_scratch() -> Facts:
 
 
 def look_at_tools() -> Facts:
-    """Return the versions of nvcc and of the GPU's driver. Empty where there is none."""
+    """Return the versions of nvcc and of the GPU's driver.
+
+    Empty where there is none.
+    """
     return {"nvcc": _nvcc_version(), "driver": _driver_version()}
 
 
@@ -125,6 +132,7 @@ def _nvcc_version() -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
+
     match = re.search(r"release (\d+\.\d+)", ended.stdout)
     return match[1] if match else ""
 
@@ -134,5 +142,6 @@ def _driver_version() -> str:
         text = Path("/proc/driver/nvidia/version").read_text()
     except OSError:
         return ""
+
     match = re.search(r"\b(\d{3}\.\d+(?:\.\d+)?)\b", text)
     return match[1] if match else ""

@@ -73,4 +73,5 @@ def parse_mounts(text: str, path: str) -> Mount:
         holds = path == point or path.startswith(point.rstrip("/") + "/")
         if holds and len(point) >= len(best.point):
             best = Mount(point, after.split()[0], fields[5])
+
     return best

@@ -10,7 +10,8 @@ from pathlib import Path
 from runbook.node_checks.answers import Facts, node_names, own_name
 
 INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-_GET_ADDRESS = 0x8915  # SIOCGIFADDR, linux/sockios.h
+# SIOCGIFADDR, linux/sockios.h
+_GET_ADDRESS = 0x8915
 _GET_FLAGS = 0x8913  # SIOCGIFFLAGS
 _GET_MTU = 0x8921  # SIOCGIFMTU
 _IS_UP = 0x1
@@ -56,6 +57,7 @@ def interface_address(name: str) -> str:
             )
         except OSError:
             return ""
+
     return socket.inet_ntoa(reply[20:24])
 
 
@@ -65,6 +67,7 @@ def _ask_interface(name: str, request: int, form: str) -> int | None:
             reply = fcntl.ioctl(probe_socket.fileno(), request, struct.pack("256s", name.encode()))
         except OSError:
             return None
+
     return int(struct.unpack_from(form, reply, 16)[0])
 
 
@@ -96,6 +99,7 @@ def parse_local_routes(text: str) -> set[str]:
             address = line.partition("|-- ")[2].strip()
         elif "host LOCAL" in line:
             addresses.add(address)
+
     return addresses
 
 
@@ -118,6 +122,7 @@ def _infiniband() -> Facts:
             ports[name] = (port / "state").read_text().strip()
         except OSError as error:
             ports[name] = error.strerror
+
     return ports
 
 
@@ -134,7 +139,9 @@ def chosen_address() -> str:
         for _, name in socket.if_nameindex():
             if name.startswith(first_name) and interface_address(name):
                 return interface_address(name)
+
         return ""
+
     try:
         return socket.gethostbyname(socket.gethostname())
     except OSError:
@@ -151,6 +158,7 @@ def look_at_names() -> Facts:
             addresses[name] = sorted({str(entry[4][0]) for entry in addresses_found})
         except OSError as error:
             errors[name] = error.strerror or str(error)
+
     return {
         "own": own_name(),
         "host": socket.gethostname(),

@@ -66,6 +66,7 @@ def peers_of(index: int, num_nodes: int) -> list[int]:
     while distance < num_nodes:
         peers.append((index + distance) % num_nodes)
         distance *= 2
+
     return peers
 
 
@@ -94,7 +95,12 @@ class Listener:
         """Say who this is, and at which address and port the data connection listens."""
         host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
         port = self._data.getsockname()[1]
-        offer = {"nonce": self.nonce, "host": host, "address": self.address, "port": port}
+        offer = {
+            "nonce": self.nonce,
+            "host": host,
+            "address": self.address,
+            "port": port,
+        }
         with connection, suppress(OSError):
             connection.sendall(json.dumps(offer).encode() + b"\n")
 
@@ -107,11 +113,13 @@ class Listener:
             while _LENGTH.unpack(_receive(connection, _LENGTH.size))[0] == SMALL_BYTES:
                 _receive(connection, SMALL_BYTES - _LENGTH.size)
                 connection.sendall(_NUMBER.pack(time.time()))
+
             while True:
                 num_bytes = _LENGTH.unpack(_receive(connection, _LENGTH.size))[0]
                 if num_bytes == 0:
                     self.num_served += 1
                     return
+
                 _receive(connection, num_bytes)
                 connection.sendall(b"k")
 
@@ -137,6 +145,7 @@ def _receive(connection: socket.socket, num_bytes: int) -> bytes:
             raise EOFError("the other side closed the connection")
         head += content[: SMALL_BYTES - len(head)]
         missing -= len(content)
+
     return head
 
 
@@ -156,6 +165,7 @@ def ask_peers(rung: Rung) -> None:
         )
         rung.write("listen", PartState.FAILED, {"port": port}, text)
         return
+
     rung.write("listen", PartState.DONE, {"port": port, "address": listener.address})
     index = names.index(rung.node) if rung.node in names else 0
     peers = peers_of(index, len(names))
@@ -163,6 +173,7 @@ def ask_peers(rung: Rung) -> None:
         name = names[peer]
         seconds = LISTEN_SECONDS + 2 * CONNECT_SECONDS + 2 * ANSWER_SECONDS + LARGE_SECONDS
         rung.ask(f"to {name}", lambda name=name: _try_peer(name, port, listener.nonce), seconds)  # type: ignore[misc]
+
     deadline = time.monotonic() + LATE_SECONDS
     while listener.num_served < len(peers) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -170,7 +181,12 @@ def ask_peers(rung: Rung) -> None:
 
 def _try_peer(name: str, port: int, own_nonce: str) -> Facts:
     """Connect to a node, and measure; `stage` names how far it came, `error` why no further."""
-    facts: Facts = {"peer": name, "port": port, "stage": "meeting port", "error": ""}
+    facts: Facts = {
+        "peer": name,
+        "port": port,
+        "stage": "meeting port",
+        "error": "",
+    }
     try:
         offer = _ask_offer(name, port)
         facts |= {"address": offer["address"], "data_port": offer["port"], "stage": "data port"}
@@ -183,6 +199,7 @@ def _try_peer(name: str, port: int, own_nonce: str) -> Facts:
             if nonce != offer["nonce"]:
                 reached = "this node itself" if nonce == own_nonce else "another node"
                 raise ConnectionError(f"{offer['address']} leads to {reached}")
+
             facts["stage"] = "small messages"
             facts |= _measure_small(connection)
             facts["stage"] = "large messages"
@@ -190,6 +207,7 @@ def _try_peer(name: str, port: int, own_nonce: str) -> Facts:
             facts["stage"] = "done"
     except (OSError, EOFError, ValueError) as error:
         facts["error"] = f"{type(error).__name__}: {error}"
+
     return facts
 
 
@@ -205,6 +223,7 @@ def _ask_offer(name: str, port: int) -> Facts:
                 connection.settimeout(CONNECT_SECONDS)
                 with connection.makefile("rb") as stream:
                     offer: Facts = json.loads(stream.readline() or b"{}")
+
             if "nonce" not in offer:
                 raise ConnectionError(f"something else listens at {name}:{port}")
             return offer
@@ -225,6 +244,7 @@ def _measure_small(connection: socket.socket) -> Facts:
         other_clock = _NUMBER.unpack(_receive(connection, _NUMBER.size))[0]
         seconds = time.monotonic() - sent
         trips.append((seconds, other_clock - sent_clock - seconds / 2))
+
     quickest, offset = min(trips)
     sent_again, num_segments = count_segments(connection)
     return {
@@ -249,6 +269,7 @@ def _measure_large(connection: socket.socket) -> Facts:
         connection.sendall(_LENGTH.pack(len(content)) + content)
         _receive(connection, 1)
         sent += len(content)
+
     seconds = time.monotonic() - start
     connection.sendall(_LENGTH.pack(0))
     sent_again, num_segments = count_segments(connection)
@@ -271,4 +292,5 @@ def count_segments(connection: socket.socket) -> tuple[int, int]:
         num_segments = struct.unpack_from("=I", content, _SEGS_OUT)[0]
     except (OSError, AttributeError, struct.error):
         return 0, 0
+
     return sent_again, num_segments

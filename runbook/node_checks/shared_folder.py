@@ -47,6 +47,7 @@ def look_at_folder(folder: Path, token: str) -> Facts:
             errors[step.__name__.lstrip("_")] = error.strerror or str(error)
             if step is _write or step is _rename:
                 return facts
+
     facts["unseen"] = _unseen_nodes(folder)
     return facts
 
@@ -57,6 +58,7 @@ def _read_token(folder: Path, token: str) -> str:
         text = (folder / TOKEN_NAME).read_text()
     except OSError as error:
         return error.strerror or str(error)
+
     return "same" if text.strip() == token else "other"
 
 
@@ -94,8 +96,10 @@ def _unseen_nodes(folder: Path) -> list[str]:
         with contextlib.suppress(OSError):
             there = {path.name.removeprefix("seen-") for path in folder.iterdir()}
             missing -= there
+
         if missing:
             time.sleep(POLL_SECONDS)
+
     return sorted(missing)
 
 

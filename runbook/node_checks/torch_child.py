@@ -31,10 +31,12 @@ def look_at_torch(device: str, seconds: float) -> Facts:
         )
     except subprocess.TimeoutExpired:
         return {"ended": "hung", "seconds": seconds}
+
     last_words = "\n".join(ended.stderr.strip().splitlines()[-LAST_LINES:])
     if ended.returncode < 0:
         name = signal.Signals(-ended.returncode).name
         return {"ended": "signal", "signal": name, "words": last_words}
+
     if ended.returncode:
         return {"ended": "failed", "exit_code": ended.returncode, "words": last_words}
     facts: Facts = json.loads(ended.stdout.strip().splitlines()[-1])

@@ -23,7 +23,12 @@ Entry = TypeVar("Entry", bound=Strict)
 class Catalogue(Generic[Entry]):
     """A file of named entries; each is checked when it is asked for."""
 
-    def __init__(self, kind: type[Entry], file: str, project: Path) -> None:
+    def __init__(
+        self,
+        kind: type[Entry],
+        file: str,
+        project: Path,
+    ) -> None:
         self.kind = kind
         self.document = _read(project / "params" / file, project)
 
@@ -56,11 +61,13 @@ def read_site(name: str, project: Path) -> tuple[Site, Layer]:
         raise InvalidParams(
             f"Site {name}", [Problem("site", document.origin(("site",)), rule, site.site)]
         )
+
     layer = Layer("site").take(site.defaults, lambda path: document.origin(("defaults", *path)))
     for key in ("run", "site"):
         if key in layer.leaves:
             rule = "cannot be a site's default; only a run file says it. Take the line out."
             layer.problems.append(Problem(f"defaults.{key}", layer.leaves.pop(key).where, rule))
+
     return site, layer
 
 
@@ -91,6 +98,7 @@ def no_such(name: str, names: list[str], where: str) -> str:
         suggestion = f"Did you mean {' or '.join(near)}?"
     else:
         suggestion = f"It has {first_names or 'nothing yet'}."
+
     return f"{where} has no {name}. {suggestion}"
 
 
@@ -103,7 +111,12 @@ def _read(path: Path, project: Path) -> YamlDocument:
     return read_mapping(text, where)
 
 
-def _entry(kind: type[Entry], document: YamlDocument, values: Any, path: tuple[str, ...]) -> Entry:
+def _entry(
+    kind: type[Entry],
+    document: YamlDocument,
+    values: Any,
+    path: tuple[str, ...],
+) -> Entry:
     try:
         return kind.model_validate(values)
     except ValidationError as errors:
@@ -115,7 +128,9 @@ def _entry(kind: type[Entry], document: YamlDocument, values: Any, path: tuple[s
                 near = nearest(key_path[-1], list(kind.model_fields), 1)
             else:
                 near = []
+
             rule = " ".join([rule_of(error, ""), *(f"Did you mean {name}?" for name in near)])
             value = ... if unknown or error["type"] == "missing" else error["input"]
             problems.append(Problem(".".join(key_path), document.origin(key_path), rule, value))
+
         raise InvalidParams(document.where, problems) from errors

@@ -31,6 +31,7 @@ def edited_text(text: str, where: str, values: Mapping[str, object]) -> str:
     for key, value in values.items():
         if key in misread or key not in before or before[key].value != value:
             result = _put(result, where, key.split("."), value)
+
     layer = _layer(result, where)
     if layer.problems or values_in(result, where) != dict(values):
         raise ParamsError(f"{where}: its lines cannot be edited one by one.")
@@ -65,6 +66,7 @@ def without_sums(text: str, where: str) -> str:
             lines.append(line)
         elif before.strip():
             lines.append(before.rstrip() + "\n")
+
     result = "".join(lines)
     is_same = values_in(result, where) == values_in(text, where)
     return result if is_same else text
@@ -76,6 +78,7 @@ def _split_comment(line: str) -> tuple[str, str]:
         before = line[: match.start()]
         if before.count('"') % 2 == 0 and before.count("'") % 2 == 0:
             return before, line[match.start() :]
+
     return line, ""
 
 
@@ -90,7 +93,12 @@ def _our_names(path: Sequence[str]) -> Sequence[str]:
     return path
 
 
-def _put(text: str, where: str, path: Sequence[str], value: object) -> str:
+def _put(
+    text: str,
+    where: str,
+    path: Sequence[str],
+    value: object,
+) -> str:
     """Return the text with one value set.
 
     It replaces the old value, or follows the last value of the innermost section that exists.
@@ -107,6 +115,7 @@ def _put(text: str, where: str, path: Sequence[str], value: object) -> str:
         depth = depth + 1
         if depth == len(path) and isinstance(node, yaml.ScalarNode):
             return text[: node.start_mark.index] + write_scalar(value) + text[node.end_mark.index :]
+
     raise ParamsError(f"{where}: its lines cannot be edited one by one.")
 
 
@@ -116,7 +125,9 @@ def _added(text: str, section: yaml.MappingNode, tree: Mapping[str, object]) -> 
         end = section.end_mark.index - 1
         comma = ", " if section.value else ""
         return text[:end] + comma + _inline(tree) + text[end:]
-    last: yaml.Node = section  # the scalar or flow collection that ends the section
+
+    # The scalar or flow collection that ends the section
+    last: yaml.Node = section
     while isinstance(last, yaml.MappingNode) and not last.flow_style and last.value:
         last = last.value[-1][1]
     mark = last.end_mark
@@ -124,6 +135,7 @@ def _added(text: str, section: yaml.MappingNode, tree: Mapping[str, object]) -> 
         end = mark.index
     else:
         end = text.index("\n", mark.index) + 1
+
     return text[:end] + write_tree(tree, " " * section.start_mark.column) + text[end:]
 
 
@@ -135,4 +147,5 @@ def _inline(tree: Mapping[str, object]) -> str:
             pairs.append(f"{key}: {{{_inline(value)}}}")
         else:
             pairs.append(f"{key}: {write_scalar(value)}")
+
     return ", ".join(pairs)

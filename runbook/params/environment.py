@@ -22,5 +22,7 @@ def switched_on(settings: Settings) -> dict[str, Mapping[str, str | None]]:
                 "environment. "
                 f"Its groups are {', '.join(on) or 'none'}."
             )
+
         on[name] = sign == "+"
+
     return {name: variables for name, variables in site.environment.items() if on[name]}

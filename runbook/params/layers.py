@@ -71,11 +71,22 @@ class Layer:
     leaves: dict[str, Origin] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
-    def report(self, key: str, where: str, rule: str, value: Any = ...) -> None:
+    def report(
+        self,
+        key: str,
+        where: str,
+        rule: str,
+        value: Any = ...,
+    ) -> None:
         """Note something that cannot be used."""
         self.problems.append(Problem(key, where, rule, value))
 
-    def take(self, values: Mapping[str, object], where: Where, path: tuple[str, ...] = ()) -> Layer:
+    def take(
+        self,
+        values: Mapping[str, object],
+        where: Where,
+        path: tuple[str, ...] = (),
+    ) -> Layer:
         """Take a nested mapping, noting every key the schema does not know."""
         written: dict[str, str] = {}
         for word, value in values.items():
@@ -87,13 +98,21 @@ class Layer:
             elif name:
                 written[name] = str(word)
                 self._take_one(name, value, where, key_path)
+
         return self
 
-    def _take_one(self, name: str, value: Any, where: Where, written: tuple[str, ...]) -> None:
+    def _take_one(
+        self,
+        name: str,
+        value: Any,
+        where: Where,
+        written: tuple[str, ...],
+    ) -> None:
         if name in sections():
             if isinstance(value, Mapping):
                 self.take(value, where, written)
-            elif value is not None:  # a section whose lines are all commented out is empty
+            elif value is not None:
+                # A section whose lines are all commented out is empty
                 rule = f"is a section: write its keys below it ({_some_keys(name)})."
                 self.report(name, where(written), rule, value)
         elif isinstance(value, Mapping | list | tuple):
@@ -112,15 +131,22 @@ class Layer:
                 and all_keys()[name].kind is not str
             ):
                 value = read_scalar(value)
+
             self.leaves[name] = Origin(self.name, where(written), value)  # a later one wins
 
-    def _known_name(self, path: tuple[str, ...], where: str, value: Any) -> str:
+    def _known_name(
+        self,
+        path: tuple[str, ...],
+        where: str,
+        value: Any,
+    ) -> str:
         """The key or section that a path means; empty where it is none, which is reported."""
         try:
             ours = full_path(path)
         except ValueError as error:
             self.report(".".join(path), where, _unknown_job_key(path, value, error))
             return ""
+
         name = ".".join(ours)
         if "." in path[-1] and name in all_keys():
             section, _, last = name.rpartition(".")
@@ -133,9 +159,15 @@ class Layer:
             return name
         else:
             self.unknown_key(ours, where, value)
+
         return ""
 
-    def unknown_key(self, path: tuple[str, ...], where: str, value: Any = ...) -> None:
+    def unknown_key(
+        self,
+        path: tuple[str, ...],
+        where: str,
+        value: Any = ...,
+    ) -> None:
         """Note a key that is none, with the one that was meant."""
         ours, near = right_name(path)
         parent = ".".join(path[:-1])
@@ -148,6 +180,7 @@ class Layer:
             rule = f"there is no such key. Did you mean {near}?"
         else:
             rule = f"there is no such key. {parent or 'A run file'} has {_some_keys(parent)}."
+
         # A whole section is not repeated in the message.
         shown_value = ... if isinstance(value, Mapping) else value
         self.report(".".join(path), where, rule, shown_value)
@@ -194,6 +227,7 @@ class LayerStack:
             self.chains.setdefault(key, []).append(origin)
             if isinstance(origin.value, str):
                 self._search_text(layer, key, origin)
+
         try:
             Run.model_validate(self.nested())
         except ValidationError as errors:
@@ -205,7 +239,12 @@ class LayerStack:
                         Problem(key, origin.where, rule_of(error, key), origin.value)
                     )
 
-    def _search_text(self, layer: Layer, key: str, origin: Origin) -> None:
+    def _search_text(
+        self,
+        layer: Layer,
+        key: str,
+        origin: Origin,
+    ) -> None:
         if layer.name in GIVEN and find_token(origin.value):
             self.problems.append(token_problem(key, origin.where))
         character = find_hidden(origin.value)
@@ -225,18 +264,25 @@ class LayerStack:
         """The winning values as a run file nests them."""
         return nest({key: chain[-1].value for key, chain in self.chains.items()})
 
-    def _clear(self, layer: Layer, meaning: str, group: tuple[str, ...]) -> None:
+    def _clear(
+        self,
+        layer: Layer,
+        meaning: str,
+        group: tuple[str, ...],
+    ) -> None:
         """Set the other keys of a group to 0 in the layers below the one that gives a key."""
         stated = []
         for key in group:
             if key in layer.leaves and layer.leaves[key].value not in (0, 0.0, "0"):
                 stated.append(key)
+
         if not stated:
             return
         if len(stated) > 1:
             wheres = dict.fromkeys(layer.leaves[key].where for key in stated)
             rule = f"these are {len(stated)} {meaning}. Give one of them."
             self.problems.append(Problem(" and ".join(stated), ", ".join(wheres), rule))
+
         where = f"{layer.leaves[stated[0]].where}, where {stated[0]} is given instead"
         for key in group:
             if key not in layer.leaves and self.value(key) not in (None, 0, 0.0):
@@ -261,6 +307,7 @@ def rule_of(error: Any, key: str) -> str:
         if key in all_keys():
             example = show(all_keys()[key].default)
         return f"must look like {example}."
+
     if kind == "string_type":
         return f'must be text; put it in quotes: "{error["input"]}".'
     allowed_words = re.findall(r"'([^']*)'", str(context.get("expected", "")))
@@ -277,6 +324,7 @@ def _some_keys(section: str) -> str:
         parent, _, last_part = name.rpartition(".")
         if parent == section:
             last_parts.append(last_part)
+
     text = ", ".join(last_parts[:8])
     if len(last_parts) > 8:
         text += f" and {len(last_parts) - 8} more"
@@ -298,9 +346,11 @@ def take_name(set_words: Sequence[str], problems: list[Problem]) -> tuple[str, l
         if not word.startswith("as="):
             other_words.append(word)
             continue
+
         last_name = word.removeprefix("as=").strip()
         if not is_name(last_name):
             problems.append(Problem("as", f"--as {last_name}", rule, last_name))
+
     return last_name, other_words
 
 
@@ -313,15 +363,21 @@ def words_layer(set_words: Sequence[str]) -> Layer:
             _take_word(layer, key, text, f"--set {word}")
         else:
             layer.report(word, "--set", "is not key=value, such as training.iterations=10.")
+
     return layer
 
 
-def _take_word(layer: Layer, key: str, text: str, where: str) -> None:
+def _take_word(
+    layer: Layer,
+    key: str,
+    text: str,
+    where: str,
+) -> None:
     path = tuple(key.split("."))
-    with contextlib.suppress(
-        ValueError
-    ):  # reported with the phases that do submit jobs, when the key is taken
+    # Reported with the phases that do submit jobs, when the key is taken
+    with contextlib.suppress(ValueError):
         path = full_path(path)
+
     key = ".".join(path)
     value: Any = text
     if key in sections():
@@ -331,8 +387,10 @@ def _take_word(layer: Layer, key: str, text: str, where: str) -> None:
             layer.report(key, where, f"{error}")
             return
     elif key in all_keys() and len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
-        value = text[1:-1]  # one pair of quotes is taken away
+        # One pair of quotes is taken away
+        value = text[1:-1]
     elif key not in all_keys() and path[0] != "jobs":
         layer.unknown_key(path, where)
         return
+
     layer.take(nest({key: value}), lambda _: where)

@@ -59,10 +59,12 @@ def with_visible_gpus(site: Site, environment: Mapping[str, str] = os.environ) -
             f"different ones: {', '.join(names)}. Choose those of one kind: export "
             "CUDA_VISIBLE_DEVICES with their numbers (HIP_VISIBLE_DEVICES for AMD)."
         )
+
     if not gpus:
         return site.model_copy(
             update={"hardware": hardware.model_copy(update={"devices_per_node": 1})}
         )
+
     number = min(len(gpus), hardware.devices_per_node or len(gpus))
     memory = min(gpu.memory_bytes for gpu in gpus)
     local_hardware = hardware.model_copy(
@@ -92,11 +94,14 @@ def visible_gpus(path: str, visibility: tuple[tuple[str, str], ...]) -> tuple[st
             ProgramError
         ):  # "couldn't communicate with the NVIDIA driver": installed, and nothing to show
             continue
+
         for name in VISIBLE[command]:
             if name in visible_variables:
                 gpus = choose_visible(gpus, visible_variables[name])
+
         if gpus:
             return command[0], tuple(gpus)
+
     return "", ()
 
 
@@ -116,6 +121,7 @@ def parse_nvidia(text: str) -> list[Gpu]:
         name, mebibytes, uuid = cells
         memory_bytes = int(mebibytes) * 2**20 if mebibytes.isdigit() else 0
         gpus.append(Gpu(name, memory_bytes, uuid))
+
     return gpus
 
 
@@ -134,12 +140,14 @@ def parse_amd(text: str) -> list[Gpu]:
         cards = json.loads(text[text.index("{") :])
     except ValueError:
         return []
+
     gpus = []
     keys = [key for key in cards if re.fullmatch(r"card\d+", key)]
     for key in sorted(keys, key=lambda key: int(key[4:])):
         gpu = _amd_gpu(cards[key])
         if gpu.name:
             gpus.append(gpu)
+
     return gpus
 
 
@@ -172,4 +180,5 @@ def choose_visible(gpus: Sequence[Gpu], variable: str) -> list[Gpu]:
         if len(named) != 1:
             break
         chosen += named
+
     return chosen

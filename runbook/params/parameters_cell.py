@@ -56,6 +56,7 @@ def bind(
     if not isinstance(run, str):
         problems = [*_unknown_names(namespace), _wrong_type("run", run)]
         raise InvalidParams("Parameters of the notebook", problems)
+
     file = find_run_file(run, project)
     chosen = _chosen_values(file, namespace)
     overrides = namespace.get("overrides", "")
@@ -74,6 +75,7 @@ def bind(
         set_words = _set_words(overrides, problems)
     else:
         set_words = []
+
     return RunLoading(file, problems=problems, before=before).load(chosen, set_words)
 
 
@@ -87,6 +89,7 @@ def _chosen_values(file: RunFile, namespace: Mapping[str, object]) -> dict[str, 
     for name, value in values.items():
         if not _same(value, PARAMETERS[name]):
             not_default[name] = value
+
     in_file = _as_papermill(file)
     chosen = {
         name: value for name, value in not_default.items() if not _same(value, in_file.get(name))
@@ -125,6 +128,7 @@ def hand_edits(cell: str, given: Collection[str] = ()) -> dict[str, str]:
             continue
         if not _same(_literal(value), PARAMETERS[name]):
             edits[name] = ast.unparse(value)
+
     return edits
 
 
@@ -159,6 +163,7 @@ def refuse_edits_below_papermill(namespace: Mapping[str, object], notebook: str)
         if source.startswith(_INJECTED):
             injected = number
             break
+
     for source in sources[:injected]:
         if PARAMETERS.keys() <= assignments(source).keys():
             refuse_hand_edits(source, notebook, assignments(sources[injected]))
@@ -179,6 +184,7 @@ def _value(name: str, value: Any) -> Any:
     if isinstance(PARAMETERS[name], dict) and isinstance(value, str):
         with contextlib.suppress(ParamsError):
             return read_mapping(f"value: {value.strip() or '{}'}", name).values["value"]
+
     return value
 
 
@@ -203,8 +209,10 @@ def _unknown_names(namespace: Mapping[str, object]) -> list[Problem]:
                     hint = f"Did you mean {close[0]}?"
                 else:
                     hint = f"It has {', '.join(PARAMETERS)}."
+
                 rule = f"a notebook has no such parameter. {hint}"
                 problems.append(Problem(name, "papermill", rule, _literal(value)))
+
     return problems
 
 
@@ -221,15 +229,18 @@ def assignments(source: str) -> dict[str, ast.expr]:
         body = ast.parse(source).body
     except SyntaxError:
         return {}
+
     assigned: dict[str, ast.expr] = {}
     for statement in body:
         if isinstance(statement, ast.Assign):
             target: ast.expr | None = statement.targets[0]
         else:
             target = getattr(statement, "target", None)
+
         value = getattr(statement, "value", None)
         if isinstance(target, ast.Name) and isinstance(value, ast.expr):
             assigned[target.id] = value
+
     return assigned
 
 
@@ -248,10 +259,12 @@ def _as_papermill(file: RunFile) -> dict[str, object]:
     """
     try:
         text = read_text(file.path, file.where)
-        read_mapping(text, file.where)  # our own reader's guards first: depth, aliases
+        # Our own reader's guards first: depth, aliases
+        read_mapping(text, file.where)
         values = read_as_papermill(text)
     except (ParamsError, yaml.YAMLError, ValueError):
         return {}
+
     return values if isinstance(values, dict) else {}
 
 
@@ -287,6 +300,7 @@ def _values_of_other_run(
     for key, value in _as_papermill(other_file).items():
         if key in _FROM_FILE:
             stated[key] = value
+
     equal = [key for key, value in stated.items() if key in given and _same(given[key], value)]
     is_most = 2 * len(equal) > len(stated)
     if not is_most:

@@ -60,6 +60,7 @@ def show(value: Any) -> str:
             text = write_scalar(value)
         else:
             text = str(value)
+
     text = mask(text)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -74,10 +75,12 @@ class InvalidParams(ParamsError):
             head = texts[0]
         else:
             head = f"{len(texts)} things cannot be used."
+
         if len(texts) > 1:
             rows = [f"\n  {number}. {text}" for number, text in enumerate(texts, 1)]
         else:
             rows = []
+
         super().__init__(f"{title}: {head} Nothing was written.{''.join(rows)}")
 
 
@@ -106,7 +109,9 @@ def marks_in(text: str, where: str) -> list[Problem]:
                 rule = f"is still to be filled in: {comment}."
             else:
                 rule = "is still to be filled in."
+
             problems.append(Problem(".".join(path), f"{where}:{line + 1}", rule))
+
     return problems
 
 
@@ -119,6 +124,7 @@ def tokens_in(text: str, where: str) -> list[Problem]:
             if ":" in line:
                 key = mask(line).partition(":")[0].strip(" #-")
             problems.append(token_problem(key, f"{where}:{number}"))
+
     return problems
 
 
@@ -138,6 +144,7 @@ def hidden_in(text: str, where: str) -> list[Problem]:
         character = find_hidden(line.removesuffix("\r"))
         if character:
             problems.append(hidden_problem("this line", f"{where}:{number}", character))
+
     return problems
 
 
@@ -174,6 +181,7 @@ def differences(text: str, where: str) -> list[Problem]:
             old = PapermillLoader("").construct_object(old_node)
         except (yaml.YAMLError, ValueError):
             old = ...
+
         if (type(old), old) != (type(new), new):
             readings = f"takes {node.value} for {_as_read(old)}; YAML 1.2 for {_as_read(new)}"
             rule = (
@@ -181,6 +189,7 @@ def differences(text: str, where: str) -> list[Problem]:
                 f"{_remedy(node.value, old, new)}."
             )
             problems.append(Problem(".".join(path), f"{where}:{node.start_mark.line + 1}", rule))
+
     return problems
 
 

@@ -22,6 +22,7 @@ def project_root(start: Path | None = None) -> Path:
     for folder in (first, *first.parents):
         if (folder / "params" / "models.yaml").is_file():
             return folder
+
     where = f"{PROJECT_VARIABLE}={named}" if named else str(first)
     raise ParamsError(
         f"{where} is not inside a project: neither it nor a folder above it holds "
@@ -41,6 +42,7 @@ def remember_project(project: Path) -> None:
         is_found = project_root() == project
     except ParamsError:
         is_found = False
+
     if not is_found:
         os.environ[PROJECT_VARIABLE] = str(project)
 
@@ -110,6 +112,7 @@ def find_run_file(name: str, project: Path | None = None) -> RunFile:
         raise ParamsError(
             "run: no run is named. Write the name of a file in params/, or a path to one."
         )
+
     word, variant = _split_variant(name.strip())
     if "/" in word or "\\" in word or word.endswith((".yaml", ".yml")):
         return _by_path(word, variant, project)
@@ -123,11 +126,15 @@ def find_run_file(name: str, project: Path | None = None) -> RunFile:
         hint = f"Did you mean {' or '.join(near)}?"
     else:
         hint = f"The runs are: {', '.join(names) or 'none yet'}."
+
     raise ParamsError(f"There is no run {word!r}: {shown_path(path, root)} does not exist. {hint}")
 
 
 def _split_variant(name: str) -> tuple[str, str]:
-    """Split `run:variant`. The variant is empty where the colon is part of a path."""
+    """Split `run:variant`.
+
+    The variant is empty where the colon is part of a path.
+    """
     word, colon, variant = name.rpartition(":")
     has_variant = bool(colon and word)
     if not has_variant or "/" in variant or Path(name).exists():
@@ -138,19 +145,24 @@ def _split_variant(name: str) -> tuple[str, str]:
 def _by_path(word: str, variant: str, project: Path | None) -> RunFile:
     path = Path(word).expanduser()
     if not path.exists() and not path.is_absolute():
-        from_root = (project or project_root()) / path  # a notebook's kernel starts in notebooks/
+        # A notebook's kernel starts in notebooks/
+        from_root = (project or project_root()) / path
         path = from_root if from_root.exists() else path
+
     if not path.exists():
         if path.parent.is_dir():
             beside = sorted(neighbor.name for neighbor in path.parent.glob("*.y*ml"))
         else:
             beside = []
+
         near = nearest(path.name, beside)
         suggestion = f" Did you mean {' or '.join(near)}?" if near else ""
         raise ParamsError(f"{word}: there is no such run file.{suggestion}")
+
     if project is None:
         try:
             project = project_root(path.resolve().parent)
         except ParamsError:
             project = project_root()
+
     return RunFile(path.resolve(), variant, project.resolve())

@@ -29,7 +29,11 @@ ELSEWHERE = (
 
 
 def rehearse(
-    stack: LayerStack, site: Site, model: Model, smoke_model: Model, texts: Sequence[Dataset]
+    stack: LayerStack,
+    site: Site,
+    model: Model,
+    smoke_model: Model,
+    texts: Sequence[Dataset],
 ) -> Layer:
     """The layer that makes a run file of another site fit `site`.
 
@@ -60,6 +64,7 @@ def rehearse(
         and changes.now("training.engine") == "deepspeed"
     ):
         changes.put("parallel.sequence", False, "our own trainer cuts no sequence under DeepSpeed")
+
     _data(changes, texts)
     return layer
 
@@ -84,7 +89,12 @@ class _Changes:
             if origin.layer in ("site", "built-in")
         )
 
-    def put(self, key: str, value: Any, why: str) -> None:
+    def put(
+        self,
+        key: str,
+        value: Any,
+        why: str,
+    ) -> None:
         """Change a value that a file gave; one given by hand stays."""
         was = self.stack.value(key)
         if was == value or self.stack.chains[key][-1].layer in GIVEN:
@@ -104,6 +114,7 @@ def _jobs(changes: _Changes) -> None:
                 min(changes.now(f"{key}.nodes"), hardware.nodes),
                 "it has no more nodes",
             )
+
         devices = min(changes.now(f"{key}.devices_per_node"), hardware.devices_per_node)
         changes.put(f"{key}.devices_per_node", devices, "a node has no more devices")
         for name in ELSEWHERE:
@@ -112,8 +123,10 @@ def _jobs(changes: _Changes) -> None:
                 changes.own(f"{key}.{name}"),
                 "it belongs to the other site's queue",
             )
+
         if changes.site.scheduler == "local":
             changes.put(f"{key}.array", 0, "it has no queue")
+
     if changes.site.scheduler == "local":
         changes.put("jobs.data.nodes", 1, "it has no queue")
     for name in ("account", "stage", "image", "switch", "launcher"):
@@ -136,7 +149,12 @@ def _training(changes: _Changes) -> None:
         changes.put("training.offload", False, "our own trainer keeps its states where it computes")
 
 
-def _cut(changes: _Changes, model: Model, job: str, keys: tuple[str, ...]) -> None:
+def _cut(
+    changes: _Changes,
+    model: Model,
+    job: str,
+    keys: tuple[str, ...],
+) -> None:
     tensor, pipeline, micro, batch = keys
     devices = changes.now(f"{job}.devices_per_node") or changes.site.hardware.devices_per_node
     world = changes.now(f"{job}.nodes") * devices

@@ -96,7 +96,13 @@ class RunLoading:
             raise InvalidParams(f"Parameters of run {self.file.stem}", self.problems)
         return settings
 
-    def _report(self, key: str, where: str, rule: str, value: Any = ...) -> None:
+    def _report(
+        self,
+        key: str,
+        where: str,
+        rule: str,
+        value: Any = ...,
+    ) -> None:
         self.problems.append(Problem(key, where, rule, value))
 
     def _run_file_layer(self) -> Layer:
@@ -125,6 +131,7 @@ class RunLoading:
             rule = "there is no such file, so the run has no variants."
             self._report("variant", where, rule, variant)
             return layer
+
         document = self._read(path)
         values = document.values.get(variant)
         if variant not in document.values:
@@ -135,6 +142,7 @@ class RunLoading:
         elif values is not None:
             where = document.origin((variant,))
             self._report("variant", where, "must be a mapping of keys to values.", values)
+
         return layer
 
     def _keeps_name(self, layer: Layer) -> Layer:
@@ -145,6 +153,7 @@ class RunLoading:
                 "overrides."
             )
             self._report("run", origin.where, rule, origin.value)
+
         return layer
 
     def _read(self, path: Path) -> YamlDocument:
@@ -161,7 +170,9 @@ class RunLoading:
         named = [layer.leaves["site"] for layer in upper if "site" in layer.leaves]
         origin = named[-1] if named else self.stack.chains["site"][-1]
         if not is_name(origin.value):
-            return None  # reported when the layer is checked
+            # Reported when the layer is checked
+            return None
+
         site_and_layer = self._find(
             "site", origin, lambda: catalogues.read_site(origin.value, self.file.project)
         )
@@ -189,7 +200,15 @@ class RunLoading:
             return None
         smoke_name, smoke_model = smoke
         texts = [dataset, *(text.dataset for text in blend)]
-        self.stack.lay(rehearse(self.stack, site, model, smoke_model, texts))
+        self.stack.lay(
+            rehearse(
+                self.stack,
+                site,
+                model,
+                smoke_model,
+                texts,
+            )
+        )
         run = Run.model_validate(self.stack.nested())
         return Settings(
             run=run,
@@ -229,6 +248,7 @@ class RunLoading:
             parts = dict(parse_blend(str(origin.value)))
         except ValueError:
             return ()
+
         main = self.stack.value("data.dataset")
         folder = self.stack.value("data.folder")
         if parts and main not in parts:
@@ -237,6 +257,7 @@ class RunLoading:
                 "one of them."
             )
             self._report("data.blend", origin.where, rule, origin.value)
+
         texts = []
         for name, weight in parts.items():
             dataset = datasets and self._find("data.blend", origin, partial(datasets.get, name))
@@ -247,6 +268,7 @@ class RunLoading:
                 # data.folder is that of data.dataset; the others lie where the catalogue says.
                 text_folder = str(folder) if name == main else ""
                 texts.append(TextShare(name, weight, dataset, text_folder))
+
         return tuple(texts)
 
     def _require(self) -> None:
@@ -281,13 +303,19 @@ class RunLoading:
                 self._report(key, origin.where, "is not the name of a model.", name)
             model = self._entry(key, models)
             return (name, model) if model else None
+
         built_in = Origin("", "built-in", SMOKE_MODEL)
         smoke = models and self._find(key, built_in, lambda: models.get(SMOKE_MODEL))
         if run_model and smoke:
             return catalogues.smaller_model(self.stack.value("model"), run_model, smoke)
         return None
 
-    def _find(self, key: str, origin: Origin, find: Callable[[], Found]) -> Found | None:
+    def _find(
+        self,
+        key: str,
+        origin: Origin,
+        find: Callable[[], Found],
+    ) -> Found | None:
         """Return what a file holds.
 
         None where it is wrong, which is reported with everything else.
@@ -298,4 +326,5 @@ class RunLoading:
             self.problems += error.problems
         except ParamsError as error:
             self._report(key, origin.where, str(error), origin.value)
+
         return None

@@ -171,7 +171,8 @@ def mask_value(value: Any) -> Any:
     """
     if isinstance(value, str):
         return mask(value)
-    if isinstance(value, dict):  # of the same kind: a notebook's nodes are dicts with attributes
+    # Of the same kind: a notebook's nodes are dicts with attributes
+    if isinstance(value, dict):
         return type(value)({mask(str(key)): mask_value(item) for key, item in value.items()})
     if isinstance(value, list | tuple):
         return [mask_value(item) for item in value]
@@ -190,6 +191,7 @@ def resolve_secret(reference: str) -> str:
             "file:PATH; the value itself belongs in the environment or in a file only you can "
             "read."
         )
+
     try:
         if match[1]:
             value = os.environ.get(match[2], "")
@@ -203,6 +205,7 @@ def resolve_secret(reference: str) -> str:
         raise ParamsError(f"{reference}: the file is not UTF-8 text.") from error
     except OSError as error:
         raise ParamsError(f"{reference}: the file cannot be read: {error.strerror}.") from error
+
     if not value.strip():
         raise ParamsError(f"{reference}: {missing}")
     return value.strip()

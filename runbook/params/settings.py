@@ -87,6 +87,7 @@ class Settings:
         for key, chain in self.origins.items():
             if chain and chain[-1].layer == REHEARSAL:
                 wheres[key] = chain[-1].where
+
         return wheres
 
     def subset(self, prefixes: Iterable[str]) -> dict[str, object]:
@@ -99,6 +100,7 @@ class Settings:
             assert prefix[:-1] in all_keys() | sections(), (
                 f"{prefix[:-1]} is neither a key nor a section"
             )
+
         return {key: value for key, value in self.values().items() if f"{key}.".startswith(dotted)}
 
     def job(self, phase: str) -> Job:
@@ -142,6 +144,7 @@ def why(settings: Settings, name: str) -> str:
     if fact:
         date = f", {fact.date}" if fact.date else ""
         lines.append(f"  source: {fact.source}{date}")
+
     if key.documents:
         lines.append(f"  in the documents: {', '.join(key.documents)}")
     return "\n".join(lines)
@@ -169,12 +172,14 @@ def key_meant(key: str) -> str:
         path = full_path(key.strip().split("."))
     except ValueError as error:
         raise ParamsError(f"{key}: {error}.") from error
+
     name = ".".join(path)
     if name in all_keys():
         return name
     if name in sections():
         inside = [inner_key for inner_key in all_keys() if inner_key.startswith(f"{name}.")]
         raise ParamsError(f"{name} is a section. Ask for one of its keys: {', '.join(inside)}.")
+
     ours, near = right_name(path)
     if ours in all_keys():
         return ours
@@ -182,6 +187,7 @@ def key_meant(key: str) -> str:
         hint = f"Did you mean {ours or near}?"
     else:
         hint = f"The sections are {', '.join(sections())}."
+
     raise ParamsError(f"There is no key {key}. {hint}")
 
 
@@ -226,6 +232,7 @@ def missing_values(settings: Settings) -> Mapping[str, str]:
     for key, meaning in settings.site.required.items():
         if not settings.value(key):
             missing[key] = meaning
+
     return missing
 
 
@@ -239,6 +246,7 @@ def require_values(settings: Settings) -> None:
         )
         where = f"required by params/sites/{site}.yaml"
         problems.append(Problem(key, where, f"is not given: {meaning}. {remedy}"))
+
     if problems:
         raise InvalidParams(f"Run {settings.name} on site {site}", problems)
 

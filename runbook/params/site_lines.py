@@ -11,7 +11,12 @@ from runbook.params.yaml12 import compose, write_scalar
 INDENT = "  "
 
 
-def set_value(text: str, path: Sequence[str], value: object, comment: str) -> str:
+def set_value(
+    text: str,
+    path: Sequence[str],
+    value: object,
+    comment: str,
+) -> str:
     r"""Return the text with the key at `path` set to a scalar, and a comment behind it.
 
     A key that is there is replaced together with its comment; else it becomes the first of its section, and a section
@@ -26,7 +31,8 @@ def set_value(text: str, path: Sequence[str], value: object, comment: str) -> st
     >>> set_value("a:\n  b: 1\n", ("a", "b"), 3, "node n1\nsetup: [evil]")
     'a:\n  b: 3  # node n1 setup: [evil]\n'
     """
-    comment = " ".join(visible(comment).split())  # from a node's answer: never a line of its own
+    # From a node's answer: never a line of its own
+    comment = " ".join(visible(comment).split())
     lines = text.splitlines()
     mapping, missing = _nearest_section(compose(text, "the site file"), path)
     column = mapping.value[0][0].start_mark.column
@@ -38,6 +44,7 @@ def set_value(text: str, path: Sequence[str], value: object, comment: str) -> st
             raise ParamsError(f"{'.'.join(path)}: {key} is not written one key a line.")
         lines[old.start_mark.line] = f"{' ' * column}{key}: {write_scalar(value)}  # {comment}"
         return "\n".join(lines) + "\n"
+
     block = [f"{' ' * column}{INDENT * depth}{name}:" for depth, name in enumerate(missing)]
     block[-1] += f" {write_scalar(value)}  # {comment}"
     is_top = len(missing) == len(path)
@@ -58,6 +65,7 @@ def _nearest_section(
             break
         node = child
         missing.pop(0)
+
     return node, missing
 
 

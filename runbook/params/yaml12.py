@@ -13,8 +13,10 @@ from runbook.core.errors import ParamsError
 from runbook.core.visible_text import visible
 
 try:
-    from yaml import CSafeLoader as _Base  # ten times faster, same nodes
-except ImportError:  # PyYAML built without libyaml
+    # Ten times faster, same nodes
+    from yaml import CSafeLoader as _Base
+except ImportError:
+    # PyYAML built without libyaml
     from yaml import SafeLoader as _Base  # type: ignore[assignment]
 
 _TAG = "tag:yaml.org,2002:"
@@ -69,14 +71,17 @@ def read_text(path: Path, where: str) -> str:
     if not path.is_file():
         fault = "is not a file" if path.exists() else "there is no such file"
         raise ParamsError(f"{where}: {fault}.")
+
     try:
         size = path.stat().st_size
         if size > _MAX_BYTES:
             hint = f"a parameter file has at most {_MAX_BYTES}. Is it the right file?"
             raise ParamsError(f"{where}: {size} bytes; {hint}")
+
         raw = path.read_bytes()
     except OSError as error:
         raise ParamsError(f"{where}: cannot be read: {error.strerror}.") from error
+
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -101,12 +106,15 @@ def read_mapping(text: str, where: str) -> YamlDocument:
         raise ParamsError(
             f"{where}: is empty. Write `key: value` lines, beginning with `run:` in a run file."
         )
+
     if not isinstance(node, yaml.MappingNode):
         if isinstance(node, yaml.SequenceNode):
             kind = "a list"
         else:
             kind = "one single value"
+
         raise ParamsError(f"{_at(where, node)}: is {kind}, not a mapping of `key: value` lines.")
+
     lines: dict[KeyPath, int] = {}
     return YamlDocument(where, _convert(node, (), where, lines), lines)
 
@@ -117,12 +125,24 @@ def compose(text: str, where: str, loader: type[Any] = CoreLoader) -> yaml.Node 
 
 
 def compose_with_aliases(text: str, where: str) -> yaml.Node | None:
-    """Compose the YAML of another program, which may have aliases. A node can then be below itself."""
+    """Compose the YAML of another program, which may have aliases.
+
+    A node can then be below itself.
+    """
     return _composed(text, where, CoreLoader, allow_aliases=True)
 
 
-def _composed(text: str, where: str, loader: type[Any], *, allow_aliases: bool) -> yaml.Node | None:
-    """Return the nodes of `text`. Raise `ParamsError` where it is no YAML, or nested too deeply."""
+def _composed(
+    text: str,
+    where: str,
+    loader: type[Any],
+    *,
+    allow_aliases: bool,
+) -> yaml.Node | None:
+    """Return the nodes of `text`.
+
+    Raise `ParamsError` where it is no YAML, or nested too deeply.
+    """
     try:
         _refuse_depth(text, where, allow_aliases=allow_aliases)
         node: yaml.Node | None = yaml.compose(text, Loader=loader)
@@ -132,6 +152,7 @@ def _composed(text: str, where: str, loader: type[Any], *, allow_aliases: bool) 
             position = f"{where}:{mark.line + 1}:{mark.column + 1}"
         else:
             position = where
+
         reason = ", ".join(part for part in (error.context, error.problem) if part)
         row = ""
         if mark and mark.line < len(text.splitlines()):
@@ -144,6 +165,7 @@ def _composed(text: str, where: str, loader: type[Any], *, allow_aliases: bool) 
         raise ParamsError(
             f"{where}:{len(lines)}:{len(lines[-1]) + 1}: is not YAML: {error.reason}."
         ) from error
+
     return node
 
 
@@ -156,6 +178,7 @@ def read_scalar(text: str) -> Any:
     for name, pattern, _ in _CORE:
         if re.fullmatch(pattern, text):
             return _construct(name, text)
+
     return text
 
 
@@ -224,7 +247,12 @@ def _construct(name: str, text: str) -> Any:
     return float(re.sub(r"\.(inf|nan)$", r"\1", text, flags=re.IGNORECASE))
 
 
-def _convert(node: yaml.Node, path: KeyPath, where: str, lines: dict[KeyPath, int]) -> Any:
+def _convert(
+    node: yaml.Node,
+    path: KeyPath,
+    where: str,
+    lines: dict[KeyPath, int],
+) -> Any:
     """The plain value of a node; keeps the line of each value in `lines`."""
     lines.setdefault(path, node.start_mark.line + 1)
     name = node.tag.removeprefix(_TAG)
@@ -235,10 +263,12 @@ def _convert(node: yaml.Node, path: KeyPath, where: str, lines: dict[KeyPath, in
             _convert(item, (*path, str(index)), where, lines)
             for index, item in enumerate(node.value)
         ]
+
     if not isinstance(node, yaml.ScalarNode) or name not in ("str", "null", "bool", "int", "float"):
         raise ParamsError(
             f"{_at(where, node)}: the tag {node.tag} is not used here. Write a plain value."
         )
+
     try:
         return scalar_value(node)
     except ValueError as error:
@@ -246,7 +276,10 @@ def _convert(node: yaml.Node, path: KeyPath, where: str, lines: dict[KeyPath, in
 
 
 def _mapping(
-    node: yaml.MappingNode, path: KeyPath, where: str, lines: dict[KeyPath, int]
+    node: yaml.MappingNode,
+    path: KeyPath,
+    where: str,
+    lines: dict[KeyPath, int],
 ) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key_node, value_node in node.value:
@@ -254,6 +287,7 @@ def _mapping(
             raise ParamsError(
                 f"{_at(where, key_node)}: a key must be one word, not a list or a mapping."
             )
+
         key = str(key_node.value)
         key_path = (*path, key)
         if key in values:
@@ -262,8 +296,10 @@ def _mapping(
                 "of them."
             )
             raise ParamsError(f"{_at(where, key_node)}: {rule}")
+
         lines[key_path] = key_node.start_mark.line + 1
         values[key] = _convert(value_node, key_path, where, lines)
+
     return values
 
 
@@ -280,6 +316,7 @@ def nest(values: Mapping[str, object]) -> dict[str, object]:
         for parent in parents:
             inner = inner.setdefault(parent, {})
         inner[last] = value
+
     return tree
 
 
@@ -295,6 +332,7 @@ def dotted(tree: Any, prefix: str = "") -> dict[str, Any]:
     for name, value in tree.items():
         for key, leaf in dotted(value, f"{prefix}.{name}".strip(".")).items():
             leaves[key] = leaf
+
     return leaves
 
 
@@ -317,6 +355,7 @@ def write_tree(
         else:
             behind = remark(section + key, value)
             lines.append(f"{indent}{key}: {write_scalar(value)}{behind}\n")
+
     return "".join(lines)
 
 
@@ -333,12 +372,20 @@ def write_scalar(value: Any) -> str:
         # YAML 1.1 reads a float only with a point and with a sign: 6.0e-5.
         point = "" if "." in mantissa else ".0"
         return f"{mantissa}{point}e{int(exponent):+d}"
+
     text = str(value)
     if isinstance(value, int):
         return text.lower()  # true and false
     if _is_bare(text):
         return text
-    quoted = str(yaml.dump(text, default_style='"', allow_unicode=True, width=math.inf))
+    quoted = str(
+        yaml.dump(
+            text,
+            default_style='"',
+            allow_unicode=True,
+            width=math.inf,
+        )
+    )
     return visible(quoted).rstrip("\n")  # its escapes are YAML's too
 
 
@@ -349,7 +396,9 @@ def _is_bare(text: str) -> bool:
         or not text.replace("-", "").replace("_", "").replace(".", "").isalnum()
     ):
         return False
+
     try:
         return text[0].isalnum() and read_scalar(text) == text and yaml.safe_load(text) == text
-    except ValueError:  # YAML 1.1 takes 0x_ for a number and then fails on it
+    except ValueError:
+        # YAML 1.1 takes 0x_ for a number and then fails on it
         return False

@@ -44,13 +44,17 @@ class OpenRun:
             self.folder = run_folder(str(run))
             self._source = str(self.folder / "run.yaml")
         except ParamsError as no_folder:
-            if Path(run).is_dir():  # a folder is no run file either
+            # A folder is no run file either
+            if Path(run).is_dir():
                 raise
-            try:  # a run that was never started can be planned
+            try:
+                # A run that was never started can be planned
                 settings = params.load(str(run))
             except ParamsError as no_file:
                 raise ParamsError(f"{no_folder}\n{no_file}") from None
+
             self.folder, self._source = runs_folder(settings.project) / settings.name, str(run)
+
         self.name = self.folder.name
 
     @cached_property
@@ -95,6 +99,7 @@ class OpenRun:
                 continue
             for check in record.checks:
                 checks.append(replace(check, name=f"{record.phase}: {check.name}"))
+
         return CheckTable(checks)
 
     @property
@@ -124,12 +129,14 @@ class OpenRun:
                 runs.append(run)
             else:
                 runs.append(OpenRun(run, self.phase))
+
         # Runs of two projects may have the same name: their folders tell them apart.
         names_differ = len({run.name for run in runs}) == len(runs)
         histories = {}
         for run in runs:
             label = run.name if names_differ else str(run.folder)
             histories[label] = run.training.history
+
         return run_figures.comparison_figure(histories)
 
     def states(self) -> Table:
@@ -141,6 +148,7 @@ class OpenRun:
             note = f"It has {PARTS}"
         else:
             note = "It was never run: it has its .plan alone."
+
         return Table(rows, f"Run {self.name}", (str(self.folder), note))
 
     def __repr__(self) -> str:
@@ -155,10 +163,13 @@ class OpenPlan:
     """A plan with its parts as tables; `with_` gives another plan, `difference` compares two."""
 
     settings: Settings
-    plan: Plan  # everything in it, as frozen dataclasses
-    source: str  # the run file, or the run.yaml of a run's folder
+    # Everything in it, as frozen dataclasses
+    plan: Plan
+    # The run file, or the run.yaml of a run's folder
+    source: str
     folder: Path
-    set_words: tuple[str, ...] = ()  # what was changed, as for `--set`
+    # What was changed, as for `--set`
+    set_words: tuple[str, ...] = ()
 
     @property
     def memory(self) -> Table:
@@ -213,6 +224,7 @@ class OpenPlan:
             rows.append(
                 {"what": fact, "before": before, "after": after, "change (%)": change_percent}
             )
+
         notes = () if rows else ("they do not differ",)
         return Table(rows, f"{phase}: {self} against {other}", notes)
 
@@ -229,6 +241,7 @@ class OpenPlan:
             full_key = f"{section}.{key}"
             if full_key in params.all_keys():
                 return full_key
+
         return params.key_meant(key)
 
     def __str__(self) -> str:
@@ -250,4 +263,10 @@ def open_plan(source: str, folder: Path, set_words: tuple[str, ...] = ()) -> Ope
     if not set_words and (folder / "plan.json").exists():
         return OpenPlan(settings, read_plan_file(folder), source, folder)
     plan = machine.make_plan_here(settings, machine.calibrations_of_run(settings, folder))
-    return OpenPlan(settings, plan, source, folder, set_words)
+    return OpenPlan(
+        settings,
+        plan,
+        source,
+        folder,
+        set_words,
+    )

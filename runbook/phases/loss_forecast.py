@@ -41,8 +41,10 @@ def planned_loss(settings: Settings, plan: Plan) -> PlannedLoss:
             forecast = forecast_of_plan(settings, plan)
         except DataError as error:
             return PlannedLoss(None, f"its ladder does not forecast it: {error}")
+
         if forecast is not None:
             return PlannedLoss(forecast)
+
     return by_published_law(plan.phases[FULL])
 
 
@@ -88,7 +90,13 @@ def _law_warnings(
 
 def _size(parameters: float, tokens: float) -> SizeForecast:
     law = published_law.published_loss(parameters, tokens)
-    return SizeForecast(parameters, tokens, law.loss, law.low, law.high)
+    return SizeForecast(
+        parameters,
+        tokens,
+        law.loss,
+        law.low,
+        law.high,
+    )
 
 
 def show_planned_loss(settings: Settings, plan: Plan) -> View:

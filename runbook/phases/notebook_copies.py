@@ -44,6 +44,7 @@ def master_folder() -> Path:
     for folder in (PACKAGE / "masters", PACKAGE.parent):
         if (folder / "params" / "models.yaml").is_file() and (folder / "notebooks").is_dir():
             return folder
+
     raise RunbookError(
         f"The notebooks are neither in {PACKAGE} nor beside it: this installation is not whole. "
         "Install it again: "
@@ -63,6 +64,7 @@ def make_project(folder: Path, *, clone: bool = False) -> tuple[list[Path], list
         if clone:
             return [], []
         raise RunbookError(f"{folder} is where the notebooks come from; name another folder.")
+
     written = []
     present = []
     for pattern in COPIED:
@@ -71,13 +73,16 @@ def make_project(folder: Path, *, clone: bool = False) -> tuple[list[Path], list
             if target.exists():
                 present.append(target)
                 continue
+
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
             written.append(target)
+
     ignored = folder / ".gitignore"
     if not ignored.exists():
         ignored.write_text(IGNORED, encoding="utf-8")
         written.append(ignored)
+
     return written, present
 
 
@@ -133,12 +138,20 @@ def make_copies(
             write_text(copy, text)
             written.append(name)
             continue
+
         if set_words:
             _refuse_other_overrides(copy, cell["overrides"])
         differing = _differing_cells(read_master(master), read_master(copy))
         if differing:
             edited[name] = differing
-    return RunNotebooks(folder, settings.project, tuple(written), edited, moved)
+
+    return RunNotebooks(
+        folder,
+        settings.project,
+        tuple(written),
+        edited,
+        moved,
+    )
 
 
 def _run_value(file: RunFile, copies: Path, project: Path) -> str:
@@ -149,13 +162,17 @@ def _run_value(file: RunFile, copies: Path, project: Path) -> str:
     else:
         # A kernel elsewhere would not find the project by itself.
         run = str(file.path)
+
     if file.variant:
         return f"{run}:{file.variant}"
     return run
 
 
 def _move_aside(folder: Path) -> Path | None:
-    """Move a run's copies into a dated folder, and return it. None where there is no copy."""
+    """Move a run's copies into a dated folder, and return it.
+
+    None where there is no copy.
+    """
     copies = [folder / f"{phase}.ipynb" for phase in PHASES]
     present = [path for path in copies if path.exists()]
     if not present:
@@ -190,6 +207,7 @@ def _master_text(master: Path, named: Mapping[str, str], to_project: str) -> str
         content = json.loads(master.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ParamsError(f"{master} does not exist; restore it from the repository.") from None
+
     for cell in content["cells"]:
         if "parameters" in cell["metadata"].get("tags", []):
             source = "".join(cell["source"])
@@ -198,6 +216,7 @@ def _master_text(master: Path, named: Mapping[str, str], to_project: str) -> str
             cell["source"] = source.splitlines(keepends=True)
         elif cell["cell_type"] == "markdown":
             cell["source"] = [line.replace("](../", f"]({to_project}/") for line in cell["source"]]
+
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -225,7 +244,10 @@ def _differing_cells(
 
 
 def _code_by_id(cells: tuple[MasterCell, ...]) -> dict[str, str]:
-    """Return the code of each cell. That of the parameters cell is empty: it may differ."""
+    """Return the code of each cell.
+
+    That of the parameters cell is empty: it may differ.
+    """
     return {cell.id: "" if cell.is_parameters else cell.source.strip() for cell in cells}
 
 
@@ -273,6 +295,7 @@ def copies_text(copies: RunNotebooks) -> str:
             f"  {name} differs from its master in {', '.join(cells)}: edited, or the master is "
             "newer."
         )
+
     if copies.edited:
         lines.append("  --fresh copies the masters again and keeps these beside them.")
     return "\n".join(lines)

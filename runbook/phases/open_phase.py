@@ -77,7 +77,12 @@ class OpenPhase:
 
         One write, so that lines of several processes do not mix.
         """
-        line = {"time": time.time(), "event": event, "phase": self.phase, **facts}
+        line = {
+            "time": time.time(),
+            "event": event,
+            "phase": self.phase,
+            **facts,
+        }
         append_line(self.folder / self.phase_plan.log.events, line)
 
     def check(self, checks: Sequence[Check]) -> CheckTable:
@@ -92,10 +97,12 @@ class OpenPhase:
         for check in checks:
             if check.verdict == "fail":
                 failures.append(f"{check.name}: {check.value} (rule: {check.rule})")
+
         if failures:
             raise RecordError(
                 f"{len(failures)} of {len(checks)} checks failed: {'; '.join(failures)}"
             )
+
         return CheckTable(checks)
 
 
@@ -137,6 +144,7 @@ def with_values_given_before(load: Callable[..., Settings], say: Callable[[str],
             f"Given to {settings.name} before, and taken over ({run_files.OVERRIDES}): "
             f"{values_text}."
         )
+
     return settings
 
 
@@ -156,14 +164,24 @@ def open_run_phase(settings: Settings, phase: str) -> OpenPhase:
         run_files.write_plan_file(settings, plan, folder)
         run_files.write_overrides(settings, folder)
         session = sessions.start(settings, phase, folder)
+
     session.plan["parameters"] = plan.model.parameters
     if phase in plan.phases:
         session.plan |= _promises(plan, phase)
-    return OpenPhase(settings, phase, folder, plan, session)
+    return OpenPhase(
+        settings,
+        phase,
+        folder,
+        plan,
+        session,
+    )
 
 
 def _promises(plan: Plan, phase: str) -> dict[str, object]:
-    """Return what the plan promises of a training. The record has it beside what came true."""
+    """Return what the plan promises of a training.
+
+    The record has it beside what came true.
+    """
     phase_plan = plan.phases[phase]
     promises: dict[str, object] = {
         "parameters": phase_plan.model.parameters,
@@ -175,6 +193,7 @@ def _promises(plan: Plan, phase: str) -> dict[str, object]:
     for name, value in as_json(plan.time[phase]).items():
         if name != "parts":
             promises[name] = value
+
     return promises
 
 
@@ -208,11 +227,14 @@ def refuse_other_parameters(settings: Settings, folder: Path) -> None:
             if origin.layer == "notebook":
                 from_a_cell = True
                 origin_text = f' (cell "parameters", {origin.where.removeprefix("notebook ")})'
+
         message += f"\n  {key}: {old} there, {new} now{origin_text}"
+
     if from_a_cell:
         message += (
             "\nTo go on with this run as it is, put the parameters cell back to its defaults."
         )
+
     message += (
         f"\nTo keep both: runbook run {settings.run.run} --as NAME. To do it again with the new "
         f"values, the old results kept in its history: runbook run {settings.run.run} --redo "
@@ -222,6 +244,7 @@ def refuse_other_parameters(settings: Settings, folder: Path) -> None:
         message += (
             " A training that only becomes longer or is cut otherwise goes on from its checkpoint."
         )
+
     raise ParamsError(message)
 
 
@@ -234,6 +257,7 @@ def summary_rows(open_phase: OpenPhase) -> list[Row]:
     if open_phase.phase == SMOKE:
         model = settings.smoke_model
         name = settings.smoke_model_name
+
     devices = computes_on.device
     if devices == "cpu":
         devices = "CPU, GPUs hidden, processes"
@@ -242,6 +266,7 @@ def summary_rows(open_phase: OpenPhase) -> list[Row]:
         total_weight = sum(text.weight for text in settings.blend)
         shares = [f"{text.weight / total_weight:.1%} {text.name}" for text in settings.blend]
         data_row = ("data", ", ".join(shares), "data.blend")
+
     training = settings.run.training
     rows = [
         ("run", settings.name, "run"),
@@ -260,6 +285,7 @@ def summary_rows(open_phase: OpenPhase) -> list[Row]:
     for label, value, key in rows:
         origin = origins.get(key, {}).get("origin", "built-in")
         summary.append({"what": label, "value": value, "from": origin})
+
     return summary
 
 
@@ -268,7 +294,12 @@ def train_step(training: str) -> str:
     return f"{training}--train"
 
 
-def refuse_changed_results(settings: Settings, plan: Plan, folder: Path, phase: str) -> None:
+def refuse_changed_results(
+    settings: Settings,
+    plan: Plan,
+    folder: Path,
+    phase: str,
+) -> None:
     """Raise `ChangedOutputError` where a finished training's results were changed.
 
     Only results that this phase reads count.
@@ -292,7 +323,12 @@ def begin_again(settings: Settings, phase: str) -> str:
     )
 
 
-def phase_fingerprint(settings: Settings, plan: Plan, folder: Path, phase: str) -> str:
+def phase_fingerprint(
+    settings: Settings,
+    plan: Plan,
+    folder: Path,
+    phase: str,
+) -> str:
     """Return what a phase depends on.
 
     Change it and the phase is done again, change anything else and it is not.
@@ -315,6 +351,7 @@ def phase_fingerprint(settings: Settings, plan: Plan, folder: Path, phase: str) 
     else:
         earlier = (SMOKE, FULL) if phase == "05-analysis" else (FULL,)
         inputs = {training: checksums_of_step(folder, f"{training}--train") for training in earlier}
+
     return run_files.fingerprint(VERSIONS[phase], inputs)
 
 
@@ -325,13 +362,15 @@ def _data_inputs(settings: Settings, folder: Path) -> dict[str, object]:
         # A younger key at its default leaves the fingerprints of older runs as they were.
         if YOUNGER_KEYS.get(key, ...) != value:
             values[key] = value
+
     inputs = {
         "data": values,
         "dataset": settings.dataset.identity(),
         "vocabulary": settings.model.vocabulary,
         "text": token_inputs.text_identity(settings, folder),
     }
-    if settings.blend:  # a run of one text was fingerprinted before there were several
+    # A run of one text was fingerprinted before there were several
+    if settings.blend:
         inputs["texts"] = {text.name: text.dataset.identity() for text in settings.texts}
     return inputs
 

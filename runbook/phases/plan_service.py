@@ -105,6 +105,7 @@ def render_all(
         tasks = data_tasks(settings, sys.executable)
         for task in tasks:
             jobs[task.folder("02-data")] = render_task(settings, "02-data", task, PACKAGE)
+
     folders = {name: JobFolder(out / "jobs" / name) for name in jobs}
     for folder in folders.values():
         if folder.was_submitted():
@@ -112,6 +113,7 @@ def render_all(
                 f"{folder.path} holds a job that was submitted, and its script is kept as it ran. "
                 "Name another folder with --out."
             )
+
     write_plan_file(settings, plan, out)
     for name, job in jobs.items():
         write_job(folders[name], job)
@@ -120,6 +122,7 @@ def render_all(
         write_text(preparation / "prepare.sh", render_preparation(settings, PACKAGE), mode=0o777)
         for name, content in preparation_files(settings).items():
             write_text(preparation / name, content)
+
     return [path for path in sorted(out.rglob("*")) if path.is_file()]
 
 
@@ -169,7 +172,16 @@ def run_checks(run: str, set_words: Sequence[str]) -> tuple[str, list[Check]]:
     yaml_checks = []
     for difference in differences(read_text(file.path, file.where), file.where):
         name = f"YAML 1.1: {difference.key}"
-        yaml_checks.append(Check(name, "warn", difference.where, rule, difference.rule))
+        yaml_checks.append(
+            Check(
+                name,
+                "warn",
+                difference.where,
+                rule,
+                difference.rule,
+            )
+        )
+
     return settings.name, [*yaml_checks, *command_checks(settings), *plan.checks]
 
 
@@ -186,6 +198,7 @@ def check_text(run: str, set_words: Sequence[str]) -> str:
         end = f"no rule is broken; {' and '.join(open_parts)}, at the top."
     else:
         end = "every value is right, and they fit together."
+
     return f"{CheckTable(checks).as_text()}\n{name}: {end}"
 
 
@@ -201,6 +214,7 @@ def why_facts(run: str, key: str, set_words: Sequence[str]) -> list[dict[str, ob
     for name in names:
         derived = _derived_text(name, plan)
         facts.append({**params.origin_facts(settings, name), "plan_makes_of_it": derived})
+
     return facts
 
 
@@ -211,6 +225,7 @@ def why_text(run: str, key: str, set_words: Sequence[str]) -> str:
     if explained:
         keys = [_why_key(settings, plan, name) for name in explained.keys]
         return "\n".join([f"{key}: {explained.meaning}", *keys])
+
     return _why_key(settings, plan, params.key_meant(key))
 
 
@@ -251,11 +266,13 @@ def _derived_text(key: str, plan: Plan) -> list[str]:
             f"{duration.tokens:,} tokens"
         )
         return [length, f"{phase_plan.batch.num_microbatches} micro-batches a step on each copy"]
+
     if name.startswith(("warmup", "decay")):
         rate = phase_plan.learning_rate
         return [
             f"warm-up over {rate.warmup_samples:,} sequences, decay over {rate.decay_samples:,}"
         ]
+
     return []
 
 
@@ -281,6 +298,7 @@ class RunSearch:
                 growth_steps.append({"reason": step})
             else:
                 growth_steps.append(asdict(step))
+
         return {
             "run": self.run,
             "device": self.choice.site.hardware.device,
@@ -318,6 +336,7 @@ class RunSearch:
                 reasons.append(step)
             else:
                 layouts.append(row(step))
+
         grown = Table(layouts, "Best layout on more nodes, with the same global batch", reasons)
         return "\n\n".join([head, best.as_text(), grown.as_text()])
 
@@ -331,7 +350,13 @@ def search_run(run: str, set_words: Sequence[str]) -> RunSearch:
     larger: tuple[Candidate | str, ...] = ()
     if found_layouts.looked_at:
         larger = tuple(growth(choice, tokens))
-    return RunSearch(settings.name, choice, tokens, found_layouts, larger)
+    return RunSearch(
+        settings.name,
+        choice,
+        tokens,
+        found_layouts,
+        larger,
+    )
 
 
 def _layout_row(layout: Candidate, currency: str) -> dict[str, str]:

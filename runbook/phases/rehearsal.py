@@ -115,6 +115,7 @@ class Rehearsal:
                     f"stage {stage.stage} (rank {stage.rank}) does not fit: it needs "
                     f"{_gib(stage.peak_bytes)} GiB, and {limit}"
                 )
+
         return misfits
 
     @property
@@ -132,10 +133,12 @@ class Rehearsal:
                     findings.append(
                         f"{where}: the plan's {quantity} is {change} off what was counted"
                     )
+
         if self.replay:
             difference_seconds = abs(self.replay.planned_seconds - self.replay.seconds)
             if difference_seconds > TOLERANCE * self.replay.seconds:
                 findings.append(f"a step takes {self.replay.text}")
+
         return findings
 
     def tables(self) -> Iterator[Table]:
@@ -150,6 +153,7 @@ class Rehearsal:
         else:
             not_replayed = {"step": "not replayed", "why": self.replay_basis}
             yield Table([not_replayed], title="Time of one step")
+
         yield self._messages_table()
 
     def _memory_table(self) -> Table:
@@ -180,6 +184,7 @@ class Rehearsal:
                         "GiB a step": _gib(messages.bytes),
                     }
                 )
+
         return Table(rows, title="Messages of one step, first and last stage")
 
     def figures(self) -> dict[str, object]:
@@ -210,6 +215,7 @@ class Rehearsal:
                 path = folder / f"{name}.{kind}"
                 save(figure, path)
                 paths.append(path)
+
         return paths
 
     def as_text(self) -> str:
@@ -281,6 +287,7 @@ def rehearse_run(
             "installed here: "
             "pip install 'gpt3-runbook[train]'"
         )
+
     settings, changed = _own_settings(run, set_words)
     plan = make_plan(settings, machine.measure_machine(settings.site))
     spec = plan.phases[phase]
@@ -290,10 +297,12 @@ def rehearse_run(
         raise RunbookError(
             f"--ranks {outside[0]}: this job has ranks 0 to {spec.parallel.world_size - 1}"
         )
+
     if count:
         counted_ranks = count(plan, phase, chosen)
     else:
         counted_ranks = _count_here(plan, phase, chosen, say or (lambda _: None))
+
     stages = tuple(_planned_stage(plan, phase, counted) for counted in counted_ranks)
     replay, basis = _replayed(settings, plan, phase, stages)
     return Rehearsal(
@@ -352,6 +361,7 @@ def _replayed(
             "and a step needs all"
         )
         return None, reason
+
     device = modelled_device(choice)
     if isinstance(device, str):
         return None, device
@@ -372,7 +382,10 @@ def _replayed(
 
 
 def _seconds_of_a_send(stage: Stage, phase_plan: PhasePlan, model: StepModel) -> float:
-    """Return the mean time of a point-to-point send of this stage. 0 where it sends nothing."""
+    """Return the mean time of a point-to-point send of this stage.
+
+    0 where it sends nothing.
+    """
     sends = [kind for kind in stage.collectives if kind.op == "send"]
     num_sends = sum(kind.count for kind in sends)
     if num_sends == 0:
@@ -383,7 +396,10 @@ def _seconds_of_a_send(stage: Stage, phase_plan: PhasePlan, model: StepModel) ->
 
 
 def _own_settings(run: str, set_words: Sequence[str]) -> tuple[Settings, tuple[str, ...]]:
-    """Load the run as our own trainer would do it. Return the settings and what was changed."""
+    """Load the run as our own trainer would do it.
+
+    Return the settings and what was changed.
+    """
     settings = params.load(run, set_words=set_words)
     training = settings.run.training
     needed = dict(_ABSENT)
@@ -392,10 +408,12 @@ def _own_settings(run: str, set_words: Sequence[str]) -> tuple[Settings, tuple[s
     if settings.site.hardware.device != "cpu":
         # Triton's kernels run on a GPU alone; megatron-core's own layers are counted, and planned.
         needed["kernels"] = "plain"
+
     changes = []
     for key, value in needed.items():
         if str(getattr(training, key)).lower() != value:
             changes.append(f"training.{key}={value}")
+
     if changes:
         settings = params.load(run, set_words=[*set_words, *changes])
     return settings, tuple(changes)
@@ -431,13 +449,19 @@ def planned_flops(phase_plan: PhasePlan, stage: int) -> int:
         flops_per_sequence = layer_flops * (1 + recomputed / 3)
     else:
         flops_per_sequence = layer_flops
+
     if stage == parallel.pipeline - 1:
         flops_per_sequence += head_flops
     flops_per_step = flops_per_sequence * phase_plan.batch.global_
     return round(flops_per_step / parallel.data / parallel.tensor / parallel.context)
 
 
-def _count_here(plan: Plan, phase: str, ranks: Sequence[int], say: Any) -> Iterator[Any]:
+def _count_here(
+    plan: Plan,
+    phase: str,
+    ranks: Sequence[int],
+    say: Any,
+) -> Iterator[Any]:
     """A few ranks in a process of their own, as many processes at once as there are cores."""
     with (
         tempfile.TemporaryDirectory(prefix="rehearsal-") as folder,
@@ -455,7 +479,8 @@ def _count_here(plan: Plan, phase: str, ranks: Sequence[int], say: Any) -> Itera
                 where = f"rank {counted['rank']} (stage {counted['stage']})"
                 say(f"{where}: {counted['seconds']:.0f} s, {done} of {len(ranks)}")
                 yield counted
-        finally:  # where a rank failed, or somebody pressed Ctrl-C, nobody waits for the others
+        finally:
+            # Where a rank failed, or somebody pressed Ctrl-C, nobody waits for the others
             pool.shutdown(wait=False, cancel_futures=True)
             while not processes.wait_until(lambda: all(future.done() for future in waiting), 0.2):
                 processes.kill_until_none(lambda: processes.process_tree(folder))
@@ -470,7 +495,12 @@ def _rehearse_ranks(plan: Path, phase: str, ranks: Sequence[int]) -> list[Any]:
         *("--ranks", rank_list),
     ]
     job_variable = {processes.JOB_VARIABLE: str(plan.parent)}
-    ended = shell.run(argv, timeout=SECONDS_A_RANK * len(ranks), env=job_variable, check=False)
+    ended = shell.run(
+        argv,
+        timeout=SECONDS_A_RANK * len(ranks),
+        env=job_variable,
+        check=False,
+    )
     if not ended.exit_code:
         return [json.loads(line) for line in ended.out.splitlines()]
     # Without torch's long lists, which would hide the error.
@@ -482,6 +512,7 @@ def _rehearse_ranks(plan: Path, phase: str, ranks: Sequence[int]) -> list[Any]:
         raise CannotRehearseError(
             f"{shell.how_it_ended(ended.exit_code)}: {shell.last_lines(errors, 3)}"
         )
+
     raise ProgramError(
         f"{phase} cannot be rehearsed at rank {rank_list}: the trainer ended with "
         f"{shell.how_it_ended(ended.exit_code)}. Its last words:\n{shell.last_lines(errors)}"

@@ -88,17 +88,28 @@ def read_front_page(folder: Path) -> run_pages.FrontPage:
     if len(samples) > 1:
         texts = list(samples.values())
         sample = (texts[0], texts[-1])
+
     settings = params.load(str(folder / "run.yaml"))
     tiles: list[tuple[str, str, str]] = []
     if trained:
         rates = training_results.device_rates(settings, trained[-1].phase)
         tiles = training_results.headline(trained[-1], rates)
+
     facts = [*_bad_node_facts(folder, settings), *_forecast_facts(folder.parent)]
-    return run_pages.FrontPage(sample, comparison, tiles, read_scores(folder), facts=facts)
+    return run_pages.FrontPage(
+        sample,
+        comparison,
+        tiles,
+        read_scores(folder),
+        facts=facts,
+    )
 
 
 def _bad_node_facts(folder: Path, settings: params.Settings) -> list[tuple[str, str]]:
-    """Return what the report says of the site's bad nodes. Empty where none is known."""
+    """Return what the report says of the site's bad nodes.
+
+    Empty where none is known.
+    """
     entries = read_bad_nodes(folder.parent / settings.site.site / FILE_NAME, time.time())
     if not entries:
         return []
@@ -126,6 +137,7 @@ def _forecast_facts(runs: Path) -> list[tuple[str, str]]:
             for value in (miss.low, miss.high)
         )
         miss_texts.append(f"{miss.run}: {miss.quantity} {actual}, forecast {low} to {high}")
+
     text = calibration_text(scores)
     if miss_texts:
         text = f"Missed: {'; '.join(miss_texts)}. {text}"
@@ -151,6 +163,7 @@ def _outcome(
         for row in training_results.plan_versus_actual(training):
             if row["planned"] is not None:
                 rows.append({"phase": phase, **row})
+
     return samples, trained, rows
 
 
@@ -168,18 +181,21 @@ def card(folder: Path, phases: Sequence[str] = PHASES) -> str:
     for state in run.phases:
         verdict = state.twin.verdict if state.twin else ""
         rows.append({"phase": state.phase, "state": state.state, "verdict": verdict})
+
     parts = ["", f"{folder.name}: {_verdict_of(run, phases)}", Table(rows).as_text()]
     for training in trained:
         losses = [loss for _, loss in training.history.losses]
         if losses:
             curve = sparkline(losses, 40)
             parts.append(f"{training.phase}  loss {losses[0]:.2f} {curve} {losses[-1]:.2f}")
+
     for iteration, text in samples.items():
         parts.append(f"after iteration {iteration}: " + " ".join(text.split()))
     scores = [row for row in read_scores(folder) if row["measure"] != PHENOMENON]
     if scores:
         parts.append(Table(scores, title="Scores before and after").as_text())
         parts += [score.worse_text() for score in worse(as_scores(scores))]
+
     if comparison:
         parts.append(Table(comparison, title="Plan versus actual").as_text())
     return "\n\n".join([*parts, f"Report: {folder / 'index.html'}"])
@@ -205,10 +221,12 @@ def write_tables(folder: Path, out: Path) -> list[Path]:
             f"{folder.name} has trained nothing yet, so it has no results. runbook run "
             f"{folder.name} does."
         )
+
     results = []
     for training in trained:
         for row in run_tables.numbers_table(training.summary, history=training.history):
             results.append({"phase": training.phase, **row})
+
     tables = {"results": Table(results), "plan-versus-actual": Table(comparison)}
     frames = {name: table.to_frame() for name, table in tables.items()}
     for training in trained:
@@ -217,9 +235,11 @@ def write_tables(folder: Path, out: Path) -> list[Path]:
     for name, table in tables.items():
         write_text(out / f"{name}.md", table.as_markdown() + "\n")
         write_text(out / f"{name}.tex", table.as_latex())
+
     for name, frame in frames.items():
         write_text(out / f"{name}.csv", frame.to_csv(index=False))
         frame.to_parquet(out / f"{name}.parquet", index=False)
+
     return sorted(path for name in frames for path in out.glob(f"{name}.*"))
 
 
@@ -245,6 +265,7 @@ def finish(open_phase: OpenPhase, outputs: Sequence[Path] = (), digest: str = ""
     for check in twin.checks:
         if check.verdict != "pass":
             open_checks.append(f"{check.name} ({check.value}; rule: {check.rule})")
+
     show_text("; ".join([f"{phase}: {twin.verdict}", *open_checks]))
 
 
@@ -259,6 +280,7 @@ def _refuse_unfinished(open_phase: OpenPhase) -> None:
                 f"watches it, or end it: runbook cancel {open_phase.settings.name}. Then run "
                 f"this cell again."
             )
+
     if phase not in TRAINING_PHASES:
         return
     missing = training_jobs.what_is_missing(open_phase, by_content=False)

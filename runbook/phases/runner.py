@@ -56,6 +56,7 @@ class RunRequest:
                 f"--from {self.from_phase} comes after --to {self.to_phase}; the order is "
                 f"{', '.join(PHASES)}."
             )
+
         return PHASES[first : last + 1]
 
     def words(self) -> list[str]:
@@ -77,6 +78,7 @@ def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
         settings = load()
     else:
         settings = open_phase.with_values_given_before(load, say)
+
     require_values(settings)
     runs = run_folder.runs_folder(settings.project)
     folder = runs / settings.name
@@ -84,8 +86,10 @@ def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
         calibrations = machine.known_calibrations(settings, runs)
     else:
         calibrations = machine.calibrations_of_run(settings, folder)
+
     plan = machine.make_plan_here(settings, calibrations)
-    for phase in request.phases():  # an impossible order is refused before anything is written
+    # An impossible order is refused before anything is written
+    for phase in request.phases():
         refuse_hand_edits(settings.project / "notebooks" / f"{phase}.ipynb")
     if not redo:
         open_phase.refuse_other_parameters(settings, folder)
@@ -95,16 +99,29 @@ def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
             say(taken_over)
         for name in remove_leftovers(folder):
             say(f"{name}: half-written by a process that was killed, removed")
-        if redo and redo not in TRAINING_PHASES:  # a training that is done again is moved aside
+        # A training that is done again is moved aside
+        if redo and redo not in TRAINING_PHASES:
             open_phase.refuse_changed_results(settings, plan, folder, redo)
         if redo:
-            forget(settings, plan, folder, redo, say)
+            forget(
+                settings,
+                plan,
+                folder,
+                redo,
+                say,
+            )
         run_files.write_plan_file(settings, plan, folder)
         run_files.write_overrides(settings, folder)
         os.environ[HOLDER_VARIABLE] = str(folder)
         os.environ[run_folder.RUNS_VARIABLE] = str(folder.parent)
         try:
-            outcome = _run_to_first_failure(request, settings, plan, folder, say)
+            outcome = _run_to_first_failure(
+                request,
+                settings,
+                plan,
+                folder,
+                say,
+            )
             write_report(folder)
         except NotebookStopped as stopped:
             say(
@@ -112,6 +129,7 @@ def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
                 "goes on from here."
             )
             raise
+
     return outcome, folder
 
 
@@ -122,11 +140,22 @@ def _run_to_first_failure(
     folder: Path,
     say: Say,
 ) -> Outcome:
-    """Do the phases in order. Return how the last one ended, which is the first that failed."""
+    """Do the phases in order.
+
+    Return how the last one ended, which is the first that failed.
+    """
     for phase in request.phases():
-        outcome = run_phase(request, settings, plan, folder, phase, say)
+        outcome = run_phase(
+            request,
+            settings,
+            plan,
+            folder,
+            phase,
+            say,
+        )
         if outcome.exit_code:
             break
+
     return outcome
 
 
@@ -147,6 +176,7 @@ def run_phase(
     if not missing:
         say(f"{phase:16} done, verified")
         return Outcome("done", 0, "", folder / "records" / f"{phase}.ipynb")
+
     say(f"{phase:16} {missing}: running")
     started = time.monotonic()
     parameters = {"run": request.run}
@@ -186,7 +216,12 @@ def repeat_output(phase: str, verbose: bool, say: Say) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def why_not_done(settings: Settings, plan: Plan, folder: Path, phase: str) -> str:
+def why_not_done(
+    settings: Settings,
+    plan: Plan,
+    folder: Path,
+    phase: str,
+) -> str:
     """Return why a phase has to run.
 
     Empty where it is done, its inputs are unchanged and its outputs whole.
@@ -200,9 +235,11 @@ def why_not_done(settings: Settings, plan: Plan, folder: Path, phase: str) -> st
         if mark.stem == open_phase.train_step(phase):
             remedy = open_phase.begin_again(settings, phase)
             run_files.refuse_changed_output(mark.stem, status, remedy)
+
         missing = status.as_text()
         if missing:
             return missing
+
     (state,) = (state for state in read_run(folder).phases if state.phase == phase)
     if state.problem:
         return "its record cannot be read"
@@ -216,7 +253,13 @@ def why_not_done(settings: Settings, plan: Plan, folder: Path, phase: str) -> st
     return ""
 
 
-def forget(settings: Settings, plan: Plan, folder: Path, phase: str, say: Say) -> None:
+def forget(
+    settings: Settings,
+    plan: Plan,
+    folder: Path,
+    phase: str,
+    say: Say,
+) -> None:
     """Make a phase run again.
 
     Its marks go, its outputs and an older run.yaml move into the history.
@@ -241,6 +284,7 @@ def forget(settings: Settings, plan: Plan, folder: Path, phase: str, say: Say) -
         outputs = [folder / "data"]
     else:
         outputs = []
+
     moved = training_jobs.move_to_history(folder, phase, outputs)
     if moved:
         say(f"{phase}: earlier results are kept in {moved.relative_to(folder)}")
@@ -275,6 +319,7 @@ def remove_leftovers(folder: Path) -> list[str]:
             with contextlib.suppress(OSError):
                 path.unlink()
                 removed.append(path.relative_to(folder).as_posix())
+
     return sorted(removed)
 
 

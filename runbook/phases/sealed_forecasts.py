@@ -88,20 +88,42 @@ def make_forecasts(open_phase: OpenPhase) -> list[Forecast]:
     forecasts = []
     loss = planned_loss(open_phase.settings, plan).forecast
     if loss is not None:
-        forecasts.append(Forecast("loss", "nats", loss.loss, loss.low, loss.high, loss.source))
+        forecasts.append(
+            Forecast(
+                "loss",
+                "nats",
+                loss.loss,
+                loss.low,
+                loss.high,
+                loss.source,
+            )
+        )
     scores = read_scores_of_all(open_phase.folder.parent)
     rates = device_rates(open_phase.settings)
     for quantity, unit, value in _planned_numbers(plan, rates):
         width, source = _width(plan, quantity, scores)
         factor = math.exp(width)
         high = value * factor + _start_allowance(plan, quantity, rates)
-        forecasts.append(Forecast(quantity, unit, value, value / factor, high, source))
+        forecasts.append(
+            Forecast(
+                quantity,
+                unit,
+                value,
+                value / factor,
+                high,
+                source,
+            )
+        )
+
     forecasts += _useful_time_forecast(plan)
     return forecasts
 
 
 def _useful_time_forecast(plan: Plan) -> list[Forecast]:
-    """Return the share of useful time, as 05 measures it; empty where no rate of failures is known."""
+    """Return the share of useful time, as 05 measures it.
+
+    Empty where no rate of failures is known.
+    """
     expectation = useful_time(plan)
     if expectation is None or not expectation.median:
         return []
@@ -111,7 +133,16 @@ def _useful_time_forecast(plan: Plan) -> list[Forecast]:
     low = percent * expectation.low
     high = percent * expectation.high
     source = "simulated failures, eight of ten campaigns"
-    return [Forecast(USEFUL_TIME, "%", value, low, high, source)]
+    return [
+        Forecast(
+            USEFUL_TIME,
+            "%",
+            value,
+            low,
+            high,
+            source,
+        )
+    ]
 
 
 def _planned_numbers(plan: Plan, rates: Rates) -> list[tuple[str, str, float]]:
@@ -168,6 +199,7 @@ def score_forecasts(open_phase: OpenPhase) -> View:
         return View(
             ["Nothing was forecast before the first step of this run, so nothing is scored."]
         )
+
     results = read_results(open_phase.folder, open_phase.plan, FULL)
     scores = score(sealed, actual_numbers(open_phase, results))
     runs = open_phase.folder.parent
@@ -197,6 +229,7 @@ def actual_numbers(open_phase: OpenPhase, results: TrainingResults) -> dict[str,
             numbers[MONEY] = hours * rates.price_per_device_hour
         if occupied_seconds:
             numbers[USEFUL_TIME] = 100 * account.parts["productive"] / occupied_seconds
+
     numbers["memory"] = summary.memory_bytes or None
     return {quantity: value for quantity, value in numbers.items() if value is not None}
 

@@ -64,6 +64,7 @@ def input_files(settings: Settings, text: TextShare | None = None) -> list[Path]
     if not folder:
         home = text_home(settings, text)
         return dataset_files(dataset, project=settings.project, folder=str(home))
+
     pattern = "*" if dataset.kind == "corpus" else dataset.pattern
     dataset = dataset.model_copy(update={"files": [], "pattern": pattern})
     try:
@@ -84,6 +85,7 @@ def token_groups(settings: Settings, data: DataPlan, folder: Path) -> list[tuple
         if text.dataset.kind != TOKENIZED:
             prefix = folder / prefixes[text.name]
             groups += _groups_of(settings, text, prefix, held_out=bool(data.held_out))
+
     return groups
 
 
@@ -110,6 +112,7 @@ def _groups_of(
                 f"{len(inputs)} files give {len(groups)} groups of {size}, and the catalogue "
                 f"names {len(names)}: files are missing, or there are too many"
             )
+
     prefixes = [prefix.with_name(f"{name.split('.')[0]}_text_document") for name in names]
     return list(zip(groups, prefixes, strict=True))
 
@@ -129,6 +132,7 @@ def text_identity(settings: Settings, folder: Path) -> list[Any]:
         files = _files_now(settings, texts)
     except DataError:
         files = _files_in_manifests(folder)
+
     is_sampled = len(files) <= MOST_SAMPLED
     identity = []
     for path, size, date, sample in files:
@@ -142,7 +146,10 @@ def _is_unvouched(text: TextShare) -> bool:
 
 
 def _files_now(settings: Settings, texts: Sequence[TextShare]) -> list[tuple[Any, ...]]:
-    """Return (path, size, date, sample) of each text file. Raise `DataError` where one is gone."""
+    """Return (path, size, date, sample) of each text file.
+
+    Raise `DataError` where one is gone.
+    """
     paths: list[Path] = []
     for text in texts:
         paths += input_files(settings, text)
@@ -158,6 +165,7 @@ def _files_in_manifests(folder: Path) -> list[tuple[Any, ...]]:
     for path in (folder / "data").glob("*.manifest.json"):
         for file in json.loads(path.read_text())["inputs"]:
             files.append((file["path"], file["bytes"], file["mtime_ns"], file["sample"]))
+
     return files
 
 
@@ -170,6 +178,7 @@ def ready_pairs(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
     for text in settings.texts:
         if text.dataset.kind == TOKENIZED:
             prefixes += [folder / prefix for prefix in _planned_prefixes(text, data)]
+
     return prefixes
 
 
@@ -184,7 +193,9 @@ def link_ready_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[
             continue
         planned = _planned_prefixes(text, data)
         if any(Path(prefix).is_absolute() for prefix in planned):
-            continue  # into the site's own folder for data, where the files are already
+            # Into the site's own folder for data, where the files are already
+            continue
+
         home = text_home(settings, text)
         present = token_prefixes(text.dataset, project=settings.project, folder=str(home))
         for prefix, ready in zip(planned, _match_prefixes(text, planned, present), strict=True):
@@ -193,11 +204,15 @@ def link_ready_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[
             _link(target.bin, source.bin)
             _link(target.idx, source.idx)
             links += [target.bin, target.idx]
+
     return links
 
 
 def _link(link: Path, file: Path) -> None:
-    """Make `link` lead to the file. A file of the run's own that is there is left alone."""
+    """Make `link` lead to the file.
+
+    A file of the run's own that is there is left alone.
+    """
     link.parent.mkdir(parents=True, exist_ok=True)
     if not link.exists() or link.is_symlink():
         link.unlink(missing_ok=True)
@@ -208,6 +223,7 @@ def _planned_prefixes(text: TextShare, data: DataPlan) -> list[str]:
     for part in data.parts:
         if part.dataset == text.name:
             return [*part.train, *part.validation, *part.test]
+
     return [*data.train, *data.validation, *data.test]
 
 

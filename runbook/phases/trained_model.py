@@ -64,6 +64,7 @@ def sample_texts(
         raise ParamsError(
             f"{phase} trains nothing; {', '.join(name for name in PHASES if name in phases)} do."
         )
+
     tokenizer = tokenizer_of(folder)
     sampling = phases[phase].sampling
     prompts = [prompt or sampling.prompt for prompt in prompts]
@@ -77,7 +78,13 @@ def sample_texts(
             "There is no prompt, and this tokenizer has no end of document to begin after: give "
             "--prompt."
         )
-    request = {"iteration": 0, **options, "seed": seed, "prompts": ids}
+
+    request = {
+        "iteration": 0,
+        **options,
+        "seed": seed,
+        "prompts": ids,
+    }
     reply = ask_trainer("sample", folder, phase, request)
     iteration = reply["iteration"]
     decode = load_tokenizer(tokenizer).decode
@@ -118,6 +125,7 @@ def export_weights(
             raise ParamsError(
                 f"{path} exists already: {why}. Remove it, or give another folder with --out."
             )
+
     try:
         request = {"out": str(part), "iteration": iteration, "shard_bytes": shard_bytes}
         reply = ask_trainer("export", folder, phase, request)
@@ -136,6 +144,7 @@ def export_weights(
         part.rename(out)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
     return exported
 
 
@@ -152,16 +161,23 @@ def _write_tokenizer(name: str, spec: PhasePlan, out: Path) -> None:
     if end >= 0:
         config |= dict.fromkeys(("bos_token", "eos_token"), load_tokenizer(name).judge.piece(end))
         generation |= dict.fromkeys(("bos_token_id", "eos_token_id"), end)
+
     if name.endswith(".model"):
         config["tokenizer_class"] = "LlamaTokenizer"
     else:
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
+
     for file, values in (("tokenizer_config.json", config), ("generation_config.json", generation)):
         if not (out / file).exists():
             (out / file).write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
 
 
-def _model_card(folder: Path, settings: Settings, spec: PhasePlan, exported: Exported) -> str:
+def _model_card(
+    folder: Path,
+    settings: Settings,
+    spec: PhasePlan,
+    exported: Exported,
+) -> str:
     """Return README.md from what the run recorded; what only its owner knows is left to fill in."""
     record = find_twin(folder, spec.phase)
     commit = ""
@@ -169,10 +185,12 @@ def _model_card(folder: Path, settings: Settings, spec: PhasePlan, exported: Exp
     if record:
         commit = record.commit
         versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
+
     texts = []
     for text in settings.texts:
         title = f"{text.dataset.title} (`{text.name}`, weight {text.weight:g})"
         texts.append(f"- {title}; licence: {text.dataset.licence}")
+
     template = Path(__file__).with_name("model_card.md").read_text(encoding="utf-8")
     return template.format(
         settings=settings,
@@ -218,6 +236,7 @@ def import_weights(folder: Path, source: Path, phase: str = TRAINED) -> str:
             f"{', '.join(_FOLDER_FILES[1:])}, as a Megatron-LM checkpoint's: give one of these "
             "folders."
         )
+
     _compare_tokenizers(tokenizer_of(folder), source)
     return str(ask_trainer("import", folder, phase, {"source": str(source.absolute())})["folder"])
 
@@ -258,8 +277,14 @@ def ask_trainer(
             f"--nproc-per-node={processes}",
             "-m",
         ]
+
     argv += ["runbook.training.offline", command, str(folder / "plan.json"), "--phase", phase]
-    done = shell.run(argv, input=json.dumps(request), timeout=LIMIT_SECONDS, check=False)
+    done = shell.run(
+        argv,
+        input=json.dumps(request),
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
     if done.exit_code == REFUSED:
         raise ParamsError(done.err.strip())
     if done.exit_code:
@@ -268,5 +293,6 @@ def ask_trainer(
             hint = " Install the train extra."
         how = shell.how_it_ended(done.exit_code)
         raise ProgramError(f"{command} ended with {how}.{hint}\n{shell.last_lines(done.err)}")
+
     reply: dict[str, Any] = json.loads(done.out.splitlines()[-1])
     return reply

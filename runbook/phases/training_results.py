@@ -173,6 +173,7 @@ def show_loss(open_phase: OpenPhase, phases: Sequence[str] = ()) -> View:
             f"{summary.lowest_loss:.4g}."
         )
         view.append((trained.loss_figure(), caption))
+
     return view
 
 
@@ -188,6 +189,7 @@ def show_account(open_phase: OpenPhase) -> View:
                 "jobs": account.jobs,
             }
         )
+
     return account_view(training)
 
 
@@ -238,6 +240,7 @@ def sample_rows(folder: Path, phase_plan: PhasePlan, tokenizer: str) -> list[Row
                 "continuation": load_tokenizer(tokenizer).decode(line["ids"]),
             }
         )
+
     return rows
 
 
@@ -247,6 +250,7 @@ def _is_sample(row: Mapping[str, object]) -> bool:
         ids = row.get(key)
         if not isinstance(ids, list) or not all(map(_is_token, ids)):
             return False
+
     iteration = row.get("iteration")
     return type(iteration) is int and iteration >= 0
 
@@ -280,11 +284,13 @@ def headline(training: TrainingResults, rates: Rates) -> list[tuple[str, str, st
         of_plan = f"{speed / planned.tokens_per_second:.0%} of the plan; "
     else:
         of_plan = ""
+
     per_device = f"{show_quantity('', speed / summary.world_size)} a device"
     if seconds:
         against = f"{account.wall_seconds / seconds:.3g} x the planned {show_duration(seconds)}; "
     else:
         against = ""
+
     hours, _, _, money = (row for row in wall_time.cost_table(summary, account, rates))
     spent = show_device_hours(hours["value"])
     price = money["value"]
@@ -292,6 +298,7 @@ def headline(training: TrainingResults, rates: Rates) -> list[tuple[str, str, st
         cost = (f"{price:.4g} {money['unit']}", spent)
     else:
         cost = (spent, "no price is known")
+
     tokens = f"{summary.consumed_tokens:,} tokens in {counted(summary.last_iteration, 'step')}"
     happened = {
         "checkpoint": len(events_named(training.events, "saved")),
@@ -348,6 +355,7 @@ def plan_versus_actual(training: TrainingResults) -> Table:
         held_seconds = training.account.wall_seconds - training.account.waiting_seconds
         productive = training.account.parts["productive"]
         actual[run_tables.USEFUL_TIME] = 100 * productive / held_seconds if held_seconds else None
+
     memory = (
         "measured: the fullest process's peak, saves and evaluations included; the plan "
         "is for the steps"
@@ -364,6 +372,7 @@ def plan_versus_actual(training: TrainingResults) -> Table:
         measured = actual.get(name)
         if promised and measured and abs(measured / promised - 1) > EXPLAINED_DIFFERENCE:
             reasons_needed[name] = reason
+
     return run_tables.plan_versus_actual(planned, actual, reasons_needed)
 
 
@@ -381,6 +390,7 @@ def _step_reason(training: TrainingResults) -> str:
             f"uneven: 80 % of the steps take {low:.3g} to {high:.3g} s, as on a machine that "
             f"others use too"
         )
+
     parts.append("warm-up left out")
     return "; ".join(parts)
 
@@ -395,6 +405,7 @@ def _wall_reason(training: TrainingResults) -> str:
         share = seconds / wall_seconds
         if name != "productive" and share >= 0.02:
             shares.append((name, share))
+
     if not shares:
         return "the steps themselves: see step time"
     shares.sort(key=lambda pair: -pair[1])

@@ -22,14 +22,17 @@ from typing import Any
 
 Show = Callable[[float], str]
 WINDOW = 40
-ENOUGH = 10  # records that tell how noisy a curve is
-UNKNOWN_NOISE = 0.40  # with fewer, a jump is at least this share of the loss
+# Records that tell how noisy a curve is
+ENOUGH = 10
+# With fewer, a jump is at least this share of the loss
+UNKNOWN_NOISE = 0.40
 JUMP_SPREADS = 10.0
 JUMP_SHARE = 0.05
+# A spike: so many records in a row, all at least this part of a jump above the curve
 CONFIRMING, CONFIRMED = (
     3,
     0.5,
-)  # a spike: so many records in a row, all at least this part of a jump above the curve
+)
 UNEXPLAINED_BY_ONE = 1.7
 """Times the only loss before it. A healthy batch of two sequences was 1.58 times another one, the
 first spike of BigScience's 104B 1.77 times the record before.
@@ -37,7 +40,8 @@ first spike of BigScience's 104B 1.77 times the record before.
 FEW_BEFORE = 5
 """With fewer records before it a single one makes a spike; a second is wanted from here on."""
 UNEXPLAINED = (
-    2.2  # times the usual loss: no odd text costs as much, and no other record is waited for
+    # Times the usual loss: no odd text costs as much, and no other record is waited for
+    2.2
 )
 SUDDEN_SHARE = 0.10
 """A loss so far above each of the `CONFIRMING` before it is a spike where its gradient is large as
@@ -51,16 +55,19 @@ fifth is still below the median of the curve; only its gradient tells it from a 
 USUAL_NORMS = 5
 """Gradient norms that tell what is usual."""
 BACK_SHARE = 0.02
-BLOCK = 20  # records whose median is the level of a metric
+# Records whose median is the level of a metric
+BLOCK = 20
 RISE_SHARE = 0.04
 FLAT_SHARE = 0.25
 FLAT_RECORDS = 200
-LEVELS = 40  # medians of a block each: enough for a slope
+# Medians of a block each: enough for a slope
+LEVELS = 40
+# Pairs of levels that rise; newer slope against older; rise
 RISING_PAIRS, STEADY_SHARE, RISE_SPREADS = (
     0.9,
     0.75,
     6.0,
-)  # pairs of levels that rise; newer slope against older; rise
+)
 DRIFT_SHARES = {"grad_norm": 1.0, "seconds_per_sequence": 0.25}
 COMPOUND_FACTOR = 4.0
 """A gradient norm that grows by a share of itself is a drift once it is this many times what it
@@ -75,19 +82,23 @@ LOST_NORMS = 50
 """Skipped steps in a row with a gradient norm that is no number: from 2^32 a healthy loss scale
 needs 33 to find 1.
 """
+# Least window, part of a step, times the usual
 WAIT_SECONDS, WAIT_SHARE, SLOW_FACTOR = (
     5.0,
     0.2,
     5.0,
-)  # least window, part of a step, times the usual
+)
 SLOW_RANK_FACTOR = (
-    1.5  # a rank that computes this many times longer than the median of its stage is slow
+    # A rank that computes this many times longer than the median of its stage is slow
+    1.5
 )
 WINDOW_STEPS = 5
 WINDOW_SECONDS = (
-    2.0  # a window has at least so many steps and seconds: shorter ones measure the machine's noise
+    # A window has at least so many steps and seconds: shorter ones measure the machine's noise
+    2.0
 )
-SLOW_WINDOWS = 3  # slow windows in a row before a rank is reported
+# Slow windows in a row before a rank is reported
+SLOW_WINDOWS = 3
 
 
 @dataclass(frozen=True)
@@ -211,11 +222,13 @@ class RiseWatch:
             if len(self._recent) < rise.records:
                 return None
             oldest = self._recent[-rise.records][1]
-            if loss > oldest + rise.share * abs(oldest):  # spares the pairs of nearly all records
+            # Spares the pairs of nearly all records
+            if loss > oldest + rise.share * abs(oldest):
                 records = [*self._recent][-rise.records :]
                 alarm = self._judge(records, rise)
                 if alarm:
                     return alarm
+
         return None
 
     def _judge(self, records: Sequence[tuple[int, float]], rise: Rise) -> Alarm | None:
@@ -241,7 +254,15 @@ class RiseWatch:
         )
         since = records[0][0]
         iteration = records[-1][0]
-        return Alarm("divergence", self._metric, iteration, since, end, start, evidence)
+        return Alarm(
+            "divergence",
+            self._metric,
+            iteration,
+            since,
+            end,
+            start,
+            evidence,
+        )
 
 
 def _spread_around_line(values: Sequence[float]) -> float:
@@ -265,12 +286,14 @@ class LossWatch:
         self._recent = deque[float](maxlen=WINDOW)  # outside jumps
         self._last = deque[float](maxlen=CONFIRMING)
         self._norms = deque[float](maxlen=WINDOW)
-        self._above = inf  # a sudden jump was reported, and the loss is above this
+        # A sudden jump was reported, and the loss is above this
+        self._above = inf
         self._inside: list[float] = []  # of the jump that goes on
+        # That jump: its first iteration, and whether it was reported
         self._since, self._is_spike = (
             0,
             False,
-        )  # that jump: its first iteration, and whether it was reported
+        )
         self._block, self._lowest = list[float](), list[float]()  # the lowest: by its median
         self._all = list[float]()
         self._next_look = FLAT_RECORDS
@@ -287,7 +310,12 @@ class LossWatch:
             return 0.0
         return (loss - usual) / max(JUMP_SPREADS * spread_of(self._recent), smallest_jump, 1e-9)
 
-    def look(self, iteration: int, loss: float, grad_norm: float = nan) -> Iterator[Alarm]:
+    def look(
+        self,
+        iteration: int,
+        loss: float,
+        grad_norm: float = nan,
+    ) -> Iterator[Alarm]:
         """What is wrong with the curve now that this loss is known.
 
         `grad_norm` is NaN where nobody knows it.
@@ -303,13 +331,19 @@ class LossWatch:
         for alarm in of_curve:
             if alarm.kind != "divergence" or not was_reported:
                 yield alarm
+
         is_new = self._is_spike and not was_spike
         if sudden and not is_new:
             yield sudden
         if rise and not is_diverging:
             yield rise
 
-    def _find_sudden(self, iteration: int, loss: float, grad_norm: float) -> Alarm | None:
+    def _find_sudden(
+        self,
+        iteration: int,
+        loss: float,
+        grad_norm: float,
+    ) -> Alarm | None:
         """Report a jump above the last losses with a gradient norm many times the usual.
 
         It is reported once until it is over.
@@ -326,6 +360,7 @@ class LossWatch:
         if not is_large:
             self._norms.append(grad_norm)
             return None
+
         limit = (1 + SUDDEN_SHARE) * max(last)
         if loss <= limit or self._is_spike or self._above < inf:
             return None
@@ -334,7 +369,14 @@ class LossWatch:
             f"it jumped, and its gradient norm {grad_norm:.4g} is "
             f"{grad_norm / median(norms):.3g} times the usual"
         )
-        return _make("spike", self._metric, iteration, loss, last, evidence_text)
+        return _make(
+            "spike",
+            self._metric,
+            iteration,
+            loss,
+            last,
+            evidence_text,
+        )
 
     def _look_at_curve(self, iteration: int, loss: float) -> Iterator[Alarm]:
         if self.excess(loss) <= (CONFIRMED if self._inside else 1.0):
@@ -343,6 +385,7 @@ class LossWatch:
             self._recent.append(loss)
             yield from self._look_at_level(iteration, loss)
             return
+
         self._since = self._since if self._inside else iteration
         self._inside.append(loss)
         before = [*self._recent]
@@ -368,7 +411,13 @@ class LossWatch:
                 return
             evidence_text = f"{count} records after a spike it is not back"
             yield _make(
-                "divergence", self._metric, iteration, later, before, evidence_text, self._since
+                "divergence",
+                self._metric,
+                iteration,
+                later,
+                before,
+                evidence_text,
+                self._since,
             )
             self._recent = deque(self._inside, WINDOW)
             self._inside = []
@@ -390,9 +439,15 @@ class LossWatch:
             elif level > lowest + max(RISE_SHARE * abs(lowest), 2 * noise):
                 evidence_text = f"the median of {BLOCK} rose by {level / lowest - 1:.1%}"
                 yield _make(
-                    "divergence", self._metric, iteration, level, self._lowest, evidence_text
+                    "divergence",
+                    self._metric,
+                    iteration,
+                    level,
+                    self._lowest,
+                    evidence_text,
                 )
                 self._lowest = block
+
         if len(self._all) >= self._next_look:
             self._next_look = int(1.1 * self._next_look) + 1
             yield from self._look_at_fall(iteration)
@@ -455,11 +510,11 @@ class GrowthWatch:
 
         From the usual value to the value, between the two iterations.
         """
-        if (
-            self._levels and iteration <= self._levels[-1][0]
-        ):  # after a rollback or a restart: a curve of its own
+        # After a rollback or a restart: a curve of its own
+        if self._levels and iteration <= self._levels[-1][0]:
             self._records = []
             self._levels = []
+
         self._records.append(value)
         if len(self._records) < self._block:
             return None
@@ -472,6 +527,7 @@ class GrowthWatch:
         if self._widens:
             self._block = 2 * self._block
             self._levels = levels[1::2]
+
         return self._judge(levels)
 
     def _judge(self, levels: Sequence[tuple[int, float]]) -> Alarm | None:
@@ -499,7 +555,15 @@ class GrowthWatch:
             f"{show(slope)} each, "
             f"steadily: the spread around that line is {show(spread)}"
         )
-        return Alarm("drift", self._metric, iteration, since, first + rise, first, evidence)
+        return Alarm(
+            "drift",
+            self._metric,
+            iteration,
+            since,
+            first + rise,
+            first,
+            evidence,
+        )
 
 
 class CompoundGrowthWatch:
@@ -528,7 +592,15 @@ class CompoundGrowthWatch:
             f"{name} grew from {first:.4g} to {last:.4g} over {steps} iterations, steadily: "
             f"by {share:.1%} each"
         )
-        return Alarm("drift", self._metric, iteration, growth.since, last, first, evidence)
+        return Alarm(
+            "drift",
+            self._metric,
+            iteration,
+            growth.since,
+            last,
+            first,
+            evidence,
+        )
 
 
 def _slopes(levels: Sequence[tuple[int, float]]) -> list[float]:
@@ -550,7 +622,12 @@ class WaitWatch:
         self._waits = deque[float](maxlen=WINDOW)
         self._num_slow = 0
 
-    def look(self, iteration: int, seconds: float, waited: float) -> Iterator[Alarm]:
+    def look(
+        self,
+        iteration: int,
+        seconds: float,
+        waited: float,
+    ) -> Iterator[Alarm]:
         """Whether the file system has become slow, now that the waiting of this step is known."""
         self._window.append((seconds, waited))
         count = len(self._window)
@@ -563,12 +640,18 @@ class WaitWatch:
             self._waits.append(wait)
             self._num_slow = 0
             return
+
         self._num_slow += 1
         if self._num_slow == CONFIRMING:
             share = wait * count / window_seconds
             evidence = f"each of {count} steps waits so long, {share:.0%} of its time"
             yield _make(
-                "slow file system", "data_wait_seconds", iteration, wait, self._waits, evidence
+                "slow file system",
+                "data_wait_seconds",
+                iteration,
+                wait,
+                self._waits,
+                evidence,
             )
 
     def _is_usual(self, wait: float, seconds_per_step: float) -> bool:
@@ -608,6 +691,7 @@ class NormWatch:
             self._num_unexplained = 0
             self._is_reported = False
             return None
+
         if self._num_lost == 0:
             self._since = step.iteration
         self._num_lost += 1
@@ -619,7 +703,15 @@ class NormWatch:
             return None
         self._is_reported = True
         evidence = f"the gradient norm of {self._num_lost} steps in a row is no finite number"
-        return Alarm("NaN", "grad_norm", step.iteration, self._since, nan, nan, evidence)
+        return Alarm(
+            "NaN",
+            "grad_norm",
+            step.iteration,
+            self._since,
+            nan,
+            nan,
+            evidence,
+        )
 
 
 class EvaluationWatch:
@@ -645,7 +737,16 @@ class EvaluationWatch:
         self._is_finite = isfinite(loss) or not self._is_known
         if was_finite and not self._is_finite:
             evidence = "the loss of an evaluation is no finite number"
-            yield Alarm("NaN", self._metric, at, at, nan, nan, evidence)
+            yield Alarm(
+                "NaN",
+                self._metric,
+                at,
+                at,
+                nan,
+                nan,
+                evidence,
+            )
+
         if isfinite(loss):
             self._is_known = True
             yield from self._curve.look(at, loss)
@@ -676,19 +777,36 @@ class MetricWatch:
         if iteration < self._first:
             self._first = iteration
             self._begin()
+
         was_finite = self._is_finite
         states = getattr(step, "states", ())
         is_lost = "nan_loss" in states or "infinite_loss" in states
         self._is_finite = not getattr(step, "nan", 0) and not is_lost
         if was_finite and not self._is_finite:
             yield Alarm(
-                "NaN", "loss", iteration, iteration, nan, nan, "the loss is no finite number"
+                "NaN",
+                "loss",
+                iteration,
+                iteration,
+                nan,
+                nan,
+                "the loss is no finite number",
             )
+
         was_above_zero = self._is_above_zero
         self._is_above_zero = loss != 0.0
         if was_above_zero and not self._is_above_zero:
             evidence = "the loss is exactly 0: the same sample again and again, or no token counts"
-            yield Alarm("zero loss", "loss", iteration, iteration, 0.0, nan, evidence)
+            yield Alarm(
+                "zero loss",
+                "loss",
+                iteration,
+                iteration,
+                0.0,
+                nan,
+                evidence,
+            )
+
         norm = getattr(step, "grad_norm", None)
         if norm is None:
             norm = nan
@@ -698,6 +816,7 @@ class MetricWatch:
             lost_norm = self._norms.look(step)
             if lost_norm:
                 yield lost_norm
+
         yield from self._look_at_norm(iteration, norm)
         yield from self._look_at_times(step)
 
@@ -712,7 +831,12 @@ class MetricWatch:
         if growth:
             yield growth
 
-    def _find_drift(self, name: str, iteration: int, value: float) -> Alarm | None:
+    def _find_drift(
+        self,
+        name: str,
+        iteration: int,
+        value: float,
+    ) -> Alarm | None:
         """Return a steady growth by more than the share that is healthy for this number."""
         drift = self._drifts[name].look(iteration, value)
         if drift and drift.value > (1 + DRIFT_SHARES[name]) * drift.usual:
@@ -769,9 +893,8 @@ class ExchangedTimes:
 
     iteration: int
     steps: int
-    seconds: list[
-        float
-    ]  # forward and backward of each rank without communication, mean of these steps
+    # Forward and backward of each rank without communication, mean of these steps
+    seconds: list[float]
 
 
 SMALLEST_DELAY = 0.002
@@ -802,6 +925,7 @@ class StragglerDetector:
             self._seconds = nothing
             self._began = moment
             return []
+
         self._seconds = [
             spent + times.steps * per_step
             for spent, per_step in zip(before, times.seconds, strict=True)
@@ -834,14 +958,17 @@ class StragglerDetector:
             if seconds <= SLOW_RANK_FACTOR * lower_median:
                 self._count.pop(rank, None)
                 continue
+
             others = seconds
             if size > 1:
                 index = ordered.index(seconds)
                 others = median(ordered[:index] + ordered[index + 1 :])
+
             is_slow = seconds > SLOW_RANK_FACTOR * others and seconds - others > SMALLEST_DELAY
             if not is_slow:
                 self._count[rank] = 0
                 continue
+
             self._count[rank] = self._count.get(rank, 0) + 1
             if self._count[rank] == SLOW_WINDOWS:
                 evidence = (

@@ -26,8 +26,10 @@ def is_allowed(command: str) -> bool:
     """
     try:
         lines = allowed_commands_file().read_text(encoding="utf-8").split("\n")
-    except (OSError, ValueError, RuntimeError):  # RuntimeError: an account without a home
+    except (OSError, ValueError, RuntimeError):
+        # RuntimeError: an account without a home
         return False
+
     return bool(command.strip()) and command.strip() in (line.strip() for line in lines)
 
 

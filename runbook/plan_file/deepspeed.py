@@ -52,8 +52,11 @@ def own_config(phase: PhasePlan) -> dict[str, Any]:
         # Stages hand each other whole activations: cutting them over tensor ranks saves messages,
         # not results.
         content["pipeline"] = {"pipe_partitioned": False, "grad_partitioned": False}
+
     if "bf16" in content:
-        content["bf16"]["check_grad_overflow"] = True  # else a NaN gradient goes into the weights
+        # Else a NaN gradient goes into the weights
+        content["bf16"]["check_grad_overflow"] = True
+
     return content
 
 
@@ -74,6 +77,7 @@ def problems(phase: PhasePlan) -> Iterator[str]:
             _within(config, key, "enabled", False),
             phase.precision.format == key,
         )
+
     for key, (configured, planned) in values.items():
         if configured != planned:
             yield (
@@ -83,7 +87,12 @@ def problems(phase: PhasePlan) -> Iterator[str]:
             )
 
 
-def _within(content: dict[str, Any], section: str, key: str, default: Any) -> Any:
+def _within(
+    content: dict[str, Any],
+    section: str,
+    key: str,
+    default: Any,
+) -> Any:
     inner = content.get(section)
     if isinstance(inner, dict):
         return inner.get(key, default)

@@ -59,6 +59,7 @@ def recipe(phase: PhasePlan) -> dict[str, Any]:
     for section, values in _sections(phase).items():
         if isinstance(values, dict):
             content |= {f"{section}.{key}": value for key, value in values.items()}
+
     return content
 
 
@@ -81,6 +82,7 @@ def differences(
         if saved_value != planned_value:
             text = f"{key} {shown(saved_value, 80)} (plan: {shown(planned_value, 80)})"
             (harmless if key in free else serious).append(text)
+
     return serious, harmless
 
 

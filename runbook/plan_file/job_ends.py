@@ -21,8 +21,10 @@ class JobState(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     TIMEOUT = "timeout"
-    STOPPED = "stopped"  # saved and ended with exit code 75: a new job goes on from there
-    LOST = "lost"  # the machine was rebooted, or the job vanished without an exit code
+    # Saved and ended with exit code 75: a new job goes on from there
+    STOPPED = "stopped"
+    # The machine was rebooted, or the job vanished without an exit code
+    LOST = "lost"
     UNKNOWN = "unknown"
 
 
@@ -62,9 +64,15 @@ class JobEnd:
 
     state: JobState
     exit_code: int | None = None
-    """The job's own: 0 finished, 75 saved and stopped, 2 refused, 1 failed. None: it left none."""
+    """The job's own: 0 finished, 75 saved and stopped, 2 refused, 1 failed.
+
+    None: it left none.
+    """
     signal: int | None = None
-    """Number of the signal that ended one of its ranks. None: none did, or it is not known."""
+    """Number of the signal that ended one of its ranks.
+
+    None: none did, or it is not known.
+    """
     cause: EndCause | None = None
     """None: nothing went wrong."""
 

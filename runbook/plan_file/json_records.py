@@ -24,7 +24,12 @@ text.
 """
 NOT_IN_JSON = {"not_in_json": True}
 """Metadata of a field that only the program has."""
-_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+_NAMES = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+}
 
 Record = TypeVar("Record")
 _hints = functools.cache(get_type_hints)
@@ -38,6 +43,7 @@ def append_line(path: Path, record: Mapping[str, object]) -> None:
         if stream.seek(0, 2):
             stream.seek(-1, 2)
             torn = b"" if stream.read(1) == b"\n" else b"\n"
+
         stream.write(torn + as_line(record) + b"\n")
 
 
@@ -47,6 +53,7 @@ def as_line(record: Mapping[str, object]) -> bytes:
     for key, value in record.items():
         if isinstance(value, float) and not math.isfinite(value):
             line[key] = None
+
     return json.dumps(line).encode()
 
 
@@ -63,11 +70,14 @@ def as_json(value: Any) -> Any:
                 default = member.default
             else:
                 default = member.default_factory()
+
             if not member.metadata.get("omit_default") or part != default:
                 content[key] = as_json(part)
+
         return content | {
             name: as_json(getattr(value, name)) for name in getattr(value, "COMPUTED", ())
         }
+
     if isinstance(value, Mapping):
         return {key: as_json(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -75,7 +85,13 @@ def as_json(value: Any) -> Any:
     return value
 
 
-def from_json(kind: type[Record], content: Any, *, name: str, failure: str) -> Record:
+def from_json(
+    kind: type[Record],
+    content: Any,
+    *,
+    name: str,
+    failure: str,
+) -> Record:
     """A record of this kind.
 
     `RefusedError` lists every unknown key, missing key and ill-typed value.
@@ -84,7 +100,13 @@ def from_json(kind: type[Record], content: Any, *, name: str, failure: str) -> R
     error.
     """
     problems: list[str] = []
-    record: Record = _record(kind, content, "", name, problems)
+    record: Record = _record(
+        kind,
+        content,
+        "",
+        name,
+        problems,
+    )
     if problems:
         raise RefusedError("\n".join([failure, *(f"  {problem}" for problem in problems)]))
     return record
@@ -98,18 +120,27 @@ def _members(kind: type) -> dict[str, dataclasses.Field[Any]]:
     for member in members:
         if not member.metadata.get("not_in_json"):
             by_name[member.name.rstrip("_")] = member
+
     return by_name
 
 
-def _record(kind: type, content: Any, where: str, name: str, problems: list[str]) -> Any:
+def _record(
+    kind: type,
+    content: Any,
+    where: str,
+    name: str,
+    problems: list[str],
+) -> Any:
     if not isinstance(content, dict):
         problems.append(f"{name}: {shown(content)} is not a mapping")
         return None
+
     members = _members(kind)
     values = {}
     for key in content:
         if key not in members and key not in getattr(kind, "COMPUTED", ()):
             problems.append(f"{where}{key}: unknown key; known are {', '.join(members)}")
+
     for key, member in members.items():
         if key in content:
             values[member.name] = _value(
@@ -117,13 +148,25 @@ def _record(kind: type, content: Any, where: str, name: str, problems: list[str]
             )
         elif not member.metadata.get("optional"):
             problems.append(f"{where}{key}: missing")
+
     return None if problems else kind(**values)
 
 
-def _value(kind: Any, content: Any, where: str, problems: list[str]) -> Any:
+def _value(
+    kind: Any,
+    content: Any,
+    where: str,
+    problems: list[str],
+) -> Any:
     """Return the value of the declared type; report one of another type."""
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return _record(kind, content, f"{where}.", where, problems)
+        return _record(
+            kind,
+            content,
+            f"{where}.",
+            where,
+            problems,
+        )
     if kind is Any:
         return content
     origin = get_origin(kind)
@@ -133,10 +176,12 @@ def _value(kind: Any, content: Any, where: str, problems: list[str]) -> Any:
             return None
         present_kind = next(part for part in inner if part is not type(None))
         return _value(present_kind, content, where, problems)
+
     if origin is Literal:
         if content not in inner:
             problems.append(f"{where}: {content!r} is not one of {', '.join(inner)}")
         return content
+
     if origin is dict:
         return _mapping(inner[1], content, where, problems)
     if origin is tuple:
@@ -144,29 +189,47 @@ def _value(kind: Any, content: Any, where: str, problems: list[str]) -> Any:
     return _plain_value(kind, content, where, problems)
 
 
-def _mapping(kind: Any, content: Any, where: str, problems: list[str]) -> dict[str, object] | None:
+def _mapping(
+    kind: Any,
+    content: Any,
+    where: str,
+    problems: list[str],
+) -> dict[str, object] | None:
     if not isinstance(content, dict):
         problems.append(f"{where}: {shown(content)} is not a mapping")
         return None
+
     return {key: _value(kind, part, f"{where}.{key}", problems) for key, part in content.items()}
 
 
-def _sequence(kind: Any, content: Any, where: str, problems: list[str]) -> tuple[Any, ...] | None:
+def _sequence(
+    kind: Any,
+    content: Any,
+    where: str,
+    problems: list[str],
+) -> tuple[Any, ...] | None:
     if not isinstance(content, list):
         problems.append(f"{where}: {shown(content)} is not a list")
         return None
+
     return tuple(
         _value(kind, part, f"{where}[{index}]", problems) for index, part in enumerate(content)
     )
 
 
-def _plain_value(kind: Any, content: Any, where: str, problems: list[str]) -> Any:
+def _plain_value(
+    kind: Any,
+    content: Any,
+    where: str,
+    problems: list[str],
+) -> Any:
     accepted = (int, float) if kind is float else (kind,)
     # In Python a truth value is an int too.
     is_stray_bool = isinstance(content, bool) and kind is not bool
     if not isinstance(content, accepted) or is_stray_bool:
         problems.append(f"{where}: {shown(content)} is not {_NAMES[kind]}")
         return None
+
     return kind(content)
 
 

@@ -115,6 +115,7 @@ def _out_of_range(phase: PhasePlan) -> Iterator[str]:
         for key in keys:
             if not holds(value := attrgetter(key.replace("global", "global_"))(phase)):
                 yield f"{key}: {value} is not {range_text}"
+
     if phase.learning_rate.minimum > phase.learning_rate.peak:
         yield (
             f"learning_rate.minimum: {phase.learning_rate.minimum} is above the peak "
@@ -137,11 +138,13 @@ def _layout(phase: PhasePlan, world_size: int) -> Iterator[str]:
             f"{parallel.tensor} x pipeline {parallel.pipeline} x data {parallel.data}): start "
             f"{ranks}, or make a plan for {world_size}"
         )
+
     if phase.model.padded_vocabulary % parallel.tensor:
         yield (
             f"model.padded_vocabulary {phase.model.padded_vocabulary} does not divide by tensor "
             f"{parallel.tensor}"
         )
+
     rules = chain(
         shape_rules(phase.model, parallel, phase.model.name),
         engine_rules(phase.engine, parallel.zero_stage, phase.precision.format),
@@ -164,11 +167,13 @@ def _shape(phase: PhasePlan) -> Iterator[str]:
             "model.position_embedding rope turns pairs of numbers, and a head has "
             f"{model.hidden // model.heads}"
         )
+
     if model.vocabulary > model.padded_vocabulary:
         yield (
             f"model.vocabulary {model.vocabulary} is larger than padded_vocabulary "
             f"{model.padded_vocabulary}"
         )
+
     outside = [token for token in phase.sampling.prompt_ids if not 0 <= token < model.vocabulary]
     if outside:
         yield f"sampling.prompt_ids: {outside[0]} is not below the vocabulary of {model.vocabulary}"
@@ -189,6 +194,7 @@ def _batch(phase: PhasePlan) -> Iterator[str]:
             f"num_microbatches {batch.num_microbatches} = "
             f"{batch.micro * data * batch.num_microbatches}"
         )
+
     if phase.duration.samples != (samples := batch.samples_after(phase.duration.iterations)):
         yield (
             f"duration.samples {phase.duration.samples} is not the {samples} that "
@@ -201,7 +207,13 @@ def _not_here(phase: PhasePlan, fp16: bool) -> Iterator[str]:
     layers = phase.model.layers
     on_deepspeed = phase.engine == "deepspeed"
     problems = chain(
-        tuning_problems(phase.tuning, parallel, layers, phase.recompute, deepspeed=on_deepspeed),
+        tuning_problems(
+            phase.tuning,
+            parallel,
+            layers,
+            phase.recompute,
+            deepspeed=on_deepspeed,
+        ),
         replay_problems(
             phase.limits.replay_interval,
             phase.tuning,
@@ -212,10 +224,12 @@ def _not_here(phase: PhasePlan, fp16: bool) -> Iterator[str]:
     for problem in problems:
         text = problem.render()
         yield f"{text.value}: {text.rule}: {text.remedy}"
+
     if phase.precision.fp8 != "none" and (phase.precision.format != "bf16" or on_deepspeed):
         yield (
             "precision.fp8: products in 8 bits go with precision bf16 and the engine megatron-core"
         )
+
     if on_deepspeed:
         yield from deepspeed.problems(phase)
     if not 0 <= parallel.zero_stage <= 3:

@@ -10,11 +10,14 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-RANKS_FOLDER = "ranks"  # folder of a job for what a machine reports of a hang
+# Folder of a job for what a machine reports of a hang
+RANKS_FOLDER = "ranks"
 LEFTOVER_SECONDS = (
-    3600.0  # a job that lives writes twice a second; one that was suspended keeps its open file
+    # A job that lives writes twice a second; one that was suspended keeps its open file
+    3600.0
 )
-SLOT_BYTES = 2**14  # of each rank in its machine's file
+# Of each rank in its machine's file
+SLOT_BYTES = 2**14
 
 
 def heartbeat_stem(ranks_folder: Path) -> Path:
@@ -27,6 +30,7 @@ def heartbeat_stem(ranks_folder: Path) -> Path:
         folder = shared
     else:
         folder = Path(tempfile.gettempdir())
+
     digest = hashlib.sha256(os.fsencode(ranks_folder.resolve())).hexdigest()
     return folder / f"runbook-{os.getuid()}-{digest[:16]}-"
 
@@ -48,6 +52,7 @@ def read_slots(content: bytes) -> list[dict[str, Any]]:
         checksum, _, text = content[start : start + SLOT_BYTES].partition(b"\n")[0].partition(b" ")
         if checksum == b"%08x" % zlib.crc32(text) and text:
             beats.append(json.loads(text))
+
     return beats
 
 

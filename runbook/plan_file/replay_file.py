@@ -58,6 +58,7 @@ class ComputedPlace(NamedTuple):
             layer = "after the last layer"
         else:
             layer = f"layer {self.layer}"
+
         return f"{layer}, {self.name}, {self.part}"
 
 
@@ -152,6 +153,7 @@ def layer_marks(numbers: Mapping[ComputedPlace, float]) -> dict[MarkKey, bytes]:
     for location, number in numbers.items():
         form = "<q" if isinstance(number, int) else "<d"
         texts.setdefault(MarkKey.of(location), []).append(struct.pack(form, number))
+
     return {
         key: hashlib.blake2b(b"".join(fingerprint), digest_size=MARK_BYTES).digest()
         for key, fingerprint in texts.items()
@@ -244,6 +246,7 @@ def read_steps(lines: Iterable[ReplayLine]) -> dict[int, RecordedStep]:
             ]
             iteration = line["iteration"]
             steps[iteration] = RecordedStep(iteration, line["data"], marks, circumstances)
+
     return steps
 
 
@@ -272,4 +275,11 @@ def compare_steps(first_step: RecordedStep, second_step: RecordedStep) -> Differ
         return None
     first, rank = min(different, key=lambda difference: (difference[0].order(), difference[1]))
     ranks = tuple(rank for key, rank in different if key == first)
-    return Difference(first_step.iteration, rank, first.part, first.layer, first.block, ranks)
+    return Difference(
+        first_step.iteration,
+        rank,
+        first.part,
+        first.layer,
+        first.block,
+        ranks,
+    )

@@ -146,6 +146,7 @@ class PlannedParallel:
         else:
             layers_each = 0
             layers_over = layers_to_share
+
         if layers_over:
             return ()
         stages = tuple(chosen.get(stage, layers_each) for stage in range(self.pipeline))
@@ -236,6 +237,7 @@ class Batch:
             if size == self.global_:
                 return samples + (iterations - iteration) * size
             samples += size
+
         return samples
 
     def iterations_within(self, samples: int) -> int:
@@ -244,6 +246,7 @@ class Batch:
         while (size := self.at(consumed)) != self.global_ and consumed + size <= samples:
             consumed = consumed + size
             iterations = iterations + 1
+
         if size == self.global_:
             return iterations + (samples - consumed) // self.global_
         return iterations
@@ -312,6 +315,7 @@ class LearningRate:
             share = 1 - done
         else:
             share = 0.5 * (math.cos(math.pi * done) + 1)
+
         return self.minimum + share * (self.peak - self.minimum)
 
     def _wsd_share(self, samples: int) -> float:
@@ -532,13 +536,16 @@ def read_plan(plan: Path, phase: str) -> PhasePlan:
         raise RefusedError(f"{plan} does not exist; `runbook plan RUN` writes it") from None
     except (OSError, ValueError, RecursionError) as error:
         raise RefusedError(f"{plan} is not readable as JSON: {error}") from None
+
     phases = content.get("phases") if isinstance(content, dict) else None
     if not isinstance(phases, dict) or phase not in phases:
         if isinstance(phases, dict) and phases:
             phase_names = ", ".join(sorted(phases))
         else:
             phase_names = "none"
+
         raise RefusedError(f"{plan} has no phase {phase!r} under 'phases' (it has: {phase_names})")
+
     return parse(phases[phase], plan.resolve().parent)
 
 

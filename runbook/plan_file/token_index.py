@@ -9,7 +9,16 @@ import struct
 INDEX_MAGIC = b"MMIDIDX\x00\x00"
 INDEX_VERSION = 1
 INDEX_HEADER = struct.Struct("<9sQBQQ")
-DTYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 7: "<f4", 8: "<u2"}
+DTYPES = {
+    1: "<u1",
+    2: "<i1",
+    3: "<i2",
+    4: "<i4",
+    5: "<i8",
+    6: "<f8",
+    7: "<f4",
+    8: "<u2",
+}
 UINT16 = 8
 INT32 = 4
 """The codes that Megatron chooses for tokens: two bytes below 65,500 tokens of vocabulary, four

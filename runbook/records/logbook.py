@@ -60,14 +60,17 @@ def make_entry(event: Mapping[str, Any]) -> LogbookEntry:
         for key, value in event.items():
             if key not in ("time", "event", "phase"):
                 facts[in_words(key)] = value
+
         facts = {key: value if _is_plain(value) else str(value) for key, value in facts.items()}
         text = module.facts(in_words(str(event["event"])), facts)
+
     moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(_time_of(event)))
     since = event.get("since", 0)
     if event.get("metric") == "loss" and type(since) is int:
         around = since
     else:
         around = 0
+
     return LogbookEntry(
         f"{moment} {event.get('phase', '')}".strip(), Markup(visible(str(text).strip())), around
     )
@@ -90,11 +93,13 @@ def write_logbook(run_folder: Path) -> list[LogbookEntry]:
     for event in read_lines(run_folder / EVENTS):
         if isinstance(event.get("event"), str) and event["event"] not in ROUTINE:
             events.append(event)
+
     entries = [make_entry(event) for event in sorted(events, key=_time_of)]
     if entries:
         lines = [f"\n- **{entry.moment}**: {unescape(entry.text)}\n" for entry in entries]
         write_text(run_folder / LOGBOOK, "".join([f"# Logbook of {run_folder.name}\n", *lines]))
         note_files(run_folder, [run_folder / LOGBOOK])
+
     return entries
 
 
@@ -111,14 +116,22 @@ def add_note(run_folder: Path, text: str) -> str:
             f"A note has 1 to {LONGEST_NOTE:,} characters; this one has {len(text):,}. Nothing "
             "was noted."
         )
-    event = {"time": time.time(), "event": "note", "by": user_name(), "text": text}
+
+    event = {
+        "time": time.time(),
+        "event": "note",
+        "by": user_name(),
+        "text": text,
+    }
     with hold_file(run_folder / "note.lock", "a note", wait_seconds=60):
         before = read_manifest(run_folder).get(EVENTS)
         is_whole = before is None or begins_as(path, before)
         append_line(path, event)
-        if is_whole:  # else an edit would be recorded as what it should be
+        # Else an edit would be recorded as what it should be
+        if is_whole:
             note_files(run_folder, [path])
         write_logbook(run_folder)
+
     masked = ""
     if text != written:
         masked = " (what looks like a secret was cut out)"

@@ -56,7 +56,10 @@ WRITTEN_BY = {
     "05-analysis": ("results.csv", "variants.csv"),
     "06-evaluation": ("evaluation/*",),
 }
-"""Files of each phase, beside its jobs and steps. The end of no other phase records them again."""
+"""Files of each phase, beside its jobs and steps.
+
+The end of no other phase records them again.
+"""
 GROWING = (
     "events.jsonl",
     *(f"{folder}{name}.jsonl" for folder in ("", "smoke/") for name in _LINES),
@@ -96,6 +99,7 @@ def covered(run_folder: Path) -> list[str]:
         for file_name in file_names:
             if not _matches(file_name, LEFT_OUT_FILES):
                 names.append((relative_folder / file_name).as_posix())
+
     return sorted(names)
 
 
@@ -124,6 +128,7 @@ def writer_of(name: str) -> str:
     if name.startswith(("jobs/", "steps/")):
         below = name.partition("/")[2]
         return next((phase for phase in PHASES if below.startswith(phase)), "")
+
     return next((phase for phase, places in WRITTEN_BY.items() if _matches(name, places)), "")
 
 
@@ -167,14 +172,22 @@ def write_manifest(run_folder: Path, phase: str = "", written: Iterable[Path] = 
             entries[name] = _grown_entry(path, name, entry, done)
         elif _is_written_by(name, phase) and not name.startswith(ended_jobs):
             entries[name] = _entry(path, entry)
+
     for name in recorded.keys() - set(present):
         is_job_file = name.startswith("jobs/")
         if _is_written_by(name, phase) and not is_job_file and not _matches(name, GROWING):
-            del entries[name]  # an older checkpoint made room, a step is to be done again
+            # An older checkpoint made room, a step is to be done again
+            del entries[name]
+
     _write(run_folder, entries)
 
 
-def _grown_entry(path: Path, name: str, entry: Entry, done: Set[str]) -> Entry:
+def _grown_entry(
+    path: Path,
+    name: str,
+    entry: Entry,
+    done: Set[str],
+) -> Entry:
     """Return the entry of a file that jobs append to.
 
     It is a new one only where what was recorded still stands.
@@ -209,6 +222,7 @@ def note_files(run_folder: Path, paths: Iterable[Path]) -> None:
     for path in paths:
         name = path.relative_to(run_folder).as_posix()
         entries[name] = _entry(path, recorded.get(name))
+
     if entries != recorded:
         _write(run_folder, entries)
 
@@ -226,6 +240,7 @@ def move_files(run_folder: Path, moved: Mapping[Path, Path]) -> None:
             if (run_folder / name).is_relative_to(source):
                 new_path = target / (run_folder / name).relative_to(source)
                 new_names[name] = new_path.relative_to(run_folder).as_posix()
+
     entries = {name: entry for name, entry in recorded.items() if name not in new_names}
     if new_names:
         _write(run_folder, entries)
@@ -318,8 +333,10 @@ They are no records, and may change.
 class Finding:
     """A file that is not what it should be."""
 
-    kind: str  # changed, missing, added, unreadable or contradiction
-    file: str  # relative to the run's folder
+    # Changed, missing, added, unreadable or contradiction
+    kind: str
+    # Relative to the run's folder
+    file: str
     expected: str
     got: str
 
@@ -332,6 +349,7 @@ def verify_run(run_folder: Path) -> list[Finding]:
     if not (run_folder / MANIFEST_NAME).exists():
         no_manifest = "none: no phase of this run has ended yet"
         return [Finding("missing", MANIFEST_NAME, "a manifest", no_manifest)]
+
     entries = read_manifest(run_folder)
     done = phases_done(run_folder)
     findings = []
@@ -339,13 +357,16 @@ def verify_run(run_folder: Path) -> list[Finding]:
         if name not in entries and not _is_copy(name):
             size = (run_folder / name).lstat().st_size
             findings.append(Finding("added", name, "no such file", f"{size:,} bytes"))
+
     for name, entry in entries.items():
         if _is_copy(name):
             finding = None
         else:
             finding = _compare(run_folder, name, entry, done)
+
         if finding:
             findings.append(finding)
+
     findings += records_agree(run_folder)
     findings += cache_agrees(run_folder)
     return sorted(findings, key=lambda finding: (finding.file, finding.kind))
@@ -372,6 +393,7 @@ def changed_records(run_folder: Path) -> list[Finding]:
     for name, entry in read_manifest(run_folder).items():
         if _matches(name, DRAWN) and not name.startswith("records/history/"):
             drawn[name] = entry
+
     findings = [_compare(run_folder, name, entry, done) for name, entry in drawn.items()]
     return [finding for finding in findings if finding is not None]
 
@@ -400,12 +422,14 @@ def cache_agrees(run_folder: Path) -> list[Finding]:
             if entry is None:
                 # Of an older version, or being built: the next start builds it again.
                 continue
+
             digest = sha256_of(path)
             saved_digest = saved.get(path.name, entry.sha256)
             expected = saved_digest if digest != saved_digest else entry.sha256
             if digest != expected:
                 name = f"{cache}/{path.name}"
                 findings.append(Finding("changed", name, f"sha256 {expected}", f"sha256 {digest}"))
+
     return findings
 
 
@@ -451,12 +475,19 @@ def records_agree(run_folder: Path) -> list[Finding]:
             name = f"records/{phase}.json"
             findings.append(Finding("unreadable", name, "the twin of a notebook", str(error)))
             continue
+
         if twin is not None and not twin.is_open:
             findings += _contradictions(run_folder, phase, twin)
+
     return findings
 
 
-def _compare(run_folder: Path, name: str, entry: Entry, done: set[str]) -> Finding | None:
+def _compare(
+    run_folder: Path,
+    name: str,
+    entry: Entry,
+    done: set[str],
+) -> Finding | None:
     path = run_folder / name
     try:
         size = path.stat().st_size
@@ -469,6 +500,7 @@ def _compare(run_folder: Path, name: str, entry: Entry, done: set[str]) -> Findi
         return Finding("missing", name, f"{entry.bytes:,} bytes", "no file")
     except OSError as error:
         return Finding("unreadable", name, f"{entry.bytes:,} bytes", error.strerror or str(error))
+
     if digest == entry.sha256:
         return None
     return Finding("changed", name, f"sha256 {entry.sha256}", f"sha256 {digest}")
@@ -485,14 +517,17 @@ def _contradictions(run_folder: Path, phase: str, twin: Twin) -> list[Finding]:
         try:
             identity = reader(run_folder / name)
         except FileNotFoundError:
-            continue  # the manifest says whether there was one
+            # The manifest says whether there was one
+            continue
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             return [Finding("unreadable", name, "a record", f"{type(error).__name__}: {error}")]
+
         for key, value in expected.items():
             if identity.get(key) != value:
                 in_twin = f"{key} {value} as in its twin"
                 in_record = f"{key} {identity.get(key, 'not said')}"
                 findings.append(Finding("contradiction", name, in_twin, in_record))
+
     return findings
 
 

@@ -57,11 +57,15 @@ class PhaseState:
     """A phase as its newest record tells it."""
 
     phase: str
-    state: str  # a state of a twin, or `running`, `not run`, `unreadable`
+    # A state of a twin, or `running`, `not run`, `unreadable`
+    state: str
     twin: Twin | None
-    problem: str = ""  # what is wrong with a record that cannot be read
-    files: tuple[str, ...] = ()  # record files that exist, relative to the run's folder
-    earlier: tuple[str, ...] = ()  # files of earlier executions, newest first
+    # What is wrong with a record that cannot be read
+    problem: str = ""
+    # Record files that exist, relative to the run's folder
+    files: tuple[str, ...] = ()
+    # Files of earlier executions, newest first
+    earlier: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,11 +82,14 @@ class RunState:
     """
     phase: str
     """The phase that `state` speaks of; of a run without one, the newest that was executed."""
-    verdict: str  # the worst of all phases; never `pass` before every phase is done
+    # The worst of all phases; never `pass` before every phase is done
+    verdict: str
     changed: datetime
     phases: tuple[PhaseState, ...]
-    numbers: dict[str, Any]  # key results of the latest phase that has them
-    problem: str = ""  # what is wrong with the folder itself
+    # Key results of the latest phase that has them
+    numbers: dict[str, Any]
+    # What is wrong with the folder itself
+    problem: str = ""
 
 
 def read_run(run_folder: Path) -> RunState:
@@ -97,6 +104,7 @@ def read_run(run_folder: Path) -> RunState:
         changed = datetime.fromisoformat(newest.ended or newest.started)
     else:
         changed = datetime.fromtimestamp(run_folder.stat().st_mtime, UTC)
+
     problem = _problem(run_folder)
     state = _run_state(run_folder, phases, problem)
     return RunState(
@@ -107,7 +115,8 @@ def read_run(run_folder: Path) -> RunState:
         verdict="fail" if state == "unreadable" else run_verdict(phases),
         changed=changed,
         phases=phases,
-        numbers=dict(_key_numbers(twins)),  # of several phases that have one, the last counts
+        # Of several phases that have one, the last counts
+        numbers=dict(_key_numbers(twins)),
         problem=problem,
     )
 
@@ -156,6 +165,7 @@ def _problem(run_folder: Path) -> str:
         read_file(path, "run.yaml")
     except ParamsError as error:
         return str(error)
+
     return ""
 
 
@@ -167,14 +177,37 @@ def _phase(run_folder: Path, phase: str) -> PhaseState:
     try:
         twin = find_twin(run_folder, phase)
     except RecordError as error:
-        return PhaseState(phase, "unreadable", None, str(error), files, earlier)
+        return PhaseState(
+            phase,
+            "unreadable",
+            None,
+            str(error),
+            files,
+            earlier,
+        )
+
     if twin is None:
-        return PhaseState(phase, "not run", None, "", files, earlier)
+        return PhaseState(
+            phase,
+            "not run",
+            None,
+            "",
+            files,
+            earlier,
+        )
     if _is_running(run_folder, phase, twin):
         state = "running"
     else:
         state = str(twin.state)
-    return PhaseState(phase, state, twin, "", files, earlier)
+
+    return PhaseState(
+        phase,
+        state,
+        twin,
+        "",
+        files,
+        earlier,
+    )
 
 
 def _is_running(run_folder: Path, phase: str, twin: Twin) -> bool:

@@ -65,6 +65,7 @@ def read_master(notebook: Path) -> tuple[MasterCell, ...]:
         raise RecordError(
             f"{notebook} is not a notebook ({error}); restore it from the repository."
         ) from error
+
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     return tuple(
         MasterCell(
@@ -87,7 +88,12 @@ class CellStates:
         self._master = master
         self._states = {cell.id: "pending" for cell in master}
 
-    def mark(self, source: str, state: str, cell_id: str = "") -> str:
+    def mark(
+        self,
+        source: str,
+        state: str,
+        cell_id: str = "",
+    ) -> str:
         """Note how a cell ended; its id, or an empty string where the master has no such cell.
 
         JupyterLab says the id of the cell it runs; papermill and nbconvert do not, there the source
@@ -99,6 +105,7 @@ class CellStates:
             name = next(
                 (name for name in same if self._states[name] == "pending"), same[-1] if same else ""
             )
+
         if name:
             self._states[name] = state
         return name
@@ -129,7 +136,8 @@ _log = logging.getLogger(__name__)
 
 MIME = "application/vnd.runbook.v1+json"
 """Type of the output by which an executed notebook names its run, phase and execution."""
-REASON_LINES = 12  # lines of an error's text kept as the reason; the traceback is in the notebook
+# Lines of an error's text kept as the reason; the traceback is in the notebook
+REASON_LINES = 12
 
 
 _sessions: dict[tuple[Path, str], Session] = {}
@@ -155,7 +163,12 @@ def start(settings: Settings, phase: str, run_folder: Path) -> Session:
 class Session:
     """The open record of one execution; `start` makes it."""
 
-    def __init__(self, settings: Settings, phase: str, run_folder: Path) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        phase: str,
+        run_folder: Path,
+    ) -> None:
         self.phase = phase
         self.run_folder = run_folder
         self.plan: dict[str, Any] = {}
@@ -167,7 +180,11 @@ class Session:
         self._cells = CellStates(read_master(settings.project / "notebooks" / f"{phase}.ipynb"))
         self.started, parameters = utc_now(), plain(settings.parameters(), "parameters")
         self._opened = open_twin(
-            settings.name, phase, self.started, settings.project, parameters=parameters
+            settings.name,
+            phase,
+            self.started,
+            settings.project,
+            parameters=parameters,
         )
         if twin_path(run_folder, phase).exists():
             set_aside(run_folder, phase, keep_newer_notebook=True)
@@ -219,6 +236,7 @@ class Session:
         elif self._finished:
             state = ExecutionState.DONE
             reason = ""
+
         return replace(
             self._opened,
             state=state,
@@ -267,12 +285,14 @@ class Session:
             self._failures[name] = _state_and_reason(error)
             self._failed = utc_now()
             self._finished = ""
+
         try:
             self._write()
         except (
             RecordError
         ) as trouble:  # it is written again after the next cell, and must be by `finish`
             _log.error("The record is not up to date: %s", trouble)
+
         self._is_frozen = bool(self._finished) and not self._failures
 
     def _write(self) -> Twin:
@@ -287,6 +307,7 @@ class Session:
                 f"this one began {self.started} and writes nothing over it. Go on in that "
                 "notebook, or begin anew here from the first cell."
             )
+
         write_twin(twin, path)
         self._is_open = True
         if twin.ended:

@@ -55,15 +55,20 @@ class Twin:
     """The machine-readable record of one execution of one phase."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
-    schema: Literal[1]  # raised when a reader of the old twins would misread the new ones
+    # Raised when a reader of the old twins would misread the new ones
+    schema: Literal[1]
     run: str
     phase: str
     state: ExecutionState
     verdict: str
-    started: Moment  # UTC; also the name of the execution: no two have the same
-    ended: Moment | Literal[""]  # UTC; empty while the notebook runs
-    reason: str  # why it is not done; empty when it is
-    commit: str  # of the project; `-dirty` where files differ from it, empty where it is not in git
+    # UTC; also the name of the execution: no two have the same
+    started: Moment
+    # UTC; empty while the notebook runs
+    ended: Moment | Literal[""]
+    # Why it is not done; empty when it is
+    reason: str
+    # Of the project; `-dirty` where files differ from it, empty where it is not in git
+    commit: str
     versions: Mapping[str, str]
     parameters: Mapping[str, Any]
     plan: Mapping[str, Any]
@@ -78,9 +83,21 @@ class Twin:
         return not self.ended
 
 
-def open_twin(run: str, phase: str, started: str, project: Path, **known_fields: Any) -> Twin:
+def open_twin(
+    run: str,
+    phase: str,
+    started: str,
+    project: Path,
+    **known_fields: Any,
+) -> Twin:
     """Return the twin of a running execution, with the fields that are known already."""
-    empty: dict[str, Any] = {"parameters": {}, "plan": {}, "results": {}, "checks": (), "cells": ()}
+    empty: dict[str, Any] = {
+        "parameters": {},
+        "plan": {},
+        "results": {},
+        "checks": (),
+        "cells": (),
+    }
     return Twin(
         1,
         run,
@@ -142,6 +159,7 @@ def phases_done(run_folder: Path) -> set[str]:
             twin = find_twin(run_folder, phase)
             if twin is not None and twin.state is ExecutionState.DONE and not twin.is_open:
                 done.add(phase)
+
     return done
 
 
@@ -166,7 +184,9 @@ def twin_as_dict(twin: Twin) -> dict[str, Any]:
     content = asdict(twin)
     content["checks"] = [check.as_dict() for check in twin.checks]
     for check in content["checks"]:
-        del check["remedy"]  # it is for the person at the notebook
+        # It is for the person at the notebook
+        del check["remedy"]
+
     return content
 
 
@@ -202,6 +222,7 @@ def plain(value: Any, where: str = "value") -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         items = sorted(value) if isinstance(value, set | frozenset) else value
         return [plain(item, f"{where}[{index}]") for index, item in enumerate(items)]
+
     if isinstance(value, Path):
         return value.as_posix()
     if _is_numpy_number(value):
@@ -219,7 +240,8 @@ def _is_numpy_number(value: Any) -> bool:
 
 def read_notebook(path: Path) -> Any:
     """The notebook in a file; `RecordError` where it is missing or no notebook."""
-    import nbformat  # 0.1 s: only where a notebook is really handled
+    # 0.1 s: only where a notebook is really handled
+    import nbformat
 
     try:
         return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
@@ -266,6 +288,7 @@ def versions() -> dict[str, str]:
     for name in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions_by_name[name] = metadata.version(name)
+
     return versions_by_name
 
 
@@ -281,8 +304,12 @@ def commit_of(project: Path) -> str:
     environment = {"GIT_OPTIONAL_LOCKS": "0"}
     try:
         finished = shell.run(
-            ["git", "-c", trusted, *describe], cwd=project, env=environment, timeout=20
+            ["git", "-c", trusted, *describe],
+            cwd=project,
+            env=environment,
+            timeout=20,
         )
     except ProgramError:
         return ""
+
     return finished.out.strip()

@@ -128,6 +128,7 @@ def _recorded_environment(path: Path) -> dict[str, str]:
             record = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
             raise RecordError(f"{path} is not JSON: {error}") from error
+
     if not isinstance(record, dict):
         raise RecordError(f"{path} holds no JSON object.")
     environment = record.get("versions", {}) | {"commit": record.get("commit") or "not known"}
@@ -172,6 +173,7 @@ def _metrics(runs: Sequence[RunFacts]) -> Table:
     for name, attribute in METRICS.items():
         values = [getattr(run.summary, attribute) for run in runs]
         rows.append(_metric_row(name, runs, values))
+
     goodputs = [run.account.goodput if run.account else None for run in runs]
     rows.append(_metric_row("goodput (share of wall time)", runs, goodputs))
     for name in _score_names(runs):
@@ -196,7 +198,12 @@ def _score_names(runs: Sequence[RunFacts]) -> list[str]:
     return list(names)
 
 
-def _differences(title: str, runs: Sequence[RunFacts], sides: Sequence[Row], source: str) -> Table:
+def _differences(
+    title: str,
+    runs: Sequence[RunFacts],
+    sides: Sequence[Row],
+    source: str,
+) -> Table:
     """Return the keys whose values are not the same in all runs."""
     rows = differing_rows([run.name for run in runs], sides)
     notes = () if rows else ("they do not differ",)
@@ -215,6 +222,7 @@ def differing_rows(names: Sequence[str], sides: Sequence[Row]) -> list[Row]:
         if len(distinct_values) > 1:
             by_name = {name: side.get(key) for name, side in zip(names, sides, strict=True)}
             rows.append({"key": key, **by_name})
+
     return rows
 
 
@@ -234,8 +242,20 @@ def _checks(base: RunFacts, run: RunFacts, allowed: Tolerance) -> list[Check]:
             -1,
         ),
         _loss_check(base, run, allowed.last_loss),
-        _check("memory (B)", old.memory_bytes, new.memory_bytes, larger, allowed.memory),
-        judge("skipped steps", new.skipped <= old.skipped, skipped, "not more than before", ""),
+        _check(
+            "memory (B)",
+            old.memory_bytes,
+            new.memory_bytes,
+            larger,
+            allowed.memory,
+        ),
+        judge(
+            "skipped steps",
+            new.skipped <= old.skipped,
+            skipped,
+            "not more than before",
+            "",
+        ),
     ]
     return [replace(check, name=f"{run.name}: {check.name}") for check in checks]
 
@@ -257,7 +277,13 @@ def _loss_check(base: RunFacts, run: RunFacts, allowed: float) -> Check:
         return Check(name, "unknown", f"{base.name} has no loss", rule)
     if run_loss is None:
         return Check(name, "fail", f"no loss that is a number, {base_loss:.4g} before", rule)
-    return _check(name, base_loss, run_loss, rule, allowed)
+    return _check(
+        name,
+        base_loss,
+        run_loss,
+        rule,
+        allowed,
+    )
 
 
 def loss_at(history: History, tokens: int) -> float | None:
@@ -283,4 +309,10 @@ def _check(
         return Check(name, "unknown", "not known for both", rule)
     change = run_value / base_value - 1
     value = f"{run_value:.4g}, {base_value:.4g} before ({show_change(run_value / base_value)})"
-    return judge(name, sign * change <= allowed, value, rule, "")
+    return judge(
+        name,
+        sign * change <= allowed,
+        value,
+        rule,
+        "",
+    )

@@ -13,7 +13,10 @@ PHASE = "04-training"
 
 
 def forecast_of_run(folder: Path) -> CurveForecast:
-    """Return the forecast of a run's training. Raise DataError where it has too few evaluations."""
+    """Return the forecast of a run's training.
+
+    Raise DataError where it has too few evaluations.
+    """
     plan = read_plan(folder / "plan.json", PHASE)
     evaluations = read_validation(plan.path(plan.log.validation))
     usable = [evaluation for evaluation in evaluations if math.isfinite(evaluation.loss)]
@@ -23,6 +26,7 @@ def forecast_of_run(folder: Path) -> CurveForecast:
             f"needs {FEWEST_POINTS}. It evaluates every {plan.evaluation.interval} of "
             f"{plan.duration.iterations} iterations (training.eval_interval)."
         )
+
     return forecast_curve(curve_of(plan, usable))
 
 

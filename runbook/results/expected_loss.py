@@ -30,7 +30,10 @@ class ExpectedLoss:
     share: float
     """Share of the steps that are done."""
     sealed: Forecast | None
-    """Forecast of the loss from before the first step. None where none was sealed."""
+    """Forecast of the loss from before the first step.
+
+    None where none was sealed.
+    """
 
     @property
     def has_left(self) -> bool:
@@ -76,11 +79,15 @@ def newest_expected_loss(folder: Path, plan: PhasePlan) -> ExpectedLoss | None:
 
 
 def sealed_loss(folder: Path) -> Forecast | None:
-    """Return the loss as it was sealed; None where it was not, was sealed late, or was changed since."""
+    """Return the loss as it was sealed.
+
+    None where it was not, was sealed late, or was changed since.
+    """
     try:
         sealed = read_sealed(folder)
     except RecordError:
         return None
+
     if sealed is None or sealed.late:
         return None
     losses = [forecast for forecast in sealed.forecasts if forecast.quantity == "loss"]
@@ -97,7 +104,9 @@ def _expected(
     try:
         forecast = forecast_curve(curve_of(plan, list(evaluations)))
     except DataError:
-        return None  # such as a curve that is longer than the plan, which was shortened
+        # Such as a curve that is longer than the plan, which was shortened
+        return None
+
     return ExpectedLoss(
         iteration=evaluations[-1].iteration,
         loss=forecast.loss,

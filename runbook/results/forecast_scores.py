@@ -67,7 +67,10 @@ def seal(forecasts: SealedForecasts, folder: Path) -> SealedForecasts:
 
 
 def read_sealed(folder: Path) -> SealedForecasts | None:
-    """Return a run's sealed forecasts, or None. Raise `RecordError` where they were changed."""
+    """Return a run's sealed forecasts, or None.
+
+    Raise `RecordError` where they were changed.
+    """
     remedy = "It was written by runbook before the first step; restore it from a copy."
     path = folder / FORECASTS_FILE
     sealed = read_json_record(path, SealedForecasts, "sealed forecasts", remedy)
@@ -77,6 +80,7 @@ def read_sealed(folder: Path) -> SealedForecasts | None:
             f"{path} was changed after it was sealed on {sealed.sealed}: its checksum is {now}, and "
             f"{sealed.checksum[:12]} was sealed. Forecasts that were changed are not scored. Restore it from a copy."
         )
+
     return sealed
 
 
@@ -153,7 +157,10 @@ def append_scores(scores: Iterable[ForecastScore], runs: Path) -> None:
 
 
 def read_scores_of_all(runs: Path) -> list[ForecastScore]:
-    """Return every score of a project. Lines of another version are left out."""
+    """Return every score of a project.
+
+    Lines of another version are left out.
+    """
     scores = []
     for line in read_lines(runs / SCORES_FILE):
         values: dict[str, Any] = line
@@ -161,11 +168,15 @@ def read_scores_of_all(runs: Path) -> list[ForecastScore]:
             scores.append(ForecastScore(**values))
         except TypeError:
             continue
+
     return scores
 
 
 def own_half_width(scores: Sequence[ForecastScore], quantity: str) -> float | None:
-    """Return the 80th percentile of the logarithmic errors of earlier runs; None while they are too few."""
+    """Return the 80th percentile of the logarithmic errors of earlier runs.
+
+    None while they are too few.
+    """
     errors = sorted(
         abs(math.log(one.actual / one.value))
         for one in scores
@@ -210,7 +221,10 @@ def _verdict(one: ForecastScore) -> str:
 
 
 def calibration_text(scores: Sequence[ForecastScore]) -> str:
-    """Return how many intervals held, in one sentence. Late forecasts are not counted."""
+    """Return how many intervals held, in one sentence.
+
+    Late forecasts are not counted.
+    """
     counted = [one for one in scores if not one.late]
     late = len(scores) - len(counted)
     hits = sum(one.hit for one in counted)

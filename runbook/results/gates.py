@@ -28,8 +28,21 @@ REMEDIES = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="ut
 """Remedy where a check fails, by the check's name."""
 
 
-def _check(name: str, holds: bool, value: str, rule: str, otherwise: str = "fail") -> Check:
-    return judge(name, holds, value, rule, REMEDIES[name], otherwise=otherwise)
+def _check(
+    name: str,
+    holds: bool,
+    value: str,
+    rule: str,
+    otherwise: str = "fail",
+) -> Check:
+    return judge(
+        name,
+        holds,
+        value,
+        rule,
+        REMEDIES[name],
+        otherwise=otherwise,
+    )
 
 
 def smoke_gate(
@@ -120,12 +133,19 @@ def _divergence(metrics: History) -> Check:
     if lasting:
         value += f", not recovered from iteration {lasting[0]} on"
         losses_after = sum(iteration > lasting[0] for iteration, _ in metrics.losses)
+
     rule = (
         f"a spike comes back to where the loss was; with fewer than {ENOUGH_AFTER} losses "
         "after it: a warning"
     )
     otherwise = "fail" if losses_after >= ENOUGH_AFTER else "warn"
-    return _check("loss does not diverge", not lasting, value, rule, otherwise=otherwise)
+    return _check(
+        "loss does not diverge",
+        not lasting,
+        value,
+        rule,
+        otherwise=otherwise,
+    )
 
 
 def _means_of_ends(metrics: History, parts: int) -> tuple[float, float]:
@@ -144,11 +164,13 @@ def steps_check(metrics: History, iterations: int) -> Check:
         last_iteration = metrics.steps[-1].iteration
     else:
         last_iteration = iterations
+
     missing = metrics.absent_up_to(last_iteration)
     if missing:
         value = f"missing: steps {_ranges(missing)}"
     else:
         value = f"{len(metrics.steps)} steps"
+
     rule = "each iteration from 1 to the last was done and has its line in metrics.jsonl"
     return _check("no step is missing", not missing, value, rule)
 
@@ -214,6 +236,7 @@ def _done_twice(metrics: History, events: Sequence[Event]) -> Check:
             segment = event.segment
         elif event.name == "stopped":
             stopped_segments.add(segment)
+
     repeated = metrics.repeated
     value = f"{len(repeated)} repeated"
     if repeated:
@@ -224,7 +247,13 @@ def _done_twice(metrics: History, events: Sequence[Event]) -> Check:
     )
     is_fault = any(step.segment in stopped_segments for step in repeated)
     otherwise = "fail" if is_fault else "warn"
-    return _check("no step was done twice", not repeated, value, rule, otherwise=otherwise)
+    return _check(
+        "no step was done twice",
+        not repeated,
+        value,
+        rule,
+        otherwise=otherwise,
+    )
 
 
 def _usual_jump(metrics: History, first: int) -> float:
@@ -276,6 +305,7 @@ def _first_loss(metrics: History, vocabulary: int) -> Check:
         where = ""
     else:
         where = f" (at iteration {iteration}: earlier ones have none)"
+
     value = f"{loss:.4g}{where}, off by {loss - expected:+.3f}"
     return _check("first loss", abs(loss - expected) <= 0.3, value, rule)
 
@@ -285,7 +315,14 @@ def _falling(metrics: History) -> Check:
     rule = "the last quarter of the losses is lower on average than the first quarter"
     if len(metrics.losses) < 4:
         value = f"{len(metrics.losses)} losses: too few to say"
-        return _check(name, False, value, rule, otherwise="unknown")
+        return _check(
+            name,
+            False,
+            value,
+            rule,
+            otherwise="unknown",
+        )
+
     first, last = _means_of_ends(metrics, 4)
     return _check(name, last < first, f"{first:.4g} -> {last:.4g}", rule)
 
@@ -317,7 +354,11 @@ def _nothing_skipped(metrics: History) -> Check:
     otherwise = "warn" if is_fp16 and not nan else "fail"
     value = f"{skipped} skipped, {nan} NaN"
     return _check(
-        "skipped and NaN steps", not skipped and not nan, value, rule, otherwise=otherwise
+        "skipped and NaN steps",
+        not skipped and not nan,
+        value,
+        rule,
+        otherwise=otherwise,
     )
 
 
@@ -326,6 +367,7 @@ def _all_ranks(metrics: History, events: Sequence[Event], world_size: int) -> Ch
     for event in events_named(events, "started"):
         if event.world_size is not None:
             world_sizes.add(event.world_size)
+
     rule = f"every start and every step has the plan's {world_size} processes"
     value = f"world size {_list(sorted(world_sizes))}"
     return _check("all ranks seen", world_sizes == {world_size}, value, rule)
@@ -337,17 +379,37 @@ def _throughput(metrics: History, spec: PhasePlan, band: tuple[float, float] | N
     seconds = summary.seconds_per_iteration
     if seconds is None:
         rule = "every step is timed"
-        return _check(name, False, "no step was timed", rule, otherwise="warn")
+        return _check(
+            name,
+            False,
+            "no step was timed",
+            rule,
+            otherwise="warn",
+        )
+
     value = f"{seconds:.3g} s an iteration, {summary.tokens_per_second or 0:,.0f} tokens/s"
     if band is None:
         rule = "the plan has no band for this machine: nothing was measured yet"
-        return _check(name, False, value, rule, otherwise="unknown")
+        return _check(
+            name,
+            False,
+            value,
+            rule,
+            otherwise="unknown",
+        )
+
     shortest, longest = band
     rule = (
         f"the plan believes in {shortest:.3g} to {longest:.3g} s; "
         "on a busy machine, more is a question, no failure"
     )
-    return _check(name, shortest <= seconds <= longest, value, rule, otherwise="warn")
+    return _check(
+        name,
+        shortest <= seconds <= longest,
+        value,
+        rule,
+        otherwise="warn",
+    )
 
 
 def _saved(metrics: History, events: Sequence[Event]) -> Check:
@@ -369,6 +431,7 @@ def _ranges(numbers: Sequence[int]) -> str:
             runs[-1].append(number)
         else:
             runs.append([number])
+
     texts = [f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
     return ", ".join(texts)
 
@@ -391,6 +454,7 @@ def _reloaded(events: Sequence[Event]) -> Check:
     if last.iteration != last.saved_iteration:
         value = f"iteration {last.iteration} was loaded, {last.saved_iteration} was saved last"
         return _check(name, False, value, rule)
+
     before = last.loss_before or math.nan
     after = last.loss_after or math.nan
     value = (
@@ -419,7 +483,14 @@ def _network(events: Sequence[Event], *, promised: float | None) -> Check:
     measurements = events_named(events, "network")
     if not measurements:
         rule = "a sum over all ranks is timed at the end of the test"
-        return _check(name, False, "not measured", rule, otherwise="unknown")
+        return _check(
+            name,
+            False,
+            "not measured",
+            rule,
+            otherwise="unknown",
+        )
+
     ranks = measurements[-1].ranks
     bytes_per_second = measurements[-1].bytes_per_second
     if ranks == 1:
@@ -430,11 +501,24 @@ def _network(events: Sequence[Event], *, promised: float | None) -> Check:
         return _check(name, True, value, "one node: no network between nodes is used")
     if not promised:
         rule = "hardware.network of the site says what a node's adapters carry; it is 0"
-        return _check(name, False, value, rule, otherwise="unknown")
+        return _check(
+            name,
+            False,
+            value,
+            rule,
+            otherwise="unknown",
+        )
+
     share = bytes_per_second / promised
     rule = (
         f"at least {GOOD_SHARE:.0%} of the adapters' {promised / 1e9:g} GB/s a node; "
         f"below {POOR_SHARE:.0%} the job is on another network"
     )
     otherwise = "warn" if share >= POOR_SHARE else "fail"
-    return _check(name, share >= GOOD_SHARE, f"{value}, {share:.0%}", rule, otherwise=otherwise)
+    return _check(
+        name,
+        share >= GOOD_SHARE,
+        f"{value}, {share:.0%}",
+        rule,
+        otherwise=otherwise,
+    )

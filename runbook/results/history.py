@@ -92,7 +92,10 @@ class Event:
     """Part of an asynchronous save in which training stood still."""
     folder: str = ""
     source: str = ""
-    """Where a resume read its state: shared, near own or near partner. Empty before there were near copies."""
+    """Where a resume read its state: shared, near own or near partner.
+
+    Empty before there were near copies.
+    """
     same_fingerprint: bool = True
     """Whether a resume loaded a checkpoint of this training."""
     planned: bool = False
@@ -169,6 +172,7 @@ class History:
         for step in self.steps:
             if step.grad_norm is not None and math.isfinite(step.grad_norm):
                 norms[step.iteration] = step.grad_norm
+
         return norms
 
 
@@ -208,6 +212,7 @@ def _fits(values: Mapping[str, Any], types: Mapping[str, tuple[type, ...]]) -> b
         # to Python, True and False are integers
         if isinstance(value, bool) and bool not in allowed:
             return False
+
     return True
 
 
@@ -237,14 +242,17 @@ def parse_metrics(
         if step is None:
             unread += 1
             continue
+
         before = steps.get(step.iteration)
         if before is None:
             steps[step.iteration] = step
             continue
+
         # the later segment counts
         earlier, later = sorted((before, step), key=lambda step: step.segment)
         steps[step.iteration] = later
         repeated.append(earlier)
+
     return History(
         steps=tuple(steps[iteration] for iteration in sorted(steps)),
         repeated=tuple(repeated),
@@ -295,11 +303,13 @@ def read_metrics(path: Path) -> History:
     except FileNotFoundError:
         remedy = "the training job writes it; is its job still waiting, or did it fail?"
         raise RecordError(f"{path} does not exist: {remedy}") from None
+
     if not history.steps:
         raise RecordError(
             f"{path} holds no whole record ({history.unread_lines} unread lines): "
             "no iteration was finished. The job's err file says why."
         )
+
     return history
 
 
@@ -319,6 +329,7 @@ def read_validation(path: Path) -> tuple[ValidationLoss, ...]:
         with contextlib.suppress(TypeError):  # a line that lacks a field
             evaluation = ValidationLoss(**numbers)
             evaluations[evaluation.iteration] = evaluation
+
     return tuple(evaluations[iteration] for iteration in sorted(evaluations))
 
 
@@ -346,6 +357,7 @@ def parse_events(lines: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
         for key, value in values.items():
             if key in _EVENT_TYPES and value is not None:
                 fields[key] = value
+
         if "event" in values and _fits(fields, _EVENT_TYPES):
             yield Event(name=str(values["event"]), **fields)
 
@@ -371,6 +383,7 @@ def read_scores(folder: Path) -> list[Row]:
         for row in read_lines(path):
             if _is_score(row):
                 scores.append({key: row[key] for key in _SCORE_TYPES})
+
     return scores
 
 

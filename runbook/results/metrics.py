@@ -80,6 +80,7 @@ def measured(history: History) -> list[Step]:
         for step in segment_steps[num_warm_up:]:
             if step.seconds > 0 and not step.skipped:
                 steady_steps.append(step)
+
     return steady_steps or [step for step in history.steps if step.seconds > 0]
 
 
@@ -144,7 +145,14 @@ def _summarize_timing(
 ) -> _Timing:
     """Compute step time, its spread, throughput and the wait for data."""
     if not measured_steps:
-        return _Timing(None, None, None, None, None, None)
+        return _Timing(
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+        )
     seconds = [step.seconds for step in measured_steps]
     median = statistics.median(seconds)
     # quantiles needs two values, and one value twice has itself as every quantile
@@ -154,6 +162,7 @@ def _summarize_timing(
         samples_per_second = global_batch / median
     else:
         samples_per_second = None
+
     tokens_per_second = None
     if samples_per_second:
         tokens_per_second = samples_per_second * sequence_length
@@ -206,6 +215,7 @@ def find_spikes(
         for alarm in watch.look(iteration, loss, grad_norm):
             if alarm.kind == "spike":
                 spikes.append(alarm)
+
     return tuple(spikes)
 
 
@@ -218,6 +228,7 @@ def recovery(spike: Alarm, losses: Sequence[tuple[int, float]]) -> int | None:
     for iteration, loss in losses:
         if iteration > spike.since and loss <= highest:
             return iteration
+
     return None
 
 
@@ -245,6 +256,7 @@ def find_alarms(steps: Iterable[object], evaluations: Iterable[EvaluatedLoss] = 
     for evaluation in evaluations:
         name = getattr(evaluation, "name", "validation")
         alarms.extend(watch.look_at_evaluation(evaluation.iteration, evaluation.loss, name))
+
     return alarms
 
 
@@ -291,6 +303,7 @@ def step_parts_table(history: History) -> Table:
                 "share of step time (%)": 100 * sum(seconds) / total_seconds,
             }
         )
+
     note = "this trainer told no parts but the waiting for data: the rest is other"
     if any(step.forward_backward_seconds for step in steps):
         note = "communication that the engine does not measure apart is in computing"
@@ -312,6 +325,7 @@ def straggler_table(history: History, *, count: int = 8) -> Table:
     if not times:
         note = "one rank, or no time of each rank was written"
         return Table((), "Ranks", (note,), source=history.source)
+
     seconds_by_rank = zip(*(rank_times.seconds for rank_times in times), strict=True)
     rank_medians = [statistics.median(seconds) for seconds in seconds_by_rank]
     usual_seconds = statistics.median(rank_medians)
@@ -330,6 +344,7 @@ def straggler_table(history: History, *, count: int = 8) -> Table:
                 "straggler": "yes" if relative > 1 + SLOWER else "no",
             }
         )
+
     num_stragglers = sum(row["straggler"] == "yes" for row in rows)
     slowest_rows = rows[:count]
     notes = (
@@ -350,6 +365,7 @@ def _comparable_rank_times(history: History) -> list[RankTimes]:
             and (rank_times.segment, rank_times.iteration) in measured_keys
         ):
             times.append(rank_times)
+
     if not times:
         return []
     world_size = len(times[-1].seconds)
@@ -362,6 +378,7 @@ def _count_slowest(times: Sequence[RankTimes]) -> Counter[int]:
     for rank_times in times:
         slowest_rank = rank_times.seconds.index(max(rank_times.seconds))
         times_slowest[slowest_rank] += rank_times.steps
+
     return times_slowest
 
 
@@ -458,11 +475,13 @@ def slow_steps_table(
             stalls = [_start_stall(step, usual_seconds)]
         else:
             stalls = _stalls_before(step, timed.before, validation, events)
+
         stalls.append(_data_stall(step, usual_wait))
         rank_times = rank_times_by_step.get((step.segment, step.iteration))
         if rank_times is not None:
             stalls.append(_rank_stall(rank_times, usual_lag))
         rows.append(_slow_step_row(timed, stalls, usual_seconds))
+
     notes = (f"median step: {usual_seconds:.4g} s", REASON_RULE)
     title = f"The {len(rows)} slowest of {len(timed_steps)} steps"
     source = "metrics.jsonl, rank_times.jsonl, validation.jsonl, events.jsonl"
@@ -483,6 +502,7 @@ def _time_steps(history: History) -> list[_TimedStep]:
     for step in steps:
         timed_steps.append(_TimedStep(step, before, _elapsed_seconds(step, before)))
         before = step
+
     return timed_steps
 
 
@@ -492,6 +512,7 @@ def _rank_times_by_step(history: History) -> dict[tuple[int, int], RankTimes]:
     for rank_times in history.rank_times:
         for steps_back in range(rank_times.steps):
             by_step[rank_times.segment, rank_times.iteration - steps_back] = rank_times
+
     return by_step
 
 
@@ -551,7 +572,10 @@ def _rank_stall(rank_times: RankTimes, usual_lag: float) -> _Stall:
 
 
 def _stalls_before(
-    step: Step, before: Step, validation: Sequence[ValidationLoss], events: Sequence[Event]
+    step: Step,
+    before: Step,
+    validation: Sequence[ValidationLoss],
+    events: Sequence[Event],
 ) -> list[_Stall]:
     """Return what was recorded between the end of the step before and the end of this one."""
     events_between = [event for event in events if before.time <= event.time <= step.time]
@@ -563,14 +587,17 @@ def _stalls_before(
         seconds = sum(event.stalled_seconds for event in saves)
         evidence = f"{seconds:.3g} s to save iteration {saves[-1].iteration}"
         stalls.append(_Stall("save", seconds, evidence))
+
     evaluations = []
     for evaluation in validation:
         if before.time <= evaluation.time <= step.time:
             evaluations.append(evaluation)
+
     if evaluations:
         seconds = sum(evaluation.seconds for evaluation in evaluations)
         evidence = f"{seconds:.3g} s to evaluate iteration {evaluations[-1].iteration}"
         stalls.append(_Stall("evaluation", seconds, evidence))
+
     return stalls
 
 

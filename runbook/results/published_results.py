@@ -103,7 +103,11 @@ def peak_tflops(device: str, precision: str) -> float | None:
 
 
 def nearest(
-    parameters: float, *, device: str, precision: str = "", sequence_length: int = 0
+    parameters: float,
+    *,
+    device: str,
+    precision: str = "",
+    sequence_length: int = 0,
 ) -> list[Published]:
     """Return the five results with a speed that are most like a run.
 
@@ -119,10 +123,12 @@ def nearest(
             other_precision = 0.0
         else:
             other_precision = 0.5
+
         length = 0.0
         if sequence_length:
             length_ratio = (result.sequence_length or sequence_length) / sequence_length
             length = abs(math.log(length_ratio)) / 4
+
         return (size + other_device + other_precision + length, result.line)
 
     with_speed = [result for result in published_results() if result.tokens_per_second_per_device]

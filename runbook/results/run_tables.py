@@ -55,6 +55,7 @@ def numbers_table(
                 "source": lines.get(number.what, all_lines),
             }
         )
+
     return Table(rows, title, (WARM_UP_RULE,), source="metrics.jsonl")
 
 
@@ -65,6 +66,7 @@ def _speed_numbers(summary: Summary) -> list[_Number]:
     if summary.seconds_low is not None and summary.seconds_high is not None:
         between = f"{summary.seconds_low:.3g} to {summary.seconds_high:.3g} s"
         spread = f"median of {summary.measured_iterations}, 80 % in {between}"
+
     samples_formula = "global batch / median step time"
     tokens_formula = (
         f"global batch {summary.global_batch} x {summary.sequence_length} tokens / median step time"
@@ -89,6 +91,7 @@ def _loss_numbers(summary: Summary) -> list[_Number]:
         lowest = "not known"
     else:
         lowest = f"{summary.lowest_loss:.4g}"
+
     return [
         _Number("first loss", summary.first_loss, "nat/token"),
         _Number("last loss", summary.last_loss, "nat/token", f"lowest {lowest}"),
@@ -121,12 +124,14 @@ def _lines(history: History) -> dict[str, str]:
     if with_loss:
         lines["first loss"] = _line_of(history, with_loss[0])
         lines["last loss"] = _line_of(history, with_loss[-1])
+
     with_norm = [
         step for step in steps if step.grad_norm is not None and math.isfinite(step.grad_norm)
     ]
     if with_norm:
         largest = max(with_norm, key=lambda step: step.grad_norm or 0.0)
         lines["largest gradient norm"] = _line_of(history, largest)
+
     return lines
 
 
@@ -164,6 +169,7 @@ def plan_versus_actual(planned: Numbers, actual: Numbers, remarks: Mapping[str, 
             missing_side = "not planned"
         else:
             missing_side = ""
+
         rows.append(
             {
                 "what": name,
@@ -173,6 +179,7 @@ def plan_versus_actual(planned: Numbers, actual: Numbers, remarks: Mapping[str, 
                 "remark": remarks.get(name) or missing_side,
             }
         )
+
     return Table(rows, "Plan versus actual", source="plan.json, metrics.jsonl, events.jsonl")
 
 
@@ -227,7 +234,12 @@ def actual_numbers(summary: Summary, account: WallTime | None = None) -> dict[st
 
 
 def speed_table(
-    summary: Summary, shape: Shape, *, device: str, precision: str, peak: float | None
+    summary: Summary,
+    shape: Shape,
+    *,
+    device: str,
+    precision: str,
+    peak: float | None,
 ) -> Table:
     """Return the speed as TFLOP/s in every convention, with MFU or HFU where the peak is known."""
     rows = []
@@ -242,6 +254,7 @@ def speed_table(
             printed = summary.tflops_per_device
         else:
             printed = None
+
         rows.append(
             {
                 "convention": name,
@@ -254,6 +267,7 @@ def speed_table(
                 "printed by the trainer (TFLOP/s/device)": printed,
             }
         )
+
     notes = _peak_note(peak, device, precision)
     return Table(rows, "One speed in every convention", notes, source=f"metrics.jsonl, {PEAKS}")
 
@@ -273,11 +287,17 @@ def _peak_note(peak: float | None, device: str, precision: str) -> tuple[str, ..
         )
     else:
         note = f"peak of {device} in {precision}: {peak:g} TFLOP/s, dense"
+
     return (note,)
 
 
 def published_table(
-    summary: Summary, *, parameters: int, device: str, precision: str, peak: float | None
+    summary: Summary,
+    *,
+    parameters: int,
+    device: str,
+    precision: str,
+    peak: float | None,
 ) -> Table:
     """Return this run first, then the published results most like it.
 
@@ -286,7 +306,13 @@ def published_table(
     """
     tokens_per_second = summary.tokens_per_second_per_device
     length = summary.sequence_length
-    this_run = _this_run(summary, parameters, device, precision, peak)
+    this_run = _this_run(
+        summary,
+        parameters,
+        device,
+        precision,
+        peak,
+    )
     rows = [_published_row(this_run, None, "", "metrics.jsonl")]
     for result in nearest(parameters, device=device, precision=precision, sequence_length=length):
         reason = why_not_comparable(result, parameters, device)
@@ -297,13 +323,18 @@ def published_table(
         table_line = f"{RESULTS} line {result.line}"
         source = f"{result.source} ({result.date}; {result.confidence}; {table_line})"
         rows.append(_published_row(result, ratio, reason or "yes", source))
+
     notes = _peak_note(peak, device, precision)
     source = f"metrics.jsonl, {RESULTS}, {PEAKS}"
     return Table(rows, "This run and the nearest published results", notes, source=source)
 
 
 def _this_run(
-    summary: Summary, parameters: int, device: str, precision: str, peak: float | None
+    summary: Summary,
+    parameters: int,
+    device: str,
+    precision: str,
+    peak: float | None,
 ) -> Published:
     """Return this run in the form of a published result."""
     share = _percent_of_peak(summary.tflops_per_device, peak)
@@ -324,7 +355,12 @@ def _this_run(
     )
 
 
-def _published_row(result: Published, ratio: float | None, comparable: str, source: str) -> Row:
+def _published_row(
+    result: Published,
+    ratio: float | None,
+    comparable: str,
+    source: str,
+) -> Row:
     return {
         "model": result.model,
         "parameters": show_count(result.parameters) if result.parameters else "not stated",
@@ -369,19 +405,37 @@ def loss_table(
     if vocabulary:
         first_loss = math.log(vocabulary)
         rows.append(
-            _loss_row("ln(vocabulary)", None, first_loss, "an untrained model", "plan.json")
+            _loss_row(
+                "ln(vocabulary)",
+                None,
+                first_loss,
+                "an untrained model",
+                "plan.json",
+            )
         )
+
     rows += _curve_rows(history, validation)
     if validation:
         last = validation[-1]
         remark = f"{len(validation)} evaluations"
-        row = _loss_row("validation", last.iteration, last.loss, remark, "validation.jsonl")
+        row = _loss_row(
+            "validation",
+            last.iteration,
+            last.loss,
+            remark,
+            "validation.jsonl",
+        )
         rows.append(row)
+
     return Table(rows, "Loss in numbers", source=history.source)
 
 
 def _loss_row(
-    name: str, iteration: int | None, loss: float | None, remark: str, source: str
+    name: str,
+    iteration: int | None,
+    loss: float | None,
+    remark: str,
+    source: str,
 ) -> Row:
     return {
         "what": name,
@@ -397,22 +451,38 @@ def _curve_rows(history: History, validation: Sequence[ValidationLoss]) -> list[
     steps = {step.iteration: step for step in history.steps}
     rows: list[Row] = []
 
-    def add(name: str, iteration: int, loss: float | None, remark: str) -> None:
+    def add(
+        name: str,
+        iteration: int,
+        loss: float | None,
+        remark: str,
+    ) -> None:
         step = steps.get(iteration)
         source = _line_of(history, step) if step else history.source
-        rows.append(_loss_row(name, iteration, loss, remark, source))
+        rows.append(
+            _loss_row(
+                name,
+                iteration,
+                loss,
+                remark,
+                source,
+            )
+        )
 
     losses = history.losses
     if losses:
         add("first", *losses[0], "")
         add("lowest", *min(losses, key=lambda point: point[1]), "")
         add("last", *losses[-1], "")
+
     for iteration in history.restarts:
         restarted = steps.get(iteration)
         add("restart", iteration, restarted.loss if restarted else None, "first step of the job")
+
     for alarm in find_alarms(history.steps, validation):
         loss = alarm.value if alarm.metric == "loss" else None
         add(alarm.kind, alarm.since, loss, alarm.evidence)
+
     with_loss = {iteration for iteration, _ in losses}
     without_loss = [iteration for iteration in steps if iteration not in with_loss]
     if without_loss:
@@ -441,6 +511,7 @@ def throughput_table(
                 "source": f"{history.source}:{first.line}-{last.line}",
             }
         )
+
     return Table(rows, "Throughput in numbers", ("medians after warm-up",), source=history.source)
 
 
@@ -486,7 +557,11 @@ class ThroughputRow:
 
 
 def results_table(
-    rows: Sequence[ThroughputRow], *, device: str, precision: str, source: str
+    rows: Sequence[ThroughputRow],
+    *,
+    device: str,
+    precision: str,
+    source: str,
 ) -> Table:
     """Return the LUMI document's table for any runs: its columns, from samples/s, and a verdict."""
     peak = peak_tflops(device, precision)
@@ -516,6 +591,7 @@ def _results_row(row: ThroughputRow, peak: float | None, source: str) -> Row:
         verdict = "never measured"
     else:
         verdict = "ok"
+
     return {
         "Model Size": row.model,
         "Nodes": nodes,
@@ -563,5 +639,6 @@ def scaling_table(
                 "efficiency (%)": 100 * speed / devices / base_speed_per_device,
             }
         )
+
     note = f"against {base_label} with {base_devices} devices"
     return Table(rows, "Scaling", (note,), source=source)

@@ -128,6 +128,7 @@ def wall_time_table(account: WallTime, title: str = "Where the time went") -> Ta
     for name, seconds in [("wall time", wall_seconds), *account.parts.items()]:
         share = 100 * seconds / wall_seconds if wall_seconds else None
         rows.append({"part": name, "seconds (s)": round(seconds, 2), "share (%)": share})
+
     return Table(rows, title, source="metrics.jsonl, validation.jsonl, events.jsonl")
 
 
@@ -146,6 +147,7 @@ def interruptions_table(account: WallTime, title: str = "Interruptions") -> Tabl
                 "went on from": interruption.went_on_from,
             }
         )
+
     return Table(rows, title, source="events.jsonl, metrics.jsonl")
 
 
@@ -190,6 +192,7 @@ def _interruption(last: Step, following: Step, events: Sequence[Event]) -> Inter
     for event in events:
         if event.name in ENDINGS and last.time <= event.time <= resumed_at:
             trainer_events.append(event)
+
     last_sign = max([last.time, *(event.time for event in trainer_events)])
     end = _find_end(events, last.time, resumed_at)
     if end is None:
@@ -198,6 +201,7 @@ def _interruption(last: Step, following: Step, events: Sequence[Event]) -> Inter
     else:
         noticed_at = min(max(last_sign, _ended_at(end)), resumed_at)
         cause = end.failure or end.why or end.state
+
     submitted = events_named(events, "submitted")
     jobs = [event.job for event in submitted if event.time <= last.time]
     resumes = events_named(events, "resumed")
@@ -218,6 +222,7 @@ def _find_end(events: Sequence[Event], last_step_at: float, resumed_at: float) -
     for event in sorted(events_named(events, "ended"), key=_ended_at):
         if last_step_at - 1 <= _ended_at(event) <= resumed_at:
             return event
+
     return None
 
 
@@ -247,6 +252,7 @@ def _chain_waits(events: Sequence[Event]) -> list[float]:
         between = [moment for moment in ends if before.time <= moment <= after.time]
         if between:
             waits.append(after.time - max(between))
+
     return waits
 
 
@@ -301,7 +307,11 @@ def cost_table(summary: Summary, account: WallTime, rates: Rates) -> Table:
 
 
 def projection_table(
-    summary: Summary, *, target_tokens: int, goodput: float | None, rates: Rates
+    summary: Summary,
+    *,
+    target_tokens: int,
+    goodput: float | None,
+    rates: Rates,
 ) -> Table:
     """Return what it takes to train on a number of tokens at this speed.
 
@@ -313,6 +323,7 @@ def projection_table(
     if tokens_per_second:
         days = target_tokens / tokens_per_second / (goodput or 1.0) / 86400
         device_hours = days * 24 * summary.world_size
+
     rows = [
         _cost_row("tokens", target_tokens, "tokens", ""),
         _cost_row("speed", tokens_per_second, "tokens/s", "median after warm-up"),
@@ -324,6 +335,7 @@ def projection_table(
         note = f"with a goodput of {goodput:.1%}"
     else:
         note = "without evaluation, checkpoints and restarts: the best case"
+
     return Table(rows, "To train on a number of tokens", (note,), source="metrics.jsonl")
 
 
@@ -333,16 +345,28 @@ def _energy_and_money(device_hours: float | None, rates: Rates) -> list[Row]:
     if device_hours is not None and rates.watts_per_device:
         energy_kwh = device_hours * rates.watts_per_device / 1000
         energy_rule = f"{rates.watts_per_device:g} W a device, {rates.watts_source}"
+
     money = None
     price_rule = "no price is known: set jobs.price_per_device_hour"
     if device_hours is not None and rates.price_per_device_hour:
         money = device_hours * rates.price_per_device_hour
         price_rule = f"{rates.price_per_device_hour:g} a device-hour"
+
     return [
         _cost_row("energy", energy_kwh, "kWh", energy_rule),
         _cost_row("cost", money, rates.currency or "currency", price_rule),
     ]
 
 
-def _cost_row(name: str, value: float | None, unit: str, how: str) -> Row:
-    return {"what": name, "value": value, "unit": unit, "how": how}
+def _cost_row(
+    name: str,
+    value: float | None,
+    unit: str,
+    how: str,
+) -> Row:
+    return {
+        "what": name,
+        "value": value,
+        "unit": unit,
+        "how": how,
+    }

@@ -21,7 +21,10 @@ from runbook.runs.run_folder import runs_folder
 FILE_NAME = "bad_nodes.jsonl"
 DAY = 86_400.0
 EXCLUDE = "exclude"
-"""Slurm's directive. PBS has no counterpart: qsub can ask for a host, and not for any other one."""
+"""Slurm's directive.
+
+PBS has no counterpart: qsub can ask for a host, and not for any other one.
+"""
 
 
 class FoundBy(StrEnum):
@@ -82,16 +85,28 @@ def report_bad_nodes(
     evidence: str,
     job: str,
 ) -> list[BadNode]:
-    """Add an entry for each node. Nothing is kept on a site without a queue, which has one node."""
+    """Add an entry for each node.
+
+    Nothing is kept on a site without a queue, which has one node.
+    """
     if settings.site.scheduler == "local":
         return []
     now_seconds = time.time()
     entries = []
     for node in nodes:
         expires = now_seconds + LIFETIMES[found_by]
-        entry = BadNode(node, found_by, evidence[:300], settings.name, job, now_seconds, expires)
+        entry = BadNode(
+            node,
+            found_by,
+            evidence[:300],
+            settings.name,
+            job,
+            now_seconds,
+            expires,
+        )
         append_line(bad_nodes_file(settings), asdict(entry))
         entries.append(entry)
+
     return entries
 
 
@@ -127,6 +142,7 @@ def parse_bad_nodes(lines: Sequence[Mapping[str, Any]], now: float) -> list[BadN
             newest.pop(node, None)
         elif node and values.get("found_by") in FoundBy.__members__.values():
             newest[node] = BadNode(**{**values, "found_by": FoundBy(values["found_by"])})
+
     return [entry for entry in newest.values() if entry.expires > now]
 
 
@@ -164,10 +180,12 @@ def choose_exclusion(
             "the hosts in select."
         )
         return Exclusion(kept=tuple(entries), why_kept=why)
+
     total = settings.site.hardware.nodes
     if total and total - len(entries) < nodes_wanted:
         why = f"The job needs {nodes_wanted} of the site's {total} nodes."
         return Exclusion(kept=tuple(entries), why_kept=why)
+
     return Exclusion(left_out=tuple(entries))
 
 
@@ -200,4 +218,5 @@ def bad_node_rows(entries: Sequence[BadNode]) -> list[Row]:
                 "expires in": show_duration(max(0.0, entry.expires - now_seconds)),
             }
         )
+
     return rows

@@ -27,7 +27,12 @@ EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 class NumberRange(click.FloatRange):
     """A number in a range; click's own lets `nan` through, which is in no range, and `inf`."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:
         """The number, or wrong usage."""
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):

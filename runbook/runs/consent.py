@@ -43,6 +43,7 @@ def commands_table(settings: Settings) -> list[Table]:
                 "allowed": "yes" if check.verdict == "pass" else f"no. {check.remedy}",
             }
         )
+
     if not rows:
         return []
     return [Table(rows, "Commands that the run file wants to have started")]

@@ -36,7 +36,11 @@ def measure_machine(site: Site) -> Machine | None:
     """
     if site.scheduler != "local":
         return None
-    return Machine(cores=num_cores(), flags=cpu_flags(), memory_bytes=psutil.virtual_memory().total)
+    return Machine(
+        cores=num_cores(),
+        flags=cpu_flags(),
+        memory_bytes=psutil.virtual_memory().total,
+    )
 
 
 def make_plan_here(settings: Settings, measured: Calibrations | None = None) -> Plan:
@@ -62,11 +66,29 @@ def tokenizer_checks(settings: Settings) -> list[Check]:
         size = read_vocabulary_size(settings.tokenizer)
     except DataError as error:
         remedy = "Set data.tokenizer to gpt2, a tokenizer.json or a SentencePiece .model."
-        return [Check("vocabulary of the tokenizer", "fail", str(error), rule, remedy)]
+        return [
+            Check(
+                "vocabulary of the tokenizer",
+                "fail",
+                str(error),
+                rule,
+                remedy,
+            )
+        ]
+
     if size is None:
         value = f"data.tokenizer={name} is not on this machine"
         remedy = "02-data compares it with the model, where the file is."
-        return [Check("vocabulary of the tokenizer", "unknown", value, rule, remedy)]
+        return [
+            Check(
+                "vocabulary of the tokenizer",
+                "unknown",
+                value,
+                rule,
+                remedy,
+            )
+        ]
+
     return check_vocabulary(settings, size, f"data.tokenizer={name}")
 
 
@@ -98,6 +120,7 @@ def _cpu_fact(path: Path, name: str) -> str:
         lines = path.read_text().splitlines()
     except OSError:
         return ""
+
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
 
 
@@ -153,6 +176,7 @@ def known_calibrations(settings: Settings, runs: Path) -> Calibrations:
             calibration = read_calibration(json.loads(path.read_text(encoding="utf-8")))
             if calibration and (not calibration.warned or calibration.run == settings.name):
                 usable.append(calibration)
+
     return Calibrations(machine_identity(settings.site), tuple(usable))
 
 
@@ -165,4 +189,5 @@ def calibrations_of_run(settings: Settings, folder: Path) -> Calibrations:
         planned = tuple(filter(None, read_plan_file(folder).calibration.values()))
     except RecordError:
         return known_calibrations(settings, folder.parent)
+
     return Calibrations(machine_identity(settings.site), planned)

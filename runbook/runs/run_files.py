@@ -47,7 +47,9 @@ def with_prompt_ids(settings: Settings, plan: Plan) -> Plan:
             ids = tuple(load_tokenizer(settings.tokenizer).encode(prompt))
         else:
             ids = ()
+
         phases[name] = replace(phase, sampling=replace(phase.sampling, prompt_ids=ids))
+
     return replace(plan, phases=phases)
 
 
@@ -96,6 +98,7 @@ def given_by_hand(settings: Settings, layers: Collection[str]) -> dict[str, obje
         )
         if origin.layer in layers and key not in FREE_KEYS and not (room and not origin.value):
             values[key] = origin.value
+
     return values
 
 
@@ -132,6 +135,7 @@ def changed_values(folder: Path, settings: Settings) -> list[tuple[str, Any, Any
         raise RecordError(
             f"{path} cannot be read ({error}); it was written by runbook and changed later."
         ) from error
+
     current = dotted(yaml.safe_load(settings.as_yaml()))
     built_in = {
         key for key, chain in settings.origins.items() if chain and chain[-1].layer == "built-in"
@@ -143,6 +147,7 @@ def changed_values(folder: Path, settings: Settings) -> list[tuple[str, Any, Any
         if may_change or is_newer_default or written.get(key) == current.get(key):
             continue
         changes.append((key, written.get(key, "(absent)"), current.get(key, "(absent)")))
+
     return changes
 
 
@@ -203,7 +208,14 @@ def write_mark(
         StepOutput(str(path.relative_to(run_folder)), path.stat().st_size, sha256_of(path))
         for path in sorted(outputs)
     )
-    mark = DoneMark(step, version, digest, time.time(), step_outputs, facts)
+    mark = DoneMark(
+        step,
+        version,
+        digest,
+        time.time(),
+        step_outputs,
+        facts,
+    )
     write_text(mark_path(run_folder, step), json.dumps(asdict(mark), indent=1) + "\n")
 
 
@@ -263,7 +275,10 @@ def step_status(
     digest: str = "",
     reading: Reading = Reading.EVERYTHING,
 ) -> StepStatus:
-    """Return where a step stands. Without a digest its inputs are not compared."""
+    """Return where a step stands.
+
+    Without a digest its inputs are not compared.
+    """
     mark = read_mark(run_folder, step)
     if mark is None:
         return StepStatus(StepState.NOT_DONE)
@@ -289,6 +304,7 @@ def outputs_status(
             return StepStatus(StepState.OUTPUT_CHANGED, output.path, size, output.bytes)
         if reading is not Reading.SIZES and sha256_of(path) != output.sha256:
             return StepStatus(StepState.OUTPUT_CHANGED, output.path)
+
     return StepStatus(StepState.DONE)
 
 
@@ -313,7 +329,12 @@ def what_is_missing(
 class ChangedOutputError(RecordError):
     """A file of a finished step is not what the step made, so nothing is computed from it."""
 
-    def __init__(self, step: str, status: StepStatus, remedy: str) -> None:
+    def __init__(
+        self,
+        step: str,
+        status: StepStatus,
+        remedy: str,
+    ) -> None:
         self.step = step
         self.status = status
         super().__init__(

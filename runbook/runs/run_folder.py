@@ -26,6 +26,7 @@ def hold_run(folder: Path, purpose: str) -> Iterator[None]:
     if os.environ.get(HOLDER_VARIABLE) == str(folder):
         yield
         return
+
     with hold(folder, purpose) as taken_over:
         if taken_over:
             show_text(taken_over)

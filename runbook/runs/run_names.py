@@ -48,6 +48,7 @@ def named_run(word: str, as_name: str = "") -> NamedRun:
             "it another. "
             f"Leave --as out to go on with {word}, or name the run: {stem} --as {as_name}."
         )
+
     find_run_file(stem, project)
     if name in variant_names(stem, project):
         return NamedRun(f"{stem}:{name}")

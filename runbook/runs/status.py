@@ -50,6 +50,7 @@ def run_folder(name: str, runs: Path | None = None) -> Path:
         there = f"; there are {', '.join(near)}"
     else:
         there = "; there are no runs yet"
+
     raise ParamsError(f"{root / stem} is not a run's folder{there}. runbook run {stem} makes it.")
 
 
@@ -92,6 +93,7 @@ def _attempt(name: str) -> tuple[str, int, str]:
             if number.isdigit():
                 return phase, int(number), part
             return phase, 1, f"{part}-{number}"
+
     return name, 0, ""
 
 
@@ -117,6 +119,7 @@ def status_of_all(runs: Path | None) -> str:
             numbers = run.problem.splitlines()[0]
         else:
             numbers = _numbers(run.numbers)
+
         rows.append(
             {
                 "run": run.name,
@@ -127,6 +130,7 @@ def status_of_all(runs: Path | None) -> str:
                 "numbers": numbers,
             }
         )
+
     return Table(rows).as_text()
 
 
@@ -150,10 +154,12 @@ def facts_of_one(name: str, runs: Path | None) -> dict[str, object]:
                 "ended": phase.twin.ended if phase.twin else "",
             }
         )
+
     jobs: list[Row] = []
     if not run.problem:
         scheduler = scheduler_of(run.folder)
         jobs = [_job_row(job, scheduler.state(job)) for job in job_folders(run.folder)]
+
     expected = _expected_loss(run.folder)
     loss = None
     if expected is not None:
@@ -164,15 +170,25 @@ def facts_of_one(name: str, runs: Path | None) -> dict[str, object]:
             "high": expected.high,
             "left_sealed_interval": expected.has_left,
         }
-    return {**_run_facts(run), "phases": phases, "jobs": jobs, "expected_loss": loss}
+
+    return {
+        **_run_facts(run),
+        "phases": phases,
+        "jobs": jobs,
+        "expected_loss": loss,
+    }
 
 
 def _expected_loss(folder: Path) -> ExpectedLoss | None:
-    """Return the final loss that the training's curve announces; None where there is no such curve."""
+    """Return the final loss that the training's curve announces.
+
+    None where there is no such curve.
+    """
     try:
         plan = read_plan(folder / "plan.json", FULL)
     except RefusedError:
         return None
+
     return newest_expected_loss(folder, plan)
 
 
@@ -197,6 +213,7 @@ def status_of_one(name: str, runs: Path | None) -> str:
     if run.problem:
         parts.append(f"{run.problem}\nWithout it the queue of its jobs is not known.")
         return "\n\n".join(parts)
+
     scheduler = scheduler_of(folder)
     jobs = [(job, scheduler.state(job)) for job in job_folders(folder)]
     living = [job for job, status in jobs if status.state in LIVING]
@@ -224,6 +241,7 @@ def _without_empty_columns(rows: Sequence[Row]) -> list[Row]:
     for row in rows:
         filled = {key: value for key, value in row.items() if any(any_row[key] for any_row in rows)}
         filled_rows.append(filled)
+
     return filled_rows
 
 
@@ -234,6 +252,7 @@ def _log_tails(job: JobFolder) -> list[str]:
         lines = job_folder.log_tail(log, 6)
         if lines:
             tails.append("\n".join([f"==> {log} <==", *lines]))
+
     return tails
 
 
@@ -251,7 +270,9 @@ def phases_table(run: RunState) -> Table:
             row["verdict"] = ""
             row["ended"] = ""
             row["numbers"] = phase.problem.partition(". ")[0]
+
         rows.append(row)
+
     return Table(rows)
 
 
@@ -261,6 +282,7 @@ def _job_row(job: JobFolder, status: JobStatus) -> Row:
     if status.started is not None:
         ended = status.ended or time.time()
         elapsed = show_duration(ended - status.started)
+
     return {
         "job": job.path.name,
         "id": status.job_id,
@@ -285,7 +307,10 @@ def _nodes(job: JobFolder) -> str:
 
 
 def _numbers(results: Mapping[str, object]) -> str:
-    """Return the first and last loss and the throughput. Empty where there is no loss."""
+    """Return the first and last loss and the throughput.
+
+    Empty where there is no loss.
+    """
     if results.get("last_loss") is None:
         return ""
     first = _number(results.get("first_loss"), ".2f")
@@ -329,6 +354,7 @@ def _logs(job: JobFolder) -> list[Path]:
     for part in (*element_folders(job), job):
         for log in (part.out, part.err):
             logs.append(log)
+
     return logs
 
 
@@ -338,6 +364,7 @@ def find_job(job_id: str, runs: Path | None) -> str:
         for job in job_folders(path.parent):
             if _has_id(job, job_id.strip()):
                 return f"{path.parent.name}: {job.path}"
+
     raise JobError(
         f"No run here submitted a job {job_id}; runbook status lists the runs, runbook status RUN "
         "their jobs."
@@ -392,15 +419,24 @@ def _request_stop(job: JobFolder, scheduler: Scheduler) -> str:
         if scheduler.state(job).state in ACTIVE:
             job.stop_requested.unlink(missing_ok=True)
             raise
+
         followers = scheduler.end_followers(job)
         if followers:
             waiting = counted(followers, "waiting job")
             return f"{job.path.name}: the chain ends here; {waiting} taken out of the queue"
+
         return f"{job.path.name}: it had ended by itself"
+
     return f"{job.path.name}: asked to save and stop; it ends with exit code 75 when it has saved"
 
 
-def show_log(run: str, runs: Path | None, *, follow: bool, say: Callable[[str], None]) -> None:
+def show_log(
+    run: str,
+    runs: Path | None,
+    *,
+    follow: bool,
+    say: Callable[[str], None],
+) -> None:
     """Say what the newest job wrote to its out and err.
 
     `follow` goes on until the job has ended.
@@ -421,13 +457,17 @@ def show_log(run: str, runs: Path | None, *, follow: bool, say: Callable[[str], 
             with path.open("rb") as stream:
                 stream.seek(offsets[path])
                 text = stream.read()
+
             if not is_last:
                 # A line that is half written is shown when it is whole.
                 text = text[: text.rfind(b"\n") + 1]
+
             offsets[path] += len(text)
             for line in text.decode(errors="replace").splitlines():
                 say(line)
+
         if is_last:
             say(f"==> {status.state}: {status.reason or 'no reason given'} <==")
             return
+
         time.sleep(POLL_SECONDS)

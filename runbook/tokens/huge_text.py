@@ -49,15 +49,22 @@ def cut_of(tokenizer: Tokenizer) -> TextCut:
             for text in PROBES
         ):
             return cut
+
     return TextCut.NEVER
 
 
-def is_exact(encoder: Encoder, cut: TextCut, before: str, after: str) -> bool:
+def is_exact(
+    encoder: Encoder,
+    cut: TextCut,
+    before: str,
+    after: str,
+) -> bool:
     """Return whether two texts, cut apart, have the ids that they have together."""
     if cut is TextCut.INSTEAD_OF_SPACE:
         after_cut = after.removeprefix(" ")
     else:
         after_cut = after
+
     together, _ = encoder.encode_batch([before + after])
     apart, _ = encoder.encode_batch([before, after_cut])
     return bool(together.tolist() == apart.tolist())
@@ -71,6 +78,7 @@ def cut_text(parts: Iterable[str], encoder: Encoder, cut: TextCut) -> Iterator[s
     if cut is TextCut.NEVER:
         yield "".join(parts)
         return
+
     size = FAST_PIECE if isinstance(encoder, Fastokens) else PIECE
     text = ""
     searched = 0
@@ -82,13 +90,21 @@ def cut_text(parts: Iterable[str], encoder: Encoder, cut: TextCut) -> Iterator[s
                 text = text[end + 1 :]
             else:
                 text = text[end:]
+
             searched = 0
+
         searched = max(0, len(text) - WINDOW)
+
     if text:
         yield text
 
 
-def _border(text: str, start: int, encoder: Encoder, cut: TextCut) -> int:
+def _border(
+    text: str,
+    start: int,
+    encoder: Encoder,
+    cut: TextCut,
+) -> int:
     """Return the end of the first piece that ends behind `start`.
 
     0 where there is none in what is there so far.
@@ -96,9 +112,12 @@ def _border(text: str, start: int, encoder: Encoder, cut: TextCut) -> int:
     for border in _BORDER.finditer(text, start):
         end = border.end()
         if len(text) - end < WINDOW:
-            return 0  # the text on its right is not all there
+            # The text on its right is not all there
+            return 0
+
         if is_exact(encoder, cut, text[max(0, end - WINDOW) : end], text[end : end + WINDOW]):
             return end
+
     return 0
 
 
@@ -112,6 +131,7 @@ def _may_cross(tokenizer: Tokenizer) -> bool:
         size = tokenizer.vocabulary
         tokens = (str(judge.processor.id_to_piece(number)) for number in range(size))
         return any(map(_CROSSES_BORDER.search, tokens))
+
     content: dict[str, Any] = json.loads(judge.tokenizer.to_str())
     added = content["added_tokens"]
     if content["model"].get("dropout") or any(any(map(token.get, _FLAGS)) for token in added):

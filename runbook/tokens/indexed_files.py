@@ -41,7 +41,15 @@ def write_index(
         [(len(lengths), len(lengths) + len(empty)) for lengths, empty in pieces()]
     ).sum(axis=0)
     sequences, documents = map(int, sizes)
-    file.write(INDEX_HEADER.pack(INDEX_MAGIC, INDEX_VERSION, code, sequences, documents + 1))
+    file.write(
+        INDEX_HEADER.pack(
+            INDEX_MAGIC,
+            INDEX_VERSION,
+            code,
+            sequences,
+            documents + 1,
+        )
+    )
     for lengths, _ in pieces():
         file.write(lengths.astype("<i4").tobytes())
     position = 0
@@ -49,6 +57,7 @@ def write_index(
         sizes = lengths.astype(np.int64) * np.dtype(DTYPES[code]).itemsize
         file.write((np.cumsum(sizes) - sizes + position).astype("<i8").tobytes())
         position += int(sizes.sum())
+
     file.write(bytes(8))
     before = 0
     for lengths, empty in pieces():
@@ -56,6 +65,7 @@ def write_index(
         has_text[empty] = 0
         file.write((np.cumsum(has_text) + before).astype("<i8").tobytes())
         before += len(lengths)
+
     return sequences, documents
 
 
@@ -87,6 +97,7 @@ class IndexedReader:
                 f"{self.dtype.itemsize} bytes of a token that {idx_path.name} names. The two do "
                 "not belong together, or one was cut: make them again."
             )
+
         self.num_tokens = bin_bytes // self.dtype.itemsize
         self.tokens: NDArray[Any] = _map(bin_path, self.dtype.str, 0, self.num_tokens)
 
@@ -97,6 +108,7 @@ class IndexedReader:
                 f"{self.idx_path} has sequences 0 to {self.num_sequences - 1}; {number} was asked "
                 "for"
             )
+
         start = int(self.pointers[number]) // self.dtype.itemsize
         length = int(self.lengths[number])
         if int(self.pointers[number]) < 0 or length < 0 or start + length > self.num_tokens:
@@ -105,6 +117,7 @@ class IndexedReader:
                 f"{start + length}, but {self.bin_path.name} has {self.num_tokens}: the index is "
                 "broken, make both files again"
             )
+
         return self.tokens[start : start + length]
 
     def document(self, number: int) -> NDArray[Any]:
@@ -114,6 +127,7 @@ class IndexedReader:
                 f"{self.idx_path} has documents 0 to {self.num_documents - 1}; {number} was asked "
                 "for"
             )
+
         first = int(self.document_index[number])
         last = int(self.document_index[number + 1])
         sequences = [self.sequence(sequence) for sequence in range(first, last)]
@@ -137,6 +151,7 @@ def read_header(path: Path) -> tuple[int, int, int]:
         raise DataError(
             f"{path} has {size} bytes; the header alone has {INDEX_HEADER.size}. {_REMEDY}"
         )
+
     magic, version, code, sequences, entries = INDEX_HEADER.unpack(head)
     if magic != INDEX_MAGIC:
         raise DataError(f"{path} begins with {magic!r} and not with {INDEX_MAGIC!r}. {_REMEDY}")
@@ -144,6 +159,7 @@ def read_header(path: Path) -> tuple[int, int, int]:
         raise DataError(
             f"{path} says version {version}; only version {INDEX_VERSION} is known. {_REMEDY}"
         )
+
     if code not in TOKEN_DTYPES:
         raise DataError(f"{path} names token type {code}; known: {sorted(TOKEN_DTYPES)}. {_REMEDY}")
     promised = index_bytes(sequences, entries)
@@ -153,6 +169,7 @@ def read_header(path: Path) -> tuple[int, int, int]:
             "document entries, "
             f"which take {promised}. {_REMEDY}"
         )
+
     return code, sequences, entries
 
 
@@ -164,15 +181,28 @@ def _size(path: Path) -> int:
             reason = "is missing"
         else:
             reason = f"cannot be read ({error.strerror})"
+
         raise DataError(
             f"{path} {reason}; make it with `runbook data tokenize INPUT --out PREFIX`"
         ) from None
 
 
-def _map(path: Path, dtype: str, offset: int, count: int) -> NDArray[Any]:
-    if count == 0:  # an empty region cannot be mapped
+def _map(
+    path: Path,
+    dtype: str,
+    offset: int,
+    count: int,
+) -> NDArray[Any]:
+    # An empty region cannot be mapped
+    if count == 0:
         return np.empty(0, dtype=dtype)
     try:
-        return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=(count,))
+        return np.memmap(
+            path,
+            dtype=dtype,
+            mode="r",
+            offset=offset,
+            shape=(count,),
+        )
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be mapped into memory: {error}") from None

@@ -110,6 +110,7 @@ class SentencePiece:
                 "installed. "
                 "Install it (pip install sentencepiece), or give a Hugging Face tokenizer.json."
             ) from None
+
         self.name = f"sentencepiece {package_version('sentencepiece')}"
         try:
             self.processor: Any = sentencepiece.SentencePieceProcessor(model_file=str(model))
@@ -170,11 +171,17 @@ def _fast_encoder(tokenizer_json: str, special_tokens: bool, judge: HuggingFace)
         ValueError,
     ):  # it is not installed, or does not know this kind of tokenizer.json
         return judge
+
     compare(encoder, judge, list(PROBES), "the built-in edge texts")
     return encoder
 
 
-def compare(fast: Encoder, judge: Encoder, texts: list[str], where: str) -> None:
+def compare(
+    fast: Encoder,
+    judge: Encoder,
+    texts: list[str],
+    where: str,
+) -> None:
     """Raise DataError unless both give the same ids for every text."""
     ids, offsets = fast.encode_batch(texts)
     expected, expected_offsets = judge.encode_batch(texts)
@@ -250,6 +257,7 @@ class Tokenizer:
         for token_id in map(int, ids):
             is_known = 0 <= token_id < self.vocabulary
             texts.append(self.judge.piece(token_id) if is_known else _unknown([token_id]))
+
         return texts
 
     def end_of_document(self, name: str = "") -> int:
@@ -263,10 +271,12 @@ class Tokenizer:
             token_id = self.judge.token_id(candidate)
             if token_id is not None:
                 return token_id
+
         if name:
             complaint = f"has no token {name!r}"
         else:
             complaint = f"has none of {', '.join(EOD_NAMES)}"
+
         special = ", ".join(self.judge.special) or "none"
         raise DataError(
             f"the tokenizer {self.name} {complaint}, which would end each document; its special "
@@ -296,7 +306,14 @@ def load_tokenizer(
     sums = {path.name: hashlib.sha256(content).hexdigest()}
     if path.suffix == ".model":
         model = SentencePiece(path)
-        return Tokenizer(name, sums, model, model, int(model.processor.vocab_size()))
+        return Tokenizer(
+            name,
+            sums,
+            model,
+            model,
+            int(model.processor.vocab_size()),
+        )
+
     text = content.decode("utf-8", errors="replace")
     try:
         document = json.loads(text)
@@ -304,18 +321,27 @@ def load_tokenizer(
         raise DataError(
             f"{path} is not JSON ({error}); a tokenizer.json of Hugging Face is needed"
         ) from None
+
     if not isinstance(document, dict) or "model" not in document:
         if "Ġthe" in text[:1_000_000]:
             hint = " It looks like GPT-2's vocab.json: for that one, give gpt2."
         else:
             hint = ""
+
         raise DataError(
             f"{path} has no key `model`, so it is not a Hugging Face tokenizer.json.{hint}"
         )
+
     judge = _judge(text, special_tokens, str(path))
     fast = _fast_encoder(text, special_tokens, judge) if encoder == "auto" else judge
     vocabulary = max(judge.tokenizer.get_vocab(with_added_tokens=True).values()) + 1
-    return Tokenizer(name, sums, fast, judge, vocabulary)
+    return Tokenizer(
+        name,
+        sums,
+        fast,
+        judge,
+        vocabulary,
+    )
 
 
 @functools.lru_cache(maxsize=4)
@@ -324,7 +350,13 @@ def _gpt2(special_tokens: bool, encoder: str) -> Tokenizer:
     text = _gpt2_json()
     judge = _judge(text, special_tokens, "gpt2")
     fast = _fast_encoder(text, special_tokens, judge) if encoder == "auto" else judge
-    return Tokenizer("gpt2", dict(GPT2_SHA256), fast, judge, GPT2_VOCABULARY)
+    return Tokenizer(
+        "gpt2",
+        dict(GPT2_SHA256),
+        fast,
+        judge,
+        GPT2_VOCABULARY,
+    )
 
 
 def _content(path: Path, name: str) -> bytes:
@@ -333,6 +365,7 @@ def _content(path: Path, name: str) -> bytes:
         raise DataError(
             f"tokenizer {name!r}: {path} is no plain file, but a pipe, a device or a folder."
         )
+
     try:
         return path.read_bytes()
     except OSError as error:
@@ -356,6 +389,7 @@ def _gpt2_json() -> str:
                 f"{GPT2_FOLDER / name} has sha256 {sha256}, and GPT-2's has {expected}: "
                 "the file was changed. Install the package again."
             )
+
     merges = [line for line in content["merges.txt"].decode().split("\n")[1:] if line]
     byte_level = {
         "type": "ByteLevel",
@@ -387,6 +421,7 @@ def tokenizer_files(name: str) -> dict[str, bytes]:
         file_name = "tokenizer.model"
     else:
         file_name = "tokenizer.json"
+
     settings_files = [
         path.with_name(settings_file)
         for settings_file in ("tokenizer_config.json", "special_tokens_map.json")

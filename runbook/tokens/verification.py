@@ -39,7 +39,16 @@ def verify(prefix: Path, *, checksums: bool = True) -> list[Check]:
     try:
         reader = IndexedReader(files.bin, files.idx)
     except DataError as error:
-        return [Check("header", "fail", str(error), rule, AGAIN)]
+        return [
+            Check(
+                "header",
+                "fail",
+                str(error),
+                rule,
+                AGAIN,
+            )
+        ]
+
     value = (
         f"{reader.num_sequences:,} sequences, {reader.num_documents:,} documents, "
         f"{reader.dtype.name}"
@@ -50,9 +59,16 @@ def verify(prefix: Path, *, checksums: bool = True) -> list[Check]:
         manifest = read_manifest(prefix)
     except DataError as error:
         checks.append(
-            Check("manifest", "warn", str(error), "a manifest is next to the two files", AGAIN)
+            Check(
+                "manifest",
+                "warn",
+                str(error),
+                "a manifest is next to the two files",
+                AGAIN,
+            )
         )
         return checks
+
     checks += _count_checks(reader, manifest)
     if checksums:
         checks += _content_checks(reader, manifest, files)
@@ -75,13 +91,22 @@ def _index_checks(reader: IndexedReader) -> Iterator[Check]:
                 f"sequence {part.start + first} at {reader.pointers[part][first]}, expected "
                 f"{expected[first]}"
             )
+
         total += int(lengths.sum())
+
     rule = "each sequence has at least one token"
     if reader.num_sequences:
         value = f"shortest {smallest}"
     else:
         value = "no sequence"
-    yield judge("lengths", reader.num_sequences > 0 and smallest > 0, value, rule, AGAIN)
+
+    yield judge(
+        "lengths",
+        reader.num_sequences > 0 and smallest > 0,
+        value,
+        rule,
+        AGAIN,
+    )
     yield judge(
         "offsets",
         not fault,
@@ -96,7 +121,11 @@ def _index_checks(reader: IndexedReader) -> Iterator[Check]:
     is_one_short = missing > 0 and missing in (reader.num_sequences, reader.num_documents)
     remedy = ONE_SHORT if is_one_short else AGAIN
     yield judge(
-        "sizes", total == reader.num_tokens, value, "lengths add up to the size of the .bin", remedy
+        "sizes",
+        total == reader.num_tokens,
+        value,
+        "lengths add up to the size of the .bin",
+        remedy,
     )
     entries = reader.document_index
     rises = all(
@@ -127,7 +156,13 @@ def _count_checks(reader: IndexedReader, manifest: Manifest) -> Iterator[Check]:
         f"{manifest.documents:,} documents, {manifest.sequences:,} sequences, {manifest.tokens:,} "
         "tokens"
     )
-    yield judge("counts", counted == promised, counted, f"as in the manifest: {promised}", AGAIN)
+    yield judge(
+        "counts",
+        counted == promised,
+        counted,
+        f"as in the manifest: {promised}",
+        AGAIN,
+    )
     out = manifest.documents + manifest.skipped_records + manifest.dropped
     value = (
         f"{manifest.records:,} read, {manifest.documents:,} written, "
@@ -156,7 +191,13 @@ def _count_checks(reader: IndexedReader, manifest: Manifest) -> Iterator[Check]:
         for before, after in pairwise(manifest.shards)
     )
     value = f"{len(manifest.shards)} shards"
-    yield judge("shards", joined, value, "each begins in the .bin where the one before ends", AGAIN)
+    yield judge(
+        "shards",
+        joined,
+        value,
+        "each begins in the .bin where the one before ends",
+        AGAIN,
+    )
 
 
 def _content_checks(
@@ -173,10 +214,17 @@ def _content_checks(
             if len(tokens):
                 lowest = min(lowest, int(tokens.min()))
                 highest = max(highest, int(tokens.max()))
+
     vocabulary = int(manifest.tokenizer["vocabulary"])
     is_inside = lowest >= 0 and highest < vocabulary
     rule = f"tokens lie between 0 and {vocabulary - 1:,}"
-    yield judge("token range", is_inside, f"{lowest} to {highest:,}", rule, AGAIN)
+    yield judge(
+        "token range",
+        is_inside,
+        f"{lowest} to {highest:,}",
+        rule,
+        AGAIN,
+    )
     eod = manifest.tokenizer["end_of_document"]
     if eod is not None:
         yield _eod_check(reader, int(eod))
@@ -184,7 +232,13 @@ def _content_checks(
     for name, sha256 in (("bin", bin_sum.hexdigest()), ("idx", sha256_of(files.idx))):
         promised = str(manifest.files[name]["sha256"])
         rule = f"as in the manifest: {promised[:16]}..."
-        yield judge(f"sha256 of .{name}", sha256 == promised, sha256[:16] + "...", rule, AGAIN)
+        yield judge(
+            f"sha256 of .{name}",
+            sha256 == promised,
+            sha256[:16] + "...",
+            rule,
+            AGAIN,
+        )
 
 
 def _duplicates(reader: IndexedReader) -> Check:
@@ -208,11 +262,14 @@ def _duplicates(reader: IndexedReader) -> Check:
                 0x9E3779B97F4A7C15
             )
             signature ^= signature >> np.uint64(29)
+
         signatures.append(signature[signature % np.uint64(interval) == 0])
+
     if signatures:
         sample = np.concatenate(signatures)
     else:
         sample = np.empty(0, dtype=np.uint64)
+
     copies = len(sample) - len(np.unique(sample))
     share = copies / len(sample) if len(sample) else 0.0
     value = f"{copies:,} of {len(sample):,} sampled documents repeat another ({share:.2%})"
@@ -233,9 +290,14 @@ def _eod_check(reader: IndexedReader, eod: int) -> Check:
         last = (reader.pointers[part] // reader.dtype.itemsize) + reader.lengths[part] - 1
         inside = last[(last >= 0) & (last < reader.num_tokens)]
         wrong += len(last) - len(inside) + int((reader.tokens[inside] != eod).sum())
+
     value = f"{reader.num_sequences - wrong:,} of {reader.num_sequences:,}"
     return judge(
-        "end of document", wrong == 0, value, f"every document ends with token {eod}", AGAIN
+        "end of document",
+        wrong == 0,
+        value,
+        f"every document ends with token {eod}",
+        AGAIN,
     )
 
 
@@ -244,13 +306,18 @@ class DecodedDocument:
     """One document of the output."""
 
     number: int
-    tokens: int  # all of its tokens, of which at most a few are shown
+    # All of its tokens, of which at most a few are shown
+    tokens: int
     ids: list[int]
     pieces: list[str]  # the text of each id
 
 
 def sample_documents(
-    prefix: Path, count: int = 3, *, max_tokens: int = 200, numbers: list[int] | None = None
+    prefix: Path,
+    count: int = 3,
+    *,
+    max_tokens: int = 200,
+    numbers: list[int] | None = None,
 ) -> list[DecodedDocument]:
     """Return documents of the output, each cut after `max_tokens` tokens.
 
@@ -262,6 +329,7 @@ def sample_documents(
     if numbers is None:
         count = min(count, reader.num_documents)
         numbers = [index * reader.num_documents // count for index in range(count)]
+
     if not numbers:
         raise DataError(f"{files.idx} has no documents to show")
     documents = []
@@ -269,4 +337,5 @@ def sample_documents(
         tokens = reader.document(number)
         ids = tokens[:max_tokens].tolist()
         documents.append(DecodedDocument(number, len(tokens), ids, tokenizer.pieces(ids)))
+
     return documents

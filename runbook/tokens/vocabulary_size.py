@@ -28,6 +28,7 @@ def read_vocabulary_size(name: str) -> int | None:
         content = path.read_bytes()
     except OSError:
         return None
+
     if path.suffix == ".model":
         return _count_pieces(content, path)
     return _largest_id(content, path) + 1
@@ -56,6 +57,7 @@ def _count_pieces(content: bytes, path: Path) -> int:
         pieces = sum(number == _PIECES_FIELD for number in _field_numbers(content))
     except IndexError:
         raise DataError(f"{path} is not a SentencePiece model: it ends within a field.") from None
+
     if not pieces:
         raise DataError(f"{path} is not a SentencePiece model: it holds no pieces.")
     return pieces
@@ -81,6 +83,7 @@ def _field_numbers(content: bytes) -> Iterator[int]:
             position += 4
         else:
             raise IndexError(position)
+
         if position > len(content):
             raise IndexError(position)
         yield key >> 3

@@ -17,7 +17,12 @@ from runbook.training.health.watchdog import make_watchdog
 from runbook.training.ranks import Ranks, die_with_launcher, on_gpu, ranks_from, use_planned_device
 
 
-def train_rank(spec: PhasePlan, ranks: Ranks, stopping: StopConditions, until: int = 0) -> int:
+def train_rank(
+    spec: PhasePlan,
+    ranks: Ranks,
+    stopping: StopConditions,
+    until: int = 0,
+) -> int:
     """Train; the exit code. Errors are in events.jsonl before they come out.
 
     `until`: end after this step without a save; 0: at the end of the training.
@@ -64,11 +69,13 @@ def train_rank(spec: PhasePlan, ranks: Ranks, stopping: StopConditions, until: i
             raise TrainingError(
                 f"another rank is gone, or has not answered in time: {error}"
             ) from None
+
         raise
     finally:
         if watchdog:
             watchdog.stop()
         report.close()
+
     process_groups.leave_process_groups()
     return code
 
@@ -89,10 +96,10 @@ def main() -> int:
         help="end after this step without a save (runbook replay); 0: at the end of the training",
     )
     arguments = parser.parse_args()
-    atexit.register(_leave, FAILED)  # registered first, so called last: after a traceback was shown
-    stopping = (
-        StopConditions()
-    )  # before the imports that take seconds: a signal meanwhile is not lost
+    # Registered first, so called last: after a traceback was shown
+    atexit.register(_leave, FAILED)
+    # Before the imports that take seconds: a signal meanwhile is not lost
+    stopping = StopConditions()
     rank = 0
     try:
         ranks = ranks_from(os.environ)

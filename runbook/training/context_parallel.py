@@ -24,4 +24,5 @@ def slice_sequences(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         pieces = get_batch_on_this_cp_rank(batch, is_hybrid_cp=False, cp_group=group)
     else:
         pieces = get_batch_on_this_cp_rank(batch, cp_group=group)
+
     return dict(pieces)

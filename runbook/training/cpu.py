@@ -54,6 +54,7 @@ def answer_for_cpu() -> None:
         "current_stream",
     ):
         setattr(torch.cuda, name, lambda *_, **__: None)
+
     _answer_random_states()
     name_types_as_on_gpu()
     torch.Tensor.cuda = lambda self, *_, **__: self  # type: ignore[method-assign]
@@ -68,7 +69,12 @@ def name_types_as_on_gpu() -> None:
     """
     original = torch.Tensor.type
 
-    def type_(self: torch.Tensor, dtype: Any = None, *arguments: Any, **options: Any) -> Any:
+    def type_(
+        self: torch.Tensor,
+        dtype: Any = None,
+        *arguments: Any,
+        **options: Any,
+    ) -> Any:
         if dtype is not None:
             return original(self, dtype, *arguments, **options)
         name = original(self)
@@ -88,7 +94,8 @@ def keep_freed_memory() -> None:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt:
-        trim_threshold, mmap_max = -1, -4  # M_TRIM_THRESHOLD, M_MMAP_MAX of <malloc.h>
+        # M_TRIM_THRESHOLD, M_MMAP_MAX of <malloc.h>
+        trim_threshold, mmap_max = -1, -4
         mallopt(trim_threshold, -1)
         mallopt(mmap_max, 0)
 
@@ -124,7 +131,8 @@ def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
-OUTPUT_BLOCK = 2048  # outputs of a layer whose weight gradient is computed in one matmul
+# Outputs of a layer whose weight gradient is computed in one matmul
+OUTPUT_BLOCK = 2048
 
 SUM_DEPTH = 256
 """Numbers that are summed at once: a matmul is then off by 3e-7 of its norm, as MKL's is.
@@ -234,10 +242,10 @@ def _matmul(
     bias: torch.Tensor | None = None,
     addend: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    if not (
-        right.is_contiguous() or right.t().is_contiguous()
-    ):  # oneDNN would take a hundred times as long
+    # oneDNN would take a hundred times as long
+    if not (right.is_contiguous() or right.t().is_contiguous()):
         right = right.contiguous()
+
     multiply = torch.ops.mkldnn._linear_pointwise
     if addend is None:
         return multiply(input, right.t(), bias, "none", [], "")  # type: ignore[no-any-return]
@@ -257,6 +265,7 @@ def add_weight_gradient(gradient: torch.Tensor, values: torch.Tensor, total: tor
         transposed = values.t().contiguous()
     else:
         transposed = None
+
     for block in slices(gradient.shape[1], OUTPUT_BLOCK):
         part = gradient[:, block]
         if transposed is not None:

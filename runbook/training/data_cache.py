@@ -80,6 +80,7 @@ class CacheFolder:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RefusedError(f"data.cache {self.folder} cannot be made: {error}") from error
+
         # ctime as well: a file that was moved or copied here keeps the mtime it had elsewhere.
         states = [path.stat() for path in indexes if path.exists()]
         newest = max((max(state.st_mtime_ns, state.st_ctime_ns) for state in states), default=0)
@@ -103,7 +104,9 @@ class CacheFolder:
                 stream.write(checksums_text(files))
                 stream.flush()
                 os.fsync(stream.fileno())
+
             part.rename(self.folder / CHECKSUMS)
+
         return {name: file.sha256 for name, file in files.items()}
 
     def _as_built(self, path: Path) -> CachedFile:
@@ -135,6 +138,7 @@ def _fault(path: Path, newest_text: int, built: CachedFile | None) -> CacheFault
         numpy.load(path, mmap_mode="r")
     except (ValueError, OSError):
         return CacheFault.UNFINISHED
+
     state = path.stat()
     if state.st_mtime_ns < newest_text:
         return CacheFault.OLDER

@@ -121,23 +121,29 @@ class PinnedCopies(HostCopies):
         slab = self._slab_for(num_bytes)
         offset = slab.take(num_bytes)
         # With a storage of exactly this size: torch's writer copies what is a part of a larger one.
-        flat = torch.frombuffer(slab.memory, dtype=dtype, count=count, offset=offset)
+        flat = torch.frombuffer(
+            slab.memory,
+            dtype=dtype,
+            count=count,
+            offset=offset,
+        )
         return flat.view(shape)
 
     def _slab_for(self, num_bytes: int) -> _Slab:
         for slab in self._slabs:
             if slab.used + num_bytes <= slab.size:
                 return slab
+
         grown = min(SLAB_BYTES, max(FIRST_SLAB_BYTES, self.num_bytes))
         memory = _touched_memory(max(grown, num_bytes))
         slab = _Slab(memory, _address(memory), len(memory))
         self._slabs.append(slab)
         if self._pin(slab.address, slab.size):
-            weakref.finalize(
-                slab, self._unpin, slab.address
-            ).atexit = False  # the process's end does
+            # The process's end does
+            weakref.finalize(slab, self._unpin, slab.address).atexit = False
         elif len(self._slabs) == 1:
             say("memory for saves could not be pinned: the training waits longer for each save")
+
         return slab
 
 
@@ -173,6 +179,7 @@ def _touched_memory(num_bytes: int) -> mmap.mmap:
         if hasattr(mmap, advice):
             with contextlib.suppress(OSError):  # a kernel without it
                 memory.madvise(getattr(mmap, advice))
+
     address = _address(memory)
 
     def touch(start: int) -> None:
@@ -188,7 +195,8 @@ def _address(memory: mmap.mmap) -> int:
 
 
 _PORTABLE = (
-    1  # cudaHostRegisterPortable: pinned for every context, as torch's own functions ask for it
+    # cudaHostRegisterPortable: pinned for every context, as torch's own functions ask for it
+    1
 )
 
 
@@ -199,6 +207,7 @@ def _pin_for_cuda(address: int, num_bytes: int) -> bool:
         # CUDA reports the error again at the next launch, whose own fault it is not.
         with contextlib.suppress(RuntimeError):
             torch.zeros(1, device="cuda")
+
     return not failed
 
 

@@ -67,11 +67,15 @@ SMOKE_PHASE = "03-smoke-test"
 
 
 def make_engine(spec: PhasePlan, *, draw: bool = True) -> TrainingEngine:
-    """The engine that the plan names; `draw`: with first weights, which a checkpoint to be loaded replaces."""
+    """The engine that the plan names.
+
+    `draw`: with first weights, which a checkpoint to be loaded replaces.
+    """
     if spec.engine == "megatron-core":
         from runbook.training.engines.megatron_engine import MegatronEngine
 
         return MegatronEngine(spec, draw=draw)
+
     from runbook.training.engines import deepspeed_start
 
     deepspeed_start.import_deepspeed()
@@ -145,20 +149,23 @@ class TrainingLoop:
         if gc_interval:
             gc.disable()
             gc.collect()
+
         while progress.iteration < total:
             request = self._step(train)
             self._report_slower(self.compiler_faults.take())
             if progress.iteration == self.until:
                 self.report.event("replayed", iteration=progress.iteration)
                 return FINISHED
-            if self._at(
-                gc_interval
-            ):  # on all ranks at the same step: nobody waits for the others' collections
+
+            # On all ranks at the same step: nobody waits for the others' collections
+            if self._at(gc_interval):
                 gc.collect()
+
             at_end = progress.iteration >= total
             if validation is not None and (at_end or self._at(spec.evaluation.interval)):
                 with self.heartbeat.during("evaluating", spec.evaluation.iterations):
                     self._evaluate(validation)
+
             if self.near is not None:
                 self.near.stepped()
             reason = "exit_interval" if self._at(spec.limits.exit_interval) else ""
@@ -169,17 +176,20 @@ class TrainingLoop:
                 self._end_near()
                 self.report.event("stopped", iteration=progress.iteration, signal=reason)
                 return STOPPED
+
             self._seal_written_save()
             if at_end or self._at(spec.checkpoint.interval):
                 self._save(in_background=spec.checkpoint.asynchronous and not at_end)
             if self._at(spec.checkpoint.near_interval) and not at_end:
                 self._save_near()
+
         self._end_near()
         if self.saved_iteration >= 0:
             self._sample()
         if spec.phase == SMOKE_PHASE and self.saved_iteration == progress.iteration:
             with self.heartbeat.during("proving"):
                 self._prove_smoke_test(train)
+
         self.report.event("finished", iteration=progress.iteration)
         return FINISHED
 
@@ -195,12 +205,14 @@ class TrainingLoop:
                 "a copy in node memory could not be loaded to its end, and there is no checkpoint. Start again: the "
                 "copy is not tried a second time"
             )
+
         starts = share_value(self.report.earlier_starts())
         if loaded is not None:
             self._refuse_other_training(loaded)
             vars(self.progress).update(vars(loaded.progress))
             self.saved_order = loaded.data_cache
             self._pass_over_again()
+
         self.progress.segment = max(starts, self.progress.segment + 1 if loaded else 0)
         self.report.begin(self.progress.segment)
         if (
@@ -208,6 +220,7 @@ class TrainingLoop:
             and self.spec.duration.iterations >= SHORTEST_MEASURED_ITERATIONS
         ):
             self.report.measured_tflops = measured_tflops(self.spec.precision.format)
+
         counted = self.engine.num_parameters()
         planned = self.spec.model.parameters
         if planned not in (0, counted):
@@ -222,6 +235,7 @@ class TrainingLoop:
             self.newest_shared = run_on_first_rank(lambda: max(saved_iterations(root), default=0))
             self.near.begin()
             start["near"] = self.near.lineage
+
         self.report.event("started", world_size=self.spec.parallel.world_size, **start)
         self._report_slower([slower_kernels(self.spec)])
         if loaded is not None:
@@ -235,11 +249,15 @@ class TrainingLoop:
             self.report.event("slower_kernels", reason=reason)
 
     def _compare_order(self, cache: CacheCheck) -> None:
-        """Report what was built again of the cached order; refuse to go on in another order than before."""
+        """Report what was built again of the cached order.
+
+        Refuse to go on in another order than before.
+        """
         if changed := cache.changed:
             folder = self.spec.data.cache
             self._say(f"{folder}: changed after it was built, so built again: {', '.join(changed)}")
             self.report.event("data_cache_rebuilt", folder=folder, files=changed)
+
         other = data_cache.other_order(self.saved_order, cache.checksums)
         if other and not self.spec.checkpoint.resume_changed:
             raise RefusedError(
@@ -248,19 +266,23 @@ class TrainingLoop:
                 f"other samples. Delete {self.spec.data.cache}: it is built again from the token files. If they were "
                 f"changed on purpose, training.resume_changed true goes on with the new ones"
             )
+
         self.saved_order = dict(cache.checksums)
 
     def _report_resume(self, loaded: LoadedCheckpoint) -> None:
         for problem in loaded.problems:
             self._say(f"checkpoint passed over: {problem}")
             self.report.event("checkpoint_broken", message=problem)
+
         if loaded.problems:
             self._say(
                 f"{loaded.lost_iterations} iterations are lost: they were in what was passed over"
             )
+
         if loaded.tracker_fault:
             self._say(f"{loaded.tracker_fault}: written anew from the checkpoints that are there")
             self.report.event("tracker_rebuilt", message=loaded.tracker_fault)
+
         for change in loaded.changes + loaded.harmless:
             self._say(f"{loaded.folder} was trained with {change}; going on with the plan's")
         where = "" if loaded.source == SHARED else f" ({loaded.source})"
@@ -291,6 +313,7 @@ class TrainingLoop:
                 f"Going on would be another training than either; use the values it was trained with, another "
                 f"checkpoint folder, or set training.resume_changed true to go on with the plan's values"
             )
+
         if loaded.progress.iteration > self.spec.duration.iterations:
             raise RefusedError(
                 f"{loaded.folder} is of iteration {loaded.progress.iteration}, and this plan ends at "
@@ -305,10 +328,10 @@ class TrainingLoop:
         self.stopping.stepped(record.seconds)
         if (times := self.stepper.rank_times) is not None:
             self.report.rank_times(times)
-            slow = self.stragglers.look(
-                times, time.monotonic()
-            )  # as all know; the rank itself knows its machine
+            # As all know; the rank itself knows its machine
+            slow = self.stragglers.look(times, time.monotonic())
             self.report.alarms(alarm for alarm in slow if alarm.rank == self.report.ranks.rank)
+
         was_computed = bool(record.parts) or record.loss is not None  # else it was passed over
         alarms = [*self.stepper.watch.look(record)] if was_computed else []
         if self.report.ranks.is_last:
@@ -316,10 +339,10 @@ class TrainingLoop:
         if self.stepper.is_replayed:
             self._report_replay()
         self.report.alarms(self.stepper.memory.agree(self.stepper.leaks))
-        if (
-            self.report.ranks.rank == 0 and was_computed and self.pending is None
-        ):  # a save that is written has its room
+        # A save that is written has its room
+        if self.report.ranks.rank == 0 and was_computed and self.pending is None:
             self.report.alarms(self.disk.look(record.iteration, record.seconds))
+
         steps = [bad] if bad else self._spike(record, alarms)
         action = self._answer(steps) if steps else ""
         self.report.step(record, self.progress.skipped, self.progress.nan)
@@ -327,10 +350,14 @@ class TrainingLoop:
             self.bad_steps.in_a_row = 0
         elif action == "rollback":
             self._roll_back(steps)
+
         return stop_request
 
     def _report_replay(self) -> None:
-        """Write what was computed twice, and report ranks that got something else; each knows its own machine."""
+        """Write what was computed twice, and report ranks that got something else.
+
+        Each knows its own machine.
+        """
         replayer = self.stepper.replayer
         for line in replayer.lines():
             self.report.replay(line)
@@ -344,7 +371,14 @@ class TrainingLoop:
         fault = "the loss jumped: it"
         first = last - record.global_batch + 1
         self.newest.append(
-            BadStep(record.iteration, fault, record.loss or math.nan, first, last, "spike_policy")
+            BadStep(
+                record.iteration,
+                fault,
+                record.loss or math.nan,
+                first,
+                last,
+                "spike_policy",
+            )
         )
         since = [one.since for one in alarms if (one.kind, one.metric) == ("spike", "loss")]
         if not since or self.spec.limits.spike_policy != "rollback":
@@ -352,7 +386,10 @@ class TrainingLoop:
         return [step for step in self.newest if step.iteration >= since[0]]
 
     def _answer(self, steps: list[BadStep]) -> str:
-        """Whether to go on without the step, or to go back and leave its samples out; raises where it is to stop."""
+        """Whether to go on without the step, or to go back and leave its samples out.
+
+        Raises where it is to stop.
+        """
         root = self.spec.path(self.spec.checkpoint.folder)
         bad = steps[-1]
         has_checkpoint = self.pending is not None
@@ -381,12 +418,14 @@ class TrainingLoop:
         vars(self.progress).update(
             {**vars(loaded.progress), "passed_over": passed, "segment": segment}
         )
-        self.saved_iteration = self.progress.iteration  # a later one that was broken is saved again
+        # A later one that was broken is saved again
+        self.saved_iteration = self.progress.iteration
         self.report.segment = segment
         lineage = {}
         if self.near is not None:
             self.near.begin_lineage()
             lineage["near"] = self.near.lineage
+
         self.report.event(
             "rolled_back",
             iteration=self.progress.iteration,
@@ -458,6 +497,7 @@ class TrainingLoop:
             self.saved_iteration == self.progress.iteration and self.pending is None
         ):
             return
+
         # Not "saving": a hundred short copies would make the watchdog expect short saves.
         with self.heartbeat.during("copying"):
             self.near.save(self.progress, self.saved_order, self.newest_shared)
@@ -474,11 +514,18 @@ class TrainingLoop:
             self.near.end()
 
     def _prove_smoke_test(self, train: Any) -> None:
-        """Events for the gate: the network's speed; a batch's loss before and after a step, and after a reload."""
+        """Events for the gate: the network's speed.
+
+        A batch's loss before and after a step, and after a reload.
+        """
         seconds, speed = sum_speed(MESSAGE_BYTES, NETWORK_ROUNDS)
         ranks = self.spec.parallel.world_size
         self.report.event(
-            "network", ranks=ranks, bytes=MESSAGE_BYTES, seconds=seconds, bytes_per_second=speed
+            "network",
+            ranks=ranks,
+            bytes=MESSAGE_BYTES,
+            seconds=seconds,
+            bytes_per_second=speed,
         )
         start = time.monotonic()
         before = self._loss(train, 1)
@@ -500,7 +547,8 @@ class TrainingLoop:
         )
 
     def _relative(self, folder: Path) -> str:
-        is_in_run = folder.is_relative_to(self.spec.root)  # copies in node memory are not
+        # Copies in node memory are not
+        is_in_run = folder.is_relative_to(self.spec.root)
         return str(folder.relative_to(self.spec.root) if is_in_run else folder)
 
     def _sample(self) -> None:
@@ -518,11 +566,13 @@ class TrainingLoop:
                 token[0] = draw_token(
                     logits[0, -1, : spec.model.vocabulary].float().cpu(), generator
                 )
+
             # The last rank is in the last pipeline stage and has the scores; the others follow it.
             torch.distributed.broadcast(token, src=torch.distributed.get_world_size() - 1)
             ids.append(int(token))
             if ids[-1] == spec.sampling.end_of_document:
                 break
+
         self.report.sample(self.progress.iteration, prompt, ids[len(prompt) :])
 
     def _say(self, text: str) -> None:
@@ -533,7 +583,12 @@ class TrainingLoop:
 class Stepper:
     """One iteration: read, compute, agree on the loss over all ranks, update, and say whether it was sound."""
 
-    def __init__(self, spec: PhasePlan, engine: TrainingEngine, stopping: StopConditions) -> None:
+    def __init__(
+        self,
+        spec: PhasePlan,
+        engine: TrainingEngine,
+        stopping: StopConditions,
+    ) -> None:
         self.spec = spec
         self.engine = engine
         self.stopping = stopping
@@ -544,23 +599,30 @@ class Stepper:
         self.reader = samples.BatchReader(spec, share, self.clock)
         self.watch = MetricWatch()
         self.batches: samples.BatchReader | ReadAhead = self.reader
-        self.scale = math.inf  # loss scale after the last step
-        self.copies = (
-            spec.parallel.data * spec.parallel.context
-        )  # ranks whose mean losses are averaged
+        # Loss scale after the last step
+        self.scale = math.inf
+        # Ranks whose mean losses are averaged
+        self.copies = spec.parallel.data * spec.parallel.context
         self.rank_times: ExchangedTimes | None = (
-            None  # of all ranks, after a step that exchanges them
+            # Of all ranks, after a step that exchanges them
+            None
         )
         self.memory = MemoryWatch(spec)
-        self.leaks: list[float] = []  # of all ranks, bytes a step; after a step that exchanges them
-        self._own_seconds: list[float] = []  # of the steps since the last exchange
+        # Of all ranks, bytes a step; after a step that exchanges them
+        self.leaks: list[float] = []
+        # Of the steps since the last exchange
+        self._own_seconds: list[float] = []
         self.replayer = make_replayer(spec, engine)
-        self.is_replayed = False  # whether a part of the last step was computed twice
+        # Whether a part of the last step was computed twice
+        self.is_replayed = False
 
     def step(
         self, train: Any, progress: TrainingProgress
     ) -> tuple[StepRecord, int, BadStep | None]:
-        """One iteration: its record, any rank's stop request, what was bad about it. A bad step changes no weight."""
+        """One iteration: its record, any rank's stop request, what was bad about it.
+
+        A bad step changes no weight.
+        """
         spec = self.spec
         self.is_replayed = False
         seen = progress.consumed_samples
@@ -569,11 +631,11 @@ class Stepper:
         count = size // (spec.batch.micro * spec.parallel.data)
         rate = spec.learning_rate.at(seen + size)
         parts: dict[str, float] = {}
-        update = OptimizerUpdate(
-            math.nan, True, self.scale if math.isfinite(self.scale) else 1.0
-        )  # a step left out
+        # A step left out
+        update = OptimizerUpdate(math.nan, True, self.scale if math.isfinite(self.scale) else 1.0)
         bad = None
-        self.clock.forget(DATA, COMMUNICATION)  # of an evaluation, or the optimizer's collectives
+        # Of an evaluation, or the optimizer's collectives
+        self.clock.forget(DATA, COMMUNICATION)
         if any(first == seen for first, _ in progress.passed_over):
             _, stop_request = self._share(0.0, count, progress.iteration + 1)
             loss = math.nan
@@ -582,13 +644,13 @@ class Stepper:
                 faults.armed.step(progress.iteration + 1)
                 batches = self.batches.step(train, seen, count)
                 own = self._compute(batches, count, progress.iteration + 1)
+
             own = faults.armed.loss(own, progress.iteration + 1)
             parts = {} if self.clock.is_late else self._take_times()
             with self.clock.during(OPTIMIZER):
                 loss, stop_request = self._share(own, count, progress.iteration + 1)
-                parts = (
-                    parts or self._take_times()
-                )  # the GPU has passed it; of its optimizer, the step before
+                # The GPU has passed it; of its optimizer, the step before
+                parts = parts or self._take_times()
                 jumped = (
                     spec.limits.spike_policy == "skip"
                     and math.isfinite(loss)
@@ -596,11 +658,18 @@ class Stepper:
                 )
                 if not jumped and (math.isfinite(loss) or spec.precision.format == "fp16"):
                     update = self.engine.update(rate)
+
             parts |= {} if self.clock.is_late else {OPTIMIZER: self.clock.take()[OPTIMIZER]}
-            bad = self._judge(loss, update, progress, size, jumped)
-        memory_bytes = (
-            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        )  # Linux counts in KiB
+            bad = self._judge(
+                loss,
+                update,
+                progress,
+                size,
+                jumped,
+            )
+
+        # Linux counts in KiB
+        memory_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         self.memory.look(progress.iteration + 1, time.monotonic() - start)
         if on_gpu():
             memory_bytes = torch.cuda.max_memory_allocated()
@@ -627,7 +696,12 @@ class Stepper:
         )
         return record, stop_request, bad
 
-    def _compute(self, batches: Iterator[Any], count: int, iteration: int) -> float:
+    def _compute(
+        self,
+        batches: Iterator[Any],
+        count: int,
+        iteration: int,
+    ) -> float:
         """Forward and backward, of a part of it twice where that is due."""
         self.is_replayed = self.replayer is not None and self.replayer.is_due(iteration)
         if self.replayer is None or not self.is_replayed:
@@ -635,7 +709,10 @@ class Stepper:
         return float(self.replayer.compute(batches, count, iteration))
 
     def _take_times(self) -> dict[str, float]:
-        """Seconds of the parts; those of this rank's own computing are exchanged with the next loss."""
+        """Seconds of the parts.
+
+        Those of this rank's own computing are exchanged with the next loss.
+        """
         parts = ({} if self.clock.is_late else {COMMUNICATION: 0.0}) | self.clock.take()
         self._own_seconds.append(parts[COMPUTE] - parts.get(COMMUNICATION, 0.0))
         return parts
@@ -648,7 +725,10 @@ class Stepper:
         size: int,
         jumped: bool,
     ) -> BadStep | None:
-        """The fault of the step that comes after `progress`, if any; an fp16 overflow that halves the scale is none."""
+        """The fault of the step that comes after `progress`, if any.
+
+        An fp16 overflow that halves the scale is none.
+        """
         before = self.scale
         self.scale = update.loss_scale
         precision = self.spec.precision
@@ -670,12 +750,25 @@ class Stepper:
         elif not math.isfinite(update.gradient_norm):
             fault = "the gradient norm"
             value = update.gradient_norm
+
         if not fault:
             return None
         first = progress.consumed_samples
-        return BadStep(progress.iteration + 1, fault, value, first, first + size - 1, key)
+        return BadStep(
+            progress.iteration + 1,
+            fault,
+            value,
+            first,
+            first + size - 1,
+            key,
+        )
 
-    def _share(self, own_loss: float, count: int, iteration: int) -> tuple[float, int]:
+    def _share(
+        self,
+        own_loss: float,
+        count: int,
+        iteration: int,
+    ) -> tuple[float, int]:
         """Mean loss of the global batch, any rank's stop request and, every few steps, all times, in one reduction."""
         holds = self.engine.holds_loss()
         request = self.stopping.stop_request()
@@ -698,12 +791,16 @@ class Stepper:
         if exchanges:
             self.rank_times = ExchangedTimes(iteration, len(own), both[:ranks])
             own.clear()
+
         signals = [number for number, sent in zip(SIGNALS, counts, strict=True) if sent]
         return loss / (count * self.copies), signals[0] if signals else -int(clock > 0)
 
 
 def make_replayer(spec: PhasePlan, engine: TrainingEngine) -> Any:
-    """What computes micro-batches again to find silent data corruption; None where the plan does not want it."""
+    """What computes micro-batches again to find silent data corruption.
+
+    None where the plan does not want it.
+    """
     if not spec.limits.replay_interval:
         return None
     from runbook.training.engines.megatron_engine import MegatronEngine
@@ -731,7 +828,8 @@ NETWORK_ROUNDS = 3
 
 PEAK_SIZES = {"cpu": 1024, "cuda": 8192}
 PEAK_REPEATS = 4
-SHORTEST_MEASURED_ITERATIONS = 10  # trainings of fewer steps are not worth the measurement
+# Trainings of fewer steps are not worth the measurement
+SHORTEST_MEASURED_ITERATIONS = 10
 
 
 def measured_tflops(number_format: str) -> float:
@@ -744,6 +842,7 @@ def measured_tflops(number_format: str) -> float:
         multiply = cpu.onednn_matmul
     else:
         multiply = torch.matmul
+
     best = float("inf")
     for _ in range(PEAK_REPEATS):
         wait_for_gpu()
@@ -751,4 +850,5 @@ def measured_tflops(number_format: str) -> float:
         multiply(left, right)
         wait_for_gpu()
         best = min(best, time.perf_counter() - start)
+
     return 2 * size**3 / best / 1e12

@@ -30,23 +30,31 @@ if TYPE_CHECKING:
 class OfflineRequest:
     """What is asked for; each command reads its own keys."""
 
-    iteration: int = 0  # of the checkpoint; 0: the newest whole one
+    # Of the checkpoint; 0: the newest whole one
+    iteration: int = 0
     prompts: tuple[tuple[int, ...], ...] = ()
-    tokens: int = 0  # how many to draw at most after each
-    temperature: float = 0.7  # 0 takes the likeliest token each time
+    # How many to draw at most after each
+    tokens: int = 0
+    # 0 takes the likeliest token each time
+    temperature: float = 0.7
     top_p: float = 0.0
     """Draw from the likeliest tokens with this share of the probability; 0: the 40 likeliest."""
-    cache: bool = True  # False computes the whole text again for each token
-    seed: int | None = None  # of the draw; None: the plan's
-    stops: tuple[
-        int, ...
-    ] = ()  # tokens after which nothing is drawn, besides the end of a document
-    exact: bool = False  # in float32, with the optimizer's float32 weights, as `score` does
+    # False computes the whole text again for each token
+    cache: bool = True
+    # Of the draw; None: the plan's
+    seed: int | None = None
+    # Tokens after which nothing is drawn, besides the end of a document
+    stops: tuple[int, ...] = ()
+    # In float32, with the optimizer's float32 weights, as `score` does
+    exact: bool = False
     out: str = ""  # folder to export to
-    shard_bytes: int = 5 * 10**9  # the most that a file of weights has
+    # The most that a file of weights has
+    shard_bytes: int = 5 * 10**9
     source: str = ""  # folder to import from
-    weights: tuple[str, ...] = ("trained",)  # which to score: `trained`, `first`
-    pairs: tuple[tuple[list[int], list[int]], ...] = ()  # contexts, and how each goes on
+    # Which to score: `trained`, `first`
+    weights: tuple[str, ...] = ("trained",)
+    # Contexts, and how each goes on
+    pairs: tuple[tuple[list[int], list[int]], ...] = ()
 
 
 def sample(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
@@ -85,13 +93,16 @@ def sample(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
                     f"{checkpoint.folder}: its weights give scores that are no numbers "
                     "(NaN or infinite)"
                 )
+
             token = gpt_model.draw_token(
                 choices, generator, float(request.temperature), float(request.top_p)
             )
             ids.append(token)
             if token in stops:
                 break
+
         continuations.append(ids[len(prompt) :])
+
     return {
         "iteration": checkpoint.iteration,
         "folder": str(checkpoint.folder),
@@ -132,7 +143,12 @@ class _Scores:
     Keys and values of what was seen are kept for `cached` tokens.
     """
 
-    def __init__(self, gpt: torch.nn.Module, spec: PhasePlan, cached: int) -> None:
+    def __init__(
+        self,
+        gpt: torch.nn.Module,
+        spec: PhasePlan,
+        cached: int,
+    ) -> None:
         from megatron.core.inference.contexts import StaticInferenceContext
 
         self._gpt = gpt
@@ -152,7 +168,9 @@ class _Scores:
 
         window = ids[-self._model.positions :]
         if len(window) < len(ids):
-            self._seen = None  # every token has another position now
+            # Every token has another position now
+            self._seen = None
+
         start = self._seen.sequence_len_offset if self._seen else 0
         tokens = torch.tensor([window[start:]], device=device())
         positions = torch.arange(start, len(window), device=device())[None]
@@ -164,6 +182,7 @@ class _Scores:
                 inference_context=self._seen,
                 runtime_gather_output=True,
             )
+
         if self._seen:
             self._seen.sequence_len_offset = len(window)
         choices: torch.Tensor = logits[0, -1, : self._model.vocabulary].float().cpu()
@@ -177,7 +196,13 @@ def export(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
     checkpoint = weights.newest_weights(spec, request.iteration)
     out = Path(request.out)
     end = spec.sampling.end_of_document
-    written = hugging_face.export_folder(checkpoint, spec.model, out, end, request.shard_bytes)
+    written = hugging_face.export_folder(
+        checkpoint,
+        spec.model,
+        out,
+        end,
+        request.shard_bytes,
+    )
     return {
         "iteration": checkpoint.iteration,
         "folder": str(checkpoint.folder),
@@ -198,6 +223,7 @@ def import_(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
         raise RefusedError(
             f"{root} has checkpoints already: weights are imported only before the first step"
         )
+
     source = Path(request.source)
     # An engine of this name has no optimizer state for the plan's.
     engine: Any
@@ -208,6 +234,7 @@ def import_(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
     else:
         imported = megatron.MegatronWeights(source, spec.model)
         engine = "megatron-lm"
+
     spec = dataclasses.replace(spec, engine=engine)
     start = state.TrainingProgress()
     saved = state.PendingSave(spec, imported, start, in_background=False).finish()
@@ -223,7 +250,12 @@ def score(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
     return {"iteration": answers[-1][0], "answers": [likelihoods for _, likelihoods in answers]}
 
 
-COMMANDS = {"sample": sample, "export": export, "import": import_, "score": score}
+COMMANDS = {
+    "sample": sample,
+    "export": export,
+    "import": import_,
+    "score": score,
+}
 
 
 def main() -> int:
@@ -238,13 +270,22 @@ def main() -> int:
         if arguments.command == "score":
             own_ranks = ranks_from(os.environ)
         else:
-            own_ranks = Ranks(0, 1, 0, "alone", "", 0)
+            own_ranks = Ranks(
+                0,
+                1,
+                0,
+                "alone",
+                "",
+                0,
+            )
+
         die_with_launcher(own_ranks)
         spec = on_ranks(read_plan(arguments.plan, arguments.phase), own_ranks.world_size)
         if own_ranks.rank == 0:
             request = OfflineRequest(**json.loads(sys.stdin.read() or "{}"))
         else:
             request = OfflineRequest()
+
         warnings.filterwarnings("ignore")
         logging.getLogger("megatron.core").setLevel(logging.ERROR)
         from runbook.training import cpu, process_groups
@@ -253,7 +294,8 @@ def main() -> int:
 
         # Weights go by the names that they have in megatron-core's own layers.
         os.environ[gpt_model.TRANSFORMER_ENGINE_VARIABLE] = "0"
-        if spec.device == CPU:  # one of GPUs may be looked at on any machine
+        # One of GPUs may be looked at on any machine
+        if spec.device == CPU:
             hide_gpus()
         cpu.answer_for_cpu()
         process_groups.join_process_group(own_ranks, spec.limits.process_group_timeout_seconds)
@@ -264,6 +306,7 @@ def main() -> int:
     except TrainingError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
+
     if own_ranks.rank == 0:
         sys.stdout.write(json.dumps({**reply, "seconds": time.monotonic() - start}) + "\n")
     return 0
@@ -276,10 +319,12 @@ def on_ranks(spec: PhasePlan, world_size: int = 1) -> PhasePlan:
     if world_size > 1:
         tensor = spec.parallel.tensor
         pipeline = spec.parallel.pipeline
+
     if world_size % (tensor * pipeline):
         raise RefusedError(
             f"{world_size} ranks do not divide by parallel.tensor {tensor} x pipeline {pipeline}"
         )
+
     parallel = dataclasses.replace(
         spec.parallel,
         tensor=tensor,

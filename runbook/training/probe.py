@@ -65,6 +65,7 @@ def main() -> int:
     if arguments.only_torch:
         sys.stdout.write(json.dumps(_look_at_torch() | _time_devices()) + "\n")
         return 0
+
     die_with_launcher(ranks)
     # NCCL then says which transport it took: sockets where the site names a fabric are a finding.
     os.environ.setdefault("NCCL_DEBUG", "INFO")
@@ -103,18 +104,21 @@ def main() -> int:
     look("torch", _look_at_torch)
     if arguments.write_folder and ranks.local_rank == 0:
         look("write", lambda: write_speed(arguments.write_folder, ranks.rank))
-    _save(facts, arguments.out, ranks.rank)  # ranks that never meet may end this process
+    # Ranks that never meet may end this process
+    _save(facts, arguments.out, ranks.rank)
     if facts["torch"]:
         deadline = Deadline(facts, arguments.out, ranks.rank)
         if arguments.layout:
             # Before the ranks meet: afterwards a slow import would look like a group that hangs.
             with contextlib.suppress(ImportError):
                 importlib.import_module("megatron.core.parallel_state")
+
         look("group", lambda: _reach(ranks, deadline))
         _save(facts, arguments.out, ranks.rank)
         if facts["group"] and arguments.layout:
             look("groups", lambda: _try_groups(ranks, arguments.layout, deadline))
             _save(facts, arguments.out, ranks.rank)
+
     return 0
 
 
@@ -131,7 +135,12 @@ class Deadline:
     The step's name is left behind.
     """
 
-    def __init__(self, facts: Facts, folder: Path, rank: int) -> None:
+    def __init__(
+        self,
+        facts: Facts,
+        folder: Path,
+        rank: int,
+    ) -> None:
         self._facts = facts
         self._folder = folder
         self._rank = rank
@@ -144,7 +153,12 @@ class Deadline:
         seconds: int = WAIT_SECONDS,
     ) -> Iterator[None]:
         """Give the body so many seconds; before it starts, write which step it is and whose."""
-        current = {"step": step, "ranks": list(members), "since": time.time(), "hung": False}
+        current = {
+            "step": step,
+            "ranks": list(members),
+            "since": time.time(),
+            "hung": False,
+        }
         self._facts["current"] = current
         _save(self._facts, self._folder, self._rank)
 
@@ -162,6 +176,7 @@ class Deadline:
             yield
         finally:
             timer.cancel()
+
         self._facts["current"] = None
 
 
@@ -187,6 +202,7 @@ def write_speed(folder: Path, rank: int) -> Facts:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
+
         seconds = time.perf_counter() - start
         before = time.time()
         path.write_bytes(b"now")
@@ -194,9 +210,9 @@ def write_speed(folder: Path, rank: int) -> Facts:
         after = time.time()
     finally:
         path.unlink(missing_ok=True)
-    skew = max(
-        0.0, before - written, written - after
-    )  # zero where the file's time is within that moment
+
+    # Zero where the file's time is within that moment
+    skew = max(0.0, before - written, written - after)
     speed = WRITTEN_BYTES / seconds
     return {
         "bytes": WRITTEN_BYTES,
@@ -214,6 +230,7 @@ def _look_at_torch() -> Facts:
     for number in range(torch.cuda.device_count() if cuda else 0):
         free, total = torch.cuda.mem_get_info(number)
         gpus.append({"name": torch.cuda.get_device_name(number), "free": free, "total": total})
+
     return {
         "version": str(torch.__version__),
         "cuda": torch.version.cuda,
@@ -230,10 +247,12 @@ def _time_devices() -> Facts:
     if not on_gpu():
         torch.set_num_threads(1)
         return {"speeds": [_time_device(torch.device(CPU))], "architectures": []}
+
     speeds = []
     for number in range(torch.cuda.device_count()):
         torch.cuda.set_device(number)
         speeds.append(_time_device(torch.device("cuda", number)))
+
     return {"speeds": speeds, "architectures": torch.cuda.get_arch_list()}
 
 
@@ -273,6 +292,7 @@ def _quickest_seconds(action: Callable[[], object]) -> float:
         action()
         wait_for_gpu()
         seconds.append(clock() - start)
+
     return max(min(seconds), 1e-9)
 
 
@@ -299,6 +319,7 @@ def _try_groups(ranks: Ranks, layout: str, deadline: Deadline) -> Facts:
             continue
         with deadline.over(f"all-reduce over {group.name}", group.members):
             results.append(_sum_over(group))
+
     return {"layout": layout, "num_groups": len(groups), "sums": results}
 
 
@@ -333,6 +354,7 @@ def _make_groups(layout: str, deadline: Deadline) -> list[NamedGroup]:
         )
     finally:
         torch.distributed.new_group = make_group
+
     return groups
 
 
@@ -385,6 +407,7 @@ def _reach(ranks: Ranks, deadline: Deadline) -> Facts:
         sum_is_right = bool((values == ranks.world_size).all())
         spread = min(clock_spread() for _ in range(CLOCK_ROUNDS))
         seconds, speed = sum_speed(values.nbytes, SUM_ROUNDS)
+
     return {
         "bytes": values.nbytes,
         "seconds": seconds,
@@ -418,4 +441,5 @@ def _arguments() -> argparse.Namespace:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # exit handlers of gloo may wait for ranks that are gone
+    # Exit handlers of gloo may wait for ranks that are gone
+    os._exit(code)

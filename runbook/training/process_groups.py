@@ -39,10 +39,12 @@ def join_process_group(ranks: Ranks, timeout_seconds: int) -> None:
         # gloo otherwise listens on what the host name resolves to, which on a laptop or in a
         # container may be nothing.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
     if ranks.launcher == "torchrun":
         address = "env://"
     else:
         address = f"tcp://{ranks.master_address}:{ranks.master_port}"
+
     meeting_point: dict[str, Any] = (
         {"init_method": address} if ranks.world_size > 1 else {"store": HashStore()}
     )
@@ -54,6 +56,7 @@ def join_process_group(ranks: Ranks, timeout_seconds: int) -> None:
             timeout=timeout,
             **meeting_point,
         )
+
     if cuda and ranks.world_size > 1:
         claim_gpu(distributed_c10d._get_default_store(), ranks.rank, number)
 
@@ -128,13 +131,15 @@ def sum_speed(num_bytes: int, rounds: int) -> tuple[float, float]:
     ranks = torch.distributed.get_world_size()
     message = torch.zeros(num_bytes // 4, dtype=torch.float32, device=device())
     seconds = []
-    for _ in range(rounds + 1):  # the first one opens connections
+    # The first one opens connections
+    for _ in range(rounds + 1):
         torch.distributed.barrier()
         wait_for_gpu()
         start = time.monotonic()
         torch.distributed.all_reduce(message)
         wait_for_gpu()
         seconds.append(time.monotonic() - start)
+
     median = statistics.median(seconds[1:])
     return median, 2 * (ranks - 1) / ranks * num_bytes / median if median else 0.0
 
@@ -159,6 +164,7 @@ def gather_on_first_rank(value: T) -> list[T]:
         values = [value] * torch.distributed.get_world_size()
     else:
         values = None
+
     torch.distributed.gather_object(value, values)
     return values or []
 
@@ -177,11 +183,13 @@ def run_on_all_ranks(action: Callable[[], T]) -> T:
             error = caught
         else:
             error = TrainingError(f"{type(caught).__name__}: {caught}")
+
     errors: list[TrainingError | None] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(errors, error)
     for first_error in filter(None, errors):
         first_error.on_all_ranks = True
         raise first_error
+
     return result  # type: ignore[return-value]
 
 
@@ -191,9 +199,11 @@ def run_on_first_rank(action: Callable[[], T]) -> T:
     return share_value(run_on_all_ranks(lambda: action() if first else None))  # type: ignore[return-value]
 
 
-SIGN_SECONDS = 5.0  # between two signs of life of a first rank that works alone
+# Between two signs of life of a first rank that works alone
+SIGN_SECONDS = 5.0
 PROGRESS_SECONDS = 60.0
-CHECKS_PER_SECOND = 200.0  # of all ranks together, at the store of the first one
+# Of all ranks together, at the store of the first one
+CHECKS_PER_SECOND = 200.0
 _long_actions = itertools.count()
 
 
@@ -209,12 +219,23 @@ def run_long_on_first_rank(action: Callable[[], T], description: str, silence_se
         return run_on_first_rank(action)
     sign = f"runbook {number} sign"
     end = f"runbook {number} end"
-    wait = partial(_wait_for_first, description, silence_seconds, sign, end)
+    wait = partial(
+        _wait_for_first,
+        description,
+        silence_seconds,
+        sign,
+        end,
+    )
     work = partial(_work_alone, action, description, sign, end) if first else wait
     return share_value(run_on_all_ranks(work))  # type: ignore[return-value]
 
 
-def _work_alone(action: Callable[[], T], description: str, sign: str, end: str) -> T:
+def _work_alone(
+    action: Callable[[], T],
+    description: str,
+    sign: str,
+    end: str,
+) -> T:
     store = distributed_c10d._get_default_store()
     ended = threading.Event()
     start = time.monotonic()
@@ -230,7 +251,11 @@ def _work_alone(action: Callable[[], T], description: str, sign: str, end: str) 
                     f"the others wait for it"
                 )
 
-    thread = threading.Thread(target=give_signs, name="signs", daemon=True)
+    thread = threading.Thread(
+        target=give_signs,
+        name="signs",
+        daemon=True,
+    )
     thread.start()
     try:
         return action()
@@ -240,7 +265,12 @@ def _work_alone(action: Callable[[], T], description: str, sign: str, end: str) 
         store.set(end, "")
 
 
-def _wait_for_first(description: str, silence_seconds: float, sign: str, end: str) -> None:
+def _wait_for_first(
+    description: str,
+    silence_seconds: float,
+    sign: str,
+    end: str,
+) -> None:
     store = distributed_c10d._get_default_store()
     last = b""
     start = time.monotonic()
@@ -252,11 +282,13 @@ def _wait_for_first(description: str, silence_seconds: float, sign: str, end: st
         if newest != last:
             last = newest
             heard = moment
+
         if moment - heard > silence_seconds:
             raise TrainingError(
                 f"rank 0 gave no sign of life for {silence_seconds:.0f} s while it was "
                 f"{description}"
             )
+
         time.sleep(min(max(0.02, (moment - start) / 10), longest))
 
 

@@ -59,8 +59,23 @@ def ranks_from(environment: Mapping[str, str]) -> Ranks:
         rank, world_size, local_rank = (_first(environment, group) for group in names)
         if rank is not None and world_size is not None:
             address, port = _master(environment, launcher, world_size)
-            return Ranks(rank, world_size, local_rank or 0, launcher, address, port)
-    return Ranks(0, 1, 0, "alone", "", 0)
+            return Ranks(
+                rank,
+                world_size,
+                local_rank or 0,
+                launcher,
+                address,
+                port,
+            )
+
+    return Ranks(
+        0,
+        1,
+        0,
+        "alone",
+        "",
+        0,
+    )
 
 
 def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> int | None:
@@ -72,6 +87,7 @@ def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> int | None
                 raise RefusedError(
                     f"{name}={environment[name]!r} is not a number of a rank"
                 ) from None
+
     return None
 
 
@@ -83,12 +99,14 @@ def _master(environment: Mapping[str, str], launcher: str, world_size: int) -> t
     if launcher == "srun":
         address = address or first_host(environment.get("SLURM_STEP_NODELIST", ""))
         port = port or str(20000 + int(environment.get("SLURM_JOB_ID", "0")) % 20000)
+
     if not address or not port.isdigit():
         raise RefusedError(
             f"{launcher} started {world_size} ranks, but MASTER_ADDR={address!r} and "
             f"MASTER_PORT={port!r} do not say "
             f"where they meet: export both in the job script (the first node's name, a free port)"
         )
+
     return address, int(port)
 
 
@@ -113,13 +131,22 @@ def die_with_launcher(ranks: Ranks) -> None:
     if ranks.launcher == "alone" or not sys.platform.startswith("linux"):
         return
     parent = os.getppid()
-    set_parent_death_signal = 1  # PR_SET_PDEATHSIG, <sys/prctl.h>
-    ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died between the two lines
+    # PR_SET_PDEATHSIG, <sys/prctl.h>
+    set_parent_death_signal = 1
+    ctypes.CDLL(None, use_errno=True).prctl(
+        set_parent_death_signal,
+        signal.SIGKILL,
+        0,
+        0,
+        0,
+    )
+    # It died between the two lines
+    if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-CPU = "cpu"  # the plan's device of a site without accelerators; every other value names one
+# The plan's device of a site without accelerators; every other value names one
+CPU = "cpu"
 
 HIDDEN_BY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 """Empty, they hide every GPU from torch: CUDA's and ROCm's."""
@@ -150,6 +177,7 @@ def use_planned_device(device: str) -> None:
             built_for = "ROCm"
         else:
             built_for = "the CPU alone"
+
         raise RefusedError(
             f"plan.json says device {device}, but torch {torch.__version__}, built for "
             f"{built_for}, sees no GPU here. "
@@ -183,6 +211,7 @@ def cores_of_rank(environment: Mapping[str, str] = os.environ) -> int:
         cores = len(os.sched_getaffinity(0))
     else:
         cores = os.cpu_count() or 1
+
     return max(1, cores // int(environment.get("LOCAL_WORLD_SIZE") or 1))
 
 

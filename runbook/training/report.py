@@ -56,9 +56,8 @@ class StepRecord:
     memory_bytes: int
     global_batch: int
     communication_seconds: float | None
-    parts: dict[
-        str, float
-    ]  # forward and backward, optimizer (on a GPU of the step before); none of a step left out
+    # Forward and backward, optimizer (on a GPU of the step before); none of a step left out
+    parts: dict[str, float]
 
 
 class TrainingReport:
@@ -97,7 +96,12 @@ class TrainingReport:
     def event(self, event: str, **fields: Any) -> None:
         """Append to events.jsonl."""
         if self.ranks.rank == 0:
-            record = {"time": time.time(), "event": event, "phase": self.spec.phase, **fields}
+            record = {
+                "time": time.time(),
+                "event": event,
+                "phase": self.spec.phase,
+                **fields,
+            }
             self._append(self.spec.log.events, record)
             if event == "failed":
                 self.alerts.send(f"the training failed: {fields['message']}", record)
@@ -120,6 +124,7 @@ class TrainingReport:
         for event in self.earlier_events():
             if event.get("event") == "bad_step" and event.get("action") == "rollback":
                 sample_ranges.append([event["first_sample"], event["last_sample"]])
+
         return sample_ranges
 
     def earlier_events(self) -> list[dict[str, Any]]:
@@ -133,6 +138,7 @@ class TrainingReport:
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             return []
+
         for line in lines:
             with contextlib.suppress(ValueError, RecursionError):  # torn by a kill
                 event = json.loads(line)
@@ -140,9 +146,15 @@ class TrainingReport:
                     if event.get("event") == "begun":
                         events.clear()
                     events.append(event)
+
         return events
 
-    def step(self, step: StepRecord, skipped: int, nan: int) -> None:
+    def step(
+        self,
+        step: StepRecord,
+        skipped: int,
+        nan: int,
+    ) -> None:
         """One iteration: metrics.jsonl, TensorBoard, and a log line every `log.interval`."""
         if not self.ranks.is_last:
             return
@@ -222,7 +234,13 @@ class TrainingReport:
         flops = step.global_batch * self.spec.model.flops_per_sequence()
         return flops / step.seconds / 1e12 / self.ranks.world_size
 
-    def validation(self, iteration: int, loss: float, samples: int, seconds: float) -> None:
+    def validation(
+        self,
+        iteration: int,
+        loss: float,
+        samples: int,
+        seconds: float,
+    ) -> None:
         """One evaluation."""
         if not self.ranks.is_last:
             return
@@ -236,10 +254,20 @@ class TrainingReport:
         self._append(self.spec.log.validation, {**record, "seconds": seconds, "time": time.time()})
         self._draw(iteration, {"validation_loss": loss})
 
-    def sample(self, iteration: int, prompt: Sequence[int], ids: list[int]) -> None:
+    def sample(
+        self,
+        iteration: int,
+        prompt: Sequence[int],
+        ids: list[int],
+    ) -> None:
         """One continuation of the prompt."""
         if self.ranks.is_last:
-            record = {"iteration": iteration, "prompt_ids": prompt, "ids": ids, "time": time.time()}
+            record = {
+                "iteration": iteration,
+                "prompt_ids": prompt,
+                "ids": ids,
+                "time": time.time(),
+            }
             self._append(self.spec.log.samples, record)
 
     def close(self) -> None:
@@ -334,7 +362,8 @@ class AlertSender:
 
     def __init__(self, spec: PhasePlan) -> None:
         self.spec = spec
-        self._broken: dict[str, Thread] = {}  # by key: the thread that says so
+        # By key: the thread that says so
+        self._broken: dict[str, Thread] = {}
         self._threads: list[Thread] = []
 
     def send(self, text: str, event: Mapping[str, object]) -> None:
@@ -349,13 +378,24 @@ class AlertSender:
         for key, channel, address in channels:
             if address.strip():
                 arguments = (key, channel, address, {"run": run, "text": f"{run}: {text}", **event})
-                self._threads.append(Thread(target=self._send, args=arguments, daemon=True))
-                with contextlib.suppress(
-                    RuntimeError
-                ):  # no more threads here; the log has the alarm
+                self._threads.append(
+                    Thread(
+                        target=self._send,
+                        args=arguments,
+                        daemon=True,
+                    )
+                )
+                # No more threads here; the log has the alarm
+                with contextlib.suppress(RuntimeError):
                     self._threads[-1].start()
 
-    def _send(self, key: str, channel: Any, address: str, content: dict[str, object]) -> None:
+    def _send(
+        self,
+        key: str,
+        channel: Any,
+        address: str,
+        content: dict[str, object],
+    ) -> None:
         try:
             channel(address, content)
         except NotAllowedError as error:
@@ -379,9 +419,8 @@ class AlertSender:
 
     def close(self) -> None:
         """Wait a moment for what is on its way."""
-        end = (
-            time.monotonic() + CHANNEL_SECONDS + 2.0
-        )  # a channel that fails at its limit still says so
+        # A channel that fails at its limit still says so
+        end = time.monotonic() + CHANNEL_SECONDS + 2.0
         for thread in filter(Thread.is_alive, self._threads):
             thread.join(max(0.0, end - time.monotonic()))
 
@@ -393,6 +432,7 @@ def post(reference: str, content: Mapping[str, object]) -> None:
         address = os.environ.get(target, "")
     else:
         address = Path(target).expanduser().read_text("utf-8")
+
     if not address.strip().startswith(("http://", "https://")):
         raise URLError(f"{reference} holds no http:// or https:// address")
     request = urllib.request.Request(
@@ -406,10 +446,11 @@ def pipe(command: str, content: Mapping[str, object]) -> None:
     """Run a command with the text on its standard input, if this person allowed the command."""
     if not is_allowed(command):
         raise NotAllowedError(how_to_allow(command))
+    # A child that stays holds no pipe of ours
     silent, text = (
         subprocess.DEVNULL,
         f"{content['text']}\n".encode(),
-    )  # a child that stays holds no pipe of ours
+    )
     subprocess.run(
         shlex.split(command),
         input=text,

@@ -51,6 +51,7 @@ def datasets(spec: PhasePlan, tokens: Mapping[str, int]) -> Samples:
         # documents.
         train_range, validation_range, _ = config.split_matrix
         config.split_matrix = [train_range, validation_range if evaluates else None, None]
+
     sizes = [spec.duration.samples, spec.evaluation.iterations * spec.batch.global_, 0]
     kind = MockEpochDataset if data.mock else EpochDataset
     builder = BlendedMegatronDatasetBuilder(kind, sizes, lambda: True, config)
@@ -61,6 +62,7 @@ def datasets(spec: PhasePlan, tokens: Mapping[str, int]) -> Samples:
         timeout = spec.limits.process_group_timeout_seconds
         work = partial(_build_cache, spec.path(data.cache), indexes, builder)
         cache = run_long_on_first_rank(work, "building the order of the text", timeout)
+
     train, validation, _ = builder.build()
     if not evaluates:
         validation = None
@@ -83,6 +85,7 @@ def _dataset_config(spec: PhasePlan, tokens: Mapping[str, int]) -> GPTDatasetCon
         else:
             files["blend"] = train_files
             files["split"] = data.split
+
     # What megatron-core's datasets ask of a tokenizer; nothing is tokenized here.
     tokenizer = SimpleNamespace(
         vocab_size=spec.model.vocabulary,
@@ -125,6 +128,7 @@ class EpochDataset(GPTDataset):  # type: ignore[misc]
         if is_first and not all(path.exists() for path in paths):
             for path, array in zip(paths, self._order(), strict=True):
                 numpy.save(path, array)
+
         documents, samples, shuffled = (numpy.load(path, mmap_mode="r") for path in paths)
         return documents, samples, shuffled
 
@@ -136,12 +140,14 @@ class EpochDataset(GPTDataset):  # type: ignore[misc]
         if 2 * len(self.indices) > len(lengths):
             # One sequential read instead of page faults in the documents' order.
             lengths = numpy.array(lengths)
+
         tokens_per_epoch = int(lengths[self.indices].sum(dtype=numpy.int64))
         length = self.config.sequence_length
         num_tokens = 1
         if self.num_samples:
             # The last sample's labels need one token more.
             num_tokens = self.num_samples * length + 1
+
         epochs = max(1, -(-num_tokens // tokens_per_epoch))
         ends = [(epoch * tokens_per_epoch - 1) // length for epoch in range(1, epochs + 1)]
         documents, shuffled = shuffled_epochs(self.indices, ends, self.config.random_seed)
@@ -178,6 +184,7 @@ def _build_cache(
         builder.build()
     finally:
         torch.distributed.is_initialized = is_initialized
+
     return data_cache.CacheCheck(cache.faults, cache.seal())
 
 
@@ -202,7 +209,9 @@ def _weighted(
             share = tokens.get(source.prefix, 0) / text_tokens
         else:
             share = 1 / len(files)
+
         weights.append(share * text_weight)
+
     if len(sources) == 1:
         return prefixes, None
     return prefixes, weights
@@ -217,7 +226,12 @@ class BatchReader:
     Each is read when it is asked for.
     """
 
-    def __init__(self, spec: PhasePlan, share: DataParallelShare, clock: StepClock) -> None:
+    def __init__(
+        self,
+        spec: PhasePlan,
+        share: DataParallelShare,
+        clock: StepClock,
+    ) -> None:
         self.share = share
         self.clock = clock
         self.device = device()
@@ -227,10 +241,16 @@ class BatchReader:
             self._group = parallel_state.get_tensor_model_parallel_group()
         else:
             self._group = None
+
         # Timed apart: a rank that waits for the reader is not slow itself.
         self._broadcast = clock.timed(torch.distributed.broadcast)
 
-    def step(self, dataset: Any, consumed_samples: int, num_microbatches: int) -> Iterator[Batch]:
+    def step(
+        self,
+        dataset: Any,
+        consumed_samples: int,
+        num_microbatches: int,
+    ) -> Iterator[Batch]:
         """The micro-batches of one step."""
         for indices in self.share.indices(consumed_samples, num_microbatches):
             yield self.deliver(partial(self.read, dataset, indices))
@@ -251,6 +271,7 @@ class BatchReader:
                 message = _pack(batch)
             else:
                 message = torch.empty(self._shape, dtype=torch.int32, device=self.device)
+
             source_rank = parallel_state.get_tensor_model_parallel_src_rank()
             self._broadcast(message, source_rank, group=group)
             return _unpack(message)
@@ -261,7 +282,9 @@ class BatchReader:
         From pinned memory, as the host else waits for the GPU.
         """
         if self.device.type == "cuda":
-            value = value.pin_memory()  # which does nothing for what was read ahead
+            # Which does nothing for what was read ahead
+            value = value.pin_memory()
+
         return value.to(self.device, non_blocking=True)
 
     def read(self, dataset: Any, indices: range) -> Batch:
@@ -278,6 +301,7 @@ class BatchReader:
                 f"model's vocabulary is {self._vocabulary}: "
                 "the data was tokenized with another vocabulary"
             )
+
         return slice_sequences(batch)
 
 
@@ -293,6 +317,7 @@ def _pack(batch: Batch) -> torch.Tensor:
             parts.append(part.view(torch.int32))
         else:
             parts.append(part.int())
+
     return torch.stack(parts)
 
 
@@ -304,6 +329,7 @@ def _unpack(message: torch.Tensor) -> Batch:
             batch[key] = part.view(torch.float32)
         else:
             batch[key] = part.long()
+
     return batch
 
 
@@ -323,7 +349,12 @@ class ReadAhead:
     process from ending.
     """
 
-    def __init__(self, reader: BatchReader, tokens: int, end: int) -> None:
+    def __init__(
+        self,
+        reader: BatchReader,
+        tokens: int,
+        end: int,
+    ) -> None:
         """`tokens`: of a micro-batch."""
         self.piece = max(1, min(PIECE_MICRO_BATCHES, PIECE_TOKENS // tokens))
         self._reader = reader
@@ -331,14 +362,24 @@ class ReadAhead:
         self._stride = reader.share.micro * reader.share.copies
         self._dataset = None
         self._next = 0
-        self._ahead = 0  # micro-batches that are ordered and not taken
+        # micro-batches that are ordered and not taken
+        self._ahead = 0
         self._batches: SimpleQueue[Batch | Exception] = SimpleQueue()
         self._orders: SimpleQueue[tuple[SimpleQueue[Batch | Exception], Any, int, int] | None] = (
             SimpleQueue()
         )
-        self._thread = threading.Thread(target=self._read, name="read ahead", daemon=True)
+        self._thread = threading.Thread(
+            target=self._read,
+            name="read ahead",
+            daemon=True,
+        )
 
-    def step(self, dataset: Any, consumed_samples: int, num_microbatches: int) -> Iterator[Batch]:
+    def step(
+        self,
+        dataset: Any,
+        consumed_samples: int,
+        num_microbatches: int,
+    ) -> Iterator[Batch]:
         """The micro-batches of one step."""
         for number in range(num_microbatches):
             start = consumed_samples + number * self._stride
@@ -356,12 +397,15 @@ class ReadAhead:
             self._dataset = dataset
             self._batches = SimpleQueue()
             self._ahead = 0
-        for _ in range(2):  # pieces, as far as the training goes; beyond its end what is asked for
+
+        # Pieces, as far as the training goes; beyond its end what is asked for
+        for _ in range(2):
             self._order_piece(dataset, start)
         batch = self._batches.get()
         if isinstance(batch, Exception):
             self._ahead = 0
             raise batch
+
         self._next = start + self._stride
         self._ahead -= 1
         return batch
@@ -383,12 +427,15 @@ class ReadAhead:
         if on_gpu:
             # Each thread has a device of its own, and memory is pinned for it.
             torch.cuda.set_device(self._reader.device)
+
         while order := self._orders.get():
             batches, dataset, first, num_batches = order
             try:
                 for indices in self._reader.share.indices(first, num_batches):
                     if batches is not self._batches:
-                        break  # the training is elsewhere, or ends
+                        # The training is elsewhere, or ends
+                        break
+
                     batch = self._reader.read(dataset, indices)
                     if on_gpu:
                         batch = {key: value.pin_memory() for key, value in batch.items()}

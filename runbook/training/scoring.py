@@ -52,6 +52,7 @@ class Scorer:
         if checkpoint:
             self.iteration = checkpoint.iteration
             checkpoint.fill(self._gpt, masters=True)
+
         self._gpt.eval()
 
     def log_likelihoods(self, pairs: Sequence[tuple[Ids, Ids]]) -> list[tuple[float, bool]]:
@@ -71,6 +72,7 @@ class Scorer:
             for index in chosen:
                 context, continuation = pairs[index]
                 texts.append([*context, *continuation][-longest:])
+
             logits = self._logits([text[:-1] for text in texts])
             if logits is None:
                 continue
@@ -80,6 +82,7 @@ class Scorer:
                 count = min(len(continuation), last)
                 scores = torch.log_softmax(logits[row, last - count : last], -1)
                 own_scores[index] = _likelihood(scores, texts[row][-count:])
+
         scores_of_all: dict[int, tuple[float, bool]] = {}
         for scores_of_rank in gather_on_first_rank(own_scores):
             scores_of_all |= scores_of_rank
@@ -97,6 +100,7 @@ class Scorer:
                 previous_rank = parallel_state.get_pipeline_model_parallel_prev_rank()
                 torch.distributed.recv(hidden, previous_rank)
                 self._gpt.set_input_tensor(hidden)
+
             output = self._gpt(ids, positions, None)
             if parallel_state.is_pipeline_last_stage():
                 return whole_logits(output)[..., : self.spec.model.vocabulary]
@@ -129,4 +133,5 @@ def _batches(lengths: list[int]) -> list[list[int]]:
             batches[-1].append(index)
         else:
             batches.append([index])
+
     return batches

@@ -54,6 +54,7 @@ def check_token_files(spec: PhasePlan) -> dict[str, int]:
         raise RefusedError(
             "data.train names no file: tokenize a dataset first, or set data.mock true"
         )
+
     _check_sources(spec)
     held_out = spec.data.held_out
     train = 1.0
@@ -70,16 +71,19 @@ def check_token_files(spec: PhasePlan) -> dict[str, int]:
         _check_share(file, (0.0, train), spec, "training")
         if evaluates and not held_out:
             _check_share(file, (train, train + validation), spec, "validation")
+
     if evaluates and held_out and not spec.data.validation:
         raise RefusedError(
             "evaluation.interval is set and data.test is given, but data.validation names no file"
         )
+
     if not evaluates:
         return tokens
     for source in spec.data.validation:
         file = _checked(spec, source.prefix, scanned)
         tokens[source.prefix] = file.tokens
         _check_share(file, (0.0, 1.0), spec, "validation")
+
     return tokens
 
 
@@ -96,12 +100,14 @@ def _check_sources(spec: PhasePlan) -> None:
                     f"{where} ({source.prefix}): its weight {source.weight:g} is not a number "
                     "above 0"
                 )
+
             earlier = files_of.setdefault(str(spec.path(source.prefix)), where)
             if earlier != where:
                 problems.append(
                     f"{where} ({source.prefix}): the same file as {earlier}; name it once, "
                     "with the sum"
                 )
+
     if problems:
         raise RefusedError(
             "the blend of token files cannot be trained from:\n  " + "\n  ".join(problems)
@@ -118,6 +124,7 @@ def _checked(spec: PhasePlan, prefix: str, scanned: int) -> TokenFile:
             "it was tokenized with another tokenizer, or overwritten "
             f"(token number {position:,} of {file.tokens:,})"
         )
+
     return file
 
 
@@ -130,6 +137,7 @@ def open_pair(prefix: Path) -> TokenFile:
             raise RefusedError(
                 f"{path} does not exist: run the data phase, or mend data.train in the plan"
             )
+
     with index.open("rb") as stream:
         content = stream.read(INDEX_HEADER.size)
     if len(content) < INDEX_HEADER.size:
@@ -137,16 +145,19 @@ def open_pair(prefix: Path) -> TokenFile:
             f"{index} has {len(content)} bytes, fewer than the {INDEX_HEADER.size} of an index "
             f"header"
         )
+
     magic, version, code, sequences, documents = INDEX_HEADER.unpack(content)
     if magic != INDEX_MAGIC or version != INDEX_VERSION:
         raise RefusedError(
             f"{index} is no Megatron index: it begins with {magic!r} and version {version}"
         )
+
     if code not in (UINT16, INT32):
         name = numpy.dtype(DTYPES[code]).name if code in DTYPES else f"type {code}"
         raise RefusedError(
             f"{index} says its tokens are {name}; token ids are uint16 (type 8) or int32 (type 4)"
         )
+
     expected = index_bytes(sequences, documents)
     if index.stat().st_size != expected:
         raise RefusedError(
@@ -154,29 +165,47 @@ def open_pair(prefix: Path) -> TokenFile:
             f"{documents - 1} documents make "
             f"{expected}: it was cut short or overwritten"
         )
+
     lengths: numpy.ndarray[tuple[int], numpy.dtype[Any]]
     if sequences:
-        lengths = numpy.memmap(index, "<i4", "r", INDEX_HEADER.size, (sequences,))
+        lengths = numpy.memmap(
+            index,
+            "<i4",
+            "r",
+            INDEX_HEADER.size,
+            (sequences,),
+        )
     else:
         lengths = numpy.zeros(0, "<i4")
+
     file = TokenFile(prefix, numpy.dtype(DTYPES[code]), lengths)
     if binary.stat().st_size != file.tokens * file.dtype.itemsize:
         raise RefusedError(
             f"{binary} has {binary.stat().st_size} bytes; its index says {file.tokens} tokens x "
             f"{file.dtype.itemsize} bytes = {file.tokens * file.dtype.itemsize}"
         )
+
     _check_index(index, file, documents)
     return file
 
 
-def _check_index(index: Path, file: TokenFile, documents: int, block: int = 2**22) -> None:
+def _check_index(
+    index: Path,
+    file: TokenFile,
+    documents: int,
+    block: int = 2**22,
+) -> None:
     """Check that sequences follow one another and that documents cover them.
 
     Megatron-core assumes both.
     """
     sequences = len(file.lengths)
     begins = numpy.memmap(
-        index, "<i8", "r", INDEX_HEADER.size + sequences * 4, (sequences + documents,)
+        index,
+        "<i8",
+        "r",
+        INDEX_HEADER.size + sequences * 4,
+        (sequences + documents,),
     )
     begin = 0
     for start in range(0, sequences, block):
@@ -194,7 +223,9 @@ def _check_index(index: Path, file: TokenFile, documents: int, block: int = 2**2
                 f"of the .bin; by the sequences before, it begins at byte {right[at]}: it was "
                 f"overwritten"
             )
+
         begin = int(ends[-1])
+
     bounds = begins[sequences:]
     if (
         not documents
@@ -220,12 +251,12 @@ def highest_token(file: TokenFile, scanned: int) -> tuple[int, int]:
         for start, length in _blocks(size, scanned):
             stream.seek(start)
             block = numpy.frombuffer(stream.read(length), file.dtype)
-            ids = block.view(
-                numpy.dtype(f"<u{file.dtype.itemsize}")
-            )  # a negative one is far above any vocabulary
+            # A negative one is far above any vocabulary
+            ids = block.view(numpy.dtype(f"<u{file.dtype.itemsize}"))
             if len(ids) and ids[at := int(ids.argmax())] > highest:
                 highest = int(ids[at])
                 position = start // file.dtype.itemsize + at
+
     return (highest - 2**32 if highest >= 2**31 else highest), position
 
 
@@ -238,6 +269,7 @@ def _blocks(size: int, scanned: int, block: int = 2**24) -> Iterator[tuple[int, 
     if size > scanned:
         count = max(2, scanned // block)
         starts = [(size - block) * step // (count - 1) // 4 * 4 for step in range(count)]
+
     for start in starts:
         yield start, min(block + 4, size - start)
 
@@ -247,13 +279,19 @@ def _shares(split: str) -> list[float]:
         parts = [float(part) for part in split.split(",")]
     except ValueError:
         parts = []
+
     if not 1 <= len(parts) <= 3 or not 0 < sum(parts) < math.inf or min(parts) < 0:
         raise RefusedError(f"data.split {split!r} is not three shares such as 949,50,1")
     total = sum(parts)
     return [part / total for part in parts + [0.0] * (3 - len(parts))]
 
 
-def _check_share(file: TokenFile, share: tuple[float, float], spec: PhasePlan, use: str) -> None:
+def _check_share(
+    file: TokenFile,
+    share: tuple[float, float],
+    spec: PhasePlan,
+    use: str,
+) -> None:
     """Refuse a share without tokens, on which megatron-core would loop for ever."""
     sequences = len(file.lengths)
     begin, end = (round(bound * sequences) for bound in share)
@@ -308,4 +346,5 @@ def shuffled_epochs(
         random = numpy.random.RandomState([seed, epoch] if epoch else seed)
         random.shuffle(strung[epoch * len(documents) : (epoch + 1) * len(documents)])
         random.shuffle(shuffled[begin:end])
+
     return strung, shuffled

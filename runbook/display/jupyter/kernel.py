@@ -21,7 +21,10 @@ from runbook.display.output_place import current_shell
 DELIMITER = b"<IDS|MSG>"
 """Between addresses and the signed parts of a message: signature, header, parent, and so on."""
 REDIRECT_SECONDS = 10.0
-"""How long to wait for the kernel's thread. A thread that has ended hears nothing in any case."""
+"""How long to wait for the kernel's thread.
+
+A thread that has ended hears nothing in any case.
+"""
 
 
 @dataclass(frozen=True)
@@ -42,10 +45,12 @@ class Message:
 class CellRequest:
     """The message that runs the cell in which we are."""
 
-    cell: str  # the cell's id in its notebook
+    # The cell's id in its notebook
+    cell: str
     code: str
     header: dict[str, Any]
-    number: int  # what stands in the brackets before the cell
+    # What stands in the brackets before the cell
+    number: int
 
 
 Listener = Callable[[Message], bool]
@@ -103,7 +108,12 @@ class PageKernel:
         """Call back after each cell, with IPython's result."""
         current_shell().events.register("post_run_cell", callback)
 
-    def publish(self, cause: dict[str, object], kind: str, **content: Any) -> None:
+    def publish(
+        self,
+        cause: dict[str, object],
+        kind: str,
+        **content: Any,
+    ) -> None:
         """Send something to every page, as if the request with the header `cause` had caused it."""
         self._kernel.session.send(
             self._kernel.iopub_socket, kind, content, parent={"header": cause}
@@ -115,7 +125,11 @@ class PageKernel:
         parent = {"header": message.header}
         stream = self._kernel.shell_stream
         self._kernel.session.send(
-            stream, "kernel_info_reply", about, parent=parent, ident=message.addresses
+            stream,
+            "kernel_info_reply",
+            about,
+            parent=parent,
+            ident=message.addresses,
         )
 
 
@@ -165,6 +179,7 @@ def read(message: Sequence[Any]) -> Message | None:
         content = json.loads(parts[at + 5])
     except (IndexError, ValueError):
         return None
+
     is_message = isinstance(header, dict) and isinstance(content, dict)
     return Message(parts[:at], header, content) if is_message else None
 

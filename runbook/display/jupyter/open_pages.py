@@ -74,11 +74,13 @@ def show_to_new_pages(
     if not _cells:
         listen(lambda message: _answer(kernel, message))
         kernel.after_each_cell(_note_end)
+
     with _lock:
         displays = _cells.get(request.cell)
         if displays is None or displays.request.header != request.header:
             displays = _cells[request.cell] = CellDisplays(request)
         displays.bundles[display_id] = bundle, joined or bundle
+
     return lambda: _forget(displays, display_id)
 
 
@@ -108,10 +110,12 @@ def _answer(kernel: PageKernel, message: Message) -> bool:
         if message.kind == "kernel_info_request" and running:
             _greet(kernel, message, running[0])
             return True
+
         if message.kind == "comm_info_request" and message.content.get("target_name") == QUESTION:
             _send_cells(kernel, message)
         if message.kind == "execute_request":
             _repeat_displays(kernel, message, running)
+
     return False
 
 
@@ -140,7 +144,16 @@ def _repeat_displays(kernel: PageKernel, message: Message, running: list[CellDis
 
 
 def _send(
-    kernel: PageKernel, message: Message, data: Mapping[str, object], display_id: str
+    kernel: PageKernel,
+    message: Message,
+    data: Mapping[str, object],
+    display_id: str,
 ) -> None:
     transient = {"display_id": display_id} if display_id else {}
-    kernel.publish(message.header, "display_data", data=data, metadata={}, transient=transient)
+    kernel.publish(
+        message.header,
+        "display_data",
+        data=data,
+        metadata={},
+        transient=transient,
+    )

@@ -34,12 +34,18 @@ from runbook.display.output_place import BAD, Place, display_bundle, show_table,
 
 # What a click does, by the id of the button's connection to the page.
 Clicks = dict[str, Callable[[], None]]
-TextFields = dict[str, Any]  # the widget in which a text is typed, by the id of its connection
+# The widget in which a text is typed, by the id of its connection
+TextFields = dict[str, Any]
 Actions = Mapping[str, tuple[Callable[..., str], str]]
 TYPED = '"..."'
 WHOLE = {"width": "auto", "flex": "0 0 auto"}
 """A button as wide as its word, whatever stands beside it."""
-ANSWER_LINE = {"flex": "1 1 100%", "width": "100%", "max_height": "9em", "overflow": "auto"}
+ANSWER_LINE = {
+    "flex": "1 1 100%",
+    "width": "100%",
+    "max_height": "9em",
+    "overflow": "auto",
+}
 """Layout of the line for an action's answer.
 
 A note of 10,000 characters would squeeze the buttons.
@@ -53,6 +59,7 @@ def controls(actions: Actions, place: Place | None = None) -> Iterator[None]:
     if (place or where_we_are()) is not Place.BROWSER or find_spec("ipywidgets") is None:
         yield
         return
+
     row, by_comm, fields = _buttons(actions)
     text = as_text(actions)
     # Before the buttons are shown: a click that comes while nobody listens would wait for the
@@ -98,7 +105,9 @@ def _buttons(actions: Actions) -> tuple[Any, Clicks, TextFields]:
     fields = TextFields()
     for name, (action, command) in actions.items():
         button = ipywidgets.Button(
-            description=name, tooltip=f"the same as: {command}", layout=WHOLE
+            description=name,
+            tooltip=f"the same as: {command}",
+            layout=WHOLE,
         )
         field = None
         if command.endswith(TYPED):
@@ -109,9 +118,17 @@ def _buttons(actions: Actions) -> tuple[Any, Clicks, TextFields]:
             )
             fields[field.model_id] = field
             widgets.append(field)
-        clicks[button.model_id] = partial(_act, action, answer_line, field, [])
+
+        clicks[button.model_id] = partial(
+            _act,
+            action,
+            answer_line,
+            field,
+            [],
+        )
         button.on_click(lambda clicked: clicks[clicked.model_id]())
         widgets.append(button)
+
     row = ipywidgets.HBox([*widgets, answer_line], layout={"flex_flow": "row wrap"})
     return row, clicks, fields
 
@@ -139,11 +156,13 @@ def plain_buttons(comms: Iterable[str], actions: Actions, fields: Iterable[str] 
                 f'<input type="text" class="runbook-text-{field}" placeholder="{escape(title)}" '
                 'style="flex:1 1 12em;min-width:0;line-height:26px">'
             )
+
         parts.append(
             '<button type="button" class="jupyter-button" '
             f'data-runbook-click="{escape(comm)}"{typed} title="{escape(title)}" style="padding:0 '
             f'10px;line-height:28px;flex:0 0 auto">{escape(label)}</button>'
         )
+
     return f'<div style="display:flex;flex-wrap:wrap;gap:4px">{"".join(parts)}</div>'
 
 
@@ -169,6 +188,7 @@ def _take_typed(fields: TextFields, message: Message) -> bool:
         or kernel is None
     ):
         return False
+
     field.set_state(data.get("state", {}))
     kernel.publish(message.header, "status", execution_state="idle")
     return True
@@ -182,7 +202,12 @@ def widget_bundle(widget: Any, text: str) -> dict[str, object]:
     }
 
 
-def _act(action: Callable[..., str], answer_line: Any, field: Any, sent: list[str]) -> None:
+def _act(
+    action: Callable[..., str],
+    answer_line: Any,
+    field: Any,
+    sent: list[str],
+) -> None:
     """Start the action of a click, with the text that its field holds now.
 
     The text stays in the field: emptied from here, the field could lose what a person has typed
@@ -197,7 +222,10 @@ def _act(action: Callable[..., str], answer_line: Any, field: Any, sent: list[st
 
 
 def _act_and_say(
-    action: Callable[..., str], texts: list[str], answer_line: Any, sent: list[str]
+    action: Callable[..., str],
+    texts: list[str],
+    answer_line: Any,
+    sent: list[str],
 ) -> None:
     answer_line.value = "..."
     try:
@@ -214,7 +242,8 @@ class Field:
     key: str
     help: str
     value: str
-    choices: tuple[str, ...] = ()  # empty where anything may be written
+    # Empty where anything may be written
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -244,6 +273,7 @@ def show_form(
     if where_we_are() is not Place.BROWSER or find_spec("ipywidgets") is None:
         show_table(table)
         return None
+
     form = Form(sections, consider, write, name)
     display_bundle({**widget_bundle(form.box, table.as_text()), "text/html": table.as_html()})
     return form
@@ -258,7 +288,11 @@ class Form:
     """The widgets, and what they know of the values."""
 
     def __init__(
-        self, sections: Mapping[str, Sequence[Field]], consider: Consider, write: Write, name: str
+        self,
+        sections: Mapping[str, Sequence[Field]],
+        consider: Consider,
+        write: Write,
+        name: str,
     ) -> None:
         import ipywidgets as widgets
 
@@ -279,10 +313,13 @@ class Form:
         self._folds: dict[str, Any] = {}
         for title, section in sections.items():
             part = widgets.VBox([self._row(entry) for entry in section])
-            if parts:  # the first section is always open
+            # The first section is always open
+            if parts:
                 fold, part = _folded(title, part)
                 self._folds |= {entry.key: fold for entry in section}
+
             parts.append(part)
+
         keep = widgets.HBox([self._name, self._button])
         self.box = widgets.VBox([*parts, self._general, self._follows, keep, self._said])
         self._answer()
@@ -312,9 +349,9 @@ class Form:
         for key, widget in self._errors.items():
             widget.value = _error(verdict.errors.get(key, ""))
             if key in verdict.errors and key in self._folds:
-                self._folds[
-                    key
-                ].value = True  # an error that nobody sees would only be a dead button
+                # An error that nobody sees would only be a dead button
+                self._folds[key].value = True
+
         self._general.value = _error(verdict.errors.get("", ""))
         self._follows.value = verdict.follows.as_html() if verdict.follows else ""
         self._button.disabled = bool(verdict.errors)
@@ -361,7 +398,13 @@ def _input(entry: Field) -> Any:
         choices = entry.choices
     else:
         choices = (entry.value, *entry.choices)
-    return widgets.Dropdown(options=choices, value=entry.value, description=entry.key, **SHAPE)
+
+    return widgets.Dropdown(
+        options=choices,
+        value=entry.value,
+        description=entry.key,
+        **SHAPE,
+    )
 
 
 def _error(text: str) -> str:

@@ -39,6 +39,7 @@ def training_command(
             f"site {site.site}: launcher {site.launcher} needs srun on every node, which PBS does "
             "not have. Set the site's launcher to mpiexec."
         )
+
     step = _srun(settings, job, job.tasks_per_node)
     if job.spares:
         step.append('--nodelist="$step_nodes"')
@@ -65,7 +66,10 @@ def one_process_command(settings: Settings, argv: Sequence[str], mounts: Sequenc
 
 
 PROBE_SECONDS = 30
-"""Time in which a node must start one process. Slurm waits 10 s for one without power."""
+"""Time in which a node must start one process.
+
+Slurm waits 10 s for one without power.
+"""
 
 
 def probe_command(settings: Settings) -> str:
@@ -145,6 +149,7 @@ def _pyxis(settings: Settings, variables: Sequence[str], mounts: Sequence[str]) 
     if variables:
         # What the image sets by itself would win over the job's own value of these.
         options.append(f"--container-env={','.join(sorted(variables))}")
+
     return [*options, *(quote(option) for option in container.options)]
 
 
@@ -184,6 +189,7 @@ def _starter(settings: Settings, job: Job) -> list[str]:
             '--rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT"',
             "--no-python bash",
         ]
+
     if settings.site.launcher == "deepspeed":
         if job.nodes > 1:
             raise JobError(
@@ -191,6 +197,7 @@ def _starter(settings: Settings, job: Job) -> list[str]:
                 "by ssh without a password, which queues do not give. Set the site's launcher to "
                 "torchrun, or nodes to 1."
             )
+
         return [
             f"{python} -m deepspeed.launcher.runner",
             f"--num_gpus={job.devices_per_node}",
@@ -198,6 +205,7 @@ def _starter(settings: Settings, job: Job) -> list[str]:
             "--no_local_rank",
             "--no_python bash",
         ]
+
     return ["bash"]
 
 
@@ -227,6 +235,7 @@ def image_on_nodes(settings: Settings) -> str:
             f"jobs.image_copy={folder}: {image} is no file that could be copied to the nodes. "
             "Leave jobs.image_copy empty, or set jobs.image to a .sqsh or .sif file."
         )
+
     return f"{folder}/{PurePosixPath(image).name}"
 
 
@@ -238,10 +247,12 @@ def _mount(mount: str) -> str:
             f"{mount!r} cannot be mounted: ',' and ':' separate mounts. Rename the folder, or "
             "link to it under another name."
         )
+
     if not PurePosixPath(outside).is_absolute():
         raise ParamsError(
             f"{mount!r} cannot be mounted: a mount is an absolute path. Write it from /."
         )
+
     return text
 
 
@@ -315,6 +326,7 @@ def slurm_directives(
     if devices and site.hardware.device != "cpu" and site.devices_directive:
         prefix = "gpu:" if site.devices_directive == "gres" else ""
         values[site.devices_directive] = f"{prefix}{job.devices_per_node}"
+
     ours = {name: value for name, value in values.items() if value}
     directives = {**site.directives, **ours}
     return [_slurm_line(name, value) for name, value in sorted(directives.items())]
@@ -333,7 +345,13 @@ def _array_range(job: Job) -> str:
     return f"0-{job.array - 1}" if job.array > 1 else ""
 
 
-def pbs_directives(settings: Settings, phase: str, job: Job, *, devices: bool = True) -> list[str]:
+def pbs_directives(
+    settings: Settings,
+    phase: str,
+    job: Job,
+    *,
+    devices: bool = True,
+) -> list[str]:
     """Return the lines of #PBS: letters first, then resources by -l, each sorted.
 
     A site's directives of one letter (k, W) are letters, its others are resources.
@@ -346,6 +364,7 @@ def pbs_directives(settings: Settings, phase: str, job: Job, *, devices: bool = 
     for name, value in sorted(resources.items()):
         if value:
             resource_lines.append(f"#PBS -l {_plain(name, name)}={_plain(name, value)}")
+
     return letter_lines + resource_lines
 
 
@@ -355,6 +374,7 @@ def _refuse_what_pbs_lacks(job: Job) -> None:
             f"jobs.<phase>.qos={job.qos}: PBS has no quality of service. Leave it empty, and name "
             "the queue in jobs.<phase>.partition."
         )
+
     if job.reservation:
         raise ParamsError(
             f"jobs.<phase>.reservation={job.reservation}: in PBS a reservation is a queue "
@@ -391,12 +411,18 @@ def _pbs_letter_line(letter: str, value: str) -> str:
     return f"#PBS -{letter}"
 
 
-def _pbs_resources(settings: Settings, phase: str, job: Job, devices: bool) -> dict[str, str]:
+def _pbs_resources(
+    settings: Settings,
+    phase: str,
+    job: Job,
+    devices: bool,
+) -> dict[str, str]:
     site = settings.site
     resources = {name: value for name, value in site.directives.items() if len(name) > 1}
     if job.nodes > 1:
         # By default PBS puts two nodes' work on one that has the cores.
         resources.setdefault("place", "scatter")
+
     section = next(section for name, section in JOB_SECTIONS.items() if phase.startswith(name))
     run_file_sets_cores = bool(getattr(settings.run.jobs, section).cpus_per_task)
     resources["select"] = f"{job.nodes}{_chunk(site, job, devices, run_file_sets_cores)}"
@@ -405,7 +431,12 @@ def _pbs_resources(settings: Settings, phase: str, job: Job, devices: bool) -> d
     return resources
 
 
-def _chunk(site: Site, job: Job, devices: bool, run_file_sets_cores: bool) -> str:
+def _chunk(
+    site: Site,
+    job: Job,
+    devices: bool,
+    run_file_sets_cores: bool,
+) -> str:
     """Return what each node gives, after `select=<nodes>`.
 
     The site's own `select` wins over what is computed; a number of cores in the run file wins over
@@ -420,6 +451,7 @@ def _chunk(site: Site, job: Job, devices: bool, run_file_sets_cores: bool) -> st
             chunk[name] = cores
         else:
             chunk.setdefault(name, cores)
+
     if devices and site.hardware.device != "cpu" and site.devices_directive == "ngpus":
         chunk.setdefault("ngpus", f"ngpus={job.devices_per_node}")
     if job.memory:
@@ -440,6 +472,7 @@ def _pbs_memory(text: str) -> str:
             "M, G or T, such as 480G; leave it empty for what the queue gives (PBS has no word "
             "for all of a node's memory)."
         )
+
     return f"{match[1]}{match[2].lower() or 'm'}b"
 
 
@@ -450,4 +483,5 @@ def _plain(name: str, value: object) -> str:
             f"{name}: {text!r} cannot stand in a line for the queue, which has no quotes: use "
             "letters, digits and _ . , : / @ % + = * [ ] - only."
         )
+
     return text

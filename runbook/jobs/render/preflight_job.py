@@ -58,7 +58,8 @@ class _PreflightJob(QueuedTraining):
         parallel = replace(spec.parallel, world_size=world_size)
         super().__init__(settings, replace(spec, parallel=parallel), package)
         self.job = job
-        self.framework = "runbook"  # the probe is ours, whoever trains later
+        # The probe is ours, whoever trains later
+        self.framework = "runbook"
         self.questions = questions
 
     def program(self) -> list[str]:
@@ -101,7 +102,17 @@ class _PreflightJob(QueuedTraining):
             "peers": "TCP between the nodes, small messages and large ones",
         }
         steps = [
-            RungStep(name, purpose, rung_command(self.settings, self.job, name, variables, mounts))
+            RungStep(
+                name,
+                purpose,
+                rung_command(
+                    self.settings,
+                    self.job,
+                    name,
+                    variables,
+                    mounts,
+                ),
+            )
             for name, purpose in rungs.items()
         ]
         command = training_command(self.settings, self.job, variables, mounts)

@@ -47,12 +47,14 @@ def setup_steps(settings: Settings, package: Path) -> list[SetupStep]:
         steps.append(SetupStep("checkout", title, f"{checkout.folder}/.git", body))
         body = fill("setup/kernels.sh.j2", folder=checkout.folder)
         steps.append(SetupStep("kernels", "no stale lock of a compilation", "", body))
+
     tokenizer = site.paths.get("tokenizer", "")
     if tokenizer:
         body = fill("setup/tokenizer.sh.j2", tokenizer=tokenizer, package=str(package))
         steps.append(
             SetupStep("tokenizer", "GPT-2's vocabulary and merges", f"{tokenizer}/merges.txt", body)
         )
+
     return [*steps, *(_prepared(settings, step) for step in site.preparation)]
 
 
@@ -65,7 +67,8 @@ def _prepared(settings: Settings, step: Preparation) -> SetupStep:
         "{tag}": recipe.tag if recipe else "",
     }
     quoted_values = {name: quote(value) for name, value in values.items()}
-    folder = {"{recipe}": '"$here"'}  # the folder with the image's Dockerfile
+    # The folder with the image's Dockerfile
+    folder = {"{recipe}": '"$here"'}
     modules = {"{modules}": " ".join(map(quote, settings.site.modules))}
     commands = [_put(command, quoted_values | folder | modules) for command in step.commands]
     creates = _put(step.creates, values | folder | {"{modules}": ""})
@@ -78,7 +81,13 @@ def _prepared(settings: Settings, step: Preparation) -> SetupStep:
         secret=secret,
     )
     name = re.sub(r"[^a-z0-9]+", "-", step.title.lower()).strip("-")[:40].rstrip("-")
-    return SetupStep(name, step.title, creates, body, step.secret)
+    return SetupStep(
+        name,
+        step.title,
+        creates,
+        body,
+        step.secret,
+    )
 
 
 def _put(text: str, values: Mapping[str, str]) -> str:
@@ -97,6 +106,7 @@ def _secret(reference: str) -> str:
         raise ParamsError(
             "preparation.secret is no reference to a secret: write env:NAME or file:PATH."
         )
+
     kind, _, location = reference.partition(":")
     if kind == "env":
         return f"secret=${{{location}:?is not set: it holds the password for this step}}"
@@ -120,7 +130,12 @@ def render_preparation(settings: Settings, package: Path) -> str:
 def step_script(settings: Settings, steps: Sequence[SetupStep]) -> str:
     """These steps as a script."""
     bodies = [step.body for step in steps]
-    return fill("prepare.sh.j2", run=settings.name, site=settings.site.site, bodies=bodies)
+    return fill(
+        "prepare.sh.j2",
+        run=settings.name,
+        site=settings.site.site,
+        bodies=bodies,
+    )
 
 
 def preparation_files(settings: Settings) -> Mapping[str, str]:
@@ -143,10 +158,12 @@ def preparation_files(settings: Settings) -> Mapping[str, str]:
             values |= {"AMLFS_SKU": tier.sku, "AMLFS_SIZE": f"{tier.size / TEBIBYTE:g}"}
         lines = [f"export {variable(name)}={quote(value)}\n" for name, value in values.items()]
         files["deployment.env"] = f"{head} Source it before the deployment.\n{''.join(lines)}"
+
     entries = [volume.deployment for volume in site.volumes.values() if volume.deployment]
     if entries:
         text = yaml.safe_dump({"SharedStorage": entries}, sort_keys=False)
         files["shared-storage.yaml"] = (
             f"{head} Put it into the configuration of the cluster.\n{text}"
         )
+
     return files

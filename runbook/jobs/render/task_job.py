@@ -79,7 +79,12 @@ def data_tasks(settings: Settings, python: str) -> list[Task]:
     ]
 
 
-def render_task(settings: Settings, phase: str, task: Task, package: Path) -> RenderedJob:
+def render_task(
+    settings: Settings,
+    phase: str,
+    task: Task,
+    package: Path,
+) -> RenderedJob:
     """Return the script of such a job; its program works in the run's folder."""
     site = settings.site
     planned_job: Job = getattr(settings.run.jobs, JOB_SECTIONS[phase])
@@ -102,6 +107,7 @@ def render_task(settings: Settings, phase: str, task: Task, package: Path) -> Re
         command = single_command(settings, task.argv, mounts)
     else:
         command = " ".join([*starter, *map(quote, task.argv)])
+
     script = fill(
         "task.sh.j2",
         **queue_values(settings, folder, job, devices=task.on_each_node),
@@ -118,7 +124,12 @@ def render_task(settings: Settings, phase: str, task: Task, package: Path) -> Re
     return RenderedJob(script, list(task.argv))
 
 
-def _cores(settings: Settings, phase: str, task: Task, tasks_per_node: int) -> int:
+def _cores(
+    settings: Settings,
+    phase: str,
+    task: Task,
+    tasks_per_node: int,
+) -> int:
     """Return the cores asked for each task; 0 asks for none by number.
 
     Slurm's data jobs take what their partition gives, because its nodes may be of another kind than
@@ -153,4 +164,5 @@ def _starter(scheduler: str, job: Job) -> list[str]:
         # Without a number of cores Slurm binds each task to one; the tasks divide the node among
         # themselves.
         parts.append("--cpu-bind=none")
+
     return parts

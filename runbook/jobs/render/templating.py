@@ -34,12 +34,14 @@ def quote(value: object) -> str:
             f"{text!r} holds a NUL character, which no program can be given. Remove it from the "
             "value."
         )
+
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise ParamsError(
             f"{text!r} is not text that can be written as UTF-8: {error.reason}. Change the value."
         ) from error
+
     return shlex.quote(text)
 
 
@@ -54,6 +56,7 @@ def variable(name: str) -> str:
             f"{name!r} in the site's environment is not the name of a variable: "
             "letters, digits and '_', not starting with a digit."
         )
+
     return name
 
 
@@ -69,6 +72,7 @@ def image(name: str) -> str:
         raise ParamsError(
             f"{name!r} is not the name of a container image: letters, digits and . _ - / : @ only."
         )
+
     return name
 
 
@@ -79,7 +83,8 @@ def _templates() -> Environment:
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         undefined=StrictUndefined,
         autoescape=False,
-        comment_start_string="<%#",  # the usual one is a part of ${#array[@]}
+        # The usual one is a part of ${#array[@]}
+        comment_start_string="<%#",
         comment_end_string="#%>",
         trim_blocks=True,
         lstrip_blocks=True,
@@ -102,6 +107,7 @@ def expand(value: str, settings: Settings) -> str:
         text = value.replace(STAGE, settings.run.jobs.stage.rstrip("/"))
     else:
         text = value
+
     parts = re.split(r"\{(" + "|".join(KNOWN) + r")\}", text)
     lines = [
         KNOWN[part] if number % 2 else quote(part) for number, part in enumerate(parts) if part

@@ -54,7 +54,12 @@ class QueuedTraining:
     It has what is submitted, what every rank and node runs, and what they read.
     """
 
-    def __init__(self, settings: Settings, spec: PhasePlan, package: Path) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        spec: PhasePlan,
+        package: Path,
+    ) -> None:
         self.settings = settings
         self.spec = spec
         self.package = package
@@ -79,8 +84,10 @@ class QueuedTraining:
             files["node.sh"] = fill("node.sh.j2", commands=node_commands)
         if self.deepspeed:
             files[PurePosixPath(self.deepspeed).name] = deepspeed_file(self.settings, self.spec)
-        elif self.spec.deepspeed:  # for people: the trainer has the same from plan.json
+        elif self.spec.deepspeed:
+            # For people: the trainer has the same from plan.json
             files[OWN_DEEPSPEED] = deepspeed_file(self.settings, self.spec)
+
         return RenderedJob(self._job_script(bool(node_commands)), arguments, files)
 
     def _node_commands(self) -> list[str]:
@@ -112,6 +119,7 @@ class QueuedTraining:
             deepspeed = PurePosixPath(self.deepspeed)
             folders.append(str(deepspeed.parent))
             copies.append((self.deepspeed, deepspeed.name))
+
         with_spares = job.model_copy(update={"nodes": job.nodes + job.spares})
         return fill(
             "queue.sh.j2",
@@ -158,12 +166,14 @@ class QueuedTraining:
         if self.framework == "runbook":
             argv = [self.site.python or "python3", *program]
             return one_process_command(self.settings, argv, mounts)
+
         if self.framework not in TRACKERS:
             raise JobError(
                 f"chain={self.job.chain}, spares={self.job.spares}: the progress of "
                 f"{self.framework} is not known from its checkpoints, so that nothing could end a "
                 "chain that makes none. Leave both out."
             )
+
         # Their image has no package of ours: the first node's own Python reads their logs.
         tracker = f"{self.spec.checkpoint.folder}/{TRACKERS[self.framework]}"
         package = quote(f"PYTHONPATH={self.package}")
@@ -247,6 +257,7 @@ def lines(arguments: Sequence[str]) -> list[list[str]]:
             result[-1].append(word)
         else:
             result.append([word])
+
     return result
 
 
@@ -277,7 +288,12 @@ Ranks that train with it see their connection closed at once; ranks that wait fo
 
 
 def render_job(
-    settings: Settings, plan: Plan, phase: str, *, python: str = "python3", package: Path = PACKAGE
+    settings: Settings,
+    plan: Plan,
+    phase: str,
+    *,
+    python: str = "python3",
+    package: Path = PACKAGE,
 ) -> RenderedJob:
     """Return the job of a training phase, for the site's scheduler.
 
@@ -290,6 +306,7 @@ def render_job(
         raise JobError(
             f"{phase} has no training job; these phases have one: {', '.join(TRAINING_PHASES)}."
         )
+
     require_values(settings)
     spec = plan.phases[phase]
     if settings.site.scheduler != "local":
@@ -321,6 +338,7 @@ def render_local(settings: Settings, spec: PhasePlan, program: Sequence[str]) ->
             f"{spec.phase} asks for {job.nodes} nodes, but site {site.site} is this one machine. "
             "Set jobs.<phase>.nodes to 1, or choose a site with a queue."
         )
+
     world_size = int(spec.parallel.world_size)
     cores = site.hardware.cores_per_node
     return fill(

@@ -107,7 +107,14 @@ def all_keys() -> dict[str, Key]:
             alias for mark in info.metadata if isinstance(mark, Aliases) for alias in mark.names
         )
         default = ... if info.is_required() else info.default
-        keys[name] = Key(name, info.annotation, _help_text(info), default, documents)
+        keys[name] = Key(
+            name,
+            info.annotation,
+            _help_text(info),
+            default,
+            documents,
+        )
+
     return keys
 
 
@@ -121,6 +128,7 @@ def accepts(key: str, value: object) -> bool:
         _type_of(key).validate_python(value)
     except ValidationError:
         return False
+
     return True
 
 
@@ -133,6 +141,7 @@ def _type_of(key: str) -> TypeAdapter[Any]:
             for rule in info.metadata:
                 annotation = Annotated[annotation, rule]
             return TypeAdapter(annotation)
+
     return TypeAdapter(Any)
 
 
@@ -148,7 +157,10 @@ def _help_text(info: FieldInfo) -> str:
 
 
 def nearest(
-    word: str, names: list[str] | tuple[str, ...], count: int = 3, likeness: float = 0.6
+    word: str,
+    names: list[str] | tuple[str, ...],
+    count: int = 3,
+    likeness: float = 0.6,
 ) -> list[str]:
     """The names most like `word`, best first.
 
@@ -198,10 +210,12 @@ def right_name(path: tuple[str, ...]) -> tuple[str, str]:
         documents = _by_document_name().get(_plain(word), [])
     else:
         documents = []
+
     parent = ".".join(path[:-1])
     if documents:
         same_section = [name for name in documents if name.rpartition(".")[0] == parent]
         return _joined(same_section or documents), ""
+
     return "", _nearest_key(parent, word)
 
 
@@ -217,6 +231,7 @@ def _nearest_key(parent: str, word: str) -> str:
     for name in names:
         if name.rpartition(".")[0] == parent:
             siblings[name.rpartition(".")[2]] = name
+
     return next(
         (
             names_by_word[close[0]]
@@ -233,6 +248,7 @@ def _joined(names: list[str]) -> str:
         names = [name for name in names if name not in jobs] + [
             f"jobs.<phase>.{jobs[0].rpartition('.')[2]}"
         ]
+
     return " or ".join(names[:3])
 
 
@@ -246,6 +262,7 @@ def _by_document_name() -> dict[str, list[str]]:
     for key in all_keys().values():
         for name in dict.fromkeys(map(_plain, key.documents)):
             keys_by_name.setdefault(name, []).append(key.name)
+
     return keys_by_name
 
 

@@ -491,7 +491,14 @@ class Jobs(Strict):
     price_per_device_hour: NonNegative = 0.0
     """What an hour of one device costs you; 0: what the site says, or no cost is shown."""
     stage: Annotated[
-        str, Aliases("STAGE_PATH", "FSX_MOUNT", "SHARED_FS", "WORKSPACE", "home_dir")
+        str,
+        Aliases(
+            "STAGE_PATH",
+            "FSX_MOUNT",
+            "SHARED_FS",
+            "WORKSPACE",
+            "home_dir",
+        ),
     ] = ""
     """Folder on the shared file system for images, checkouts, data and checkpoints; sites write it
     {stage}.
@@ -577,4 +584,5 @@ def phase_name(word: str) -> str:
         number, _, title = phase.partition("-")
         if plain_word in (phase, title, title.partition("-")[0], number, str(int(number))):
             return phase
+
     raise ValueError(f"{word!r} is not a phase; the phases are {', '.join(PHASES)}")

@@ -137,6 +137,7 @@ class Hardware(Strict):
                 f"devices_per_node is 0, which only device {AUTO} allows. Write how many a node "
                 "has."
             )
+
         return self
 
 
@@ -354,4 +355,5 @@ class Site(Strict):
                 "the jobs on others. "
                 "Name their accelerator."
             )
+
         return self

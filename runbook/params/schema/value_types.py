@@ -25,7 +25,10 @@ class Strict(BaseModel):
     """Frozen, and an unknown key is an error; the string under a field is its help."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
     )
 
 
@@ -54,6 +57,7 @@ def _name(value: str) -> str:
             f"{value!r} is not a name: letters, digits, '.', '_' and '-', starting with a letter "
             "or digit, at most 80"
         )
+
     return value
 
 
@@ -65,6 +69,7 @@ def _number(value: Any) -> Any:
         if value.strip()[:1].isdigit():
             hint = "; write it without quotes"
         raise ValueError(f"{value!r} is text, not a number{hint}")
+
     return value
 
 
@@ -74,6 +79,7 @@ def _secret_reference(text: str) -> str:
             "write env:NAME or file:PATH: the address is a secret, and a run file is copied to its "
             "records"
         )
+
     return text
 
 
@@ -120,6 +126,7 @@ def parse_names(text: str) -> tuple[str, ...]:
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"{name} is named twice: name it once")
+
     return names
 
 
@@ -137,6 +144,7 @@ def tracker_names_text(text: str) -> str:
                 f"{name} is no tracker that the trainer feeds. Name some of {', '.join(TRACKERS)}. Addresses and "
                 "keys belong into the tracker's own environment variables (docs/trackers.md)."
             )
+
     return text
 
 
@@ -155,11 +163,13 @@ def parse_blend(text: str) -> tuple[tuple[str, float], ...]:
             raise ValueError(
                 f"{name} is in the blend twice: write it once, with the sum of its weights"
             )
+
     if len(parts) < 2:
         raise ValueError(
             f"a blend has two texts or more, such as {_BLEND}; a single one is named by "
             "data.dataset"
         )
+
     return parts
 
 
@@ -180,15 +190,18 @@ def _blend_part(part: str) -> tuple[str, float]:
         raise ValueError(
             f"{name!r} is not the name of a dataset: write name and weight, as in {_BLEND}"
         )
+
     try:
         weight = float(number)
     except ValueError:
         raise ValueError(
             f"the weight of {name} is {number!r}, not a number: write it as in {_BLEND}"
         ) from None
+
     if not (math.isfinite(weight) and weight > 0):
         raise ValueError(
             f"the weight of {name} is {number}: a weight is a number above 0; leave out what has "
             "none"
         )
+
     return name, weight

@@ -18,11 +18,15 @@ class CurveWatch:
         self._newest: ExpectedLoss | None = None
 
     def look(self) -> str | None:
-        """Return the expected final loss; None while the curve is too short, and for a smoke test."""
+        """Return the expected final loss.
+
+        None while the curve is too short, and for a smoke test.
+        """
         size = self._evaluations.stat().st_size if self._evaluations.exists() else 0
         if size != self._size and self._open_phase.phase == FULL:
             self._size = size
             self._read()
+
         return self._newest.as_text() if self._newest else None
 
     def _read(self) -> None:
@@ -43,6 +47,7 @@ class CurveWatch:
         for event in events:
             if event.get("event") == LEFT_EVENT and event.get("iteration") == expected.iteration:
                 return
+
         self._open_phase.append_event(
             LEFT_EVENT,
             iteration=expected.iteration,

@@ -56,12 +56,18 @@ def apply_waiver(
     if not name:
         hint = f"; or name who decides to train all the same: --set {key}=NAME, which is recorded"
         return replace(gate, rule=gate.rule + hint)
+
     account = processes.user_name()
     result_name = gate.name.replace(" ", "_")
     open_phase.session.add_results(
         {f"{result_name}_waived_by": name, f"{result_name}_waived_as": account}
     )
-    facts = {"by": name, "account": account, "check": gate.name, "gate": gate.value}
+    facts = {
+        "by": name,
+        "account": account,
+        "check": gate.name,
+        "gate": gate.value,
+    }
     waived = {"event": "gate_waived", "phase": open_phase.phase, **facts}
     events = read_lines(open_phase.folder / open_phase.phase_plan.log.events)
     if not any(waived.items() <= event.items() for event in events):
@@ -76,7 +82,8 @@ def readiness_checks(open_phase: OpenPhase, *, by_content: bool = True) -> list[
 
     By content, every byte of the token files is read.
     """
-    is_training = open_phase.phase == FULL  # the smoke test needs no smoke test
+    # The smoke test needs no smoke test
+    is_training = open_phase.phase == FULL
     gates = [apply_waiver(open_phase, gate_check(open_phase))] if is_training else []
     return [*gates, data_check(open_phase, by_content=by_content)]
 
@@ -116,6 +123,7 @@ def data_check(open_phase: OpenPhase, *, by_content: bool = True) -> Check:
         return Check(
             TOKENS, "pass", "mock data", "token ids are made up while training: there are no files"
         )
+
     mark = run_files.read_mark(open_phase.folder, TOKENIZE)
     rule = "02-data made the token files and they are unchanged"
     if mark is None:
@@ -124,7 +132,12 @@ def data_check(open_phase: OpenPhase, *, by_content: bool = True) -> Check:
     return judge(TOKENS, not fault, fault or f"{len(mark.outputs)} files", rule)
 
 
-def read_attempt(folder: JobFolder, status: JobStatus, metrics: Path, events: Path) -> Attempt:
+def read_attempt(
+    folder: JobFolder,
+    status: JobStatus,
+    metrics: Path,
+    events: Path,
+) -> Attempt:
     """Read how a job ended from its status, its logs and the run's files."""
     job = EndedJob(
         name=folder.path.name,
@@ -187,6 +200,7 @@ def nodes_with_alarms(
             if rank // ranks_per_node < len(nodes):
                 evidence = str(alarm.get("evidence", ""))
                 reported[nodes[rank // ranks_per_node]] = (found_by, evidence)
+
     return reported
 
 
@@ -255,6 +269,7 @@ def why_continued(open_phase: OpenPhase) -> str:
         or not 0 < saved < new_plan.duration.iterations
     ):
         return ""
+
     old = _shown_values(before)
     new = _shown_values(new_plan)
     changed = ", ".join(
@@ -272,12 +287,15 @@ def why_continued(open_phase: OpenPhase) -> str:
             consumed = int(metadata["consumed_samples"])
         except (OSError, ValueError, KeyError, TypeError):  # the trainer judges it
             consumed = saved * new_plan.batch.global_
+
         sentences.append(_rate_text(before, new_plan, consumed))
+
     if before.engine != new_plan.engine:
         sentences.append(
             "Each engine's optimizer state is its own: the weights are taken up, and Adam "
             "begins anew."
         )
+
     return " ".join([*sentences, "To begin anew instead: runbook run with --redo training."])
 
 
@@ -304,6 +322,7 @@ def _rate_text(before: PhasePlan, new_plan: PhasePlan, consumed: int) -> str:
             "The learning rate does not depend on the length: the losses are those of one "
             "undisturbed training."
         )
+
     next_samples = consumed + new_plan.batch.global_
     old = before.learning_rate.at(next_samples)
     new = new_plan.learning_rate.at(next_samples)

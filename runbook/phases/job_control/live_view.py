@@ -64,7 +64,12 @@ class LiveView:
         # By its datasheet; None on a CPU and where none is known, as 05-analysis has it.
         self.peak = peak_of(settings.site, phase_plan.precision.format)
         total = phase_plan.duration.iterations
-        self.progress = Progress(phase_plan.phase, total=total, unit="iterations", timed=False)
+        self.progress = Progress(
+            phase_plan.phase,
+            total=total,
+            unit="iterations",
+            timed=False,
+        )
         self.folder = folder
         self._written = 0
         self._expected = CurveWatch(open_phase)
@@ -96,6 +101,7 @@ class LiveView:
                 f"the cells above it first), or: {again}"
             )
             raise
+
         self.finish(status)
         return status
 
@@ -107,6 +113,7 @@ class LiveView:
         if status.state is not JobState.UNKNOWN:
             self._silent_since = math.inf
             return status.state in ACTIVE
+
         self._silent_since = min(self._silent_since, time.monotonic())
         return time.monotonic() - self._silent_since < PATIENCE_SECONDS
 
@@ -145,6 +152,7 @@ class LiveView:
         if rows:
             facts |= training_facts(rows, self.phase_plan, self.peak, active)
             facts["expected final loss"] = self._expected.look()
+
         facts["in use"] = None
         if active:
             facts["in use"] = self._in_use() or None
@@ -156,6 +164,7 @@ class LiveView:
         for row in thinned(self.metrics.read()):
             if row.get("loss") is not None:
                 points.append((row["iteration"], row["loss"]))
+
         return "loss", points
 
     def last_events(self) -> list[str]:
@@ -164,6 +173,7 @@ class LiveView:
         if len(rows) != self._written:
             self._written = len(rows)
             write_logbook(self.folder)
+
         of_phase = [row for row in rows if row.get("phase") == self.phase_plan.phase]
         lines = []
         for entry in map(make_entry, of_phase[-4:]):
@@ -177,13 +187,12 @@ class LiveView:
         if time.monotonic() - self._asked >= SECONDS_BETWEEN_DEVICE_QUESTIONS:
             first = self._asked == -math.inf
             self._asked = time.monotonic()
-            cpu = (
-                psutil.cpu_percent()
-            )  # since the last question; the first one has nothing to compare with
-            gpus = (
-                [] if self.settings.site.hardware.device == "cpu" else gpus_in_use(ask_gpus)
-            )  # there they are hidden
+            # Since the last question; the first one has nothing to compare with
+            cpu = psutil.cpu_percent()
+            # There they are hidden
+            gpus = [] if self.settings.site.hardware.device == "cpu" else gpus_in_use(ask_gpus)
             self._device = "; ".join([*([] if first else [f"CPU {cpu:.0f} %"]), *gpus])
+
         return self._device
 
 

@@ -65,22 +65,23 @@ def show(open_phase: OpenPhase) -> None:
     """
     name = open_phase.settings.name
     site = open_phase.settings.site
-    require_values(open_phase.settings)  # before minutes of counting, not after
+    # Before minutes of counting, not after
+    require_values(open_phase.settings)
     if site.scheduler == "local":
         show_text(
             f"Site {site.site} has no queue to wait in: nothing is rehearsed. runbook rehearse "
             f"{name} does it."
         )
     elif has_trainer() or kept_rehearsal(open_phase):
-        check = check_layout(
-            open_phase
-        )  # only shown: a failure stops the phase whose job it concerns
+        # Only shown: a failure stops the phase whose job it concerns
+        check = check_layout(open_phase)
         open_phase.check([replace(check, verdict="warn") if check.verdict == "fail" else check])
     else:
         show_text(
             f"No trainer is installed here: {open_phase.phase} rehearses this layout by a job "
             "before its own."
         )
+
     rehearsal = kept_rehearsal(open_phase)
     if rehearsal:
         for table in rehearsal.tables():
@@ -104,6 +105,7 @@ def check_layout(open_phase: OpenPhase) -> Check:
             f"a warning only: our own trainer is rehearsed with this layout, and {framework} will "
             "run"
         )
+
     check = partial(Check, "rehearsal", rule=rule)
     if rehearsal is None and open_phase.settings.value(WAIVER).strip():
         return job_rules.apply_waiver(open_phase, check("fail", "not done"), WAIVER)
@@ -117,6 +119,7 @@ def check_layout(open_phase: OpenPhase) -> Check:
         if not rehearsal.misfits:
             return check("pass", _fullest_text(rehearsal))
         failed = check("fail", "; ".join(rehearsal.misfits), rule=f"{rule}: {REMEDY}")
+
     if is_warning:
         return replace(failed, verdict="warn")
     return job_rules.apply_waiver(open_phase, failed, WAIVER)
@@ -145,7 +148,8 @@ def kept_rehearsal(open_phase: OpenPhase) -> Rehearsal | None:
             failure="another version wrote it:",
         )
         return replace(rehearsal, limit_bytes=usable_bytes(open_phase.settings.site))
-    except (OSError, ValueError, RefusedError):  # none, or one that another version wrote
+    except (OSError, ValueError, RefusedError):
+        # None, or one that another version wrote
         return None
 
 
@@ -177,6 +181,7 @@ def _rehearse(open_phase: OpenPhase) -> Rehearsal:
             rehearsal = rehearse(say=lambda text: progress.update(next(done), newest=text))
     else:
         rehearsal = rehearse(count=partial(_count_in_a_job, open_phase))
+
     path = _kept_path(open_phase)
     write_text(path, json.dumps(as_json(rehearsal), indent=1) + "\n")
     note_files(open_phase.folder, sorted(path.parent.iterdir()))
@@ -195,6 +200,7 @@ def _count_in_a_job(
             "the trainer is not installed here (pip install 'gpt3-runbook[train]'), and no job "
             "does it elsewhere: give jobs.environment a partition or a walltime"
         )
+
     input = _kept_path(open_phase, "plan.json")
     out = _kept_path(open_phase, "jsonl")
     write_text(input, json.dumps(plan.as_dict()))
@@ -222,4 +228,5 @@ def _count_in_a_job(
         raise (ProgramError if judged else CannotRehearseError)(str(error)) from error
     except JobError as error:
         raise CannotRehearseError(str(error)) from error
+
     yield from map(json.loads, out.read_text(encoding="utf-8").splitlines())

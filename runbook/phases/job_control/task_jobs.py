@@ -55,6 +55,7 @@ def end_text(
         for log in (part.err, part.out):
             for line in job_folder.log_tail(log, num_lines):
                 lines.append(f"  {line}")
+
     ended = f"{name} ended as {status.state} ({status.reason}). Its last words:"
     return "\n".join([ended, *(lines or ["  nothing"])])
 
@@ -76,6 +77,7 @@ def _submit_tasks(
                 show_text(f"{state}; it is watched, not started again.")
                 folders.append(latest)
                 continue
+
             folder = job_folder.next_job_folder(open_phase.folder, name)
             after = folders[-1:]
             write_job(folder, render_task(open_phase.settings, open_phase.phase, task, PACKAGE))
@@ -88,7 +90,9 @@ def _submit_tasks(
         for job in submitted:
             scheduler.cancel(job)
             show_text(f"jobs/{job.path.name} is cancelled: what comes after it was not submitted.")
+
         raise
+
     return folders
 
 

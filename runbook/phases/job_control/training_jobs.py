@@ -52,6 +52,7 @@ def require_unchanged(open_phase: OpenPhase, digest: str) -> run_files.StepStatu
         if mark and job_rules.why_continued(open_phase):
             before = run_files.outputs_status(open_phase.folder, mark)
             run_files.refuse_changed_output(step, before, _begin_again(open_phase))
+
     run_files.refuse_changed_output(step, status, _begin_again(open_phase))
     return status
 
@@ -97,10 +98,12 @@ def launch(open_phase: OpenPhase, before_submit: Callable[[OpenPhase], None] | N
     if not missing:
         show_text(f"{open_phase.phase}: done, verified. Nothing to launch.")
         return
+
     scheduler = get_scheduler(open_phase.settings.site)
     if _is_submitted(open_phase, scheduler, digest):
         return
-    rehearsal_gate.require(open_phase)  # takes minutes, in which nobody has to wait for the run
+    # Takes minutes, in which nobody has to wait for the run
+    rehearsal_gate.require(open_phase)
     with open_phase.hold(f"submitting {open_phase.phase}"):
         if _is_submitted(open_phase, scheduler, digest):
             return
@@ -109,6 +112,7 @@ def launch(open_phase: OpenPhase, before_submit: Callable[[OpenPhase], None] | N
         if before_submit is not None:
             before_submit(open_phase)
         folder = _submit(open_phase)
+
     show_text(
         f"{missing.capitalize()}: submitted jobs/{folder.path.name} as "
         f"{scheduler.state(folder).job_id}."
@@ -132,15 +136,18 @@ def _is_submitted(open_phase: OpenPhase, scheduler: Scheduler, digest: str) -> b
             f"until it has ended, or end it: runbook cancel {open_phase.settings.name}. Then "
             f"launch again."
         )
+
     if status.state in ACTIVE:
         show_text(
             f"Job {status.job_id} of {latest.path.name} is {status.state}; it is watched, not "
             f"started again."
         )
         return True
+
     if status.state is JobState.DONE and is_ours:
         show_text(f"Job {status.job_id} finished while nobody watched; nothing is started again.")
         return True
+
     return False
 
 
@@ -157,7 +164,9 @@ def watch(open_phase: OpenPhase) -> None:
             live_view.LiveView(open_phase).finish(
                 get_scheduler(open_phase.settings.site).state(latest)
             )
+
         return
+
     attempts: list[Attempt] = []
     while True:
         status = follow(open_phase)
@@ -172,9 +181,14 @@ def watch(open_phase: OpenPhase) -> None:
             f"The job ended as {status.state} ({status.reason}); it goes on as "
             f"jobs/{folder.path.name}."
         )
+
     version = VERSIONS[open_phase.phase]
     run_files.write_mark(
-        open_phase.folder, step_name(open_phase), version, digest, training_outputs(open_phase)
+        open_phase.folder,
+        step_name(open_phase),
+        version,
+        digest,
+        training_outputs(open_phase),
     )
 
 
@@ -232,7 +246,9 @@ def stop_gently(open_phase: OpenPhase) -> JobStatus:
     except JobError:
         if scheduler.state(folder).state in ACTIVE:
             raise
-    return follow(open_phase)  # it may have ended by itself meanwhile
+
+    # It may have ended by itself meanwhile
+    return follow(open_phase)
 
 
 def resubmit(open_phase: OpenPhase) -> JobFolder:
@@ -265,6 +281,7 @@ def failure_text(open_phase: OpenPhase, status: JobStatus, decision: Decision | 
         why = f"\nNot started again: {decision.why}."
     else:
         why = ""
+
     return (
         f"{end_text(open_phase.phase, status, [folder])}{why}\nThe whole log: {folder.err} and "
         f"{folder.out}. After "
@@ -318,7 +335,8 @@ def _go_on_or_begin(open_phase: OpenPhase, digest: str) -> None:
     Another training's outputs move into the history.
     """
     if job_rules.was_started_from(open_phase, digest):
-        pass  # noted again below: an older program kept the fingerprint alone
+        # Noted again below: an older program kept the fingerprint alone
+        pass
     elif why := job_rules.why_continued(open_phase):
         show_text(why)
         open_phase.append_event("replanned", why=why)
@@ -331,7 +349,10 @@ def _go_on_or_begin(open_phase: OpenPhase, digest: str) -> None:
                 f"Outputs made from other inputs were moved to "
                 f"{moved.relative_to(open_phase.folder)}."
             )
-        open_phase.append_event("begun")  # what came before it belongs to another training
+
+        # What came before it belongs to another training
+        open_phase.append_event("begun")
+
     job_rules.note_start(open_phase, digest)
 
 
@@ -349,8 +370,16 @@ def note_job_end(
     state = str(status.state)
     code = status.exit_code
     end_facts = {"decision": str(decision.action), "why": decision.why, **facts}
-    at = None if code is None else status.ended  # of a lost job only the last sign of life is known
-    open_phase.append_event("ended", job=job, state=state, exit_code=code, at=at, **end_facts)
+    # Of a lost job only the last sign of life is known
+    at = None if code is None else status.ended
+    open_phase.append_event(
+        "ended",
+        job=job,
+        state=state,
+        exit_code=code,
+        at=at,
+        **end_facts,
+    )
 
 
 def _submit(open_phase: OpenPhase) -> JobFolder:
@@ -383,6 +412,7 @@ def _queue_followers(open_phase: OpenPhase, scheduler: Scheduler, folder: JobFol
     except JobError as error:
         show_text(f"The chain is shorter than jobs.training.chain={count + 1}: {error}")
         return
+
     show_text(
         f"A chain: {', '.join(followers)} begin one after another in jobs/{folder.path.name}, "
         f"each where the one before "
@@ -404,11 +434,14 @@ def _judge(open_phase: OpenPhase, status: JobStatus, attempts: list[Attempt]) ->
     _report_bad_nodes(open_phase, last)
     decided = job_rules.decision_of_job(_require_latest(open_phase))
     budget = open_phase.settings.job(open_phase.phase).restarts
-    if decided is not None:  # the job has noted it among the events itself
-        reason = reason_of_budget(attempts, budget)  # it knows the attempts of its own folder alone
+    # The job has noted it among the events itself
+    if decided is not None:
+        # It knows the attempts of its own folder alone
+        reason = reason_of_budget(attempts, budget)
         if reason and decided.action is Action.GO_ON:
             return Decision(Action.STOP, reason)
         return decided
+
     decision = job_rules.decide_restart(attempts, budget)
     facts = {
         key: value for key in ("failure", "evidence", "remedy") if (value := getattr(last, key))
@@ -420,13 +453,25 @@ def _judge(open_phase: OpenPhase, status: JobStatus, attempts: list[Attempt]) ->
 def _report_bad_nodes(open_phase: OpenPhase, attempt: Attempt) -> None:
     """Keep the nodes that the newest job's failure or its alarms name, for the jobs after it."""
     settings = open_phase.settings
-    report_bad_nodes(settings, attempt.bad_nodes, FoundBy.FAILURE, attempt.evidence, attempt.job)
+    report_bad_nodes(
+        settings,
+        attempt.bad_nodes,
+        FoundBy.FAILURE,
+        attempt.evidence,
+        attempt.job,
+    )
     events = read_lines(open_phase.folder / open_phase.phase_plan.log.events)
     nodes = job_rules.nodes_of_job(_require_latest(open_phase))
     ranks_per_node = settings.job(open_phase.phase).devices_per_node
     alarms = job_rules.nodes_with_alarms(events, attempt.job, nodes, ranks_per_node)
     for node, (found_by, evidence) in alarms.items():
-        report_bad_nodes(settings, [node], found_by, evidence, attempt.job)
+        report_bad_nodes(
+            settings,
+            [node],
+            found_by,
+            evidence,
+            attempt.job,
+        )
 
 
 def _latest(open_phase: OpenPhase) -> JobFolder | None:

@@ -54,10 +54,17 @@ def climb(ladder: Ladder, settings: Settings, say: Say) -> list[FinishedRung]:
             raise RunbookError(f"{folder.name} has no loss on held-out text after its last step.")
         say(f"{planned.name}: loss {done.loss:.4f}")
         finished.append(done)
+
     return finished
 
 
-def _train(ladder: Ladder, planned: PlannedRung, *, first: bool, say: Say) -> None:
+def _train(
+    ladder: Ladder,
+    planned: PlannedRung,
+    *,
+    first: bool,
+    say: Say,
+) -> None:
     """Execute the phases of a rung that are not done.
 
     The environment is looked at once, by the first rung.
@@ -67,7 +74,13 @@ def _train(ladder: Ladder, planned: PlannedRung, *, first: bool, say: Say) -> No
     if not first:
         phases = [("00-plan", "00-plan"), ("02-data", "02-data"), (FULL, FULL)]
     for from_phase, to_phase in phases:
-        request = RunRequest(ladder.run, set_words, planned.name, from_phase, to_phase)
+        request = RunRequest(
+            ladder.run,
+            set_words,
+            planned.name,
+            from_phase,
+            to_phase,
+        )
         outcome, folder = run_phases(request, say)
         if outcome.exit_code:
             raise RunbookError(
@@ -133,6 +146,7 @@ def read_finished(ladder: Ladder, settings: Settings) -> list[FinishedRung]:
         finished = read_rung(rung_folder(ladder, settings, planned), planned)
         if finished is not None:
             rungs.append(finished)
+
     return rungs
 
 
@@ -150,11 +164,15 @@ def training_rows(rungs: list[FinishedRung], series: str) -> list[TrainingRow]:
                 loss=rung.loss,
             )
         )
+
     return rows
 
 
 def as_fit(rungs: list[FinishedRung]) -> Runs:
-    """Return the rungs as arrays for a fit. Raise `ParamsError` where none is trained."""
+    """Return the rungs as arrays for a fit.
+
+    Raise `ParamsError` where none is trained.
+    """
     if not rungs:
         raise ParamsError("No rung of this ladder is trained yet.")
     return as_runs(training_rows(rungs, "ladder"))

@@ -49,6 +49,7 @@ def sizes_table(forecast: RunForecast) -> Table:
             f"{show_count(best.tokens)} tokens, "
             f"loss {best.loss:.4f}."
         )
+
     return Table(rows, f"Other sizes at the compute of the run, by {forecast.source}", notes)
 
 

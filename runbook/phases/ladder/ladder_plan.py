@@ -117,6 +117,7 @@ def plan_ladder(
             f"after the last step, and "
             f"training.framework is {framework}. Add --set training.framework=runbook."
         )
+
     family = family_of(settings, plan)
     prefix = f"{settings.variant}-{name}" if settings.variant else name
     ladder = Ladder(
@@ -134,10 +135,16 @@ def plan_ladder(
     if not hours:
         own_hours = plan.time[FULL].device_hours or 0.0
         hours = max(DEFAULT_SHARE * own_hours, DEFAULT_SECONDS * family.devices / 3600)
+
     return _fit_budget(ladder, family, count, hours)
 
 
-def _fit_budget(ladder: Ladder, family: Family, count: int, hours: float) -> Ladder:
+def _fit_budget(
+    ladder: Ladder,
+    family: Family,
+    count: int,
+    hours: float,
+) -> Ladder:
     """Return the ladder whose rungs take so many device-hours.
 
     They take fewer where they reach a quarter of the run.
@@ -150,6 +157,7 @@ def _fit_budget(ladder: Ladder, family: Family, count: int, hours: float) -> Lad
             f"{START_SECONDS:.0f} s each on {family.devices} devices. Give more than "
             f"{show_device_hours(start_hours)}."
         )
+
     largest = most_flops
     for _ in range(BUDGET_ROUNDS):
         designed = design_rungs(family, count, largest)
@@ -162,6 +170,7 @@ def _fit_budget(ladder: Ladder, family: Family, count: int, hours: float) -> Lad
         if 1 / CLOSE_ENOUGH <= ratio <= CLOSE_ENOUGH or (ratio > 1 and largest == most_flops):
             break
         largest = min(most_flops, largest * ratio)
+
     return replace(fitted, notes=_notes(designed))
 
 
@@ -195,7 +204,13 @@ def _planned(ladder: Ladder, rung: LadderRung) -> PlannedRung:
     _, plan = load_plan(ladder.run, [*ladder.set_words, *rung.words()], measured=True)
     time = plan.time[FULL]
     name = f"{ladder.name}-{rung.number}"
-    return PlannedRung(rung, name, time.seconds, time.device_hours, time.cost)
+    return PlannedRung(
+        rung,
+        name,
+        time.seconds,
+        time.device_hours,
+        time.cost,
+    )
 
 
 def family_of(settings: Settings, plan: Plan) -> Family:

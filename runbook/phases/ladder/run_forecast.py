@@ -117,6 +117,7 @@ def _epochs_doubt(epochs: float | None) -> _Doubt:
             f"from there on a repeated token teaches almost nothing (arXiv:2305.16264). Take "
             f"more text, or train less."
         )
+
     text = f"the run reads its text {epochs:.1f} times: the loss will be higher"
     if epochs <= EPOCHS_AS_NEW:
         return _Doubt(text)
@@ -190,6 +191,7 @@ def _sizes(
             "runbook ladder RUN --rungs 7 --as NAME adds rungs of other sizes"
         )
         return (), None, note
+
     size_forecasts = _forecast_ratios(runs, family, SIZE_RATIOS, factor)
     grid = np.geomspace(1 / OPTIMUM_REACH, OPTIMUM_REACH, OPTIMUM_STEPS)
     tried = _forecast_ratios(runs, family, [float(ratio) for ratio in grid], factor)
@@ -200,6 +202,7 @@ def _sizes(
             f"or larger than the run's"
         )
         return size_forecasts, None, note
+
     return size_forecasts, tried[position], ""
 
 
@@ -218,7 +221,16 @@ def _forecast_ratios(
     result = []
     for (parameters, tokens, _), forecast in zip(sizes, forecasts, strict=True):
         widened = _widened(forecast, factor)
-        result.append(SizeForecast(parameters, tokens, widened.loss, widened.low, widened.high))
+        result.append(
+            SizeForecast(
+                parameters,
+                tokens,
+                widened.loss,
+                widened.low,
+                widened.high,
+            )
+        )
+
     return tuple(result)
 
 
@@ -248,4 +260,5 @@ def rungs_table(finished: Sequence[FinishedRung]) -> Table:
                 "loss (nats)": f"{rung.loss:.4f}",
             }
         )
+
     return Table(rows, "Trained rungs, loss on held-out text after the last step")

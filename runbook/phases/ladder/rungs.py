@@ -172,6 +172,7 @@ def design_rungs(family: Family, count: int, largest_flops: float) -> list[Ladde
             f"and tokens has five numbers, "
             f"and more than {MOST_RUNGS} cost more than they tell."
         )
+
     rungs = [
         _rung(family, parameters, flops)
         for parameters, flops in _wanted_sizes(family, count, largest_flops)
@@ -193,6 +194,7 @@ def _wanted_sizes(
         flops = largest_flops / factor**below
         # Tokens per parameter stay, so that both grow with the root of the compute.
         line.append((family.parameters * math.sqrt(flops / family.flops), flops))
+
     yield from line
     for position, ratio in OTHER_SIZES[: count - ON_ONE_LINE]:
         parameters, flops = line[position]
@@ -216,6 +218,7 @@ def _compute_factor(family: Family, largest_flops: float) -> float:
             f"with its embeddings: that is no room for {ON_ONE_LINE} rungs. Take a larger "
             f"budget, or a larger model."
         )
+
     # Tokens, and with the run's own batch the steps, grow with the root of the compute.
     largest_steps = family.samples / family.global_batch * math.sqrt(largest_flops / family.flops)
     ratio_of_steps = largest_steps / FEWEST_STEPS
@@ -270,6 +273,7 @@ def _nearest_shape(shape: Shape, parameters: float) -> Shape:
         off_ratio = abs(math.log(smaller.hidden / layers / ratio))
         off_heads = abs(math.log(smaller.head_size / shape.head_size))
         candidates.append((4 * off_size + off_ratio + off_heads, layers, smaller))
+
     return min(candidates, key=lambda candidate: candidate[:2])[2]
 
 
@@ -328,6 +332,7 @@ def _with_batches(family: Family, rungs: list[LadderRung]) -> list[LadderRung]:
     if max(errors) > WORST_BATCH_ROUNDING:
         own_batch = max(1, round(family.global_batch / family.devices)) * family.devices
         batches = [own_batch for _ in rungs]
+
     return [_with_batch(family, rung, batch) for rung, batch in zip(rungs, batches, strict=True)]
 
 

@@ -78,6 +78,7 @@ class LadderState:
                     "planned_cost": planned.cost,
                 }
             )
+
         losses = {rung.planned.name: rung.loss for rung in self.finished}
         for rung in rungs:
             rung["loss"] = losses.get(str(rung["name"]))
@@ -113,12 +114,14 @@ def find_ladder(request: LadderRequest) -> LadderState:
             budget_device_hours=request.device_hours,
         )
         return LadderState(ladder, folder, ())
+
     if request.rungs not in (0, len(ladder.rungs)):
         raise ParamsError(
             f"{folder.name} was begun with {len(ladder.rungs)} rungs, and {request.rungs} are "
             f"asked for. Leave --rungs "
             f"out to go on with it, or begin another by --as NAME."
         )
+
     _refuse_other_budget(request, ladder, settings, folder)
     finished = read_finished(ladder, settings)
     forecast = None
@@ -128,7 +131,10 @@ def find_ladder(request: LadderRequest) -> LadderState:
 
 
 def _refuse_other_budget(
-    request: LadderRequest, ladder: Ladder, settings: Settings, folder: Path
+    request: LadderRequest,
+    ladder: Ladder,
+    settings: Settings,
+    folder: Path,
 ) -> None:
     """Raise where another budget is asked for than the rungs were designed for."""
     devices = settings.job(FULL).devices_per_node
@@ -173,6 +179,7 @@ def climb_ladder(request: LadderRequest, say: Say) -> LadderState:
         forecast = _forecast(ladder, finished, settings, plan)
         done = LadderState(ladder, state.folder, tuple(finished), forecast)
         _write_results(done, settings)
+
     return done
 
 
@@ -190,7 +197,13 @@ def _forecast(
 ) -> RunForecast:
     family = family_of(settings, plan)
     values = family_values(settings, plan)
-    return forecast_run(ladder, finished, family, values, epochs_of(plan))
+    return forecast_run(
+        ladder,
+        finished,
+        family,
+        values,
+        epochs_of(plan),
+    )
 
 
 def epochs_of(plan: Plan) -> float | None:
@@ -227,6 +240,7 @@ def figure_of(state: LadderState, settings: Settings) -> Any:
             high=state.forecast.high,
             reached=reached_loss(runs_folder(settings.project) / settings.name),
         )
+
     return ladder_figure(points, forecast, state.ladder.run)
 
 

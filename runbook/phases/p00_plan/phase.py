@@ -66,7 +66,13 @@ def choose(open_phase: OpenPhase) -> None:
         )
 
     consider = partial(consider_changes, run, keys=keys, values_over_file=given_values)
-    show_form(sections, consider, write, values_table(settings), f"{settings.run.run}-mine")
+    show_form(
+        sections,
+        consider,
+        write,
+        values_table(settings),
+        f"{settings.run.run}-mine",
+    )
 
 
 def show_sizes(open_phase: OpenPhase) -> View:
@@ -93,6 +99,7 @@ def show_layout(open_phase: OpenPhase) -> View:
             "What each stage does in a step, as planned; the rehearsal below counts each by itself."
         )
         view.append((pipeline, caption))
+
     rates = plan_figures.rate_figure({"smoke test": plan.phases[SMOKE], "training": training})
     return View([*view, (rates, "The learning rate over the steps; its numbers are in the table.")])
 
@@ -121,6 +128,7 @@ def show_time(open_phase: OpenPhase) -> View:
             plan_tables.parts_table(plan),
             (figure, "Where a step's time goes; its numbers are in the table."),
         ]
+
     return View([*view, plan_tables.endurance_table(plan), plan_tables.flops_table(plan)])
 
 
@@ -180,6 +188,7 @@ def finish(open_phase: OpenPhase) -> None:
         }
         results = {f"{phase}: {name}": number for name, number in numbers.items()}
         open_phase.session.add_results(results)
+
     report.finish(open_phase, [open_phase.folder / "run.yaml", open_phase.folder / "plan.json"])
 
 
@@ -215,6 +224,7 @@ def values_over_file(run: str, settings: Settings) -> Mapping[str, Any]:
     for key, value in _chosen_values(settings).items():
         if settings.value(key) != file.value(key):
             differing[key] = value
+
     return nest(differing)
 
 
@@ -226,6 +236,7 @@ def _chosen_values(settings: Settings) -> dict[str, Any]:
         newest = settings.origins[key][-1]
         if newest.layer in layers:
             chosen[key] = newest.value
+
     return chosen
 
 
@@ -248,13 +259,18 @@ def form_fields(settings: Settings) -> dict[str, list[Field]]:
             choices = get_args(key.kind)
         elif key.kind is bool or isinstance(key.default, bool):
             choices = ("false", "true")
+
         field = Field(key.name, key.help, value_as_written(settings, key.name), choices)
         fields.setdefault(section, []).append(field)
+
     return fields
 
 
 def _place_in_form(key: Key) -> int:
-    """Return the place of a usual key. The others come behind these, in the schema's order."""
+    """Return the place of a usual key.
+
+    The others come behind these, in the schema's order.
+    """
     if key.name in FIRST:
         return FIRST.index(key.name)
     return len(FIRST)
@@ -273,6 +289,7 @@ def values_table(settings: Settings) -> Table:
                 "what": all_keys()[key].help,
             }
         )
+
     note = (
         "In JupyterLab this is a form. Elsewhere: "
         "runbook plan RUN --set KEY=VALUE shows what a change would do."
@@ -299,6 +316,7 @@ def consider_changes(
         return Answer(_problems_by_field(broken, keys))
     except ParamsError as error:
         return Answer({"": str(error)})
+
     table = summary_table(plan)
     values = {key: value_as_written(settings, key) for key in keys}
     return Answer({}, Table(table.rows, table.title), values)
@@ -319,6 +337,7 @@ def write_run_file(
         raise ParamsError(
             f"{name!r} cannot be a run's name: letters, digits, '.', '_' and '-', at most 80."
         )
+
     settings = params.load(run, overrides=values_over_file, set_words=_set_words(changes))
     machine.make_plan_here(settings)
     path = settings.project / "params" / f"{name}.yaml"
@@ -327,6 +346,7 @@ def write_run_file(
             f"{path.name} exists already and was not written by this form. "
             "Choose another file name."
         )
+
     write_text(path, file_text(settings, name))
     params.load(str(path), project=settings.project, portable=True)
     return path
@@ -348,7 +368,8 @@ def file_text(settings: Settings, name: str) -> str:
         if edited == only_renamed:
             return head + edited
         return head + without_sums(edited, path.name)
-    except ParamsError:  # no file of that name, or one that has to be written whole
+    except ParamsError:
+        # No file of that name, or one that has to be written whole
         return head + write_tree(nest(values))
 
 
@@ -370,7 +391,10 @@ def _set_words(changes: Mapping[str, str]) -> list[str]:
 
 
 def _problems_by_field(problems: Iterable[tuple[str, str]], keys: Iterable[str]) -> dict[str, str]:
-    """Return the problems by field. Those of keys without a field are under "", with their key."""
+    """Return the problems by field.
+
+    Those of keys without a field are under "", with their key.
+    """
     field_keys = set(keys)
     lines: dict[str, list[str]] = {}
     for key, text in problems:
@@ -380,6 +404,7 @@ def _problems_by_field(problems: Iterable[tuple[str, str]], keys: Iterable[str])
             lines.setdefault("", []).append(f"{key}: {text}")
         else:
             lines.setdefault("", []).append(text)
+
     return {key: "\n".join(texts) for key, texts in lines.items()}
 
 

@@ -77,7 +77,17 @@ def all_checks() -> list[Check]:
         is_there = shutil.which(program) is not None
         state = "found" if is_there else "not found"
         remedy = f"Install {program}."
-        checks.append(judge(program, is_there, state, f"for {use}", remedy, otherwise="warn"))
+        checks.append(
+            judge(
+                program,
+                is_there,
+                state,
+                f"for {use}",
+                remedy,
+                otherwise="warn",
+            )
+        )
+
     return checks
 
 
@@ -111,6 +121,7 @@ def run_checks(run: str, set_words: Sequence[str]) -> list[Check]:
     if has_defect or not asks_for_queue(settings, PHASE):
         framework = settings.run.training.framework
         return [*questions, *probe_checks([], settings.site, plan, framework)]
+
     return climb_with_run(settings, plan, questions, print_nothing).checks
 
 
@@ -126,7 +137,13 @@ def climb_without_run(
 ) -> PreflightResult:
     """Climb the ladder on this machine, in a folder that is removed again."""
     with tempfile.TemporaryDirectory(prefix="runbook-doctor-") as temporary:
-        return climb(settings, plan, Path(temporary), questions, report)
+        return climb(
+            settings,
+            plan,
+            Path(temporary),
+            questions,
+            report,
+        )
 
 
 def climb_with_run(
@@ -142,8 +159,16 @@ def climb_with_run(
     """
     folder = runs_folder(settings.project) / settings.name
     with hold_run(folder, "checking the nodes"):
-        result = climb(settings, plan, folder, questions, report, wait_seconds)
+        result = climb(
+            settings,
+            plan,
+            folder,
+            questions,
+            report,
+            wait_seconds,
+        )
         write_answers(folder, result)
+
     return result
 
 
@@ -160,8 +185,20 @@ def preflight(
     if settings.site.scheduler == "local":
         return climb_without_run(settings, plan, questions, report)
     if any(check.verdict == "fail" for check in questions):
-        return climb(settings, plan, folder, questions, report)
-    return climb_with_run(settings, plan, questions, report, wait_seconds)
+        return climb(
+            settings,
+            plan,
+            folder,
+            questions,
+            report,
+        )
+    return climb_with_run(
+        settings,
+        plan,
+        questions,
+        report,
+        wait_seconds,
+    )
 
 
 def learn_about(
@@ -177,6 +214,7 @@ def learn_about(
             f"Run {run} is on site {settings.site.site}, not on {site}. Name a run of {site} "
             f"by --run."
         )
+
     result = preflight(run, (), report, wait_seconds)
     path = settings.project / "params" / "sites" / f"{site}.yaml"
     request = _request(settings) if result.job else Request()
@@ -212,7 +250,13 @@ def software_checks() -> list[Check]:
     )
     return [
         software_check(facts, "runbook"),
-        judge("GPUs", num_gpus > 0, str(num_gpus), rule, otherwise="warn"),
+        judge(
+            "GPUs",
+            num_gpus > 0,
+            str(num_gpus),
+            rule,
+            otherwise="warn",
+        ),
     ]
 
 
@@ -223,7 +267,14 @@ def machine_checks() -> list[Check]:
     rule = "about 3 GiB for each process of the 12 x 512 smoke test"
     free = f"{show_bytes(memory.available)} of {show_bytes(memory.total)} free"
     remedy = "End what else runs here, or choose a smaller model (training.smoke.model)."
-    enough = judge("memory", memory.available > 6 * 2**30, free, rule, remedy, otherwise="warn")
+    enough = judge(
+        "memory",
+        memory.available > 6 * 2**30,
+        free,
+        rule,
+        remedy,
+        otherwise="warn",
+    )
     return [cores, enough, matrix_check(machine.cpu_flags())]
 
 
@@ -233,7 +284,14 @@ def matrix_check(flags: Set[str]) -> Check:
     rule = "bf16 on a CPU is fast only with them"
     units = ", ".join(fast) or f"neither {' nor '.join(BF16_UNITS.values())}"
     remedy = "Set training.precision to fp32 here, which is then faster."
-    return judge("matrix instructions", bool(fast), units, rule, remedy, otherwise="warn")
+    return judge(
+        "matrix instructions",
+        bool(fast),
+        units,
+        rule,
+        remedy,
+        otherwise="warn",
+    )
 
 
 def place_checks() -> list[Check]:
@@ -243,8 +301,15 @@ def place_checks() -> list[Check]:
     except ParamsError as error:
         rule = f"{sys.argv[0]} is started inside the project's folder"
         return [
-            Check("project", "fail", str(error), rule, "cd into the clone, or runbook init DIR.")
+            Check(
+                "project",
+                "fail",
+                str(error),
+                rule,
+                "cd into the clone, or runbook init DIR.",
+            )
         ]
+
     free = shutil.disk_usage(near).free
     rule = "8 GiB for params/local.yaml"
     disk = judge(
@@ -264,7 +329,13 @@ def site_checks(settings: Settings) -> list[Check]:
     rule = "what the site requires is given"
     remedy = "; ".join(f"--set {key}=VALUE ({meaning})" for key, meaning in lacking.items())
     return [
-        judge("required values", not lacking, ", ".join(lacking) or "all given", rule, remedy),
+        judge(
+            "required values",
+            not lacking,
+            ", ".join(lacking) or "all given",
+            rule,
+            remedy,
+        ),
         *secret_checks(settings),
         *command_checks(settings),
         modules_check(settings),
@@ -285,9 +356,11 @@ def _secret_uses(settings: Settings) -> dict[str, str]:
     for step in settings.site.preparation:
         if step.secret:
             uses[step.secret] = step.title
+
     for text in settings.texts:
         if text.dataset.token:
             uses[text.dataset.token] = f"the text {text.name}"
+
     webhook = settings.run.training.alarm_webhook
     if webhook:
         uses[webhook] = "alarms"
@@ -301,7 +374,14 @@ def _secret_check(reference: str, use: str) -> Check:
     try:
         resolve_secret(reference)
     except ParamsError as error:
-        return Check(name, "warn", "not there", rule, str(error))
+        return Check(
+            name,
+            "warn",
+            "not there",
+            rule,
+            str(error),
+        )
+
     kind, _, path = reference.partition(":")
     if kind != "file":
         return Check(name, "pass", "there", rule)
@@ -309,7 +389,14 @@ def _secret_check(reference: str, use: str) -> Check:
     mode = Path(path).expanduser().stat().st_mode & 0o777
     if mode & 0o077:
         value = f"there, and others can read it (mode {mode:04o})"
-        return Check(name, "warn", value, rule, f"chmod 600 {path}")
+        return Check(
+            name,
+            "warn",
+            value,
+            rule,
+            f"chmod 600 {path}",
+        )
+
     return Check(name, "pass", "there", rule)
 
 
@@ -330,11 +417,13 @@ def modules_check(settings: Settings) -> Check:
             f"not set up here."
         )
         return check("unknown", "there is no module command here", remedy=remedy)
+
     if ended.exit_code:
         last_lines = shell.last_lines(ended.err or ended.out, 2)
         value = last_lines.replace("\n", " ") or "a module cannot be loaded"
         remedy = "module avail shows what is there; params/sites names what is loaded."
         return check("fail", value, remedy=remedy)
+
     return check("pass", f"{len(modules)} load")
 
 
@@ -352,6 +441,7 @@ def queue_checks(settings: Settings) -> list[Check]:
         verdict = "fail" if shutil.which(program) else "unknown"
         remedy = f"This is not a login node of {settings.site.site}, or its scheduler is down."
         return [check(verdict, str(error).splitlines()[0], remedy=remedy)]
+
     checks = [check("pass", f"{program} answers")]
     if kind == "pbs":
         checks.append(_history_check())
@@ -362,20 +452,26 @@ def queue_checks(settings: Settings) -> list[Check]:
     for section, partition in partitions.items():
         if partition:
             checks.append(_queue_check(settings, section, partition, states))
+
     for phase, section in JOB_SECTIONS.items():
         # Of a queue that is not there no limits are known.
         if partitions[section] in ("", *states):
             checks.append(_limits_check(settings, phase, limits, queue.queue_word))
+
     if isinstance(queue, Slurm):
         checks.append(nodes_check(preflight_job(settings), limits, queue))
     return checks
 
 
 def _partition_of(job: Job, limits: Sequence[QueueLimits]) -> QueueLimits | None:
-    """Return the partition of a job: the one it names, else the default one. None: not known."""
+    """Return the partition of a job: the one it names, else the default one.
+
+    None: not known.
+    """
     for queue in limits:
         if queue.name == job.partition or (not job.partition and queue.default):
             return queue
+
     return None
 
 
@@ -396,10 +492,12 @@ def nodes_check(job: Job, limits: Sequence[QueueLimits], slurm: Slurm) -> Check:
         unusable = slurm.unusable_nodes(partition.name)
     except JobError as error:
         return check("unknown", str(error).splitlines()[0])
+
     if most_cores and num_cores > most_cores:
         value = f"the job asks for {num_cores} cores on each node, the largest has {most_cores}"
         remedy = "Correct hardware.cores_per_node of the site, or jobs.training.cpus_per_task."
         return check("fail", value, remedy=remedy)
+
     num_usable = partition.total_nodes - sum(nodes.count for nodes in unusable)
     reasons = "; ".join(map(str, unusable[:SHOWN_REASONS]))
     value = f"{num_usable} of {partition.total_nodes}"
@@ -459,6 +557,7 @@ def _queue_check(
     if state is None:
         remedy = f"Set jobs.{section}.partition to one of {', '.join(sorted(states))}."
         return check("fail", partition, remedy=remedy)
+
     if state == "UP":
         return check("pass", partition)
     remedy = "Its administrator has shut it: choose another, or wait."
@@ -467,7 +566,9 @@ def _queue_check(
             f"Start the machines where the cluster is managed: bash environment/{FLEET} "
             f"start CLUSTER REGION."
         )
-    verdict = "warn" if state == "DOWN" else "fail"  # one that is down still queues jobs
+
+    # One that is down still queues jobs
+    verdict = "warn" if state == "DOWN" else "fail"
     return check(verdict, f"{partition} is {state}", remedy=remedy)
 
 
@@ -484,7 +585,14 @@ def _history_check() -> Check:
     for _, values in parse_entries(server.out, "Server"):
         if values.get("job_history_enable") == "True":
             return Check("job history", "pass", "kept", rule)
-    return Check("job history", "warn", "not kept, which is PBS's default", rule, remedy)
+
+    return Check(
+        "job history",
+        "warn",
+        "not kept, which is PBS's default",
+        rule,
+        remedy,
+    )
 
 
 def image_check(settings: Settings) -> Check:
@@ -499,7 +607,9 @@ def image_check(settings: Settings) -> Check:
             remedy = f"Load the site's module that sets {container.variable}."
         else:
             remedy = "Set jobs.image."
+
         return check("unknown", "no image is named here", remedy=remedy)
+
     if STAGE in image:
         return check("unknown", image, remedy="Give jobs.stage, the folder that it lies in.")
     if not image.startswith("/"):
@@ -508,6 +618,7 @@ def image_check(settings: Settings) -> Check:
             f"{image} lies in a registry",
             remedy="The first job that starts it will tell.",
         )
+
     try:
         with Path(image).open("rb") as stream:
             head = stream.read(64)
@@ -515,10 +626,12 @@ def image_check(settings: Settings) -> Check:
     except OSError as error:
         remedy = "01-environment makes it where the site says how; jobs.image names another."
         return check("fail", f"{image}: {error.strerror}", remedy=remedy)
+
     kind = "SIF" if b"SIF_MAGIC" in head else MAGIC.get(head[:4])
     if kind is None:
         remedy = "Import it again: enroot import, singularity pull."
         return check("fail", f"{image} is neither SquashFS nor SIF", remedy=remedy)
+
     return check("pass", f"{image}: {kind}, {show_bytes(size)}")
 
 
@@ -528,11 +641,14 @@ def space_checks(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
     needed_bytes: Counter[int] = Counter()
     for path, num_bytes in _planned_space(settings, plan):
         if STAGE in path:
-            continue  # the shared folder is not named
+            # The shared folder is not named
+            continue
+
         nearest = _nearest(folder / path)
         file_system = nearest.stat().st_dev
         folder_of_device.setdefault(file_system, nearest)
         needed_bytes[file_system] += int(num_bytes)
+
     rule = (
         "what the plan puts there fits: checkpoints kept and one more, token files, text to fetch"
     )
@@ -542,8 +658,15 @@ def space_checks(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
     )
     if not folder_of_device:
         return [
-            Check("disk", "unknown", "the shared folder is not named", rule, "Give jobs.stage.")
+            Check(
+                "disk",
+                "unknown",
+                "the shared folder is not named",
+                rule,
+                "Give jobs.stage.",
+            )
         ]
+
     checks = []
     for file_system, nearest in folder_of_device.items():
         free = shutil.disk_usage(nearest).free
@@ -552,7 +675,16 @@ def space_checks(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
         name = "disk"
         if len(folder_of_device) > 1:
             name = f"disk at {nearest}"
-        checks.append(judge(name, free > needed, value, rule, remedy))
+        checks.append(
+            judge(
+                name,
+                free > needed,
+                value,
+                rule,
+                remedy,
+            )
+        )
+
     return checks
 
 
@@ -565,6 +697,7 @@ def _planned_space(settings: Settings, plan: Plan) -> list[tuple[str, float]]:
     for text in settings.texts:
         if text.dataset.url:
             space.append((str(text_home(settings, text)), _still_to_fetch(settings, text)))
+
     return space
 
 
@@ -596,7 +729,14 @@ def locks_check(settings: Settings) -> Check:
         for lock in folder.rglob("lock"):
             if time.time() - lock.stat().st_mtime > STALE_SECONDS:
                 remedy = f"If no job compiles now: rm -r {lock.parent}"
-                return Check(name, "warn", str(lock), rule, remedy)
+                return Check(
+                    name,
+                    "warn",
+                    str(lock),
+                    rule,
+                    remedy,
+                )
+
     return Check(name, "pass", "none", rule)
 
 
@@ -616,4 +756,5 @@ def writable_check(folder: Path) -> Check:
         return Check(
             "run folder", "fail", str(error), f"{rule}; runbook run --runs DIR names another place"
         )
+
     return Check("run folder", "pass", "can be written", rule)

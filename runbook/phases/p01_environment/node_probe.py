@@ -88,6 +88,7 @@ def probe_checks(
         names = ("software", "GPUs", "network devices", "all-reduce", "clocks", "writing")
         rule = "asked on the nodes of the job"
         return [Check(name, "unknown", "no node was asked", rule, remedy) for name in names]
+
     return [
         software_check(facts, framework),
         devices_check(facts, site),
@@ -108,10 +109,12 @@ def software_check(facts: Sequence[ProbeAnswer], framework: Framework) -> Check:
     for rank_facts in facts:
         node = rank_facts.get("host", "here")
         versions_by_node[node] = {"Python": rank_facts["python"], **_versions_of(rank_facts)}
+
     differences, _ = different_versions(versions_by_node)
     if differences:
         remedy = "Give all nodes one image or environment."
         return check("fail", "; ".join(differences), remedy=remedy)
+
     versions = _versions_of(facts[0])
     fault = _import_fault(versions, facts[0]["errors"])
     if fault and framework == "runbook":
@@ -119,12 +122,16 @@ def software_check(facts: Sequence[ProbeAnswer], framework: Framework) -> Check:
     if fault:
         remedy = f"{framework} brings its own with the site's image; these are for our own trainer."
         return check("unknown", fault, remedy=remedy)
+
     installed = [f"{package} {version}" for package, version in versions.items() if version]
     return check("pass", ", ".join(installed))
 
 
 def _versions_of(rank_facts: ProbeAnswer) -> dict[str, str | None]:
-    """Return the version of each package and GPU library of a rank. None where there is none."""
+    """Return the version of each package and GPU library of a rank.
+
+    None where there is none.
+    """
     torch = _torch_of(rank_facts)
     versions: dict[str, str | None] = dict(rank_facts["packages"])
     for key, library in LIBRARIES.items():
@@ -133,7 +140,10 @@ def _versions_of(rank_facts: ProbeAnswer) -> dict[str, str | None]:
 
 
 def _import_fault(versions: Mapping[str, str | None], errors: Mapping[str, str]) -> str:
-    """Return why the trainer's packages cannot be imported. Empty where they can."""
+    """Return why the trainer's packages cannot be imported.
+
+    Empty where they can.
+    """
     # A torch that is installed and cannot be imported says more than the list of packages does.
     if versions.get("torch") and errors.get("torch"):
         return errors["torch"]
@@ -152,17 +162,20 @@ def devices_check(facts: Sequence[ProbeAnswer], site: Site) -> Check:
     if any(rank_facts.get("torch") is None for rank_facts in facts):
         remedy = "nvidia-smi or rocm-smi on a node shows them."
         return check("unknown", "torch cannot be asked there", remedy=remedy)
+
     num_gpus = {rank_facts["host"]: len(gpus_of(rank_facts)) for rank_facts in facts}
     short_nodes = []
     for host, count in sorted(num_gpus.items()):
         if count < devices_per_node:
             short_nodes.append(f"{host}: {count}")
+
     if short_nodes:
         return _missing_gpus_check(check, short_nodes, facts)
     busy = _busy_gpus(facts)
     if busy:
         remedy = "Somebody computes there: ask for whole nodes (exclusive)."
         return check("warn", "; ".join(busy[:4]), remedy=remedy)
+
     return check("pass", f"{devices_per_node} on each of {len(num_gpus)} nodes, idle")
 
 
@@ -173,6 +186,7 @@ def _hidden_gpus_check(facts: Sequence[ProbeAnswer]) -> Check:
     if num_visible:
         value = f"{num_visible} seen on a site that computes on CPUs"
         return check("fail", value, remedy="Report it: a fault.")
+
     return check("pass", "none seen; the site computes on CPUs")
 
 
@@ -192,6 +206,7 @@ def _missing_gpus_check(
         )
     else:
         remedy = "Leave these nodes out, or set jobs.<phase>.devices_per_node."
+
     return check("fail", value, remedy=remedy)
 
 
@@ -204,6 +219,7 @@ def _cpu_build_of_torch(facts: Sequence[ProbeAnswer]) -> str:
         torch = _torch_of(rank_facts)
         if not torch.get("cuda") and not torch.get("hip"):
             return str(torch["version"])
+
     return ""
 
 
@@ -215,6 +231,7 @@ def _busy_gpus(facts: Sequence[ProbeAnswer]) -> list[str]:
             used_bytes = device["total"] - device["free"]
             if used_bytes > IDLE_BYTES:
                 busy.append(f"{rank_facts['host']} {number}: {show_bytes(used_bytes)} in use")
+
     return busy
 
 
@@ -235,10 +252,12 @@ def networks_check(
             if not any(name.startswith(device) for name in present):
                 absent.add(f"{variable}={device} on {rank_facts['host']}")
                 offered[rank_facts["host"]] = ", ".join(present)
+
     if absent:
         devices = "; ".join(f"{host} has {names}" for host, names in sorted(offered.items()))
         remedy = f"Name devices that are there: {devices}."
         return check("fail", "; ".join(sorted(absent)[:4]), remedy=remedy)
+
     return check("pass", ", ".join(device for _, device in named))
 
 
@@ -259,6 +278,7 @@ def named_devices(groups: Mapping[str, Mapping[str, str | None]]) -> list[tuple[
             for device in value.split(","):
                 # NCCL reads "=" as an exact name, UCX ":1" as the number of a port.
                 devices.append((variable, device.lstrip("=").partition(":")[0]))
+
     return devices
 
 
@@ -272,6 +292,7 @@ def clocks_check(facts: Sequence[ProbeAnswer]) -> Check:
             between_ranks.append(rank_facts["group"]["clock_spread"])
         if rank_facts.get("write"):
             to_files.append(abs(rank_facts["write"]["clock_of_files"]))
+
     if not between_ranks and not to_files:
         return check("unknown", "nobody could be asked")
     rank_skew = show_duration(max(between_ranks, default=0.0))
@@ -280,6 +301,7 @@ def clocks_check(facts: Sequence[ProbeAnswer]) -> Check:
     if max([*between_ranks, *to_files]) > SKEW_SECONDS:
         remedy = "Ask for a time service (chrony) there: heartbeats are compared by it."
         return check("warn", value, remedy=remedy)
+
     return check("pass", value)
 
 
@@ -311,6 +333,7 @@ def write_check(facts: Sequence[ProbeAnswer], plan: Plan) -> Check:
             "devices writing; look at stripes and tier, or save less often."
         )
         return check("warn", value, remedy=remedy)
+
     return check("pass", value)
 
 
@@ -321,5 +344,8 @@ def gpus_of(rank_facts: ProbeAnswer) -> Sequence[ProbeAnswer]:
 
 
 def _torch_of(rank_facts: ProbeAnswer) -> ProbeAnswer:
-    """Return what torch said of a rank's devices. Empty where it could not be asked."""
+    """Return what torch said of a rank's devices.
+
+    Empty where it could not be asked.
+    """
     return rank_facts.get("torch") or {}

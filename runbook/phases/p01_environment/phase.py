@@ -55,12 +55,14 @@ def prepare(open_phase: OpenPhase) -> None:
         show_table(rows, title="What is set up")
     else:
         show_text(f"Site {open_phase.settings.site.site} needs nothing but the package itself.")
+
     if open_phase.settings.site.fleet:
         show_text(
             f"The machines cost as long as they are up. {SETUP_FOLDER}/{FLEET} in the run's "
             "folder starts and stops them where the cluster is managed, not here: "
             f"bash {FLEET} start CLUSTER REGION waits until they run."
         )
+
     steps = [{key: row[key] for key in ("step", "state", "makes")} for row in rows]
     open_phase.session.add_results({"set_up": steps})
 
@@ -81,9 +83,17 @@ def check_nodes(open_phase: OpenPhase) -> CheckTable:
     if settings.site.scheduler != "local" and not asks_for_queue(settings, PHASE):
         framework = settings.run.training.framework
         return open_phase.check(probe_checks([], settings.site, open_phase.plan, framework))
+
     with open_phase.hold("checking the nodes"):
-        result = climb(settings, open_phase.plan, open_phase.folder, [], show_text)
+        result = climb(
+            settings,
+            open_phase.plan,
+            open_phase.folder,
+            [],
+            show_text,
+        )
         write_answers(open_phase.folder, result)
+
     facts = result.ranks
     nodes = {"asked": len(facts), "speed": list(facts), "answers": result.nodes}
     if facts:
@@ -91,6 +101,7 @@ def check_nodes(open_phase: OpenPhase) -> CheckTable:
         _show_measured(result.checks)
     else:
         open_phase.session.add_results({"nodes": nodes})
+
     # The record's verdicts are to be the same whenever nothing changed: its figures are under
     # "nodes".
     return open_phase.check([_for_record(check) for check in result.checks])
@@ -102,6 +113,7 @@ def _show_measured(checks: Sequence[Check]) -> None:
     for check in checks:
         if check.name in MEASURED:
             rows.append({"what": check.name, "found": check.value})
+
     if rows:
         show_table(rows, title="What was measured now")
 
@@ -114,7 +126,13 @@ def _for_record(check: Check) -> Check:
     value = check.value
     if check.name in MEASURED and check.verdict == "pass":
         value = "as measured"
-    return Check(check.name, check.verdict, value, check.rule, check.remedy)
+    return Check(
+        check.name,
+        check.verdict,
+        value,
+        check.rule,
+        check.remedy,
+    )
 
 
 def check_machine(open_phase: OpenPhase) -> CheckTable:
@@ -128,9 +146,18 @@ def check_machine(open_phase: OpenPhase) -> CheckTable:
         processes = max(spec.parallel.world_size for spec in plan.phases.values())
         rule = f"one for each of {processes} processes; fewer work, slowly"
         enough = machine.cores >= processes
-        checks.append(judge("cores", enough, f"{machine.cores} cores", rule, otherwise="warn"))
+        checks.append(
+            judge(
+                "cores",
+                enough,
+                f"{machine.cores} cores",
+                rule,
+                otherwise="warn",
+            )
+        )
         if settings.run.training.precision == "bf16":
             checks.append(matrix_check(machine.flags))
+
     return open_phase.check(checks)
 
 
@@ -147,6 +174,7 @@ def set_up(settings: Settings, folder: Path) -> list[Row]:
     if settings.site.scheduler == "local" and not settings.site.preparation:
         # The package's own files are used in place of the tokenizer's.
         todo = [step for step in todo if step.name != "tokenizer"]
+
     for name, content in preparation_files(settings).items():
         write_text(folder / SETUP_FOLDER / name, content)
     done = []
@@ -154,10 +182,16 @@ def set_up(settings: Settings, folder: Path) -> list[Row]:
         for number, step in enumerate(todo, 1):
             done.append(_do_step(settings, folder, number, step))
             progress.update(done=number, step=step.title)
+
     return done
 
 
-def _do_step(settings: Settings, folder: Path, number: int, step: SetupStep) -> Row:
+def _do_step(
+    settings: Settings,
+    folder: Path,
+    number: int,
+    step: SetupStep,
+) -> Row:
     row = {
         "step": step.title,
         "state": "verified",
@@ -175,16 +209,23 @@ def _do_step(settings: Settings, folder: Path, number: int, step: SetupStep) -> 
     script = folder / SETUP_FOLDER / f"{number}-{step.name}.sh"
     write_text(script, text)
     started = time.monotonic()
-    finished = shell.run(["bash", str(script)], cwd=folder, timeout=LONGEST_SECONDS, check=False)
+    finished = shell.run(
+        ["bash", str(script)],
+        cwd=folder,
+        timeout=LONGEST_SECONDS,
+        check=False,
+    )
     seconds = time.monotonic() - started
     out = finished.out
     err = finished.err
     if step.secret:
         out = _without_secret(out, step.secret)
         err = _without_secret(err, step.secret)
+
     log = script.with_suffix(".log")
     write_text(log, out + err)
-    log.chmod(0o600)  # what a log-in program says is nobody else's business
+    # What a log-in program says is nobody else's business
+    log.chmod(0o600)
     if finished.exit_code:
         last_lines = shell.last_lines(err or out)
         raise ProgramError(
@@ -192,6 +233,7 @@ def _do_step(settings: Settings, folder: Path, number: int, step: SetupStep) -> 
             f"Its last words:\n{last_lines}\nAll of them: {log}. "
             f"After mending the cause run the cell again, or by hand: bash {script}"
         )
+
     if step.creates:
         run_files.write_mark(
             folder,
@@ -202,12 +244,14 @@ def _do_step(settings: Settings, folder: Path, number: int, step: SetupStep) -> 
             creates=step.creates,
             seconds=round(seconds, 1),
         )
+
     if is_there:
         row["state"] = "found"
     elif step.creates:
         row["state"] = "done"
     else:
         row["state"] = "looked"
+
     row["took"] = show_duration(seconds)
     return row
 
@@ -219,4 +263,5 @@ def _without_secret(text: str, reference: str) -> str:
     except ParamsError:
         # The secret is not there, so no program can have repeated it.
         return text
+
     return text.replace(secret, "[secret]")

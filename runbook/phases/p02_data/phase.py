@@ -92,7 +92,9 @@ def show_source(open_phase: OpenPhase) -> CheckTable:
             rows.append(
                 ("share of the samples", f"{share:.1%} (weight {text.weight:g} in data.blend)")
             )
+
         show_table([{"what": name, "value": value} for name, value in rows], title="The text")
+
     checks: list[Check] = []
     for text in texts:
         checks += source_checks(open_phase, text)
@@ -136,6 +138,7 @@ def _fetch_text(open_phase: OpenPhase, text: TextShare) -> None:
     if text.folder and has_every_file(home, dataset):
         show_text(f"Nothing is fetched: {home}, which data.folder names, has every file.")
         return
+
     promised = [place_of(home, file) for file in expected_files(dataset)]
     is_begun = any(path.exists() for path in promised)
     if text.folder and holds_dataset(home, dataset) and not is_begun:
@@ -144,6 +147,7 @@ def _fetch_text(open_phase: OpenPhase, text: TextShare) -> None:
             f"{text.name}'s; they are read as they are."
         )
         return
+
     with open_phase.hold("downloading"), Progress("download", unit="bytes") as progress:
         summary = download(
             dataset,
@@ -151,6 +155,7 @@ def _fetch_text(open_phase: OpenPhase, text: TextShare) -> None:
             folder=str(home),
             progress=lambda state: progress.update(**state.as_facts()),
         )
+
     show_text(
         f"{summary.files:,} files, {show_bytes(summary.bytes)} in {summary.folder}: "
         f"{summary.fetched:,} fetched now"
@@ -162,15 +167,18 @@ def tokenize(open_phase: OpenPhase) -> None:
     if open_phase.plan.data.mock:
         show_text("Mock data: token ids are made up while training; there is nothing to tokenize.")
         return
+
     digest = open_phase.fingerprint
     status = run_files.step_status(open_phase.folder, STEP, digest)
     if status.state is run_files.StepState.OUTPUT_CHANGED:
         # Whole files with a manifest are not made again, so the change would be marked as what was
         # made.
         run_files.refuse_changed_output(STEP, status, begin_again(open_phase.settings, PHASE))
+
     if status.state is run_files.StepState.DONE:
         show_text("tokenize: done, verified. Nothing is made again.")
         return
+
     settings = open_phase.settings
     plan = open_phase.plan.data
     placed = link_ready_tokens(settings, plan, open_phase.folder)
@@ -179,16 +187,25 @@ def tokenize(open_phase: OpenPhase) -> None:
         show_text(
             f"{len(ready)} pairs of token files were made elsewhere; they are read as they are."
         )
+
     groups = token_groups(settings, plan, open_phase.folder)
     if groups and asks_for_queue(settings, PHASE):
         task_jobs.run_tasks(open_phase, data_tasks(settings, sys.executable))
     elif groups:
         _tokenize_here(open_phase, groups)
+
     outputs = []
     for _, prefix in groups:
         files = TokenFiles(prefix)
         outputs += [files.bin, files.idx, files.manifest]
-    run_files.write_mark(open_phase.folder, STEP, VERSIONS[PHASE], digest, [*outputs, *placed])
+
+    run_files.write_mark(
+        open_phase.folder,
+        STEP,
+        VERSIONS[PHASE],
+        digest,
+        [*outputs, *placed],
+    )
     if groups:
         tokens = sum(read_manifest(prefix).tokens for _, prefix in groups)
         show_text(
@@ -218,6 +235,7 @@ def verify(open_phase: OpenPhase) -> CheckTable:
         return open_phase.check(
             [Check("token files", "unknown", "mock data", "there are no token files")]
         )
+
     prefixes = token_prefixes_of(open_phase)
     ready = ready_pairs(open_phase.settings, open_phase.plan.data, open_phase.folder)
     manifests = [read_manifest(prefix) for prefix in prefixes if prefix not in ready]
@@ -229,6 +247,7 @@ def verify(open_phase: OpenPhase) -> CheckTable:
             label = f"{prefix.name}: "
         for check in verify_tokens(prefix):
             checks.append(replace(check, name=label + check.name))
+
     checks += check_sources(manifests)
     checks += vocabulary_checks(open_phase)
     verdicts = open_phase.check(checks)
@@ -246,11 +265,13 @@ def _counted_results(manifests: Sequence[Manifest], ready: Sequence[Path]) -> di
     if manifests:
         for key in ("documents", "tokens", "text_bytes", "skipped_records", "empty"):
             counts[key] = sum(getattr(manifest, key) for manifest in manifests)
+
     for prefix in ready:
         files = TokenFiles.existing(prefix)
         reader = IndexedReader(files.bin, files.idx)
         counts["documents"] += reader.num_documents
         counts["tokens"] += reader.num_tokens
+
     return counts
 
 
@@ -263,7 +284,15 @@ def check_sources(manifests: Sequence[Manifest]) -> list[Check]:
         return []
     rule = "every source that data.keep_sources and data.drop_sources name is in the text"
     remedy = "Correct the name: without it the text is another than was meant."
-    return [Check("sources", "warn", unknown_sources_text(*manifests), rule, remedy)]
+    return [
+        Check(
+            "sources",
+            "warn",
+            unknown_sources_text(*manifests),
+            rule,
+            remedy,
+        )
+    ]
 
 
 def vocabulary_checks(open_phase: OpenPhase) -> list[Check]:
@@ -272,6 +301,7 @@ def vocabulary_checks(open_phase: OpenPhase) -> list[Check]:
     for manifest in _read_manifests(open_phase):
         name = str(manifest.tokenizer["name"])
         vocabulary_sizes[name] = int(manifest.tokenizer["vocabulary"])
+
     checks: list[Check] = []
     for name, size in vocabulary_sizes.items():
         checks += check_vocabulary(open_phase.settings, size, f"the tokenizer {name}")
@@ -290,12 +320,14 @@ def source_checks(open_phase: OpenPhase, text: TextShare) -> list[Check]:
         rule = "there is text; its checksums are not known beforehand"
         files = input_files(settings, text)
         return [Check(path.name, "pass", show_bytes(path.stat().st_size), rule) for path in files]
+
     home = text_home(settings, text)
     rule = "the file is there with the promised size and checksum"
     checks = []
     for file in dataset.files:
         fault = file_fault(home, file)
         checks.append(judge(file.path, not fault, fault or show_bytes(file.bytes), rule))
+
     return checks
 
 
@@ -334,6 +366,7 @@ def show_what_it_is(open_phase: OpenPhase) -> View:
     if sources:
         figure = source_figure({row["source"]: row["tokens"] for row in sources})
         view.append((figure, "Tokens of each source; the numbers are in the table."))
+
     num_tokens = sum(manifest.tokens for manifest in manifests)
     view.append(Formula(*formulas.epochs(open_phase.plan, FULL, num_tokens)))
     return view
@@ -350,6 +383,7 @@ def _lengths_figure(manifests: Sequence[Manifest], sequence_length: int) -> tupl
             shortest = 2**exponent
             longest = 2 ** (exponent + 1) - 1
             ranges.append(f"{count:,} of {shortest:,} to {longest:,}")
+
     text = f"Documents by their number of tokens: {', '.join(ranges)}."
     return length_figure(lengths, sequence_length), text
 
@@ -395,6 +429,7 @@ def _counted_work(manifests: Sequence[Manifest]) -> dict[str, float]:
         file_bytes += sum(file["bytes"] for file in manifest.files.values())
         for stage in ("read", "parse", "encode", "write"):
             core_seconds += manifest.seconds.get(stage, 0.0)
+
     return {
         "tokens": sum(manifest.tokens for manifest in manifests),
         "token files (MB)": file_bytes / 1e6,
@@ -408,12 +443,14 @@ def show_documents(open_phase: OpenPhase) -> None:
     if open_phase.plan.data.mock:
         show_text("Mock data has no documents.")
         return
+
     prefix = token_prefixes_of(open_phase)[0]
     if not TokenFiles.existing(prefix).manifest.exists():
         show_text(
             f"{prefix.name} has no manifest, which would name the tokenizer that can decode it."
         )
         return
+
     for document in sample_documents(prefix, 2, max_tokens=120):
         title = (
             f"Document {document.number}, first {len(document.ids)} of {document.tokens:,} tokens"
@@ -436,6 +473,7 @@ def coloured_tokens(pieces: Iterable[tuple[int, str]]) -> str:
         shade = SHADES[index % len(SHADES)]
         style = f"background:{shade};border-left:1px solid rgba(128,128,128,.7)"
         spans.append(f'<span title="{number}" style="{style}">{escape(piece)}</span>')
+
     return "".join(spans)
 
 
@@ -447,6 +485,7 @@ def _read_manifests(open_phase: OpenPhase) -> list[Manifest]:
     for prefix in token_prefixes_of(open_phase):
         with contextlib.suppress(DataError):  # made elsewhere
             manifests.append(read_manifest(prefix))
+
     return manifests
 
 
@@ -521,6 +560,7 @@ def _source_rows(manifests: list[Manifest]) -> list[Row]:
     for manifest in manifests:
         for name, counts in manifest.sources.items():
             sources[name].update(counts)
+
     all_tokens = sum(counts["tokens"] for counts in sources.values()) or 1
     rows: list[Row] = []
     for name, counts in sorted(sources.items(), key=lambda item: -item[1]["tokens"]):
@@ -536,4 +576,5 @@ def _source_rows(manifests: list[Manifest]) -> list[Row]:
                 "bytes to a token": round(text_bytes / max(1, tokens), 2),
             }
         )
+
     return rows

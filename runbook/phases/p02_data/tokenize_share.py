@@ -65,10 +65,14 @@ def share_of(environment: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def _task_number(environment: Mapping[str, str], tasks: int) -> int:
-    """Return which of an element's tasks this one is. Raise `JobError` where no variable says."""
+    """Return which of an element's tasks this one is.
+
+    Raise `JobError` where no variable says.
+    """
     for name in RANK_VARIABLES:
         if environment.get(name):
             return int(environment[name])
+
     raise JobError(
         f"this is one of {tasks} tasks, and none of {', '.join(RANK_VARIABLES)} says which. "
         "Use jobs.data.array instead of jobs.data.nodes and jobs.data.tasks_per_node."
@@ -91,7 +95,11 @@ def main() -> int:
 
     The share comes from the queue, and is left out with --join.
     """
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(message)s",
+        stream=sys.stdout,
+    )
     folder = Path.cwd()
     try:
         share = None
@@ -102,6 +110,7 @@ def main() -> int:
     except RunbookError as error:
         _log.error("%s", error)
         return error.exit_code
+
     return 0
 
 

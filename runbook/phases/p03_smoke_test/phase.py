@@ -60,6 +60,7 @@ def show_expectation(open_phase: OpenPhase) -> View:
                 "why": planned.basis,
             }
         )
+
     table = Table(rows, "Expected")
     return View([table, Formula(*formulas.first_loss(open_phase.plan, PHASE))])
 
@@ -83,7 +84,13 @@ def gate(open_phase: OpenPhase) -> Table:
     )
     _write_verdict(open_phase, checks)
     warned = any(check.verdict in ("warn", "fail") for check in checks)
-    machine.keep_calibration(settings, plan, open_phase.folder, test.history, warned=warned)
+    machine.keep_calibration(
+        settings,
+        plan,
+        open_phase.folder,
+        test.history,
+        warned=warned,
+    )
     open_phase.check(checks)
     return Table(outlook(open_phase), "What this means for the training")
 
@@ -103,6 +110,7 @@ def _write_verdict(open_phase: OpenPhase, checks: Sequence[Check]) -> None:
                 "rule": check.rule,
             }
         )
+
     content = {"verdict": verdict, "fingerprint": open_phase.fingerprint, "checks": rows}
     write_text(open_phase.folder / GATE, json.dumps(content, indent=1) + "\n")
 

@@ -50,20 +50,24 @@ def rehearse_stop(open_phase: OpenPhase) -> None:
     if not at:
         show_text("training.rehearse_stop is 0: no stop is rehearsed.")
         return
+
     if open_phase.settings.job(PHASE).chain > 1:
         show_text(
             "jobs.training.chain queues the next jobs: nobody has to stop one to see it go on."
         )
         return
+
     if not training_jobs.what_is_missing(open_phase) or stops(open_phase):
         show_text("This run was already stopped and resumed; it is not done twice.")
         return
+
     status = training_jobs.follow(open_phase, until=at)
     if status.state is JobState.RUNNING:
         status = training_jobs.stop_gently(open_phase)
     if status.state is JobState.DONE:
         show_text(f"The job finished before it could be stopped at iteration {at}.")
         return
+
     if status.state is not JobState.STOPPED:
         raise JobError(training_jobs.failure_text(open_phase, status))
     planned = Decision(Action.GO_ON, f"the stop that training.rehearse_stop={at} plans")
@@ -104,6 +108,7 @@ def continue_text(
             "environment."
         )
         return View([reason])
+
     sampling = open_phase.phase_plan.sampling
     # An empty prompt begins a new document, which needs an end of the document before.
     if not prompt and not sampling.prompt and sampling.end_of_document < 0:
@@ -111,6 +116,7 @@ def continue_text(
             "There is no prompt to continue: set training.sample_prompt, or give one in this cell."
         )
         return View([reason])
+
     (sample,) = trained_model.sample_texts(
         open_phase.folder,
         [prompt],
@@ -135,12 +141,14 @@ def judge(open_phase: OpenPhase) -> CheckTable:
         *gates.resume_check(run.history, run.events),
         *own_checkpoints(open_phase, run.events),
     ]
-    if steps.verdict == "pass":  # else the first of what is left is compared with the last
+    # Else the first of what is left is compared with the last
+    if steps.verdict == "pass":
         # In a shorter run the loss has only to fall at all.
         smallest_fall = 0.0
         if open_phase.phase_plan.duration.tokens >= 100_000:
             smallest_fall = 0.30
         checks += gates.learning_check(run.history, smallest_fall=smallest_fall)
+
     return open_phase.check(checks)
 
 
@@ -166,4 +174,5 @@ def own_checkpoints(open_phase: OpenPhase, events: Sequence[Event]) -> list[Chec
     if foreign:
         value = f"{', '.join(foreign)}: of another training"
         return [Check("own checkpoints", "fail", value, rule)]
+
     return [Check("own checkpoints", "pass", f"{len(resumed)} resumed", rule)]

@@ -47,6 +47,7 @@ def show_numbers(open_phase: OpenPhase) -> View:
         if summary.seconds_per_iteration:
             terms = formulas.reached_speed(open_phase.plan, phase, summary.seconds_per_iteration)
             formulas_of_speed.append(Formula(*terms))
+
     write_text(open_phase.folder / RESULTS, Table(rows).to_csv())
     return View([*tables, *formulas_of_speed])
 
@@ -66,7 +67,9 @@ def show_plan_versus_actual(open_phase: OpenPhase) -> View:
             name = f"{training.phase}: {row['what']}"
             open_phase.session.plan[name] = row["planned"]
             measured[name] = training_results.rounded(row["actual"])
+
         open_phase.session.add_results(measured)
+
     open_phase.session.add_results(trainings[-1].results())
     return view
 
@@ -78,6 +81,7 @@ def show_loss(open_phase: OpenPhase) -> View:
         vocabulary = training.phase_plan.model.vocabulary
         table = run_tables.loss_table(training.history, training.validation, vocabulary=vocabulary)
         view.append(sourced(table))
+
     return view
 
 
@@ -94,6 +98,7 @@ def show_throughput(open_phase: OpenPhase) -> View:
             training.history, sequence_length=length, planned=planned
         )
         view += [(training.throughput_figure(), caption), sourced(table)]
+
     return view
 
 
@@ -115,6 +120,7 @@ def show_time_parts(open_phase: OpenPhase) -> View:
                 view.append(sourced(part))
             else:
                 view.append(part)
+
     return view
 
 
@@ -141,6 +147,7 @@ def show_cost(open_phase: OpenPhase) -> View:
     if account:
         view.append(sourced(wall_time.cost_table(training.summary, account, rates)))
         goodput = account.goodput
+
     paper = wall_time.projection_table(
         training.summary,
         target_tokens=300_000_000_000,
@@ -195,11 +202,13 @@ def show_variants(open_phase: OpenPhase) -> View:
     settings = open_phase.settings
     runs = open_phase.folder.parent
     run = settings.run.run
-    variants = [settings]  # as it was bound, then its siblings
+    # As it was bound, then its siblings
+    variants = [settings]
     if run in params.run_names(settings.project):
         for sibling in variants_of(run, settings.project):
             if sibling.name != settings.name:
                 variants.append(sibling)
+
     table, scaling = variants_tables(variants, runs)
     view = View([sourced(table)])
     write_text(open_phase.folder / VARIANTS, table.to_csv())
@@ -212,12 +221,14 @@ def show_variants(open_phase: OpenPhase) -> View:
             facts.append(read_run(folder))
         except RecordError as error:
             view.append(f"{folder.name} is not compared: {error}")
+
     if len(facts) < 2:
         view.append(
             f"Nothing to compare: runbook run {run} --all-variants runs the others, "
             "runbook compare A B any two."
         )
         return view
+
     view += [(run_figures.scaling_figure(scaling), "Speed by number of devices."), sourced(scaling)]
     result = compare(facts)
     losses = run_figures.comparison_figure({fact.name: fact.history for fact in facts})
@@ -281,6 +292,7 @@ def variants_tables(runs_of: Sequence[Settings], runs: Path) -> tuple[Table, Tab
     for row in rows:
         if row.samples_per_second:
             points.append((row.name, row.parallel.world_size, row.samples_per_second))
+
     table = run_tables.results_table(
         rows,
         device=hardware.device,
@@ -322,6 +334,7 @@ def _variant_row(settings: Settings, runs: Path) -> run_tables.ThroughputRow:
             last = training.history.steps[-1]
             speed = training.summary.samples_per_second
             source = f"{name}/{training.history.source}:{first.line}-{last.line}"
+
         return row(
             spec.model,
             spec.parallel,
@@ -329,6 +342,7 @@ def _variant_row(settings: Settings, runs: Path) -> run_tables.ThroughputRow:
             samples_per_second=speed,
             source=source,
         )
+
     refused = ""
     choice = full_choice(settings)
     try:
@@ -336,6 +350,7 @@ def _variant_row(settings: Settings, runs: Path) -> run_tables.ThroughputRow:
     except PlanError as error:
         check = error.checks[0]
         refused = f"{check.name}: {check.value}."
+
     return row(
         choice.shape,
         choice.parallel,

@@ -89,6 +89,7 @@ def held_out_texts(folder: Path, settings: Settings, plan: Plan) -> Iterator[Tex
                 context = (ids[start - 1],) if start else (end,)
                 num_bytes = len(tokenizer.decode(text).encode())
                 yield Text(part.dataset, context, text, num_bytes)
+
             tokens_left -= len(ids)
             if tokens_left <= 0:
                 break
@@ -130,11 +131,18 @@ def score_built_in(folder: Path, settings: Settings, plan: Plan) -> list[Row]:
     if is_imported:
         weights = ["trained"]
     request = {"weights": weights, "pairs": [(text.context, text.ids) for text in texts]}
-    reply = ask_trainer("score", folder, FULL, request, num_processes(phase_plan))
+    reply = ask_trainer(
+        "score",
+        folder,
+        FULL,
+        request,
+        num_processes(phase_plan),
+    )
     scores = []
     for scored_pairs in reply["answers"]:
         likelihoods = [likelihood for likelihood, _ in scored_pairs]
         scores.append(_measures(texts, likelihoods))
+
     trained = scores[-1]
     first = {} if is_imported else scores[0]
     rows: list[Row] = []
@@ -152,6 +160,7 @@ def score_built_in(folder: Path, settings: Settings, plan: Plan) -> list[Row]:
                 "after": after,
             }
         )
+
     return rows
 
 
@@ -192,6 +201,7 @@ def _measures(
         # exp(710) overflows a double.
         perplexity = math.exp(min(nats / num_tokens, 700))
         measures[source, "perplexity of a token"] = num_texts, perplexity
+
     return measures | _pair_measures(scored)
 
 
@@ -225,7 +235,13 @@ def measure(open_phase: OpenPhase) -> None:
     )
 
 
-def measure_built_in(folder: Path, settings: Settings, plan: Plan, *, is_here: bool = True) -> str:
+def measure_built_in(
+    folder: Path,
+    settings: Settings,
+    plan: Plan,
+    *,
+    is_here: bool = True,
+) -> str:
     """Score the built-in set on this machine where that is not done; what was done."""
     framework = settings.run.training.framework
     if framework != OURS:
@@ -233,6 +249,7 @@ def measure_built_in(folder: Path, settings: Settings, plan: Plan, *, is_here: b
             f"Nothing is measured: the weights are {framework}'s own, and only those of our own "
             "trainer are read."
         )
+
     digest = phase_fingerprint(settings, plan, folder, PHASE)
     path = folder / BUILT_IN
     missing = run_files.what_is_missing(folder, STEP, digest)
@@ -244,14 +261,22 @@ def measure_built_in(folder: Path, settings: Settings, plan: Plan, *, is_here: b
         reason = "this may be a login node"
     elif importlib.util.find_spec("torch") is None:
         reason = "torch is not installed"
+
     if reason:
         return (
             f"Nothing is measured here, as {reason}. Call `runbook evaluate {settings.name}` on a "
             "node, then this again."
         )
+
     scores = score_built_in(folder, settings, plan)
     write_text(path, "".join(json.dumps(row) + "\n" for row in scores))
-    run_files.write_mark(folder, STEP, 1, digest, [path])
+    run_files.write_mark(
+        folder,
+        STEP,
+        1,
+        digest,
+        [path],
+    )
     note_files(folder, [path, run_files.mark_path(folder, STEP)])
     return f"{BUILT_IN}: {missing}, so {len(scores)} scores were measured."
 
@@ -290,12 +315,14 @@ def finish(open_phase: OpenPhase) -> None:
     for row in scores:
         for column in ("before", "after", "samples"):
             results[f"{row['what']}: {row['measure']}, {column}"] = row[column]
+
     open_phase.session.add_results(results)
     open_phase.check(list(checks(scores)))
     digest = open_phase.fingerprint
     if not scores and open_phase.settings.run.training.framework == OURS:
         # Where nothing was measured, the next `runbook run` looks for scores again.
         digest = "not measured"
+
     report.finish(open_phase, sorted(open_phase.folder.glob("evaluation/*.jsonl")), digest)
 
 
@@ -304,11 +331,23 @@ def checks(scores: Sequence[Row]) -> Iterator[Check]:
     num_scores = counted(len(scores), "score")
     is_sound = all(math.isfinite(row["after"]) for row in scores)
     yield judge("scores", is_sound, num_scores, "each is a number")
-    yield judge("measured", bool(scores), num_scores, "at least one", otherwise="warn")
+    yield judge(
+        "measured",
+        bool(scores),
+        num_scores,
+        "at least one",
+        otherwise="warn",
+    )
     rule = "fewer bits per byte than with the first weights"
     for row in scores:
         if row["measure"] != "bits per byte" or row["before"] is None:
             continue
         name = f"held-out {row['what']}"
         value = f"{row['after']:.3f}, {row['before']:.3f} before"
-        yield judge(name, row["after"] < row["before"], value, rule, otherwise="warn")
+        yield judge(
+            name,
+            row["after"] < row["before"],
+            value,
+            rule,
+            otherwise="warn",
+        )

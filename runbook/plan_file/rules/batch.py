@@ -19,6 +19,7 @@ def ramp_rules(batch: Batch, parallel: PlannedParallel) -> Iterator[RuleResult]:
         microbatch_group = parallel.pipeline
     else:
         microbatch_group = 1
+
     group = batch.micro * parallel.data * microbatch_group
     values = {
         "start": ramp.start,

@@ -38,6 +38,7 @@ def shape_rules(
             },
             keys=(keys.tensor,),
         )
+
     if tensor > 1:
         yield RuleResult(
             code=RuleCode.FEED_FORWARD_BY_TENSOR,
@@ -45,6 +46,7 @@ def shape_rules(
             values={"ffn_hidden": shape.ffn_hidden, **over_tensor},
             keys=(keys.tensor,),
         )
+
     yield _stages_rule(shape, parallel, keys)
     yield RuleResult(
         code=RuleCode.POSITIONS,
@@ -66,6 +68,7 @@ def _stages_rule(shape: Shape, parallel: PlannedParallel, keys: Keys) -> RuleRes
     if parallel.virtual_pipeline > 1:
         stages += f" x parallel.virtual_pipeline={parallel.virtual_pipeline}"
         named_keys.append("parallel.virtual_pipeline")
+
     uneven = {f"parallel.{name}": getattr(parallel, name) for name in _UNEVEN}
     uneven = {key: layers for key, layers in uneven.items() if layers}
     return RuleResult(
@@ -101,13 +104,19 @@ def sharing_rules(
             },
             keys=("parallel.zero_stage", keys.pipeline),
         )
+
     if parallel.sequence:
         yield _sequence_rule(shape, parallel, program, keys)
     if parallel.context > 1:
         yield _context_rule(shape, parallel, program)
 
 
-def _sequence_rule(shape: Shape, parallel: PlannedParallel, program: str, keys: Keys) -> RuleResult:
+def _sequence_rule(
+    shape: Shape,
+    parallel: PlannedParallel,
+    program: str,
+    keys: Keys,
+) -> RuleResult:
     if program == "deepspeed":
         return RuleResult(
             code=RuleCode.SEQUENCE_WITH_DEEPSPEED,
@@ -115,6 +124,7 @@ def _sequence_rule(shape: Shape, parallel: PlannedParallel, program: str, keys: 
             values={},
             keys=("parallel.sequence", "training.engine"),
         )
+
     divides = shape.sequence_length % parallel.tensor == 0
     return RuleResult(
         code=RuleCode.SEQUENCE_BY_TENSOR,
@@ -138,6 +148,7 @@ def _context_rule(shape: Shape, parallel: PlannedParallel, program: str) -> Rule
             values={"context": context},
             keys=("parallel.context", "training.engine"),
         )
+
     if program == "megatron-deepspeed":
         heads_of_rank = shape.heads // parallel.tensor
         return RuleResult(
@@ -151,6 +162,7 @@ def _context_rule(shape: Shape, parallel: PlannedParallel, program: str) -> Rule
             },
             keys=("parallel.context",),
         )
+
     return RuleResult(
         code=RuleCode.CONTEXT_BY_PIECES,
         holds=length % (2 * context) == 0,
@@ -168,6 +180,7 @@ def engine_rules(program: str, zero_stage: int, precision: str) -> Iterator[Rule
         else:
             program_key = "training.framework"
             deepspeed_program = "megatron-deepspeed"
+
         yield RuleResult(
             code=RuleCode.ZERO_STAGE_OF_MEGATRON,
             holds=False,
@@ -179,6 +192,7 @@ def engine_rules(program: str, zero_stage: int, precision: str) -> Iterator[Rule
             },
             keys=("parallel.zero_stage", program_key),
         )
+
     if program == "deepspeed" and precision == "fp16":
         yield RuleResult(
             code=RuleCode.FP16_WITHOUT_ZERO,

@@ -27,6 +27,7 @@ def replay_problems(
             values={"interval": interval},
             keys=("training.replay_interval", "training.engine"),
         )
+
     reasons = []
     if tuning.cuda_graphs:
         reasons.append(("training.cuda_graphs", "training.cuda_graphs=true"))

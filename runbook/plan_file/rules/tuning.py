@@ -36,6 +36,7 @@ def tuning_problems(
                 "parallel.zero_stage",
             ),
         )
+
     overlaps_whole_sequences = tuning.overlap_tensor and not parallel.sequence
     recomputes_graphs = tuning.cuda_graphs and recompute == "full"
     if overlaps_whole_sequences or recomputes_graphs:
@@ -50,6 +51,7 @@ def tuning_problems(
                 "training.recompute",
             ),
         )
+
     if recompute == "full" and tuning.recompute_method == "uniform":
         yield from _groups_problem(tuning, parallel, layers)
     if deepspeed:

@@ -71,6 +71,7 @@ def private_folder() -> Path | None:
         if name and len(os.fsencode(name)) + len("/rb-12345678/k-5") <= LONGEST_SOCKET:
             with contextlib.suppress(OSError):  # missing, full or read-only
                 return Path(tempfile.mkdtemp(prefix="rb-", dir=name))
+
     return None
 
 
@@ -102,7 +103,12 @@ class Streams:
         """A stream output was appended to a cell; later text of the same stream may join it."""
         self._pieces.append((output, [output["text"]]))
 
-    def add(self, outputs: list[Any], name: str, text: str) -> bool:
+    def add(
+        self,
+        outputs: list[Any],
+        name: str,
+        text: str,
+    ) -> bool:
         """Join text to the last output of that stream, unless another kind of output came since."""
         streams = itertools.takewhile(
             lambda output: output["output_type"] == "stream", reversed(outputs)
@@ -129,12 +135,17 @@ class Streams:
 new_cell: Any = nbformat.v4.new_markdown_cell
 new_output: Any = nbformat.v4.new_output
 SECONDS_BETWEEN_LOGGED_UPDATES = (
-    5.0  # how often a display or line that is updated in place is repeated in the log
+    # How often a display or line that is updated in place is repeated in the log
+    5.0
 )
-MOST_SECONDS_OF_SILENCE = 30  # after the reply to a cell, before its remaining output is given up
+# After the reply to a cell, before its remaining output is given up
+MOST_SECONDS_OF_SILENCE = 30
 DAY = 86_400
 SECONDS_TO_LEAVE_A_CELL = 1.5
-"""Time for an interrupted cell to clean up. Then the kernel is ended, by force if need be."""
+"""Time for an interrupted cell to clean up.
+
+Then the kernel is ended, by force if need be.
+"""
 LOSE_NO_OUTPUT = (
     "__import__('runbook.display.jupyter.kernel', fromlist=['kernel']).lose_no_output()"
 )
@@ -159,7 +170,8 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
         """
         self.before_save: Callable[[], None] = lambda: None
         super().__init__(nb, **options)
-        self.nb.metadata.pop("runbook", None)  # what an earlier execution left
+        # What an earlier execution left
+        self.nb.metadata.pop("runbook", None)
 
     def save(self, **kwargs: Any) -> None:
         """Save the notebook whole or not at all.
@@ -173,6 +185,7 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
         if path is None:
             super().save(**kwargs)
             return
+
         self.last_save_time = self.now()
         try:
             write_text(path, twin.notebook_text(self.nb))
@@ -182,11 +195,17 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
                     "The notebook is not saved, and goes on; it is tried again after each cell. %s",
                     error,
                 )
+
             self.unsaved = error
         else:
             self.unsaved = None
 
-    def cell_exception(self, cell: Any, cell_index: int | None = None, **kwargs: Any) -> None:
+    def cell_exception(
+        self,
+        cell: Any,
+        cell_index: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         """Note that an error ended the cell.
 
         Its text is kept even where a user's own traceback handler printed none.
@@ -214,13 +233,19 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
         ]
         for cell in running:
             end_time = self.now().isoformat()
-            cell.metadata.papermill.update(exception=True, status=self.FAILED, end_time=end_time)
+            cell.metadata.papermill.update(
+                exception=True,
+                status=self.FAILED,
+                end_time=end_time,
+            )
+
         if state is ExecutionState.INTERRUPTED:
             # papermill has no word for it. The kernel may have ended the cell already, by a
             # KeyboardInterrupt.
             for cell in self.nb.cells:
                 if cell.metadata.papermill["status"] == self.FAILED:
                     cell.metadata["runbook"] = {"state": str(state)}
+
         self.nb.metadata.papermill["exception"] = True
         self._add_banner(running)
         self.save()
@@ -253,6 +278,7 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
                 self.reason or f"{error.ename}: {error.evalue}",
             )
             return error
+
         failed = [
             cell for cell in self.nb.cells if cell.metadata.papermill["status"] == self.FAILED
         ]
@@ -263,7 +289,12 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
         cell = failed[0]
         self._add_banner(failed)
         return PapermillExecutionError(
-            index, cell.execution_count, cell.source, "SystemExit", "0", [self.reason]
+            index,
+            cell.execution_count,
+            cell.source,
+            "SystemExit",
+            "0",
+            [self.reason],
         )
 
     def _add_banner(self, failed: list[Any]) -> None:
@@ -276,6 +307,7 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
                 'at \'<a href="#papermill-error-cell">In '
                 f"[{failed[0].get('execution_count')}]</a>'"
             )
+
         text = (
             f"Execution ended {where} ({self.state}): {escape(self.reason)}. Later cells did not "
             "run."
@@ -286,7 +318,12 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
 class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
     """Runs a notebook's cells in a kernel of its own."""
 
-    def __init__(self, execution: Execution, trap: SignalTrap, **traits: Any) -> None:
+    def __init__(
+        self,
+        execution: Execution,
+        trap: SignalTrap,
+        **traits: Any,
+    ) -> None:
         # papermill lets a notebook fail when output lags 4 s behind a cell's end; `_rest_of` knows
         # better when to.
         super().__init__(execution, **{"iopub_timeout": DAY, **traits})
@@ -329,6 +366,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
                 error, asyncio.CancelledError | CellTimeoutError | RuntimeError
             ):
                 raise self._trap.error() from error
+
             raise
         finally:
             self._trap.on_signal = lambda: None
@@ -356,6 +394,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
                 await self.async_execute_cell(cell, index)
             except CellExecutionError as raised:
                 error = raised
+
             self._log_waiting(*self._waiting)
             self._streams.end_cell()
             if error is not None:
@@ -363,10 +402,16 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             self._execution.cell_complete(cell, cell_index=index)
             if error is not None:
                 break
+
         self.set_widgets_metadata()
 
     async def _async_poll_for_reply(
-        self, msg_id: str, cell: NotebookNode, timeout: int | None, outputs: Any, alive: Any
+        self,
+        msg_id: str,
+        cell: NotebookNode,
+        timeout: int | None,
+        outputs: Any,
+        alive: Any,
     ) -> Any:
         # Begins when the cell has ended and it is waited for.
         late_output = self._rest_of(outputs, cell)
@@ -374,6 +419,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             reply = await super()._async_poll_for_reply(msg_id, cell, timeout, late_output, alive)
         finally:
             late_output.close()
+
         return reply
 
     async def _rest_of(self, outputs: Any, cell: NotebookNode) -> None:
@@ -388,8 +434,10 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
                 raise CellTimeoutError.error_from_timeout_and_cell(
                     message, MOST_SECONDS_OF_SILENCE, cell
                 )
+
             before = self._messages
             await asyncio.wait([outputs], timeout=MOST_SECONDS_OF_SILENCE)
+
         await outputs
 
     async def _start_kernel(self) -> None:
@@ -399,6 +447,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             self.km.transport = "ipc"
             self.km.connection_file = str(self._sockets / "kernel.json")
             self.km.ip = str(self._sockets / "k")
+
         await self.async_start_new_kernel(env={**os.environ, ENGINE_VARIABLE: "1"})
         self._group = getattr(self.km.provisioner, "pgid", None) or 0
         await self.async_start_new_kernel_client()
@@ -412,12 +461,15 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
                 await self.km.interrupt_kernel()
                 with contextlib.suppress(Empty):
                     await self.kc.shell_channel.get_msg(timeout=SECONDS_TO_LEAVE_A_CELL)
+
             await self._async_cleanup_kernel()
+
         if stopped and self._group:
             # What a cell started and did not detach must not outlive it: a kernel's processes share
             # its group.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._group, signal.SIGKILL)
+
         if self._sockets is not None:
             shutil.rmtree(self._sockets, ignore_errors=True)
 
@@ -437,18 +489,24 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
                 code = await self.km.provisioner.poll()
             else:
                 code = None
+
             hint = ""
             if code in (-9, 137):
                 hint = "; a machine that runs out of memory kills so"
             how = "" if code is None else f": {how_it_ended(code)}{hint}"
             return ExecutionState.KERNEL_DIED, f"the kernel died{how}"
+
         description = f"{type(error).__name__}: {error}".rstrip(": ")
         if self.kc is None:
             return ExecutionState.KERNEL_DIED, f"the kernel did not start: {description}"
         return ExecutionState.FAILED, description
 
     def output(
-        self, outs: list[NotebookNode], msg: dict[str, Any], display_id: str | None, cell_index: int
+        self,
+        outs: list[NotebookNode],
+        msg: dict[str, Any],
+        display_id: str | None,
+        cell_index: int,
     ) -> Any:
         """Append an output to the cell; text of a stream joins the text that is there already."""
         if msg["msg_type"] != "stream":
@@ -465,7 +523,12 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             self._streams.watch(appended)
         return appended
 
-    def process_message(self, msg: dict[str, Any], cell: NotebookNode, cell_index: int) -> Any:
+    def process_message(
+        self,
+        msg: dict[str, Any],
+        cell: NotebookNode,
+        cell_index: int,
+    ) -> Any:
         """Take a message from the kernel.
 
         A display updated in place is logged too, now and then.
@@ -475,6 +538,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             content = msg["content"]
             name = (content.get("transient") or {}).get("display_id", "")
             self._log_update(name, content.get("data", {}).get("text/plain", ""))
+
         return super().process_message(msg, cell, cell_index)
 
     def log_output_message(self, output: Any) -> None:
@@ -486,13 +550,16 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             text = as_terminal(output.text)
         else:
             text = ""
+
         if not self.log_output or not text or "\n" in text:
             super().log_output_message(output)
             return
+
         file = self.stdout_file if output.name == "stdout" else self.stderr_file
         if file:
             file.write(output.text)
             file.flush()
+
         self._log_update(output.name, text)
 
     def _log_update(self, name: str, text: str) -> None:

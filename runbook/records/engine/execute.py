@@ -50,6 +50,7 @@ def announced_by(notebook: Any) -> Announcement | None:
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             outputs.append(output.get("data", {}))
+
     announced = [data[MIME] for data in outputs if MIME in data]
     if announced:
         return Announcement(**announced[-1] | {"run_folder": Path(announced[-1]["run_folder"])})
@@ -79,6 +80,7 @@ def file_execution(
     if twin is not None and (announced is None or twin.started != announced.execution):
         set_aside(run_folder, phase, keep_newer_notebook=True)
         twin = None
+
     twin = _as_it_ended(twin or _twin_of(notebook, run_folder, phase), notebook, *ended_as)
     identity = {"run": twin.run, "phase": phase, "execution": twin.started}
     notebook.metadata["runbook"] = identity | {
@@ -93,17 +95,23 @@ def file_execution(
         write_record(notebook, twin, run_folder, ended_phase=phase if by_us else "")
     except RunbookError as error:
         path = twin_path(run_folder, phase)
-        with suppress(
-            RunbookError
-        ):  # where there is no room for the notebook there may still be some for its twin
+        # Where there is no room for the notebook there may still be some for its twin
+        with suppress(RunbookError):
             if by_us:
                 write_twin(_ended(twin, ExecutionState.FAILED, f"not filed: {error}"), path)
                 note_files(run_folder, [path])
+
         raise
+
     return twin
 
 
-def write_record(notebook: Any, twin: Twin, run_folder: Path, ended_phase: str = "") -> None:
+def write_record(
+    notebook: Any,
+    twin: Twin,
+    run_folder: Path,
+    ended_phase: str = "",
+) -> None:
     """Write the three forms of one record, then the pages over all records and the manifest.
 
     `ended_phase` is the phase whose execution ends with it: the files that it wrote are recorded as
@@ -118,7 +126,12 @@ def write_record(notebook: Any, twin: Twin, run_folder: Path, ended_phase: str =
     write_runs_index(run_folder.parent)
 
 
-def _as_it_ended(twin: Twin, notebook: Any, state: ExecutionState | None, reason: str) -> Twin:
+def _as_it_ended(
+    twin: Twin,
+    notebook: Any,
+    state: ExecutionState | None,
+    reason: str,
+) -> Twin:
     if state is None:
         # Executed by another tool: what it says about the cells does not count (papermill's own may
         # be wrong).
@@ -137,11 +150,13 @@ def _as_it_ended(twin: Twin, notebook: Any, state: ExecutionState | None, reason
             # Of several lines. The kernel's reason for an interruption is not taken: it knows no
             # cause.
             reason = twin.reason
+
         status = {cell.get("id", ""): _status(cell) for cell in notebook.cells}
         twin = replace(
             twin,
             cells=tuple(Cell(cell.id, status.get(cell.id) or cell.state) for cell in twin.cells),
         )
+
     return _ended(twin, state, reason)
 
 
@@ -168,11 +183,18 @@ def _twin_of(notebook: Any, run_folder: Path, phase: str) -> Twin:
             and not left_out & set(cell.metadata.get("tags", []))
         ):
             cells.append(cell)
+
     started = (notebook.metadata.get("papermill", {}).get("start_time") or utc_now()).replace(
         "+00:00", "Z"
     )
     states = tuple(Cell(cell.get("id", ""), _status(cell) or "pending") for cell in cells)
-    return open_twin(run_folder.name, phase, started, run_folder, cells=states)
+    return open_twin(
+        run_folder.name,
+        phase,
+        started,
+        run_folder,
+        cells=states,
+    )
 
 
 EXIT_CODES = {
@@ -194,7 +216,10 @@ class Outcome:
 
 
 def execute_phase(
-    notebook: Path, run_folder: Path, phase: str, parameters: Mapping[str, object]
+    notebook: Path,
+    run_folder: Path,
+    phase: str,
+    parameters: Mapping[str, object],
 ) -> Outcome:
     """Execute a notebook by papermill into records/<phase>.ipynb.
 
@@ -212,6 +237,7 @@ def execute_phase(
         raise RecordError(
             f"{notebook} does not exist: {phase} has no notebook. Restore it from the repository."
         )
+
     refuse_hand_edits(notebook, parameters)
     run_folder = run_folder.absolute()
     set_aside(run_folder, phase)
@@ -236,16 +262,21 @@ def execute_phase(
         code = 128 + stopped.number
     except (PapermillException, CellControlSignal, RuntimeError, NoSuchKernel) as raised:
         error = (
-            raised  # a kernel that died is a RuntimeError; the engine has recorded it in the twin
+            # A kernel that died is a RuntimeError; the engine has recorded it in the twin
+            raised
         )
+
     twin = find_twin(run_folder, phase)
     if twin is None:
         raise RecordError(
             f"{phase} left no record in {output.parent}; the log above says why it could not be "
             "written."
         ) from error
+
     if error is not None and (twin.is_open or twin.state is ExecutionState.DONE):
-        raise error  # no ending of the notebook's, which the record would say, but a bug of ours
+        # No ending of the notebook's, which the record would say, but a bug of ours
+        raise error
+
     return _outcome(twin, output, code)
 
 
@@ -274,6 +305,7 @@ def adopt_execution(notebook: Path, run_folder: Path | None = None) -> Outcome:
             "before its record was opened, or its outputs were removed. Execute it first; "
             "`runbook run` files its notebooks itself."
         )
+
     belongs = f"{notebook} belongs to the run in {announced.run_folder}"
     if run_folder is not None and announced.run_folder != run_folder.absolute():
         raise RecordError(f"{belongs}, not to {run_folder}.")
@@ -286,6 +318,7 @@ def adopt_execution(notebook: Path, run_folder: Path | None = None) -> Outcome:
             f"{announced.phase} is of a later one ({newest.started}). The twin of the earlier one "
             "is in records/history; keep the notebook beside it."
         )
+
     twin = file_execution(content, announced=announced)
     assert twin is not None, "an announced execution is always filed"
     return _outcome(twin, announced.run_folder / "records" / f"{announced.phase}.ipynb", -1)

@@ -59,6 +59,7 @@ class RunbookEngine(Engine):  # type: ignore[misc,no-redef]  # noqa: F811
         for cell in nb.cells:
             for tag in cell.metadata.get("tags", []):
                 sources[tag] = cell.source
+
         # What papermill was given wins over the parameters cell, so it is not looked at there.
         injected = assignments(sources.get("injected-parameters", ""))
         refuse_hand_edits(
@@ -90,6 +91,7 @@ class RunbookEngine(Engine):  # type: ignore[misc,no-redef]  # noqa: F811
             finally:
                 execution.notebook_complete()
                 unfiled = _file(execution, record)
+
         # It came after the last cell: the record is whole, but nothing more is started.
         if trap.received:
             raise trap.error()
@@ -97,7 +99,8 @@ class RunbookEngine(Engine):  # type: ignore[misc,no-redef]  # noqa: F811
             raise unfiled
         if error is not None and output_path:
             raise error
-        remove_error_markers(nb)  # papermill itself saves at the end, and puts its banner in then
+        # Papermill itself saves at the end, and puts its banner in then
+        remove_error_markers(nb)
         return nb
 
 
@@ -119,4 +122,5 @@ def _file(execution: Execution, record: tuple[Path, str] | None) -> RunbookError
     except RunbookError as error:
         logger.error("The notebook could not be filed with its run: %s", error)
         return error
+
     return execution.unsaved

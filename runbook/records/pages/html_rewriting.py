@@ -26,7 +26,10 @@ Office's HTML.
 
 
 class Rewriter(HTMLParser):
-    """Writes what it reads; a subclass overrides the methods up to `raw`. Comments are left out."""
+    """Writes what it reads; a subclass overrides the methods up to `raw`.
+
+    Comments are left out.
+    """
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -51,7 +54,12 @@ class Rewriter(HTMLParser):
         """
         return tag
 
-    def attribute(self, tag: str, name: str, value: str) -> str | None:
+    def attribute(
+        self,
+        tag: str,
+        name: str,
+        value: str,
+    ) -> str | None:
         """The value that an attribute gets; None leaves it out."""
         return value
 
@@ -86,6 +94,7 @@ class Rewriter(HTMLParser):
             if tag == self._skipped[0]:
                 self._skipped.pop()
             return
+
         name = self._shown_name(tag)
         if name:
             self._written.append(f"</{name}>")
@@ -115,7 +124,12 @@ class Rewriter(HTMLParser):
         if data.startswith("xml "):
             self._written.append('<?xml version="1.0" encoding="utf-8"?>')
 
-    def _write_tag(self, tag: str, attrs: list[tuple[str, str | None]], end: str) -> None:
+    def _write_tag(
+        self,
+        tag: str,
+        attrs: list[tuple[str, str | None]],
+        end: str,
+    ) -> None:
         names = self._attribute_names(tag, attrs)
         tag_name = self._shown_name(tag)
         if tag_name is None:
@@ -125,6 +139,7 @@ class Rewriter(HTMLParser):
             new_value = self.attribute(tag, name, value or "")
             if new_value is not None and re.fullmatch(r"[\w:.@-]+", shown_name):
                 parts.append(f'{shown_name}="{escape(new_value)}"')
+
         self._written.append(f"<{' '.join(parts)}{end}")
 
     def _attribute_names(self, tag: str, attrs: list[tuple[str, str | None]]) -> list[str]:
@@ -221,18 +236,26 @@ class WithoutEffects(Rewriter):
         """Not what is active."""
         return tag if tag not in _ACTIVE else None
 
-    def attribute(self, tag: str, name: str, value: str) -> str | None:
+    def attribute(
+        self,
+        tag: str,
+        name: str,
+        value: str,
+    ) -> str | None:
         """Leave out what fetches or acts."""
-        address = re.sub(r"[\x00-\x20]", "", value)  # a browser reads java&#9;script: as one word
+        # A browser reads java&#9;script: as one word
+        address = re.sub(r"[\x00-\x20]", "", value)
         if name.startswith("on"):
             return None
         if name in _FETCHING:
             is_inside = name == "src" and address.startswith("data:image/")
             return value if is_inside else None
+
         if name in ("href", "xlink:href"):
             is_inside = address.startswith(("#", "data:image/"))
             is_link = tag in ("a", "area") and _LINK.match(address)
             return value if is_inside or is_link else None
+
         return _REMOTE_STYLE.sub("none", value)
 
     def raw(self, element: str, text: str) -> str:

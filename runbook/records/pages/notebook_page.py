@@ -23,7 +23,8 @@ from runbook.records.run_state import KEY_NUMBERS, evidence_links
 from runbook.records.session import MIME
 from runbook.records.twin import Twin, read_twin, twin_path
 
-LARGEST_PAGE = 3_000_000  # bytes; a mail server still takes it
+# bytes; a mail server still takes it
+LARGEST_PAGE = 3_000_000
 TEXT_LIMITS = (60_000, 6_000)
 """Characters of one output that are kept; the second where the page would else be too large."""
 ERROR_TAG = "papermill-error-cell-tag"
@@ -60,6 +61,7 @@ def report(notebook: Any, twin: Twin, further_links: Sequence[tuple[str, str]] =
         text = _export(_prepared(notebook, limit), twin, further_links)
         if len(text.encode()) < LARGEST_PAGE:
             break
+
     return text
 
 
@@ -102,6 +104,7 @@ def _card(notebook: Any, twin: Twin, further_links: Sequence[tuple[str, str]]) -
         tiles = [row for row in results if row.key in KEY_NUMBERS]
     else:
         tiles = []
+
     links = [
         ("Campaign", "../index.html"),
         ("Notebook", f"{twin.phase}.ipynb"),
@@ -159,6 +162,7 @@ def _prepared(notebook: Any, limit: int) -> Any:
             _shorten(output, limit)
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if MIME not in output.get("data", {})]
+
     notebook.metadata.pop("widgets", None)
     return notebook
 
@@ -199,11 +203,13 @@ def _shorten(output: Any, limit: int) -> None:
     data = output.get("data", {})
     has_image = any(kind.startswith("image/") for kind in data)
     description = data.get("text/plain", "<")
-    if has_image and not description.startswith("<"):  # not <Figure size 640x480 ...>
+    # Not <Figure size 640x480 ...>
+    if has_image and not description.startswith("<"):
         output.metadata["alt"] = description
     for kind in ("text/plain", "text/markdown", "text/latex"):
         if kind in data:
             data[kind] = _head_and_tail(data[kind], limit)
+
     for kind in ("text/html", "image/svg+xml", "image/png", "image/jpeg"):
         if kind in data and len(data[kind]) > 20 * limit:
             data.pop(kind)
@@ -225,7 +231,8 @@ def _head_and_tail(text: str, limit: int) -> str:
 class _Heading(NamedTuple):
     tag: str
     name: str
-    anchor: str  # the name, with a number where an earlier heading has it
+    # The name, with a number where an earlier heading has it
+    anchor: str
     title: str
 
 
@@ -240,6 +247,7 @@ def _contents(headings: Sequence[_Heading]) -> str:
         title = escape(heading.title.replace("¶", "").strip(), quote=False)
         link = f'<a href="#{escape(heading.anchor)}">{title}</a>'
         lines.append(f'<li style="margin-left:{indent_rem}rem">{link}</li>')
+
     lines.append("</ul></details></nav>")
     return "\n".join(lines)
 
@@ -252,13 +260,19 @@ class _CellHtml(WithoutEffects):
         self._headings = headings
         self._name = self._anchor = self._title = ""
 
-    def attribute(self, tag: str, name: str, value: str) -> str | None:
+    def attribute(
+        self,
+        tag: str,
+        name: str,
+        value: str,
+    ) -> str | None:
         if tag in ("h1", "h2", "h3") and name == "id":
             number = 1 + sum(heading.name == value for heading in self._headings)
             self._name = value
             self._anchor = value if number == 1 else f"{value}-{number}"
             self._title = ""
             return self._anchor
+
         if self._anchor and (name, value) == ("href", f"#{self._name}"):
             return f"#{self._anchor}"
         return super().attribute(tag, name, value)
@@ -271,6 +285,7 @@ class _CellHtml(WithoutEffects):
         if self._anchor and tag in ("h1", "h2", "h3"):
             self._headings.append(_Heading(tag, self._name, self._anchor, self._title))
             self._anchor = ""
+
         super().handle_endtag(tag)
 
 

@@ -63,6 +63,7 @@ def overlay_curves(runs: Iterable[RunState]) -> list[OverlayCurve]:
         curve = read_overlay_curve(run.folder, is_running=run.state == "running")
         if curve.points or curve.running:
             curves.append(curve)
+
     return curves
 
 
@@ -82,6 +83,7 @@ def curve_of_rows(run_folder: Path, rows: Iterable[Row], *, is_running: bool) ->
         near = by_iteration.get(evaluation.iteration)
         if near is not None and math.isfinite(evaluation.loss):
             validation.append((near[0], near[1], four_digits(evaluation.loss), near[3]))
+
     return OverlayCurve(
         name=run_folder.name,
         model=_model_text(spec) if spec else "",
@@ -120,8 +122,10 @@ def _sampled_rows(path: Path) -> Iterator[Row]:
                 continue
             try:
                 row = json.loads(line)
-            except ValueError:  # cut off when the writer was killed, or not written whole yet
+            except ValueError:
+                # Cut off when the writer was killed, or not written whole yet
                 continue
+
             if isinstance(row, dict):
                 yield row
 
@@ -150,6 +154,7 @@ def _joined(rows: Iterable[Row]) -> tuple[list[Point], list[Point]]:
             restarts.append(point)
         segment = row.get("segment")
         points.append(point)
+
     return points, restarts
 
 

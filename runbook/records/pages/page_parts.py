@@ -30,11 +30,14 @@ class ResultRow:
 
     key: str
     name: str  # the key in words
-    exact: str  # the value as the twin's JSON has it
+    # The value as the twin's JSON has it
+    exact: str
     value: Markup
     planned: Markup
-    ratio: str  # value by plan; empty where one of them is missing or no number
-    is_number: bool  # numbers stand to the right, text to the left
+    # Value by plan; empty where one of them is missing or no number
+    ratio: str
+    # Numbers stand to the right, text to the left
+    is_number: bool
 
 
 @cache
@@ -100,10 +103,19 @@ def result_rows(twin: Twin) -> list[ResultRow]:
             ratio = f"{value / planned:.3g}"
         else:
             ratio = ""
+
         shown_values = show_value(key, value), show_value(key, planned)
         rows.append(
-            ResultRow(key, in_words(key), as_json(value), *shown_values, ratio, is_number(value))
+            ResultRow(
+                key,
+                in_words(key),
+                as_json(value),
+                *shown_values,
+                ratio,
+                is_number(value),
+            )
         )
+
     return rows
 
 
@@ -131,6 +143,7 @@ def show_value(name: str, value: Any, unit: str = "") -> Markup:
         if grouped.striptags() == exact:
             return grouped
         return Markup('<span title="{}">{}</span>').format(exact, grouped)
+
     if value is None or isinstance(value, str):
         return escape(value or "")
     text = Markup("<code>{}</code>").format(as_json(value))
@@ -152,7 +165,12 @@ def write_help(runs_folder: Path) -> Path:
     """Write the page anew where it is not the newest."""
     path = runs_folder / HELP_NAME
     rows = [(anchor(kind.name), kind.name, kind.remedy, examples_of(kind)) for kind in KINDS]
-    text = page("help.html.j2", head=head(TITLE), title=TITLE, rows=rows)
+    text = page(
+        "help.html.j2",
+        head=head(TITLE),
+        title=TITLE,
+        rows=rows,
+    )
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         write_text(path, text)
     return path

@@ -70,12 +70,18 @@ LARGEST_METRICS = 64 * 2**20
 class FrontPage(NamedTuple):
     """What the first page tells besides the records: made by whoever knows plan and prices."""
 
-    sample: tuple[str, str] | None = None  # text before and after training
-    comparison: Sequence[Row] = ()  # phase, what, planned, actual, ratio, remark
-    tiles: Sequence[tuple[str, str, str]] = ()  # name, value, what stands beside it
-    scores: Sequence[Row] = ()  # what, measure, samples, before and after the training
-    changed: Sequence[str] = ()  # files of the page that were changed after they were recorded
-    facts: Sequence[tuple[str, str]] = ()  # further names and values, such as nodes known as bad
+    # Text before and after training
+    sample: tuple[str, str] | None = None
+    # Phase, what, planned, actual, ratio, remark
+    comparison: Sequence[Row] = ()
+    # Name, value, what stands beside it
+    tiles: Sequence[tuple[str, str, str]] = ()
+    # What, measure, samples, before and after the training
+    scores: Sequence[Row] = ()
+    # Files of the page that were changed after they were recorded
+    changed: Sequence[str] = ()
+    # Further names and values, such as nodes known as bad
+    facts: Sequence[tuple[str, str]] = ()
 
 
 class Chart(NamedTuple):
@@ -91,11 +97,13 @@ class Curve(NamedTuple):
     """One training: losses and evaluations as (iteration, tokens, loss), and its restarts."""
 
     name: str
-    model: str  # curves of another model or batch share no axis of iterations
+    # Curves of another model or batch share no axis of iterations
+    model: str
     points: Sequence[tuple[float, int, float]]
     validation: Sequence[tuple[int, int, float]]
     restarts: Sequence[tuple[int, int, float]]
-    untrained: float  # loss of an untrained model, ln of its vocabulary; 0 where there is no plan
+    # Loss of an untrained model, ln of its vocabulary; 0 where there is no plan
+    untrained: float
 
 
 REPORT_NAME = "report.html"
@@ -205,6 +213,7 @@ def without_repeated_remarks(rows: Sequence[Row]) -> list[Row]:
         remark = (str(row["phase"]), str(row["remark"]))
         shown_rows.append({**row, "remark": ""} if remark in earlier_remarks else row)
         earlier_remarks.add(remark)
+
     return shown_rows
 
 
@@ -232,9 +241,11 @@ def loss_charts(run_folder: Path, *, with_others: bool = True) -> list[Chart]:
             others = _other_curves(run_folder, phase)
         else:
             others = []
+
         chart = _chart(phase, curve, others)
         if chart.picture:
             charts.append(chart)
+
     return charts
 
 
@@ -278,6 +289,7 @@ def read_curve(run_folder: Path, phase: str, name: str) -> Curve | None:
         history = read_metrics(path)
     except RecordError:
         return None
+
     tokens = {step.iteration: step.consumed_tokens for step in history.steps}
     points = [(x, tokens[int(x)], four_digits(y)) for x, y in thin(history.losses, MOST_POINTS)]
     if len(points) < 2:
@@ -286,8 +298,16 @@ def read_curve(run_folder: Path, phase: str, name: str) -> Curve | None:
     for evaluation in read_validation(path.with_name("validation.jsonl")):
         consumed = tokens.get(evaluation.iteration, 0)
         validation.append((evaluation.iteration, consumed, four_digits(evaluation.loss)))
+
     restarts = [(first, tokens.get(first, 0), 0.0) for first in history.restarts]
-    return Curve(name, model, points, validation, restarts, untrained)
+    return Curve(
+        name,
+        model,
+        points,
+        validation,
+        restarts,
+        untrained,
+    )
 
 
 def _model_of_plan(run_folder: Path, phase: str) -> tuple[str, float]:
@@ -300,6 +320,7 @@ def _model_of_plan(run_folder: Path, phase: str) -> tuple[str, float]:
         spec = parse_plan(plan_file.read_text(encoding="utf-8"), plan_file).phases[phase]
     except (RecordError, FileNotFoundError, KeyError):
         return "", 0.0
+
     parameters = show_count(spec.model.parameters)
     model = f"{parameters} parameters, {spec.batch.global_} sequences a step"
     return model, round(math.log(spec.model.vocabulary), 4)
@@ -319,6 +340,7 @@ def _answer(run: RunState) -> str:
             num_checks += 1
             if check.verdict != "pass":
                 failed_checks.append(f"{phase.phase}: {check.name} ({check.verdict})")
+
     problems = "; ".join([*bad_ends, *failed_checks])
     return f"{progress}; {problems or counted(num_checks, 'check') + ', all passed'}"
 
@@ -369,7 +391,9 @@ def _score_tiles(scores: Sequence[Score]) -> list[tuple[str, str, str]]:
                 beside = "not measured before the training"
             else:
                 beside = f"{score.change}, from {show_score(score.before)}"
+
             tiles.append((title, show_score(score.after), beside))
+
     return tiles
 
 
@@ -390,8 +414,10 @@ def _facts(run: RunState) -> list[tuple[str, str]]:
             number = "one earlier"
         else:
             number = f"{len(earlier)} earlier ones"
+
         with_earlier_seconds = total_seconds + sum(map(seconds_taken, earlier))
         took += f"; {show_duration(with_earlier_seconds)} with {number}"
+
     return [*facts, ("All phases took", took)]
 
 
@@ -403,6 +429,7 @@ def _earlier_twins(run: RunState) -> list[Twin]:
             if name.endswith(".json"):
                 with contextlib.suppress(RecordError):
                     twins.append(read_twin(run.folder / name))
+
     return twins
 
 
@@ -411,7 +438,8 @@ def _phase_row(run_folder: Path, phase: PhaseState) -> SimpleNamespace:
     reports = [(LINK_WORDS[name.rpartition(".")[2]], name) for name in phase.files]
     reason = phase.problem or (twin.reason if twin else "")
     results = [row for row in (result_rows(twin) if twin else []) if row.is_number]
-    results.sort(key=lambda row: row.key not in KEY_NUMBERS)  # first what a list of runs shows too
+    # First what a list of runs shows too
+    results.sort(key=lambda row: row.key not in KEY_NUMBERS)
     return SimpleNamespace(
         phase=phase.phase,
         state=phase.state,
@@ -449,4 +477,5 @@ def _comparison(run: RunState) -> list[Row]:
                 "ratio": actual / planned,
             }
             rows.append(row)
+
     return rows

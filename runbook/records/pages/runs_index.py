@@ -81,6 +81,7 @@ def _parameters(runs: Sequence[RunState]) -> SideBySide:
         if row["key"] not in NAMES_OF_A_RUN:
             values = [_shown_parameter(row[name]) for name in names]
             rows.append((str(row["key"]), values))
+
     return SideBySide("Parameters that differ", names, rows)
 
 
@@ -129,6 +130,7 @@ def _index_row(run: RunState) -> Row:
     for name in KEY_NUMBERS:
         text = show_value(name, run.numbers.get(name, ""))
         numbers.append((run.numbers.get(name), text))
+
     has_report = (run.folder / "index.html").exists()
     scores = main_scores(run.folder)
     return {

@@ -41,6 +41,7 @@ def checks_of(run: RunState) -> list[PhaseCheck]:
     for phase in run.phases:
         if phase.twin is not None:
             checks += [PhaseCheck(phase.phase, check) for check in phase.twin.checks]
+
     return checks
 
 
@@ -92,6 +93,7 @@ def _site_of(run: RunState) -> str:
         entry = phase.twin.parameters.get("site") if phase.twin else None
         if isinstance(entry, dict) and entry.get("value"):
             return str(entry["value"])
+
     return "unknown"
 
 
@@ -117,6 +119,7 @@ def _bad_end(run: RunState) -> str:
     for phase in run.phases:
         if phase.state not in (ExecutionState.DONE, "not run"):
             ends.append(f"{phase.phase} ended as: {phase.state}")
+
     return f"; {', '.join(ends)}" if ends else ""
 
 

@@ -33,10 +33,12 @@ def write_whole_report(run_folder: Path) -> Path:
             link = f'<a href="records/{phase}.html">its own report</a>'
             text = text.partition("</header>")[0] + "</header>"
             note = f'<p class="soft">For size, the cells are only in {link}.</p>'
+
         size += len(text.encode())
         rewriter = _Body("nav.contents", partial(_link_of_part, phase), f"{phase}--", _DEEPER)
         part = rewriter.rewrite(text) + note
         sections.append(f'<section id="{phase}-report" class="part">\n{part}\n</section>')
+
     start = head(
         f"{run_folder.name}: report with records",
         code_colours(),
@@ -75,13 +77,25 @@ class _Body(Rewriter):
     def skips(self, tag: str, attributes: Mapping[str, str | None]) -> bool:
         return tag == "head" or f"{tag}.{attributes.get('class')}" == self._left_out
 
-    def attribute(self, tag: str, name: str, value: str) -> str | None:
+    def attribute(
+        self,
+        tag: str,
+        name: str,
+        value: str,
+    ) -> str | None:
         if name in ("id", "for"):
             return self._prefix + value
         return self._link(value) if name == "href" else value
 
 
-_DEEPER = {"main": "div", "header": "div", "h1": "h2", "h2": "h3", "h3": "h4", "h4": "h5"}
+_DEEPER = {
+    "main": "div",
+    "header": "div",
+    "h1": "h2",
+    "h2": "h3",
+    "h3": "h4",
+    "h4": "h5",
+}
 """One main and one header of the page.
 
 Those of a part become plain blocks, their headings one level deeper.

@@ -69,7 +69,13 @@ def drawing(title: str, height: float = 3.4, *, panels: int = 1) -> Iterator[tup
         if panels == 1:
             axes.set_title(title, loc="left", fontweight="bold")
         else:
-            figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+            figure.suptitle(
+                title,
+                x=0.01,
+                ha="left",
+                fontweight="bold",
+            )
+
         # a notebook shows the figure where a cell ends with it
         vars(figure)["_repr_html_"] = partial(as_svg, figure)
         yield figure, axes

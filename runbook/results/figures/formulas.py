@@ -54,6 +54,7 @@ def batch(plan: Plan, phase: str) -> tuple[str, str]:
         latex += r"\qquad \frac{t_\text{wait}}{t_\text{work}} = \frac{p-1}{m \cdot v} = "
         latex += rf"\frac{{{stages}-1}}{{{count} \cdot {chunks}}} = {share} \%"
         text += f"; stages wait ({stages} - 1) / ({count} x {chunks}) = {share} % of their work"
+
     return latex, text
 
 

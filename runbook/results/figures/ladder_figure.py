@@ -34,7 +34,14 @@ def ladder_figure(rungs: Sequence[LadderPoint], forecast: ForecastPoint | None, 
         axes.set_ylabel("loss on held-out text (nats)")
         compute = [rung.flops for rung in rungs]
         losses = [rung.loss for rung in rungs]
-        axes.plot(compute, losses, color=BLUE, marker="o", linestyle="none", label="rungs")
+        axes.plot(
+            compute,
+            losses,
+            color=BLUE,
+            marker="o",
+            linestyle="none",
+            label="rungs",
+        )
         if forecast is not None:
             below = forecast.loss - forecast.low
             above = forecast.high - forecast.loss
@@ -58,5 +65,7 @@ def ladder_figure(rungs: Sequence[LadderPoint], forecast: ForecastPoint | None, 
                     linestyle="none",
                     label="reached",
                 )
+
         axes.legend()
+
     return figure

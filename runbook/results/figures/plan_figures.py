@@ -54,14 +54,20 @@ def memory_figure(plan: Plan, phases: Mapping[str, str]) -> Any:
                     label=label,
                 )
                 bar_start += width
+
         limit = max(plan.memory[phase].limit_bytes for phase in phases)
         if limit and all(plan.memory[phase].limit_of == "device" for phase in phases):
             axes.axvline(
-                limit / GIB, color=GREY, linestyle="--", label=f"a device has {limit / GIB:.0f} GiB"
+                limit / GIB,
+                color=GREY,
+                linestyle="--",
+                label=f"a device has {limit / GIB:.0f} GiB",
             )
+
         axes.set_xlabel("memory (GiB)")
         axes.invert_yaxis()
         figure.legend(loc="outside lower center", ncols=3)
+
     return figure
 
 
@@ -81,6 +87,7 @@ def step_figure(parts: Mapping[str, float], part_names: Mapping[str, str]) -> An
         axes.annotate(text, position, ha="right", va="center")
         axes.set_xlabel("time (s)")
         axes.invert_yaxis()
+
     return figure
 
 
@@ -96,7 +103,14 @@ def length_figure(lengths: Sequence[int], sequence_length: int) -> Any:
         first = next((power for power, count in enumerate(lengths) if count), 0)
         places = list(range(first, len(lengths)))
         counts = [lengths[power] for power in places]
-        axes.bar(places, counts, width=1.0, align="edge", color=BLUE, edgecolor="white")
+        axes.bar(
+            places,
+            counts,
+            width=1.0,
+            align="edge",
+            color=BLUE,
+            edgecolor="white",
+        )
         ticks = range(first, len(lengths) + 1, max(1, -(-len(places) // 10)))
         axes.set_xticks(list(ticks), [f"{2**power:,}" for power in ticks])
         if sequence_length > 0:
@@ -104,11 +118,18 @@ def length_figure(lengths: Sequence[int], sequence_length: int) -> Any:
             power = sequence_length.bit_length() - 1
             place = power + (sequence_length / 2**power - 1)
             label = f"one sequence: {sequence_length:,} tokens"
-            axes.axvline(place, color=VERMILION, linestyle="--", label=label)
+            axes.axvline(
+                place,
+                color=VERMILION,
+                linestyle="--",
+                label=label,
+            )
             figure.legend(loc="outside lower center")
+
         axes.set(
             xlabel="tokens in the document, each bar up to twice the one before", ylabel="documents"
         )
+
     return figure
 
 
@@ -131,10 +152,17 @@ def source_figure(tokens: Mapping[str, int]) -> Any:
         equal_share = all_tokens / len(ordered) / 1e6
         axes.axvline(equal_share, color=GREY, linestyle="--")
         position = (equal_share, len(drawn) - 0.5)
-        axes.annotate(" equal shares", position, ha="left", va="bottom", color=GREY)
+        axes.annotate(
+            " equal shares",
+            position,
+            ha="left",
+            va="bottom",
+            color=GREY,
+        )
         axes.margins(x=0.12)
         axes.set_xlabel("tokens (millions)")
         axes.invert_yaxis()
+
     return figure
 
 
@@ -159,10 +187,21 @@ def memory_course_figure(stages: Sequence[Any], limit_bytes: int) -> Any:
         for axes, stage in zip(panels, stages, strict=False):
             _draw_memory_course(axes, stage)
             planned_peak = stage["planned_bytes"] / GIB
-            axes.axhline(planned_peak, color=VERMILION, linestyle="--", label="peak by the plan")
+            axes.axhline(
+                planned_peak,
+                color=VERMILION,
+                linestyle="--",
+                label="peak by the plan",
+            )
             if limit_bytes:
                 limit = limit_bytes / GIB
-                axes.axhline(limit, color=GREY, linestyle="-.", label="limit of the device")
+                axes.axhline(
+                    limit,
+                    color=GREY,
+                    linestyle="-.",
+                    label="limit of the device",
+                )
+
             _mark_optimizer(axes, stage["timeline"])
             peak = stage["peak_bytes"] / GIB
             title = f"stage {stage['stage']}: {peak:.1f} GiB in {stage['peak_moment']}"
@@ -171,10 +210,12 @@ def memory_course_figure(stages: Sequence[Any], limit_bytes: int) -> Any:
                 xlim=(0, 100),
                 xlabel=f"allocations of a step of {stage['microbatches']} micro-batches (%)",
             )
+
         panels[0].set(ylabel="memory (GiB)", ylim=(0, None))
         for unused in panels[len(stages) :]:
             unused.set_visible(False)
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+
     return figure
 
 
@@ -186,9 +227,24 @@ def _draw_memory_course(axes: Any, stage: Any) -> None:
     for part, colour in _STATES:
         part_size = stage["parts"].get(part, 0) / GIB
         above = [min(size, low + part_size) for low, size in zip(below, sizes, strict=True)]
-        axes.fill_between(positions, below, above, color=colour, label=part, linewidth=0)
+        axes.fill_between(
+            positions,
+            below,
+            above,
+            color=colour,
+            label=part,
+            linewidth=0,
+        )
         below = above
-    axes.fill_between(positions, below, sizes, color=ORANGE, label="activations", linewidth=0)
+
+    axes.fill_between(
+        positions,
+        below,
+        sizes,
+        color=ORANGE,
+        label="activations",
+        linewidth=0,
+    )
     axes.plot(positions, sizes, color="black", linewidth=0.8)
 
 
@@ -196,7 +252,12 @@ def _mark_optimizer(axes: Any, timeline: Sequence[Any]) -> None:
     """Mark where the optimizer begins, in % of the allocations."""
     num_before = sum(moment != OPTIMIZER for moment, _ in timeline)
     position = num_before * 100 / max(1, len(timeline))
-    axes.axvline(position, color="black", linestyle=":", linewidth=0.8)
+    axes.axvline(
+        position,
+        color="black",
+        linestyle=":",
+        linewidth=0.8,
+    )
     axes.annotate(
         "optimizer begins ",
         (position, 0.5),
@@ -224,13 +285,21 @@ def schedule_figure(replay: Replay, source: str = "") -> Any:
                 planned_end = replay.planned_seconds / (1 + replay.waiting_share)
                 style = {"color": VERMILION, "linestyle": "--", "label": "end by the plan"}
                 lines = [axes.axvline(planned_end, **style)]
+
             axes.set(xlim=window, xlabel="time since the step began (s)")
             axes.set(ylim=(stages - 0.4, -0.6), yticks=range(stages))
             axes.grid(visible=False)
+
         figure.axes[0].set_ylabel("stage")
         handles = [*lines, *_kind_handles()]
         text = f"{replay.microbatches} micro-batches; {source or replay.text}"
-        figure.legend(handles=handles, loc="outside lower center", ncols=6, title=text)
+        figure.legend(
+            handles=handles,
+            loc="outside lower center",
+            ncols=6,
+            title=text,
+        )
+
     return figure
 
 
@@ -257,6 +326,7 @@ def _draw_events(axes: Any, replay: Replay, window: tuple[float, float]) -> None
             neighbour = event.microbatch if chunks == 1 else event.chunk
             span = (event.start, event.end - event.start)
             bars[event.kind, neighbour % 2, event.stage].append(span)
+
     num_shapes = sum(len(spans) for spans in bars.values())
     for (kind, parity, stage), spans in bars.items():
         axes.broken_barh(
@@ -273,7 +343,13 @@ def _kind_handles() -> list[Any]:
     from matplotlib.patches import Patch
 
     handles = [Patch(color=colours[0], label=kind) for kind, colours in _COLOURS.items()]
-    handles.append(Patch(facecolor="white", edgecolor=GREY, label="waiting"))
+    handles.append(
+        Patch(
+            facecolor="white",
+            edgecolor=GREY,
+            label="waiting",
+        )
+    )
     return handles
 
 
@@ -300,9 +376,25 @@ def device_figure(phase: PhasePlan, devices_per_node: int) -> Any:
             for column in range(columns):
                 rank = stage * copy * cut.data + column
                 colour = colours[column // copy % len(colours)]
-                axes.barh(stage, 1, 0.9, column, color=colour, edgecolor="white", alpha=0.5)
+                axes.barh(
+                    stage,
+                    1,
+                    0.9,
+                    column,
+                    color=colour,
+                    edgecolor="white",
+                    alpha=0.5,
+                )
                 if columns <= MOST_COLUMNS:
-                    axes.text(column + 0.5, stage, str(rank), ha="center", va="center", size=6)
+                    axes.text(
+                        column + 0.5,
+                        stage,
+                        str(rank),
+                        ha="center",
+                        va="center",
+                        size=6,
+                    )
+
             if devices_per_node < columns:
                 axes.vlines(
                     range(0, columns + 1, devices_per_node),
@@ -311,6 +403,7 @@ def device_figure(phase: PhasePlan, devices_per_node: int) -> Any:
                     color="black",
                     lw=0.8,
                 )
+
         ends = list(itertools.accumulate(layers[:stages]))
         names = [
             f"stage {stage}: layers {end - layers[stage] + 1}-{end}"
@@ -328,14 +421,17 @@ def device_figure(phase: PhasePlan, devices_per_node: int) -> Any:
             drawn = f" The first {columns // copy} of {cut.data:,} copies are drawn."
         else:
             drawn = ""
+
         if devices_per_node < columns:
             nodes = "Lines part the nodes."
         else:
             nodes = f"A node has {devices_per_node} devices."
+
         axes.set_xlabel(
             f"Each cell is a device with its rank; {cut.tensor} tensor ranks share "
             f"every layer of a stage.{drawn}\n{nodes}"
         )
+
     return axes.figure
 
 
@@ -384,7 +480,19 @@ def rate_figure(phases: dict[str, PhasePlan]) -> Any:
             rates = [phase.learning_rate.at(phase.batch.samples_after(step)) for step in steps]
             shares = [100 * step / num_steps for step in steps]
             label = f"{name}: {num_steps:,} steps"
-            axes.plot(shares, rates, color=colour, linestyle=line, label=label)
-        axes.set(xlabel="steps of the phase (%)", ylabel="learning rate", ylim=(0, None))
+            axes.plot(
+                shares,
+                rates,
+                color=colour,
+                linestyle=line,
+                label=label,
+            )
+
+        axes.set(
+            xlabel="steps of the phase (%)",
+            ylabel="learning rate",
+            ylim=(0, None),
+        )
         figure.legend(loc="outside lower center", ncols=2)
+
     return figure

@@ -84,20 +84,46 @@ def loss_figure(
             evaluations = [(evaluation.iteration, evaluation.loss) for evaluation in validation]
             style = {"color": VERMILION, "markersize": 4, "label": "validation loss"}
             axes.plot(*_columns(evaluations), "D--", **style)
+
         for number, first in enumerate(history.restarts):
             label = "restart" if number == 0 else None
-            axes.axvline(first - 0.5, color=GREY, linestyle=":", label=label)
+            axes.axvline(
+                first - 0.5,
+                color=GREY,
+                linestyle=":",
+                label=label,
+            )
+
         if vocabulary:
             first_loss = math.log(vocabulary)
             label = f"ln {vocabulary} = {first_loss:.2f}"
-            axes.axhline(first_loss, color=GREEN, linestyle="-.", linewidth=1, label=label)
+            axes.axhline(
+                first_loss,
+                color=GREEN,
+                linestyle="-.",
+                linewidth=1,
+                label=label,
+            )
+
         spikes = find_spikes(points, history.grad_norms)
         if spikes:
             spike_points = [(spike.since, spike.value) for spike in spikes]
-            axes.plot(*_columns(spike_points), "v", color=VERMILION, markersize=6, label="spike")
+            axes.plot(
+                *_columns(spike_points),
+                "v",
+                color=VERMILION,
+                markersize=6,
+                label="spike",
+            )
+
         _draw_lost(axes, history)
         axes.set(xlabel="iteration", ylabel="loss (nat/token)")
-        axes.legend(loc="upper right", frameon=True, edgecolor="none", framealpha=0.9)
+        axes.legend(
+            loc="upper right",
+            frameon=True,
+            edgecolor="none",
+            framealpha=0.9,
+        )
         return figure
 
 
@@ -118,7 +144,13 @@ def _draw_lost(axes: Any, history: History) -> None:
     iterations = iterations[::stride]
     style = {"color": ORANGE, "markersize": 4, "label": "no loss (skipped or NaN)"}
     heights = [0.02] * len(iterations)
-    axes.plot(iterations, heights, "^", transform=axes.get_xaxis_transform(), **style)
+    axes.plot(
+        iterations,
+        heights,
+        "^",
+        transform=axes.get_xaxis_transform(),
+        **style,
+    )
 
 
 def throughput_figure(
@@ -140,15 +172,29 @@ def throughput_figure(
         if timed:
             begin = timed[0].time - timed[0].seconds
             elapsed_seconds = timed[-1].time - timed[0].time
+
         unit, scale = _time_unit(elapsed_seconds)
         rates = [((step.time - begin) / scale, tokens_per_second(step)) for step in timed]
-        axes.plot(*_columns(rates), ".", color=BLUE, markersize=4, label="one step")
+        axes.plot(
+            *_columns(rates),
+            ".",
+            color=BLUE,
+            markersize=4,
+            label="one step",
+        )
         measured_rates = [tokens_per_second(step) for step in measured(history)]
-        _levels(axes, measured_rates, planned_tokens_per_second, BLUE, "{:,.0f}")
+        _levels(
+            axes,
+            measured_rates,
+            planned_tokens_per_second,
+            BLUE,
+            "{:,.0f}",
+        )
         for before, after in pairwise(timed):
             if after.segment != before.segment:
                 resumed_at = (after.time - after.seconds - begin) / scale
                 axes.axvline(resumed_at, color=GREY, linestyle=":")
+
         axes.set(
             xlabel=f"time since the first step began ({unit})",
             ylabel="throughput (tokens/s)",
@@ -159,16 +205,31 @@ def throughput_figure(
 
 
 def _levels(
-    axes: Any, values: Sequence[float], planned: float | None, colour: str, form: str
+    axes: Any,
+    values: Sequence[float],
+    planned: float | None,
+    colour: str,
+    form: str,
 ) -> None:
     """Draw lines at the median of the measured values and at the plan's, where there are any."""
     if values:
         median = statistics.median(values)
         label = f"median after warm-up: {form.format(median)}"
-        axes.axhline(median, color=colour, linewidth=1.2, label=label)
+        axes.axhline(
+            median,
+            color=colour,
+            linewidth=1.2,
+            label=label,
+        )
+
     if planned:
         label = f"planned: {form.format(planned)}"
-        axes.axhline(planned, color=VERMILION, linestyle="--", label=label)
+        axes.axhline(
+            planned,
+            color=VERMILION,
+            linestyle="--",
+            label=label,
+        )
 
 
 def step_time_figure(history: History, *, planned_seconds: float | None = None) -> Any:
@@ -192,16 +253,38 @@ def step_time_figure(history: History, *, planned_seconds: float | None = None) 
             # Thousands of bars would take seconds to draw and megabytes to keep as SVG; a filled
             # curve does neither.
             if len(steps) > 150:
-                axes.fill_between(places, below, above, step="mid", **look)
+                axes.fill_between(
+                    places,
+                    below,
+                    above,
+                    step="mid",
+                    **look,
+                )
             else:
-                axes.bar(places, values, bottom=below, hatch=hatch, **look)
+                axes.bar(
+                    places,
+                    values,
+                    bottom=below,
+                    hatch=hatch,
+                    **look,
+                )
+
             below = above
+
         _levels(
-            axes, [step.seconds for step in measured(history)], planned_seconds, "black", "{:.3g} s"
+            axes,
+            [step.seconds for step in measured(history)],
+            planned_seconds,
+            "black",
+            "{:.3g} s",
         )
         axes.set(xlabel="iteration", ylabel="step time (s)")
         axes.set_ylim(top=1.45 * max((*below, planned_seconds or 0.0, 0.0)) or 1.0)
-        axes.legend(loc="upper right", ncols=3, fontsize=8)
+        axes.legend(
+            loc="upper right",
+            ncols=3,
+            fontsize=8,
+        )
         return figure
 
 
@@ -217,6 +300,7 @@ def goodput_figure(account: WallTime, title: str = "Where the wall time went") -
         seconds_so_far += seconds
         remaining = wall_seconds - seconds_so_far
         bars.append((name, remaining, seconds))
+
     labels = [
         f"{name}: {show_duration(seconds)} ({seconds / (wall_seconds or 1.0):.1%})"
         for name, _, seconds in bars
@@ -226,7 +310,10 @@ def goodput_figure(account: WallTime, title: str = "Where the wall time went") -
 
 
 def waterfall(
-    title: str, labels: Sequence[str], bars: Sequence[tuple[float, float]], axis: str
+    title: str,
+    labels: Sequence[str],
+    bars: Sequence[tuple[float, float]],
+    axis: str,
 ) -> Any:
     """Draw bars by start and length, one a row; those between the first and the last are losses."""
     with drawing(title, height=max(3.4, 1.2 + 0.3 * len(bars))) as (figure, axes):
@@ -236,10 +323,24 @@ def waterfall(
                 style = {"color": GREY}
             elif row < len(bars) - 1:
                 style = {"color": ORANGE, "hatch": "///"}
-            axes.barh(row, length, left=bar_start, edgecolor="black", linewidth=0.3, **style)
+
+            axes.barh(
+                row,
+                length,
+                left=bar_start,
+                edgecolor="black",
+                linewidth=0.3,
+                **style,
+            )
+
         axes.set_yticks(range(len(bars)), labels=labels)
         axes.invert_yaxis()
-        axes.axvline(bars[0][1], color=GREEN, linestyle="-.", linewidth=1)
+        axes.axvline(
+            bars[0][1],
+            color=GREEN,
+            linestyle="-.",
+            linewidth=1,
+        )
         axes.set_xlabel(axis)
         return figure
 
@@ -262,6 +363,7 @@ def timeline_figure(
         if steps:
             begin = steps[0].time - steps[0].seconds
             elapsed_seconds = steps[-1].time - begin
+
         unit, scale = _time_unit(elapsed_seconds)
         rows = (
             ("training", BLUE, _training_spans(steps)),
@@ -272,6 +374,7 @@ def timeline_figure(
         for row, (name, colour, spans) in enumerate(rows):
             bars = [((start - begin) / scale, (end - start) / scale) for start, end in spans]
             axes.broken_barh(bars, (row - 0.35, 0.7), color=colour, label=name)
+
         if planned_seconds:
             _draw_planned_end(axes, planned_seconds / scale)
         axes.set_yticks(range(len(rows)), labels=[name for name, _, _ in rows])
@@ -281,7 +384,12 @@ def timeline_figure(
 
 
 def _draw_planned_end(axes: Any, position: float) -> None:
-    axes.axvline(position, color=VERMILION, linestyle="--", label="planned end")
+    axes.axvline(
+        position,
+        color=VERMILION,
+        linestyle="--",
+        label="planned end",
+    )
     axes.annotate(
         "planned end",
         (position, 3.4),
@@ -338,20 +446,38 @@ def published_figure(table: Table) -> Any:
             speed = result[column]
             _draw_marker(axes, result, speed, row_number)
             mfu = f", MFU {result['MFU (%)']:.1f} %" if result["MFU (%)"] else ""
-            axes.text(speed * 1.3, row_number, f"{speed:,.0f}{mfu}", va="center", fontsize=8)
+            axes.text(
+                speed * 1.3,
+                row_number,
+                f"{speed:,.0f}{mfu}",
+                va="center",
+                fontsize=8,
+            )
+
         if rows and _is_this_run(rows[0]):
-            axes.axvline(rows[0][column], color=BLUE, linestyle="--", linewidth=1)
+            axes.axvline(
+                rows[0][column],
+                color=BLUE,
+                linestyle="--",
+                linewidth=1,
+            )
         axes.set_yticks(range(len(rows)), labels=[_row_name(result) for result in rows], fontsize=8)
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_xscale("log")
         if rows:
             speeds = [result[column] for result in rows]
             axes.set_xlim(min(speeds) / 2, 30 * max(speeds))
+
         axes.set_xlabel("tokens per second and device (log scale); hollow: context, not comparable")
         return figure
 
 
-def _draw_marker(axes: Any, row: Row, speed: float, row_number: int) -> None:
+def _draw_marker(
+    axes: Any,
+    row: Row,
+    speed: float,
+    row_number: int,
+) -> None:
     """Draw this run as a diamond, a published result as a circle: hollow where not comparable."""
     colour = _row_colour(row)
     fill = "white" if colour == GREY else colour
@@ -388,6 +514,7 @@ def comparison_figure(histories: Mapping[str, History], title: str = "Loss of ea
             style = {"color": colour, "linestyle": line, "label": name}
             by_tokens.plot(*_columns(list(zip(tokens, losses, strict=True))), **style)
             by_hours.plot(*_columns(list(zip(times, losses, strict=True))), **style)
+
         by_tokens.xaxis.set_major_locator(MaxNLocator(5))
         by_tokens.xaxis.set_major_formatter(EngFormatter())
         by_tokens.set(xlabel="tokens seen (tokens)", ylabel="loss (nat/token)")
@@ -401,7 +528,13 @@ def scaling_figure(table: Table) -> Any:
     with drawing("Scaling") as (figure, axes):
         devices = [row["devices"] for row in table.rows]
         speeds = [row["speed (samples/s)"] for row in table.rows]
-        axes.plot(devices, speeds, color=BLUE, marker="o", label="measured")
+        axes.plot(
+            devices,
+            speeds,
+            color=BLUE,
+            marker="o",
+            label="measured",
+        )
         if devices:
             ideal = [speeds[0] * count / devices[0] for count in devices]
             axes.plot(
@@ -411,10 +544,16 @@ def scaling_figure(table: Table) -> Any:
                 color=GREEN,
                 label="ideal: as many times the speed as the devices",
             )
+
         for row, point in zip(table.rows, zip(devices, speeds, strict=True), strict=True):
             near = {"xytext": (4, -12), "textcoords": "offset points", "fontsize": 8}
             axes.annotate(f"{row['efficiency (%)']:.1f} %", point, **near)
-        axes.set(xlabel="devices", ylabel="speed (samples/s)", ylim=(0, None))
+
+        axes.set(
+            xlabel="devices",
+            ylabel="speed (samples/s)",
+            ylim=(0, None),
+        )
         axes.legend()
         return figure
 
@@ -428,10 +567,23 @@ def mfu_figure(table: Table) -> Any:
             _draw_share(axes, row, row_number)
         shares = [row["MFU (%)"] or row["HFU (%)"] for row in rows if _is_this_run(row)]
         if shares:
-            axes.axvline(shares[0], color=BLUE, linestyle="--", linewidth=1)
+            axes.axvline(
+                shares[0],
+                color=BLUE,
+                linestyle="--",
+                linewidth=1,
+            )
         else:
             text = "this run: no peak is known for its device, so it has no MFU"
-            axes.text(0.99, 0.02, text, ha="right", transform=axes.transAxes, fontsize=8)
+            axes.text(
+                0.99,
+                0.02,
+                text,
+                ha="right",
+                transform=axes.transAxes,
+                fontsize=8,
+            )
+
         axes.set_yticks(range(len(rows)), labels=[_row_name(row) for row in rows], fontsize=8)
         axes.set_ylim(max(1, len(rows)) - 0.4, -0.6)
         axes.set(
@@ -454,4 +606,10 @@ def _draw_share(axes: Any, row: Row, row_number: int) -> None:
         edgecolor="black",
         linewidth=0.3,
     )
-    axes.text(share + 1, row_number, f"{share:.1f} % {name}", va="center", fontsize=8)
+    axes.text(
+        share + 1,
+        row_number,
+        f"{share:.1f} % {name}",
+        va="center",
+        fontsize=8,
+    )

@@ -44,7 +44,12 @@ class Placement:
         before = self.sizes[:shard]
         return sum(before) if self.joins and -1 not in before else None
 
-    def place(self, shard: Shard, size: int, wait_seconds: float) -> int | None:
+    def place(
+        self,
+        shard: Shard,
+        size: int,
+        wait_seconds: float,
+    ) -> int | None:
         """Note the size of a finished shard; return where it goes, None where that stays unknown.
 
         Wait up to `wait_seconds` for the sizes of the shards before it.
@@ -58,11 +63,13 @@ class Placement:
                 "was done again: its file changed meanwhile. Run again when nothing writes to the "
                 "inputs."
             )
+
         deadline = time.monotonic() + wait_seconds
         offset = self.offset(shard.number)
         while offset is None and self.joins and time.monotonic() < deadline:
             time.sleep(0.01)
             offset = self.offset(shard.number)
+
         return offset
 
 
@@ -70,7 +77,12 @@ class ShardSink:
     """Sink for a shard's tokens; `finish` brings them to their place and completes the mark."""
 
     def __init__(
-        self, files: TokenFiles, shard: Shard, placement: Placement, *, leaves_mark: bool
+        self,
+        files: TokenFiles,
+        shard: Shard,
+        placement: Placement,
+        *,
+        leaves_mark: bool,
     ) -> None:
         """Make a sink that writes the mark itself where `leaves_mark` is set.
 
@@ -93,10 +105,12 @@ class ShardSink:
         if self._file is None and self.length + len(data) > MEMORY:
             is_new = self._placement.sizes[self._shard.number] < 0
             self._open(self._placement.offset(self._shard.number) if is_new else None)
+
         if self._file is None:
             self._chunks.append(data)
         else:
             self._file.write(data)
+
         if self._leaves_mark:
             self._crc32 = zlib.crc32(data, self._crc32)
         self.length += len(data)
@@ -108,6 +122,7 @@ class ShardSink:
             self._chunks = [b"".join(self._chunks)[:length]]
             self._crc32 = zlib.crc32(self._chunks[0])
             return
+
         self._file.seek(max(self._offset, 0))
         self._crc32 = _crc32(self._file, length)
         if self._offset < 0:
@@ -120,6 +135,7 @@ class ShardSink:
             wait_seconds = 0.0
         else:
             wait_seconds = max(0.2, (time.monotonic() - self._began) * TURN_SHARE)
+
         offset = self._placement.place(self._shard, self.length, wait_seconds)
         (self._file or self._open(offset)).close()
         if quarantine:
@@ -127,6 +143,7 @@ class ShardSink:
             self._parts.write(number, "quarantine", text.encode())
         else:
             self._parts.path(number, "quarantine").unlink(missing_ok=True)
+
         if self._offset < 0:
             self._parts.path(number, "tokens.part").rename(self._parts.path(number, "tokens"))
         mark = replace(mark, bytes=self.length, offset=self._offset, crc32=self._crc32)
@@ -146,6 +163,7 @@ class ShardSink:
             self._offset = offset
             self._file = self._files.bin_part.open("r+b")
             self._file.seek(offset)
+
         self._file.writelines(self._chunks)
         self._chunks.clear()
         return self._file
@@ -174,12 +192,18 @@ class Committer:
     joins = True
     """False: nothing goes into the .bin; tokens stay in parts."""
 
-    def __init__(self, files: TokenFiles, shards: list[Shard], choices: str) -> None:
+    def __init__(
+        self,
+        files: TokenFiles,
+        shards: list[Shard],
+        choices: str,
+    ) -> None:
         self._files = files
         self._parts = PartsFolder(files)
         self._shards = shards
         self.hash = hashlib.sha256()  # of the .bin so far
-        self.waiting: dict[int, ShardMark] = {}  # finished shards that are not committed yet
+        # Finished shards that are not committed yet
+        self.waiting: dict[int, ShardMark] = {}
         self._copied = 0
         self.fingerprints = [shard.fingerprint(choices) for shard in shards]
         self.placement = Placement(len(shards), self.joins)
@@ -187,7 +211,8 @@ class Committer:
         self.length = 0
         self.totals = ShardCounts()
         self.problems: list[str] = []
-        self.spans: list[dict[str, int]] = []  # of each committed shard, as the manifest has them
+        # Of each committed shard, as the manifest has them
+        self.spans: list[dict[str, int]] = []
 
     def resume(self, on_commit: Callable[[], None]) -> list[int]:
         """Take over what an earlier run left whole; return the numbers of the shards still to do.
@@ -204,6 +229,7 @@ class Committer:
                 self.finished(mark)
             else:
                 self._parts.forget(shard)
+
         shards_left = range(self.committed, len(marks))
         return [number for number in shards_left if number not in self.waiting]
 
@@ -258,18 +284,22 @@ class Committer:
             source = self._parts.path(mark.shard, "tokens")
         else:
             source = self._files.bin_part
+
         size = min(_BLOCK, mark.bytes - self._copied)
         with source.open("rb") as file:
             file.seek(self._copied + max(mark.offset, 0))
             chunk = file.read(size)
+
         if len(chunk) < size:
             raise DataError(
                 f"{source} is shorter than what was written to it; was it changed? Run again."
             )
+
         if mark.waits:
             with self._files.bin_part.open("r+b") as target:
                 target.seek(self.length + self._copied)
                 target.write(chunk)
+
         self.hash.update(chunk)
         self._copied += size
         if self._copied == mark.bytes:
@@ -322,9 +352,11 @@ class Committer:
             path = self._parts.path(mark.shard, "tokens")
         else:
             path = self._files.bin_part
+
         with suppress(FileNotFoundError), path.open("rb") as file:
             file.seek(max(mark.offset, 0))
             return _crc32(file, mark.bytes) == mark.crc32
+
         return False
 
 

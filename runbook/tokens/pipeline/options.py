@@ -37,7 +37,10 @@ class TokenizeOptions:
     PREFIX.quarantine).
     """
     max_record_bytes: int = MAX_RECORD_BYTES
-    """Longest record; a longer one is a bad record. Of it only the beginning is ever in memory."""
+    """Longest record; a longer one is a bad record.
+
+    Of it only the beginning is ever in memory.
+    """
     source_key: str = "auto"
     """Dotted key that names a record's source (meta.source); `auto` takes a known one of the first
     record.
@@ -93,6 +96,7 @@ class TokenizeOptions:
                 continue
             # A manifest is JSON, which has lists and no tuples.
             choices[name] = list(value) if isinstance(value, tuple) else value
+
         return choices
 
 
@@ -134,18 +138,23 @@ class TokenFiles:
 class Counts:
     """Sums over documents, of a shard or of all."""
 
-    records: int = 0  # read from the input, good or bad: documents + skipped_records + dropped
-    documents: int = 0  # in the output, empty ones included
+    # Read from the input, good or bad: documents + skipped_records + dropped
+    records: int = 0
+    # In the output, empty ones included
+    documents: int = 0
     empty: int = 0  # of them without a token
     sequences: int = 0
     tokens: int = 0  # with end-of-document tokens
     text_bytes: int = 0
     skipped_records: int = 0
     skipped_files: int = 0
-    dropped: int = 0  # left out by choice: of sources that are not wanted
+    # Left out by choice: of sources that are not wanted
+    dropped: int = 0
     blank_lines: int = 0
-    judged: int = 0  # documents that were encoded by the judge as well
-    lengths: list[int] = field(default_factory=list)  # documents with 2^i to 2^(i+1) - 1 tokens
+    # Documents that were encoded by the judge as well
+    judged: int = 0
+    # Documents with 2^i to 2^(i+1) - 1 tokens
+    lengths: list[int] = field(default_factory=list)
 
 
 @dataclass(kw_only=True)
@@ -153,7 +162,8 @@ class Manifest(Counts):
     """The finished work, as it stands in PREFIX.manifest.json."""
 
     fingerprint: (
-        str  # of the inputs and the choices: equal means that the same tokens would come out
+        # Of the inputs and the choices: equal means that the same tokens would come out
+        str
     )
     # Path, bytes, mtime_ns, sample (see `input_files.content_sample`), in order.
     inputs: list[dict[str, Any]]
@@ -162,18 +172,25 @@ class Manifest(Counts):
     tokenizer: dict[str, Any]
     dtype: str
     end_of_document_tokens: int
-    problems: list[str]  # the first things left out, in words
-    sources: dict[str, dict[str, int]]  # documents, text_bytes, tokens by source
-    files: dict[str, dict[str, Any]]  # bin and idx: name, bytes, sha256
-    shards: list[dict[str, Any]]  # offset, bytes, documents, tokens of each
+    # The first things left out, in words
+    problems: list[str]
+    # Documents, text_bytes, tokens by source
+    sources: dict[str, dict[str, int]]
+    # Bin and idx: name, bytes, sha256
+    files: dict[str, dict[str, Any]]
+    # Offset, bytes, documents, tokens of each
+    shards: list[dict[str, Any]]
     # Wall time of the last call; all workers' time by stage, of every call that did a shard.
     seconds: dict[str, float]
-    rates: dict[str, float]  # MB of text a second: the whole call, and by stage on one worker
+    # MB of text a second: the whole call, and by stage on one worker
+    rates: dict[str, float]
     workers: int
     made: str  # when, in UTC
     versions: dict[str, str]
-    dropped_sources: dict[str, int] = field(default_factory=dict)  # documents left out by source
-    reused_shards: int = 0  # shards that an earlier, interrupted call had done
+    # Documents left out by source
+    dropped_sources: dict[str, int] = field(default_factory=dict)
+    # Shards that an earlier, interrupted call had done
+    reused_shards: int = 0
     schema: int = MANIFEST_SCHEMA
     # This call found everything done; not in the file.
     reused: bool = field(default=False, compare=False)
@@ -195,6 +212,7 @@ def unknown_sources(manifests: Sequence[Manifest]) -> list[str]:
             name for manifest in manifests for name in manifest.options.get(key, ())
         ):
             chosen.append(name)
+
     return [name for name in chosen if name not in recorded]
 
 
@@ -224,6 +242,7 @@ def read_manifest(prefix: Path) -> Manifest:
                 f"{path} has schema {content.get('schema')!r}; this version reads "
                 f"{MANIFEST_SCHEMA}. Tokenize again."
             )
+
         missing = [count.name for count in fields(Counts) if count.name not in content]
         if missing:
             raise ValueError(f"no {missing[0]}")

@@ -45,7 +45,9 @@ def hold_prefix(files: TokenFiles) -> Iterator[None]:
         with flocked(
             files.parts / "workers.lock", fcntl.LOCK_EX, holder_text, wait_seconds=WORKERS_SECONDS
         ):
-            pass  # they hold it while they live; those of a killed run end within milliseconds
+            # They hold it while they live; those of a killed run end within milliseconds
+            pass
+
         yield
 
 
@@ -62,7 +64,11 @@ def hold_share(files: TokenFiles, name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def flocked(
-    path: Path, kind: int, holder_text: str, *, wait_seconds: float = 0.0
+    path: Path,
+    kind: int,
+    holder_text: str,
+    *,
+    wait_seconds: float = 0.0,
 ) -> Iterator[None]:
     """Hold a lock file by flock; `HeldError` says which process has it, and what that process does.
 
@@ -78,20 +84,26 @@ def flocked(
                 if time.monotonic() < deadline:
                     time.sleep(0.05)
                     continue
+
                 file.seek(0)
                 owner = file.read(100).strip() or "(one of several jobs)"
                 raise HeldError(
                     f"process {owner} {holder_text} at this moment. Wait for it, or end it; then "
                     "run the same command again."
                 )
+
             with contextlib.suppress(FileNotFoundError):
                 is_there = os.path.samestat(path.stat(), os.fstat(file.fileno()))
             if not is_there:
-                continue  # the holder before us finished and removed the folder; take the new one
-            file.truncate(0)  # several holders have no name, and an earlier one's is wrong
+                # The holder before us finished and removed the folder; take the new one
+                continue
+
+            # Several holders have no name, and an earlier one's is wrong
+            file.truncate(0)
             if kind == fcntl.LOCK_EX:
                 file.write(f"{os.getpid()} on {platform.node()}\n")
                 file.flush()
+
             yield
             return
 
@@ -107,6 +119,7 @@ def _try_lock(descriptor: int, kind: int, folder: Path) -> bool:
         _log.warning(
             "%s: this filesystem has no locks; make sure that only one run writes to it", folder
         )
+
     return True
 
 
@@ -117,7 +130,8 @@ class ShardCounts(Counts):
     input_bytes: int = 0
     # Documents, text_bytes, tokens by source.
     sources: dict[str, dict[str, int]] = field(default_factory=dict)
-    dropped_sources: dict[str, int] = field(default_factory=dict)  # documents left out by source
+    # Documents left out by source
+    dropped_sources: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
 
     def add(self, counts: ShardCounts) -> None:
@@ -133,6 +147,7 @@ def _sum(first: Any, second: Any) -> Any:
         for key, value in second.items():
             sums[key] = _sum(first[key], value) if key in first else value
         return sums
+
     if isinstance(first, list):
         return [x + y for x, y in itertools.zip_longest(first, second, fillvalue=0)]
     return first + second
@@ -146,12 +161,16 @@ class ShardMark:
     fingerprint: str
     counts: ShardCounts
     lengths: NDArray[np.int32]  # of its sequences
-    empty: NDArray[np.int64]  # numbers of the empty documents among the shard's documents, rising
+    # Numbers of the empty documents among the shard's documents, rising
+    empty: NDArray[np.int64]
     problems: tuple[str, ...]
     bytes: int = 0  # of tokens
-    offset: int = -1  # where its tokens stand in the .bin; -1: in a part of their own, waiting
-    crc32: int = 0  # of its own tokens, while they are not committed
-    sha256: str = ""  # of the .bin up to and with a committed shard
+    # Where its tokens stand in the .bin; -1: in a part of their own, waiting
+    offset: int = -1
+    # Of its own tokens, while they are not committed
+    crc32: int = 0
+    # Of the .bin up to and with a committed shard
+    sha256: str = ""
 
     @property
     def waits(self) -> bool:
@@ -174,7 +193,12 @@ class PartsFolder:
         """A file of a shard: mark, tokens or quarantine."""
         return self.folder / f"{shard:06d}.{ending}"
 
-    def write(self, shard: int, ending: str, content: bytes) -> None:
+    def write(
+        self,
+        shard: int,
+        ending: str,
+        content: bytes,
+    ) -> None:
         """Write a small file of a shard whole, by rename.
 
         Not synced, because every shard writes one.

@@ -19,18 +19,22 @@ EVERY_SECONDS = 0.2
 class DataProgress:
     """One moment of the work."""
 
-    stage: str  # resume, tokenize, index, done; download for downloads
+    # Resume, tokenize, index, done; download for downloads
+    stage: str
     files: int
     files_total: int
-    bytes: int  # of input files, as they are on disk
+    # Of input files, as they are on disk
+    bytes: int
     bytes_total: int
     seconds: float  # since this call began
     mb_per_second: (
-        float  # text (or bytes of a download), in megabytes of 10^6, since this call began
+        # Text (or bytes of a download), in megabytes of 10^6, since this call began
+        float
     )
     eta_seconds: float | None  # None: not known yet
     workers: int
-    failures: int  # records and files left out, workers that died
+    # Records and files left out, workers that died
+    failures: int
     text_bytes: int = 0
     documents: int = 0
     tokens: int = 0
@@ -54,6 +58,7 @@ class DataProgress:
         if self.tokens:
             facts["documents"] = self.documents
             facts["tokens"] = self.tokens
+
         speed_name = "MB/s" if self.stage == "download" else "MB/s of text"
         facts[speed_name] = round(self.mb_per_second, 1)
         facts["to go"] = show_duration(self.eta_seconds) if self.eta_seconds else None
@@ -121,20 +126,37 @@ class ProgressReporter:
             done += min(shard_counts.input_bytes, max(self._estimates))
         share = min(1.0, done / max(1.0, sum(self._estimates)))
         eta = self._eta(share, now) if stage == "tokenize" else None
-        self._send(stage, counts, share, self._committer.committed, eta)
+        self._send(
+            stage,
+            counts,
+            share,
+            self._committer.committed,
+            eta,
+        )
 
     def report_done(self, manifest: Manifest) -> None:
         """The last report."""
         if manifest.reused:
             self._text_before = manifest.text_bytes
-        self._send("done", [manifest], 1.0, len(self._estimates), 0.0)
+        self._send(
+            "done",
+            [manifest],
+            1.0,
+            len(self._estimates),
+            0.0,
+        )
 
     def _counts(self) -> list[ShardCounts]:
         """Of all finished shards, the waiting ones too."""
         return [self._committer.totals, *(mark.counts for mark in self._committer.waiting.values())]
 
     def _send(
-        self, stage: str, counts: Sequence[Counts], share: float, shards: int, eta: float | None
+        self,
+        stage: str,
+        counts: Sequence[Counts],
+        share: float,
+        shards: int,
+        eta: float | None,
     ) -> None:
         seconds = time.monotonic() - self._began
         text_bytes = sum(shard_counts.text_bytes for shard_counts in counts)

@@ -50,7 +50,12 @@ class ShardMaker:
     The source key in the options has been resolved.
     """
 
-    def __init__(self, tokenizer: Tokenizer, options: TokenizeOptions, report: Report) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        options: TokenizeOptions,
+        report: Report,
+    ) -> None:
         import numpy as np
 
         self._tokenizer = tokenizer
@@ -62,9 +67,15 @@ class ShardMaker:
             eod = tokenizer.end_of_document(options.eod_token)
         else:
             eod = None
+
         self._eod = None if eod is None else np.array([eod], dtype=self._dtype)
 
-    def make(self, shard: Shard, fingerprint: str, sink: ShardSink) -> ShardMark:
+    def make(
+        self,
+        shard: Shard,
+        fingerprint: str,
+        sink: ShardSink,
+    ) -> ShardMark:
         """Tokenize a shard into the sink; a broken file leaves nothing of itself behind."""
         import numpy as np
 
@@ -81,13 +92,21 @@ class ShardMaker:
                 work.set_aside(
                     str(error), {"file": error.path, "offset": error.offset, "reason": error.reason}
                 )
+
         lengths = np.concatenate([np.empty(0, dtype=np.int32), *work.lengths])
         counts = work.counts
         counts.sequences, counts.empty = len(lengths), len(work.empty)
         counts.tokens = int(lengths.sum(dtype=np.int64))
         counts.lengths = np.bincount(np.log2(lengths).astype(np.int64)).tolist()
         empty = np.array(work.empty, dtype=np.int64)
-        mark = ShardMark(shard.number, fingerprint, counts, lengths, empty, tuple(work.problems))
+        mark = ShardMark(
+            shard.number,
+            fingerprint,
+            counts,
+            lengths,
+            empty,
+            tuple(work.problems),
+        )
         return sink.finish(mark, work.quarantine)
 
     def _segment(self, segment: Segment, work: _Work) -> None:
@@ -108,37 +127,55 @@ class ShardMaker:
             if batch.huge is not None:
                 self._encode_huge(batch, segment, work)
                 continue
+
             self._drop_unwanted(batch, work)
             if self._options.fix_text == "ftfy":
                 with work.timed("parse"):
                     batch.texts = ["".join(fixed_pieces([text])) for text in batch.texts]
+
             if batch.texts:
                 self._encode(batch, work)
             self._report(counts)
 
-    def _set_aside_record(self, bad: BadRecord, segment: Segment, work: _Work) -> None:
+    def _set_aside_record(
+        self,
+        bad: BadRecord,
+        segment: Segment,
+        work: _Work,
+    ) -> None:
         stops = self._options.bad_records == "stop"
         line = 0
         at = f"byte {bad.offset}"
         if kind_of(Path(segment.path))[0] == ".parquet":
             line = bad.offset + 1
             at = f"row {bad.offset}"
-        elif (
-            stops or work.counts.skipped_records < MAX_PROBLEMS
-        ):  # counting lines reads the file again: not for many
+        # Counting lines reads the file again: not for many
+        elif stops or work.counts.skipped_records < MAX_PROBLEMS:
             line = line_number(segment, bad.offset)
             at = f"line {line}, {at}"
+
         problem = f"{segment.path}, {at}: {bad.reason}"
         if stops:
             raise DataError(
                 f"{problem}. Mend the record, or leave such records out: --bad-records skip "
                 "(counted) or quarantine (kept aside as well)."
             )
+
         work.counts.skipped_records += 1
-        record = {"file": segment.path, "line": line, "offset": bad.offset, "reason": bad.reason}
+        record = {
+            "file": segment.path,
+            "line": line,
+            "offset": bad.offset,
+            "reason": bad.reason,
+        }
         work.set_aside(problem, record | {"base64": base64.b64encode(bad.raw).decode()})
 
-    def _encode_huge(self, batch: DocumentBatch, segment: Segment, work: _Work) -> None:
+    def _encode_huge(
+        self,
+        batch: DocumentBatch,
+        segment: Segment,
+        work: _Work,
+    ) -> None:
         """Encode one document in pieces, with a report after each, so that progress is seen."""
         import numpy as np
 
@@ -158,6 +195,7 @@ class ShardMaker:
                     work.counts.judged += self._tokenizer.check_sample(
                         piece[:SAMPLE_CHARACTERS], segment.path
                     )
+
                 work.sink.write(ids.astype(self._dtype).tobytes())
                 tokens += len(ids)
                 text_bytes += utf8_sizes([piece])[0]
@@ -167,9 +205,11 @@ class ShardMaker:
             raw = f"(the record has {batch.read_bytes} bytes and is not kept)".encode()
             self._set_aside_record(BadRecord(batch.offset, str(error), raw), segment, work)
             return
+
         if self._eod is not None and tokens:
             work.sink.write(self._eod.tobytes())
             tokens += 1
+
         work.add(np.array([tokens]), [text_bytes], batch.sources)
 
     @functools.cached_property
@@ -197,6 +237,7 @@ class ShardMaker:
         for source, is_wanted in zip(batch.sources, is_kept, strict=True):
             if not is_wanted:
                 work.count_dropped(source)
+
         batch.sources = list(itertools.compress(batch.sources, is_kept))
         batch.texts = list(itertools.compress(batch.texts, is_kept))
 
@@ -207,12 +248,14 @@ class ShardMaker:
             ids, offsets = self._tokenizer.encoder.encode_batch(batch.texts)
         text_bytes = utf8_sizes(batch.texts)
         sample = batch.texts[work.num_batches * 7919 % len(batch.texts)][:SAMPLE_CHARACTERS]
-        batch.texts.clear()  # a huge document is not needed next to its tokens
+        # A huge document is not needed next to its tokens
+        batch.texts.clear()
         if work.counts.text_bytes >= work.next_sample:
             work.next_sample += SAMPLE_EVERY
             work.counts.judged += self._tokenizer.check_sample(
                 sample, f"in {work.shard.describe()}"
             )
+
         with work.timed("write"):
             lengths = np.diff(offsets)
             if self._eod is not None:
@@ -249,7 +292,8 @@ def join_ids(
     if eod is None:
         return narrow.tobytes()
     ends = offsets[1:][np.diff(offsets) > 0]
-    if len(ends) * 200 > len(narrow):  # short texts: one pass of numpy beats a slice for each
+    # Short texts: one pass of numpy beats a slice for each
+    if len(ends) * 200 > len(narrow):
         return np.insert(narrow, ends, eod[0]).tobytes()
     view = memoryview(narrow.data)
     end = eod.tobytes()
@@ -258,6 +302,7 @@ def join_ids(
     for after in ends.tolist():
         pieces += (view[before:after], end)
         before = after
+
     return b"".join(pieces)
 
 
@@ -282,7 +327,10 @@ class _Work:
         self.counts.seconds[stage] += time.perf_counter() - started
 
     def add(
-        self, lengths: NDArray[np.int64], text_bytes: list[int], sources: list[str] | None
+        self,
+        lengths: NDArray[np.int64],
+        text_bytes: list[int],
+        sources: list[str] | None,
     ) -> None:
         import numpy as np
 
@@ -299,7 +347,16 @@ class _Work:
         if sources.count(sources[0]) == len(sources):
             rows = [(sources[0], len(sources), sum(text_bytes), int(lengths.sum()))]
         else:
-            rows = list(zip(sources, [1] * len(sources), text_bytes, lengths.tolist(), strict=True))
+            rows = list(
+                zip(
+                    sources,
+                    [1] * len(sources),
+                    text_bytes,
+                    lengths.tolist(),
+                    strict=True,
+                )
+            )
+
         for source, documents, size, tokens in rows:
             totals = counts.sources.setdefault(
                 source, {"documents": 0, "text_bytes": 0, "tokens": 0}

@@ -90,6 +90,7 @@ def prepare(
                     return job.run()
     except OSError as error:
         raise disk_error(error, job.files) from error
+
     return job.report_finished(manifest)
 
 
@@ -118,6 +119,7 @@ def prepare_share(
         raise DataError(
             f"share {index}/{count}: the index counts from 0 and must be below the number of jobs"
         )
+
     job = _Job(inputs, TokenFiles(Path(prefix)), options or TokenizeOptions(), progress)
     try:
         with hold_share(job.files, f"share-{index}-of-{count}"):
@@ -137,6 +139,7 @@ def finished_manifest(prefix: Path, fingerprint: str) -> Manifest | None:
         )
     except (DataError, OSError):
         return None
+
     if is_same and all(manifest.files[name]["bytes"] == size for name, size in sizes.items()):
         return manifest
     return None
@@ -165,18 +168,23 @@ class _Job:
             source_key = find_source_key(first)
         else:
             source_key = options.source_key
+
         self._options = replace(options, source_key=source_key)
         if options.chooses_sources and not source_key:
             raise DataError(
                 f"{first.path} names no source that could be kept or dropped; give --source-key "
                 "(data.source_key)"
             )
+
         if options.fix_text == "ftfy":
-            load_ftfy()  # refuse a missing package before the work, not in a worker
+            # Refuse a missing package before the work, not in a worker
+            load_ftfy()
+
         segments = {}
         for shard in self._shards:
             for segment in shard.segments:
                 segments[segment.path] = segment
+
         self._inputs = [
             (segment.path, segment.size, segment.mtime_ns, segment.sample)
             for segment in segments.values()
@@ -194,11 +202,13 @@ class _Job:
 
     def report_finished(self, manifest: Manifest) -> Manifest:
         if self.files.parts.exists():
+            # Not while another run works there
             with (
                 contextlib.suppress(HeldError, OSError),
                 hold_prefix(self.files),
-            ):  # not while another run works there
+            ):
                 shutil.rmtree(self.files.parts)
+
         reused = replace(manifest, reused=True)
         self._reporter.report_done(reused)
         return reused
@@ -209,7 +219,9 @@ class _Job:
         if self._reused:
             counts = self._reused, len(self._shards)
             _log.info("%s: %d of %d shards are done from an earlier run", self.files.base, *counts)
-            self._reporter.report_resumed()  # with those that are finished and not committed yet
+            # With those that are finished and not committed yet
+            self._reporter.report_resumed()
+
         tokenizer = self._make([self._shards[number] for number in todo], self._shards)
         self._reporter.report("index", force=True)
         manifest = self._close(tokenizer)
@@ -234,7 +246,8 @@ class _Job:
         committer = self._committer
         options = self._options
         self._refuse_small_disk(stored)
-        self.files.manifest.unlink(missing_ok=True)  # from here on the prefix is unfinished
+        # From here on the prefix is unfinished
+        self.files.manifest.unlink(missing_ok=True)
         reporter.workers = min(options.workers or num_cores(), max(1, len(shards)))
         if reporter.workers > 1:
             with contextlib.closing(Pool(self.files, options, committer)) as pool:
@@ -242,8 +255,10 @@ class _Job:
                 # Only looked at here, and sooner there than a fast one.
                 tokenizer = self._load_tokenizer("tokenizers")
                 pool.run(shards, lambda: reporter.report("tokenize", pool.in_hand, pool.deaths))
+
             self._encoder = pool.encoder
             return tokenizer
+
         tokenizer = self._load_tokenizer(options.encoder)
         self._encoder = tokenizer.encoder.name
         maker = ShardMaker(tokenizer, options, lambda counts: reporter.report("tokenize", [counts]))
@@ -254,6 +269,7 @@ class _Job:
             with contextlib.closing(sink):
                 committer.finished(maker.make(shard, committer.fingerprints[shard.number], sink))
             self._commit()
+
         self._commit()
         return tokenizer
 
@@ -270,6 +286,7 @@ class _Job:
         if options.append_eod:
             # Refuse a tokenizer without one before the work, not after.
             tokenizer.end_of_document(options.eod_token)
+
         return tokenizer
 
     def _refuse_small_disk(self, shards: list[Shard]) -> None:
@@ -303,18 +320,21 @@ class _Job:
             written = write_index(
                 file, dtype_code(tokenizer.vocabulary), lambda: parts.pieces(len(self._shards))
             )
+
         assert written == (totals.sequences, totals.documents)
         idx_sha256 = sha256_of(files.idx_part)
         self._join_quarantine(parts)
         for part in (files.bin_part, files.idx_part):
             with part.open("rb") as file:
                 os.fsync(file.fileno())
+
         files.idx_part.rename(files.idx)
         files.bin_part.rename(files.bin)
         manifest = self._manifest(tokenizer, idx_sha256)
         content = {name: value for name, value in vars(manifest).items() if name != "reused"}
         write_text(files.manifest, json.dumps(content, indent=1) + "\n", error=DataError)
-        shutil.rmtree(files.parts, ignore_errors=True)  # another run may ask for the lock just now
+        # Another run may ask for the lock just now
+        shutil.rmtree(files.parts, ignore_errors=True)
         return manifest
 
     def _refuse_no_tokens(self) -> None:
@@ -355,12 +375,14 @@ class _Job:
             eod = tokenizer.end_of_document(options.eod_token)
         else:
             eod = None
+
         wall = time.monotonic() - self._began
         # MB of text a second, over all and of each stage.
         rates = {"wall": round(self._reporter.text_done() / wall / 1e6, 1)}
         for stage, stage_seconds in totals.seconds.items():
             if stage_seconds > 0:
                 rates[stage] = round(totals.text_bytes / stage_seconds / 1e6, 1)
+
         inputs = []
         for file in self._inputs:
             inputs.append(dict(zip(("path", "bytes", "mtime_ns", "sample"), file, strict=True)))
@@ -425,6 +447,7 @@ def _versions() -> dict[str, str]:
         installed = package_version(package)
         if installed:
             versions[package] = installed
+
     return versions
 
 
@@ -448,17 +471,21 @@ def bytes_needed(shards: Sequence[Shard], tokenizer: Tokenizer, options: Tokeniz
             parser = Parser(options.text_key, "", options.max_record_bytes)
             batch = next(read_documents(segment, parser), DocumentBatch())
             measured += expansion(segment)
-        except unreadable:  # the work itself will say what is wrong with the file
+        except unreadable:
+            # The work itself will say what is wrong with the file
             continue
+
         estimated += text_estimate(segment) / (segment.end - segment.start)
         starts = itertools.accumulate(map(len, batch.texts), initial=0)
         pieces = []
         for start, piece in zip(starts, batch.texts, strict=False):
             if start < SAMPLE:
                 pieces.append(piece[: SAMPLE - start])
+
         tokens += len(tokenizer.encoder.encode_batch(pieces)[0]) + len(pieces) * options.append_eod
         documents += len(pieces)
         text += batch.read_bytes * sum(map(len, pieces)) / max(1, sum(map(len, batch.texts)))
+
     if not text:
         return first_guess(shards)
     whole = sum(text_estimate(segment) for shard in shards for segment in shard.segments)

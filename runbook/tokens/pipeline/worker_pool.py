@@ -49,6 +49,7 @@ def disk_error(error: OSError, files: TokenFiles) -> DataError:
         free = f"{shutil.disk_usage(folder).free:,} bytes are free there"
     except OSError:
         free = "the free space is not known"
+
     return DataError(
         f"{reason} while writing below {folder} ({free}). Finished shards are kept: make room and "
         "run the same command again, and it goes on where it stopped."
@@ -56,11 +57,17 @@ def disk_error(error: OSError, files: TokenFiles) -> DataError:
 
 
 def work(
-    pipe: Connection, prefix: Path, options: TokenizeOptions, parent: int, placement: Placement
+    pipe: Connection,
+    prefix: Path,
+    options: TokenizeOptions,
+    parent: int,
+    placement: Placement,
 ) -> None:
     """Life of a worker; ends with its parent, whatever ends that."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    if sys.platform == "linux":  # none may be left to write into files that a new run works on
+    # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # None may be left to write into files that a new run works on
+    if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -76,10 +83,10 @@ def work(
 
     try:
         with (files.parts / "workers.lock").open("ab") as lock:
-            with contextlib.suppress(
-                OSError
-            ):  # Lustre without -o flock; the parent's own lock has the same limit
+            # Lustre without -o flock; the parent's own lock has the same limit
+            with contextlib.suppress(OSError):
                 fcntl.flock(lock.fileno(), fcntl.LOCK_SH)
+
             use_one_thread()
             tokenizer = load_tokenizer(
                 options.tokenizer, special_tokens=options.special_tokens, encoder=options.encoder
@@ -105,15 +112,22 @@ class _Worker:
     process: SpawnProcess
     pipe: Connection
     shard: Shard | None = None
-    counts: ShardCounts | None = None  # of the shard in hand, so far
+    # Of the shard in hand, so far
+    counts: ShardCounts | None = None
 
 
 class Pool:
     """Runs shards through worker processes into a committer."""
 
-    def __init__(self, files: TokenFiles, options: TokenizeOptions, committer: Committer) -> None:
+    def __init__(
+        self,
+        files: TokenFiles,
+        options: TokenizeOptions,
+        committer: Committer,
+    ) -> None:
         self.deaths = 0
-        self.encoder = ""  # name of the encoder that the workers use
+        # Name of the encoder that the workers use
+        self.encoder = ""
         self.workers: list[_Worker] = []
         self._arguments = (files.prefix, options, os.getpid(), committer.placement)
         self._committer = committer
@@ -127,7 +141,10 @@ class Pool:
             ours, theirs = context.Pipe()
             arguments = (theirs, *self._arguments)
             process = context.Process(
-                target=work, args=arguments, daemon=True, name="runbook-tokenize"
+                target=work,
+                args=arguments,
+                daemon=True,
+                name="runbook-tokenize",
             )
             with without_main():
                 process.start()
@@ -141,6 +158,7 @@ class Pool:
         for worker in self.workers:
             worker.process.join()
             worker.pipe.close()
+
         self.workers.clear()
 
     def run(self, shards: Iterable[Shard], report: Callable[[], None]) -> None:
@@ -169,15 +187,18 @@ class Pool:
         for channel in wait(list(channels), seconds):
             worker = channels[channel]
             ready[id(worker)] = worker
+
         for worker in ready.values():
             # Asked first: what a dead worker said last is in the pipe by now.
             alive = worker.process.is_alive()
             try:
                 while worker.pipe.poll():
                     self._answer(worker, worker.pipe.recv())
-            except (EOFError, OSError):  # it died, perhaps in the middle of a message
+            except (EOFError, OSError):
+                # It died, perhaps in the middle of a message
                 worker.process.join()
                 alive = False
+
             if not alive:
                 self._replace(worker)
 
@@ -199,6 +220,7 @@ class Pool:
         if not self._todo:
             worker.pipe.send(None)
             return
+
         worker.shard = self._todo.popleft()
         worker.pipe.send((worker.shard, self._committer.fingerprints[worker.shard.number]))
 
@@ -220,15 +242,18 @@ class Pool:
                 how = f"killed by signal {-code}"
             else:
                 how = f"ended with exit code {code}"
+
             if worker.shard:
                 when = f"working on {worker.shard.describe()}"
             else:
                 when = "starting"
+
             raise DataError(
                 f"{self._attempts[number]} workers died while {when}; the last was {how}. Signal "
                 "9 often means that memory ran out: use fewer workers. Finished shards are kept; "
                 "run again to go on."
             )
+
         if worker.shard is not None:
             self._todo.appendleft(worker.shard)
         self.start(1)

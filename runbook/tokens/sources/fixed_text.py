@@ -17,6 +17,7 @@ def load_ftfy() -> ModuleType:
             "'gpt3-runbook[ftfy]'. "
             "Leave data.fix_text out to tokenize the text as it is."
         ) from None
+
     module: ModuleType = ftfy
     return module
 
@@ -38,7 +39,9 @@ def fixed_pieces(pieces: Iterable[str]) -> Iterator[str]:
             config = _without_html(config, line)
             yield ftfy.fix_text(line, config)
             start = end
+
         pending = pending[start:]
+
     if pending:
         yield ftfy.fix_text(pending, _without_html(config, pending))
 

@@ -36,7 +36,12 @@ MOST_SAMPLED = 1000
 """Of more files only size and date are looked at: to open each of them takes a network's file
 system minutes.
 """
-_EXPANSION = {".zst": 3.0, ".gz": 3.0, ".xz": 3.5, ".parquet": 2.5}
+_EXPANSION = {
+    ".zst": 3.0,
+    ".gz": 3.0,
+    ".xz": 3.5,
+    ".parquet": 2.5,
+}
 """Text in a byte of file, for estimates; measured on English at the compressors' usual levels."""
 
 
@@ -50,7 +55,8 @@ class Segment:
     size: int
     mtime_ns: int
     sample: int = (
-        0  # `content_sample`, against another text of the same size and date; 0: none was taken
+        # `content_sample`, against another text of the same size and date; 0: none was taken
+        0
     )
 
     @property
@@ -100,6 +106,7 @@ def kind_of(path: Path) -> tuple[str, str]:
             f"{path}: its name does not say what it holds. Known: {', '.join(KINDS)}, "
             f"each (Parquet excepted) also with {', '.join(COMPRESSIONS)}. Rename the file."
         )
+
     return (".jsonl" if kind in LINES else kind), compression
 
 
@@ -123,6 +130,7 @@ def find_inputs(inputs: Sequence[Path], pattern: str = "*") -> list[Path]:
             raise DataError(
                 f"input {path} does not exist. Check the path, or download the dataset first."
             )
+
     if not files:
         raise DataError("no input: name at least one file or folder")
     times = Counter(str(file.resolve()) for file in files)
@@ -132,6 +140,7 @@ def find_inputs(inputs: Sequence[Path], pattern: str = "*") -> list[Path]:
             f"named more than once: {', '.join(doubled[:5])}. Its documents would be trained on "
             "twice; name it once."
         )
+
     return files
 
 
@@ -147,14 +156,17 @@ def _in_folder(folder: Path, pattern: str) -> list[Path]:
                 "input, "
                 "or take the link away."
             )
+
         if not path.exists():
             raise DataError(f"{path} is a link to nothing; restore the file, or take the link away")
         files.append(path)
+
     if not files:
         raise DataError(
             f"{folder} holds no {', '.join(KINDS)} file (or one with {', '.join(COMPRESSIONS)}) "
             f"matching {pattern!r}"
         )
+
     return files
 
 
@@ -180,10 +192,12 @@ def path_inside(folder: Path, name: str) -> Path:
             f"{name!r} leaves the folder {folder}; a listed file must lie below it: correct the "
             "list"
         )
+
     if not path.parent.resolve().is_relative_to(folder.resolve()):
         raise DataError(
             f"{name!r} leaves the folder {folder} through a link; a listed file must lie below it"
         )
+
     return path
 
 
@@ -200,16 +214,24 @@ def whole_files(files: Iterable[Path], *, empty: bool = False) -> list[Segment]:
             sample = content_sample(path) if len(files) <= MOST_SAMPLED else 0
         except OSError as error:
             raise DataError(f"input {path} cannot be read: {error.strerror}") from None
+
         if status.st_size == 0 and not empty:
             raise DataError(
                 f"input {path} is empty (0 bytes): a download that failed? Fetch it again, or do "
                 "not name it."
             )
+
         segments.append(
             Segment(
-                str(path.resolve()), 0, status.st_size, status.st_size, status.st_mtime_ns, sample
+                str(path.resolve()),
+                0,
+                status.st_size,
+                status.st_size,
+                status.st_mtime_ns,
+                sample,
             )
         )
+
     return segments
 
 
@@ -233,7 +255,9 @@ def cut_shards(files: Iterable[Path], most_bytes: int, *, empty: bool = False) -
         if weight > shard_bytes:
             groups.append([])
             weight = text_estimate(piece)
+
         groups[-1].append(piece)
+
     return [Shard(number, tuple(group)) for number, group in enumerate(groups)]
 
 
@@ -254,6 +278,7 @@ def content_sample(path: Path) -> int:
         for offset in (0, (size - SAMPLE) // 2, size - SAMPLE):
             file.seek(max(0, offset))
             checksum = zlib.crc32(file.read(SAMPLE), checksum)
+
     return checksum
 
 
@@ -318,6 +343,7 @@ class _XzStream(io.RawIOBase):
                 self._decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ)
             elif self._decoder.needs_input and not (data := self._file.read(XZ_BLOCK)):
                 raise EOFError("the file ends inside a compressed stream")
+
             text = self._decoder.decompress(data, len(buffer))
             if text:
                 buffer[: len(text)] = text
@@ -328,7 +354,13 @@ class _XzStream(io.RawIOBase):
 class BrokenFileError(DataError):
     """A file that cannot be read to its end, or changed meanwhile: none of it may be used."""
 
-    def __init__(self, path: str, offset: int, reason: str, remedy: str) -> None:
+    def __init__(
+        self,
+        path: str,
+        offset: int,
+        reason: str,
+        remedy: str,
+    ) -> None:
         # What it is made of again where it crosses to another process.
         super().__init__(path, offset, reason, remedy)
         self.path = path
@@ -359,8 +391,10 @@ def open_segment(segment: Segment) -> Iterator[IO[bytes]]:
         raise BrokenFileError(
             segment.path, 0, f"it cannot be opened: {error.strerror}", AGAIN
         ) from None
+
     buffer_bytes = RAW_BLOCK
-    if not segment.whole:  # what is read beyond its end is read again with the next part
+    # What is read beyond its end is read again with the next part
+    if not segment.whole:
         buffer_bytes = min(RAW_BLOCK, max(BLOCK, (segment.end - segment.start) // 8))
     with (
         io.BufferedReader(raw, buffer_bytes) as file,
@@ -370,6 +404,7 @@ def open_segment(segment: Segment) -> Iterator[IO[bytes]]:
             yield stream
         except decompression_errors() as error:
             raise _explained(segment, error, stream.tell()) from error
+
     _refuse_change(path, segment)
 
 
@@ -380,6 +415,7 @@ def _refuse_change(path: Path, segment: Segment) -> None:
         raise BrokenFileError(
             segment.path, 0, "it was there when the work was planned, and vanished", AGAIN
         ) from None
+
     if (current.st_size, current.st_mtime_ns) != (segment.size, segment.mtime_ns):
         reason = (
             f"it changed since the work was planned ({segment.size} bytes then, {current.st_size} "
@@ -398,6 +434,7 @@ def _decompressed(file: Any, compression: str) -> Any:
             return gzip.GzipFile(fileobj=file, mode="rb")
         case ".xz":
             return io.BufferedReader(_XzStream(file), BLOCK)
+
     return file
 
 
@@ -411,6 +448,7 @@ def expansion(segment: Segment) -> float:
         if kind == ".parquet":
             return text_estimate(segment) / (segment.end - segment.start)
         return 1.0
+
     with (
         Path(segment.path).open("rb", buffering=0) as raw,
         _decompressed(raw, compression) as stream,
@@ -435,6 +473,7 @@ def _zstd() -> Any:
         raise DataError(
             "a .zst file needs the package backports.zstd: pip install 'gpt3-runbook[data]'"
         ) from None
+
     return zstd
 
 
@@ -457,11 +496,13 @@ def _explained(segment: Segment, error: BaseException, offset: int) -> BrokenFil
         reason = "it is cut off: " + reason
     elif isinstance(error, OSError) and error.errno is not None:
         reason = f"reading failed: {error.strerror}"
+
     with suppress(OSError), Path(segment.path).open("rb") as file:
         if (head := file.read(40)).lstrip()[:1] in (b"<", b"{"):
             reason += (
                 f"; it begins with {head!r}: an error page or plain text saved under this name?"
             )
+
     return BrokenFileError(segment.path, offset, reason, AGAIN)
 
 
@@ -484,20 +525,26 @@ def read_blocks(
     as a `LongRecord`. The last line may lack its newline.
     """
     with open_segment(segment) as stream:
-        if segment.start > 0:  # to the first line that begins there or later
+        # To the first line that begins there or later
+        if segment.start > 0:
             stream.seek(segment.start - 1)
             while (piece := stream.readline(BLOCK)) and not piece.endswith(b"\n"):
                 pass
+
         position = stream.tell()
         if position < segment.end or segment.end == segment.size:
             end = segment.end if segment.end < segment.size else sys.maxsize
             yield from _whole_lines(stream, position, end, max_record_bytes)
+
         if segment.whole and not stream.tell():
             raise BrokenFileError(segment.path, 0, EMPTY, AGAIN)
 
 
 def _whole_lines(
-    stream: IO[bytes], position: int, end: int, max_record_bytes: int
+    stream: IO[bytes],
+    position: int,
+    end: int,
+    max_record_bytes: int,
 ) -> Iterator[tuple[int, bytearray]]:
     """Blocks of the lines that begin at `position` and later, but before `end`."""
     carried = bytearray()
@@ -507,6 +554,7 @@ def _whole_lines(
         if beyond >= 0 and (stop := chunk.find(b"\n", max(0, len(chunk) - 1 - beyond)) + 1):
             chunk = chunk[:stop]
             is_last = True
+
         start = 0
         for stop in (chunk.find(b"\n") + 1 if len(carried) > HUGE else 0, chunk.rfind(b"\n") + 1):
             if stop > start:
@@ -518,6 +566,7 @@ def _whole_lines(
                 position = position + len(carried)
                 carried = bytearray()
                 yield before, ready.pop()
+
         carried += memoryview(chunk)[start:]
         if len(carried) > max_record_bytes:
             record = _skip_record(stream, carried)
@@ -525,6 +574,7 @@ def _whole_lines(
             yield position, record
             position += record.length
             is_last = position >= end
+
     if carried:
         ready = [carried]
         del carried
@@ -542,6 +592,7 @@ def _skip_record(stream: IO[bytes], carried: bytearray) -> LongRecord:
         length += len(piece)
         if piece.endswith(b"\n"):
             break
+
     return LongRecord(head, length)
 
 
@@ -555,4 +606,5 @@ def line_number(segment: Segment, offset: int) -> int:
         while offset > 0 and (chunk := stream.read(min(BLOCK, offset))):
             lines += chunk.count(b"\n")
             offset -= len(chunk)
+
     return lines

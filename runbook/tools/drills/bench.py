@@ -129,10 +129,12 @@ class Bench:
             with contextlib.suppress(psutil.Error, OSError):
                 if process.environ().get(MARK) == self.mark:
                     processes[process.pid] = process
+
         with contextlib.suppress(psutil.Error):
             processes |= {
                 rank.pid: rank for rank in psutil.Process(self.warm.pid).children(recursive=True)
             }
+
         for pid in (os.getpid(), self.warm.pid):
             processes.pop(pid, None)
         return [process for process in processes.values() if still_runs(process)]
@@ -145,6 +147,7 @@ class Bench:
             with contextlib.suppress(psutil.Error):
                 killed.append(f"{process.pid} {shlex.join(process.cmdline())[:120]}")
                 process.kill()
+
         return killed
 
     def end_all(self) -> None:
@@ -167,7 +170,11 @@ def write_project(root: Path, warm: Path) -> None:
 
 
 def write_tokens(
-    prefix: Path, documents: int = 40, length: int = 120, highest: int = 5000, seed: int = 7
+    prefix: Path,
+    documents: int = 40,
+    length: int = 120,
+    highest: int = 5000,
+    seed: int = 7,
 ) -> None:
     """A .bin/.idx pair with something to learn.
 
@@ -181,7 +188,14 @@ def write_tokens(
         for _ in range(length):
             tokens.append(token)
             token = (token + draw.choice((1, 1, 1, 2, 5))) % (highest - 1) + 1
-    head = INDEX_HEADER.pack(INDEX_MAGIC, INDEX_VERSION, UINT16, documents, documents + 1)
+
+    head = INDEX_HEADER.pack(
+        INDEX_MAGIC,
+        INDEX_VERSION,
+        UINT16,
+        documents,
+        documents + 1,
+    )
     lengths = struct.pack(f"<{documents}i", *[length] * documents)
     starts = struct.pack(f"<{documents}q", *range(0, documents * length * 2, length * 2))
     order = struct.pack(f"<{documents + 1}q", *range(documents + 1))
@@ -215,7 +229,12 @@ WAIT_SECONDS = 120.0
 class DrillRun:
     """A run folder of its own inside the bench."""
 
-    def __init__(self, bench: Bench, name: str, *set_words: str) -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        name: str,
+        *set_words: str,
+    ) -> None:
         self.bench = bench
         self.name = name
         self.words = set_words
@@ -226,7 +245,13 @@ class DrillRun:
             write_tokens(prefix)
             # No file is vouched for: what a drill does to the tokens has to reach the trainer, as
             # on a failing disk.
-            run_files.write_mark(self.folder, job_rules.TOKENIZE, 1, "the drills", [])
+            run_files.write_mark(
+                self.folder,
+                job_rules.TOKENIZE,
+                1,
+                "the drills",
+                [],
+            )
 
     def open(self) -> OpenPhase:
         """The run as a new kernel finds it."""
@@ -258,6 +283,7 @@ class DrillRun:
                 jobs.watch(self.open_phase)
             except JobError as error:
                 return str(error)
+
         return ""
 
     @contextlib.contextmanager
@@ -329,6 +355,7 @@ class DrillRun:
         for path in (folder.out, folder.err):
             if path.exists():
                 parts.append(path.read_text(errors="replace"))
+
         return "\n".join(parts)
 
     def rank(self, rank: int) -> psutil.Process:
@@ -366,6 +393,7 @@ class DrillRun:
         for row in self.rows():
             lost = max(lost, newest - int(row["iteration"]) + 1)
             newest = int(row["iteration"])
+
         return lost
 
     def done(self) -> bool:
@@ -424,7 +452,12 @@ class DrillEnding:
     figures: list[MeasuredValue] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
 
-    def rule(self, holds: object, text: str, evidence: str = "") -> None:
+    def rule(
+        self,
+        holds: object,
+        text: str,
+        evidence: str = "",
+    ) -> None:
         """Note whether a rule of the drill holds.
 
         A broken rule is reported with the evidence, where there is any.
@@ -456,6 +489,7 @@ class DrillVerdict:
         for key, value in vars(self).items():
             if key not in ("extra", "figures"):
                 common[key] = value
+
         return (
             common
             | {"figures": [vars(figure) | {"usual": figure.usual} for figure in self.figures]}
@@ -469,7 +503,10 @@ class DrillVerdict:
 
 
 def judge_ending(
-    name: str, ending: DrillEnding, orphans: list[str], seconds: float
+    name: str,
+    ending: DrillEnding,
+    orphans: list[str],
+    seconds: float,
 ) -> DrillVerdict:
     """The verdict: pass where every rule held and no process was left.
 
@@ -483,6 +520,7 @@ def judge_ending(
         detail = "; ".join(ending.passed)
     else:
         detail = f"broken: {'; '.join(ending.broken)}"
+
     after = ending.detected_after_s
     shared = {
         key: getattr(ending, key)
@@ -507,4 +545,5 @@ def read_heartbeats(ranks_folder: Path) -> dict[int, dict[str, Any]]:
     for content in contents:
         for beat in read_slots(content):
             newest[beat["rank"]] = beat
+
     return newest

@@ -64,6 +64,7 @@ class RealRules:
         if decision.action is Action.STOP:
             self._attempts.clear()
             return FollowUp(goes_on=False)
+
         return FollowUp(wait=decision.wait_seconds)
 
 
@@ -85,7 +86,10 @@ def _cause(kind: FaultKind) -> EndCause:
 
 @dataclass(frozen=True)
 class CampaignRow:
-    """One way to run the campaign, as the median of many; shares are of the device time, spare nodes included."""
+    """One way to run the campaign, as the median of many.
+
+    Shares are of the device time, spare nodes included.
+    """
 
     change: str
     useful: float
@@ -134,12 +138,19 @@ class Campaign:
 
 
 def run_campaign(
-    plan: Plan, seconds: float, *, restarts: int, spares: int, queue: float, person: float
+    plan: Plan,
+    seconds: float,
+    *,
+    restarts: int,
+    spares: int,
+    queue: float,
+    person: float,
 ) -> Campaign:
     """Simulate the campaign as planned, with spare nodes, and with other intervals between saves.
 
-    `restarts` is the run's budget of jobs without a new step, and `spares` its spare nodes. `queue` is
-    the seconds that a new job waits, and `person` those until somebody answers what the rules leave to one.
+    `restarts` is the run's budget of jobs without a new step, and `spares` its spare nodes. `queue`
+    is the seconds that a new job waits, and `person` those until somebody answers what the rules
+    leave to one.
     """
     costs = fault_costs(plan)
     if costs is None:
@@ -147,12 +158,20 @@ def run_campaign(
             "A campaign needs the time of a step and a rate of failures, and this plan has none.\n"
             "Rates are known of accelerators alone: name the run of a cluster whose device is known."
         )
-    simulation = _Simulation(costs, seconds, restarts, queue, person)
+
+    simulation = _Simulation(
+        costs,
+        seconds,
+        restarts,
+        queue,
+        person,
+    )
     parts = costs.parts
     rows = [simulation.row("as planned", parts, spares)]
     for count in SPARES:
         if count != spares:
             rows.append(simulation.row(_spares_text(count), parts, count))
+
     for text, interval in _other_intervals(costs):
         rows.append(simulation.row(text, with_interval(parts, interval), spares))
     assumptions = (
@@ -187,7 +206,12 @@ class _Simulation:
     queue: float
     person: float
 
-    def row(self, change: str, parts: CampaignParts, spares: int) -> CampaignRow:
+    def row(
+        self,
+        change: str,
+        parts: CampaignParts,
+        spares: int,
+    ) -> CampaignRow:
         """Return the medians of many campaigns."""
         accounts = list(
             campaigns(parts, lambda: self._policy(spares), self.seconds, self.costs.seconds_between)

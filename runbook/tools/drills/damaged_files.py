@@ -51,6 +51,7 @@ def kill_in_save(bench: Bench) -> DrillEnding:
             f"{boundary}: the tracker names an existing checkpoint",
         )
         resumed.append(case.checkpoints()[-1])
+
     failure = case.train()
     resumed_from = [event["iteration"] for event in case.events("resumed")]
     ending.rule(
@@ -82,6 +83,7 @@ def damaged_checkpoints(bench: Bench) -> DrillEnding:
             f"{shard} {finding}" in logs[iteration] or f"{shard} is miss" in logs[iteration],
             f"{shard.name} named",
         )
+
     ending.rule(
         "expected" in logs[12] and "4 iterations are lost" in logs[12],
         "the log has both checksums and the steps lost",
@@ -101,7 +103,13 @@ def damaged_checkpoints(bench: Bench) -> DrillEnding:
         event["lost_iterations"] for event in case.events("resumed")
     ]
     text = case.train()
-    end_well(bench, case, ending, text, most_lost=8)  # two checkpoints back
+    end_well(
+        bench,
+        case,
+        ending,
+        text,
+        most_lost=8,
+    )  # two checkpoints back
     ending.rule(True, "with its checkpoints restored it resumed")
     return ending
 
@@ -118,6 +126,7 @@ def lost_tracker(bench: Bench) -> DrillEnding:
         status = case.one_job("kill:rank=1,step=10")
         ending.rule(status.exit_code not in (0, None), "the exit code is not 0")
         ending.rule(case.tracker().read_text() == "8\n", "the tracker was rewritten")
+
     resumed_from = [event["iteration"] for event in case.events("resumed")]
     ending.rule(resumed_from == [8, 8, 8], f"it resumed from {resumed_from}")
     ending.rule(len(case.events("tracker_rebuilt")) == 3, "each rebuild is an event")
@@ -145,6 +154,7 @@ def disk_full(bench: Bench) -> DrillEnding:
         return_value=SimpleNamespace(free=plan.checkpoint[PHASE].disk_bytes - 1),
     ):
         checks = space_checks(case.open_phase.settings, plan, case.folder)
+
     ending.rule(
         "fail" in [check.verdict for check in checks],
         "the plan predicts it when the free space is known",
@@ -154,7 +164,10 @@ def disk_full(bench: Bench) -> DrillEnding:
 
 
 def other_layout(bench: Bench) -> DrillEnding:
-    """Saved by two data-parallel ranks, taken up by two stages and by two tensor ranks; and by another model."""
+    """Saved by two data-parallel ranks, taken up by two stages and by two tensor ranks.
+
+    And by another model.
+    """
     first = DrillRun(bench, "reshape-from")
     first.one_job("kill:rank=1,step=9")
     ending = DrillEnding(
@@ -182,6 +195,7 @@ def other_layout(bench: Bench) -> DrillEnding:
         )
         far = max(abs(case.losses()[n] - loss) for n, loss in calm.losses().items() if n > 8)
         ending.rule(far < 1e-3, f"losses within {far:.1e} of those with one layout")
+
     wider = DrillRun(bench, "reshape-wrong", "model=wide")
     _take_over(first, wider)
     status = wider.one_job()
@@ -253,10 +267,12 @@ def bad_numbers(bench: Bench) -> DrillEnding:
         )
         finite = all(loss is not None for step, loss in tolerant.losses().items() if step != 9)
         ending.rule(finite, f"{policy}: every other loss is finite")
+
     spike = DrillRun(bench, "spike")
     failure = spike.train("spike:step=9,factor=3")
     ending.rule(not failure and spike.done(), "a spike that recovers does not stop the training")
-    fp16 = DrillRun(bench, "overflow")  # the plan refuses fp16 on a CPU, where it is only slow
+    # The plan refuses fp16 on a CPU, where it is only slow
+    fp16 = DrillRun(bench, "overflow")
     fp16.change_plan(
         lambda content: content["precision"].update(format="fp16", initial_loss_scale=2.0**40)
     )
@@ -288,6 +304,7 @@ def bad_data(bench: Bench) -> DrillEnding:
         )
         write_tokens(prefix)
         ending.rule(case.one_job().exit_code == 0, f"{name}: it trains on intact files")
+
     ending.action = "refused before the first step; the error names the file and what is wrong"
     return ending
 
@@ -306,7 +323,15 @@ def _other_type(prefix: Path) -> None:
     path = _file_of(".idx", prefix)
     content = bytearray(path.read_bytes())
     magic, version, _, sequences, documents = INDEX_HEADER.unpack_from(content)
-    INDEX_HEADER.pack_into(content, 0, magic, version, 4, sequences, documents)
+    INDEX_HEADER.pack_into(
+        content,
+        0,
+        magic,
+        version,
+        4,
+        sequences,
+        documents,
+    )
     path.write_bytes(content)
 
 

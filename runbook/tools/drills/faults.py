@@ -79,11 +79,13 @@ class Faults:
                 time.sleep(
                     fault.number("seconds", 0) or (fault.number("factor", 2) - 1) * step_seconds
                 )
+
         for fault in self._faults:
             if fault.kind in _AT_STEP and "step" in fault.where and fault.holds("step", iteration):
                 _AT_STEP[fault.kind](fault)
             if fault.kind == "leak":
                 self._leaked.append(b"x" * int(fault.number("bytes", 1e6)))
+
         self._step_began = time.monotonic()
 
     def loss(self, loss: float, iteration: int) -> float:
@@ -93,6 +95,7 @@ class Faults:
                 if fault.kind == "nan":
                     return math.nan
                 return loss * fault.number("factor", 3)
+
         return loss
 
     def begin_computation(self, iteration: int, number: int) -> None:
@@ -106,11 +109,15 @@ class Faults:
         ]
 
     def flipped_bit(self, part: str, layer: int) -> tuple[int, int] | None:
-        """Return the element and the bit to flip in a tensor; each fault asks for one in each computation."""
+        """Return the element and the bit to flip in a tensor.
+
+        Each fault asks for one in each computation.
+        """
         for fault in self._flips:
             if fault.holds("part", part) and fault.holds("layer", layer):
                 self._flips.remove(fault)
                 return int(fault.number("element", 0)), int(fault.number("bit", 12))
+
         return None
 
     def save(self, boundary: str) -> None:
@@ -144,6 +151,7 @@ def _parse(text: str) -> Fault:
             f"{VARIABLE}: {text.strip()!r} is no fault; the kinds are {', '.join(kinds)}, their "
             f"words {', '.join([*_KEYS, *_FLIP_KEYS])}. Unset {VARIABLE} to train without faults"
         )
+
     return Fault(kind, pairs)
 
 

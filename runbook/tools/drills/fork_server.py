@@ -46,9 +46,14 @@ class RankRequest:
     """What a rank is to run, where, and with which arguments and environment."""
 
     def __init__(
-        self, function: str, arguments: Sequence[str], environment: Mapping[str, str], folder: str
+        self,
+        function: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        folder: str,
     ) -> None:
-        self.function = function  # module:function, which returns the exit code
+        # module:function, which returns the exit code
+        self.function = function
         self.arguments = arguments
         self.environment = environment
         self.folder = folder
@@ -83,10 +88,12 @@ class ForkServer:
                 if key.data == "owner":
                     self._end_all()
                     return
+
                 if key.data == "listener":
                     self._fork(self.listener.accept()[0])
                 else:
                     self._end(key.data)
+
             self._reap()
 
     def _fork(self, connection: socket.socket) -> None:
@@ -99,16 +106,18 @@ class ForkServer:
         ):  # the client was killed before its request was complete
             connection.close()
             return
+
         pid = os.fork()
         if pid == 0:
             self.listener.close()
-            for (
-                rank_connection
-            ) in self.ranks.values():  # or the others' ends would not be seen while this rank lives
+            # Or the others' ends would not be seen while this rank lives
+            for rank_connection in self.ranks.values():
                 rank_connection.close()
+
             connection.close()
             self.selector.close()
             _become_rank(request, files)
+
         for file in files:
             os.close(file)
         self.ranks[pid] = connection
@@ -142,9 +151,8 @@ class ForkServer:
 
 
 def _answer(connection: socket.socket, key: str, value: int) -> None:
-    with contextlib.suppress(
-        OSError
-    ):  # the client was killed meanwhile: its end is read next, and ends the rank
+    # The client was killed meanwhile: its end is read next, and ends the rank
+    with contextlib.suppress(OSError):
         connection.sendall(json.dumps({key: value}).encode() + b"\n")
 
 
@@ -157,7 +165,9 @@ def _receive(connection: socket.socket) -> tuple[RankRequest, list[int]]:
             for file in files:
                 os.close(file)
             raise ValueError("the client is gone")
+
         text += piece
+
     if len(files) != 2:
         raise ValueError("the client sent no output")
     return RankRequest(**json.loads(text)), files
@@ -171,6 +181,7 @@ def _become_rank(request: RankRequest, files: Sequence[int]) -> None:
     for number, file in zip((1, 2), files, strict=True):
         os.dup2(file, number)
         os.close(file)
+
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.chdir(request.folder)
     os.environ.clear()
@@ -195,6 +206,7 @@ def serve(path: str, modules: Sequence[str]) -> None:
         warnings.simplefilter("ignore")
         for name in (*MODULES, *modules):
             importlib.import_module(name)
+
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path + ".part")
         listener.listen(64)
@@ -210,11 +222,22 @@ class RankStandIn:
         self.rank: int | None = None
         self.pending: list[int] = []
 
-    def run(self, server: str, module: str, arguments: Sequence[str]) -> int:
+    def run(
+        self,
+        server: str,
+        module: str,
+        arguments: Sequence[str],
+    ) -> int:
         """The rank's exit code; below zero for a signal that ended it."""
         parent = os.getppid()
         # PR_SET_PDEATHSIG, as a rank asks for itself.
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None).prctl(
+            1,
+            signal.SIGKILL,
+            0,
+            0,
+            0,
+        )
         if os.getppid() != parent:
             return 1
         for number in FORWARDED:
@@ -228,6 +251,7 @@ class RankStandIn:
                 self.rank = int(message["pid"])
                 for pending in self.pending:
                     self.forward(pending, None)
+
         return 1
 
     def forward(self, number: int, _frame: FrameType | None) -> None:
@@ -235,6 +259,7 @@ class RankStandIn:
         if self.rank is None:
             self.pending.append(number)
             return
+
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.rank, number)
 
@@ -245,6 +270,7 @@ def end_like(code: int) -> None:
         if -code not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
+
     os._exit(code)
 
 
@@ -252,4 +278,5 @@ if __name__ == "__main__":
     if sys.argv[2:3] == ["-m"]:
         end_like(RankStandIn().run(sys.argv[1], sys.argv[3], sys.argv[4:]))
     serve(sys.argv[1], sys.argv[2:])
-    os._exit(0)  # nothing is left to do, and unloading torch takes seconds
+    # Nothing is left to do, and unloading torch takes seconds
+    os._exit(0)

@@ -35,6 +35,7 @@ def same_as_undisturbed(bench: Bench, case: DrillRun, *set_words: str) -> bool:
         calm = DrillRun(bench, f"calm-{len(bench.references)}", *set_words)
         assert calm.train() == "", "the undisturbed training failed"
         bench.references[set_words] = calm.losses()
+
     return case.losses() == bench.references[set_words]
 
 
@@ -149,12 +150,20 @@ def hang(bench: Bench) -> DrillEnding:
         for event in hangs:
             if Path(event["stacks"]).exists():
                 stacks.append(Path(event["stacks"]).read_text(errors="replace"))
+
         ending.rule(
             len(stacks) == 2 and all("faults.py" in text for text in stacks),
             "their stack traces were saved",
         )
+
     ending.action = "saved the stack traces, killed the rank, resumed the job"
-    return end_well(bench, case, ending, failure, *set_words)
+    return end_well(
+        bench,
+        case,
+        ending,
+        failure,
+        *set_words,
+    )
 
 
 def slow_ranks(run: DrillRun) -> list[dict[str, Any]]:
@@ -184,8 +193,15 @@ def straggler(bench: Bench) -> DrillEnding:
         ending.detected_after_s = alarms[0]["time"] - case.rows()[0]["time"]
         ratio = alarms[0]["value"] / max(alarms[0]["usual"], 1e-9)
         ending.figures.append(
-            MeasuredValue("step of the slow rank", ratio, 1.8, 2.3, "times the other's")
+            MeasuredValue(
+                "step of the slow rank",
+                ratio,
+                1.8,
+                2.3,
+                "times the other's",
+            )
         )
+
     ending.rule(not failure and case.done(), "the training finished")
     ending.final_loss_equal = near.losses() == case.losses() == even.losses()
     ending.rule(
@@ -196,7 +212,10 @@ def straggler(bench: Bench) -> DrillEnding:
 
 
 def node_loss(bench: Bench) -> DrillEnding:
-    """Two of four ranks are gone at once, as with a node; then a job that is killed again and again."""
+    """Two of four ranks are gone at once, as with a node.
+
+    Then a job that is killed again and again.
+    """
     set_words = ("site=four",)
     case = DrillRun(bench, "node", *set_words)
     ending = DrillEnding("SIGKILL to ranks 2 and 3 of 4 at once (a node of two)")
@@ -207,7 +226,13 @@ def node_loss(bench: Bench) -> DrillEnding:
         row["time"] for row in case.rows() if row["iteration"] == 8
     )
     ending.rule(ending.detected_after_s < 5, f"detected in {ending.detected_after_s:.1f} s")
-    end_well(bench, case, ending, failure, *set_words)
+    end_well(
+        bench,
+        case,
+        ending,
+        failure,
+        *set_words,
+    )
     loop = DrillRun(bench, "crash-loop", "jobs.training.restarts=1")
     failure = loop.train("kill:rank=1,step=6")
     ending.rule(
@@ -261,9 +286,11 @@ def rendezvous(bench: Bench) -> DrillEnding:
             _start_ranks(case, [0, 1], {"MASTER_PORT": str(taken.getsockname()[1])}),
             "in use",
         )
+
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = {"MASTER_PORT": str(probe.getsockname()[1])}
+
     _judge_rendezvous(ending, "rank 0 missing", _start_ranks(case, [1], port), port["MASTER_PORT"])
     _judge_rendezvous(ending, "rank 1 missing", _start_ranks(case, [0], port), "not all ranks came")
     wrong = {**port, "MASTER_ADDR": "no-such-host.invalid"}
@@ -296,7 +323,11 @@ def _start_ranks(
         }
         environment |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", **changes}
         return shell.run(
-            [*command, "--phase", PHASE], cwd=case.folder, env=environment, check=False, timeout=120
+            [*command, "--phase", PHASE],
+            cwd=case.folder,
+            env=environment,
+            check=False,
+            timeout=120,
         )
 
     began = time.monotonic()
@@ -306,7 +337,10 @@ def _start_ranks(
 
 
 def _judge_rendezvous(
-    ending: DrillEnding, situation: str, ended: tuple[float, list[Finished]], cause: str
+    ending: DrillEnding,
+    situation: str,
+    ended: tuple[float, list[Finished]],
+    cause: str,
 ) -> None:
     seconds, ranks = ended
     text = "\n".join(rank.out + rank.err for rank in ranks)
@@ -339,7 +373,10 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def stale_lock(bench: Bench) -> DrillEnding:
-    """The lock of a killed process is taken over, with a notice; that of a living one is respected."""
+    """The lock of a killed process is taken over, with a notice.
+
+    That of a living one is respected.
+    """
     case = DrillRun(bench, "lock")
     ending = DrillEnding("a process is killed while it holds the run's lock; then one that lives")
     dead = _run_python(HOLD_AND_DIE, str(case.folder))
@@ -363,6 +400,7 @@ def stale_lock(bench: Bench) -> DrillEnding:
                 "another worker" in str(error),
                 "a live process's lock is respected and its holder named",
             )
+
     ending.rule(not (case.folder / "lock.json").exists(), "no lock is left")
     ending.action = (
         "identified the stale lock by process, start time, host and boot id; removed it with a "
@@ -372,7 +410,10 @@ def stale_lock(bench: Bench) -> DrillEnding:
 
 
 def kernel_restart(bench: Bench) -> DrillEnding:
-    """The kernel dies after it submitted the job; the next one, and a cell run twice, find the job."""
+    """The kernel dies after it submitted the job.
+
+    The next one, and a cell run twice, find the job.
+    """
     case = DrillRun(bench, "kernel")
     ending = DrillEnding("the kernel is killed right after it launched the job; cells run again")
     dead = _run_python(LAUNCH_AND_DIE, str(bench.root), *case.words, f"as={case.name}")
@@ -386,6 +427,7 @@ def kernel_restart(bench: Bench) -> DrillEnding:
         jobs.launch(case.open_phase)
         failure = case.train()
         case.train()
+
     finds_job = (
         "it is watched, not started again" in printed.getvalue()
         or "nothing is started again" in printed.getvalue()
@@ -429,7 +471,10 @@ def vanished_outputs(bench: Bench) -> DrillEnding:
 
 
 def clocks(bench: Bench) -> DrillEnding:
-    """The clock is set back an hour; a job comes near its time limit; an exit duration is reached."""
+    """The clock is set back an hour.
+
+    A job comes near its time limit; an exit duration is reached.
+    """
     ending = DrillEnding(
         "clock set back by an hour at step 9; a time limit of 40 s; an exit duration of 3 s"
     )
@@ -456,6 +501,7 @@ def clocks(bench: Bench) -> DrillEnding:
     for begin, stop in zip(submitted, stopped, strict=False):
         if stop["time"] - begin > 40:
             late.append(stop)
+
     ending.rule(not late, "the last save was complete before the limit")
     ending.rule(limited.steps_lost() == 0, "no step was repeated")
     for_a_while = DrillRun(bench, "duration", "training.exit_duration=3", "training.iterations=32")

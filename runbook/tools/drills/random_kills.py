@@ -36,7 +36,10 @@ STEPS = 1000
 SAVE_INTERVAL = 10
 BATCH = 4
 GOODPUT_BAND = (80.0, 105.0)
-"""Percent of the ideal. Two idle machines measured 87; one of them once measured less than 80."""
+"""Percent of the ideal.
+
+Two idle machines measured 87; one of them once measured less than 80.
+"""
 CALM_STEPS = 60
 """Steps after the last kill, so that none comes too late."""
 LONGEST_DELAY_SECONDS = 0.8
@@ -100,9 +103,12 @@ class Killer:
                     victim.kill()
                 except psutil.NoSuchProcess:
                     continue
+
                 self.done.append(Kill(job, name, at))
                 return job
+
             time.sleep(0.005)
+
         return self._newest()
 
     def _victims(self) -> list[tuple[str, psutil.Process]]:
@@ -118,6 +124,7 @@ class Killer:
             victims += [("rank", rank) for rank in job_ranks if still_runs(rank)]
         except (psutil.Error, AssertionError):
             pass
+
         return victims
 
     def _newest(self) -> str:
@@ -136,7 +143,10 @@ def random_kills(bench: Bench) -> DrillEnding:
 
 
 def kill_often(bench: Bench, kills: int, steps: int) -> DrillEnding:
-    """Kill a training `kills` times over `steps` steps: nothing may be lost. Goodput is only measured."""
+    """Kill a training `kills` times over `steps` steps: nothing may be lost.
+
+    Goodput is only measured.
+    """
     set_words = (
         f"training.iterations={steps}",
         f"training.save_interval={SAVE_INTERVAL}",
@@ -146,7 +156,8 @@ def kill_often(bench: Bench, kills: int, steps: int) -> DrillEnding:
         f"{kills} SIGKILLs at random moments of {steps} steps, to ranks and scripts"
     )
     calm = DrillRun(bench, f"calm-{steps}", *set_words)
-    failure = calm.train(PLANNED_RESTARTS)  # to know what a restart costs
+    # To know what a restart costs
+    failure = calm.train(PLANNED_RESTARTS)
     ending.rule(not failure, "the undisturbed training finished", failure[:300])
     case = DrillRun(bench, f"killed-{kills}", *set_words, f"jobs.training.restarts={kills}")
     killer = Killer(case, kills, steps, int.from_bytes(os.urandom(4), "big"))
@@ -182,7 +193,12 @@ def kill_often(bench: Bench, kills: int, steps: int) -> DrillEnding:
     return ending
 
 
-def measure(ending: DrillEnding, killer: Killer, steps: int, calm: Sequence[WallTime]) -> None:
+def measure(
+    ending: DrillEnding,
+    killer: Killer,
+    steps: int,
+    calm: Sequence[WallTime],
+) -> None:
     """Add detection times, and goodput compared with the ideal for the same number of kills."""
     case = killer.case
     delays = sorted(detections(killer.done, case.events("ended")))
@@ -190,10 +206,23 @@ def measure(ending: DrillEnding, killer: Killer, steps: int, calm: Sequence[Wall
         ending.detected_after_s = delays[-1]
         ending.figures.append(
             MeasuredValue(
-                "median detection of a dead process", delays[len(delays) // 2], 0, 0.5, "s"
+                "median detection of a dead process",
+                delays[len(delays) // 2],
+                0,
+                0.5,
+                "s",
             )
         )
-        ending.figures.append(MeasuredValue("slowest detection", delays[-1], 0, 5, "s"))
+        ending.figures.append(
+            MeasuredValue(
+                "slowest detection",
+                delays[-1],
+                0,
+                5,
+                "s",
+            )
+        )
+
     account = account_of(case)
     costs = costs_of(calm, killer.done, case)
     ideal = costs.goodput(account, steps)
@@ -202,12 +231,26 @@ def measure(ending: DrillEnding, killer: Killer, steps: int, calm: Sequence[Wall
     ending.figures.append(
         MeasuredValue(f"goodput {goodput:.1%}:", 100 * goodput / ideal, *GOODPUT_BAND, of_ideal)
     )
-    ending.figures.append(MeasuredValue("planned restart", costs.restart_seconds, 0.5, 1.2, "s"))
+    ending.figures.append(
+        MeasuredValue(
+            "planned restart",
+            costs.restart_seconds,
+            0.5,
+            1.2,
+            "s",
+        )
+    )
     noticed = delays[len(delays) // 2] if delays else 0.0
     simulated = simulated_goodput(killer, costs, calm[0], noticed)
     points = 100 * (simulated - goodput)
     ending.figures.append(
-        MeasuredValue(f"simulated goodput {simulated:.1%}:", points, -2, 2, "points from it")
+        MeasuredValue(
+            f"simulated goodput {simulated:.1%}:",
+            points,
+            -2,
+            2,
+            "points from it",
+        )
     )
     ending.extra |= {
         "goodput": round(goodput, 4),
@@ -232,12 +275,22 @@ class KillsAfterSteps:
     Each waits for a step, and a moment.
     """
 
-    def __init__(self, parts: CampaignParts, steps: Sequence[int], delays: Sequence[float]) -> None:
+    def __init__(
+        self,
+        parts: CampaignParts,
+        steps: Sequence[int],
+        delays: Sequence[float],
+    ) -> None:
         self._parts = parts
         self._waiting = list(zip(steps, delays, strict=True))
         self._furthest = 0
 
-    def after(self, held: float, first_step: int, training_from: float) -> tuple[float, FaultKind]:
+    def after(
+        self,
+        held: float,
+        first_step: int,
+        training_from: float,
+    ) -> tuple[float, FaultKind]:
         """Return the second of the next kill, for an attempt that begins at the second `held`."""
         if not self._waiting:
             return math.inf, SOFTWARE
@@ -254,7 +307,12 @@ SIMULATIONS = 21
 """With other moments of the kills; their median is compared with the one that was measured."""
 
 
-def simulated_goodput(killer: Killer, costs: Costs, calm: WallTime, noticed: float) -> float:
+def simulated_goodput(
+    killer: Killer,
+    costs: Costs,
+    calm: WallTime,
+    noticed: float,
+) -> float:
     """Return the goodput that the simulation expects from the parts of the calm training alone."""
     parts = CampaignParts(
         step=calm.parts["productive"] / calm.steps,
@@ -272,8 +330,15 @@ def simulated_goodput(killer: Killer, costs: Costs, calm: WallTime, noticed: flo
         steps = killer.steps_to_wait_for(draw)
         delays = [draw.uniform(0, LONGEST_DELAY_SECONDS) for _ in steps]
         faults = KillsAfterSteps(parts, steps, delays)
-        account = simulate(parts, policy, math.inf, faults, steps=killer.steps)
+        account = simulate(
+            parts,
+            policy,
+            math.inf,
+            faults,
+            steps=killer.steps,
+        )
         shares.append(account.useful(nodes=1, spares=0))
+
     return sorted(shares)[SIMULATIONS // 2]
 
 
@@ -307,6 +372,7 @@ def broken_order(rows: Sequence[dict[str, Any]], steps: int) -> str:
         if samples != BATCH * step:
             return f"step {step} ended at sample {samples}"
         chain.append((step, samples))
+
     if len(chain) == steps:
         return ""
     return f"{len(chain)} steps of {steps}"
@@ -358,6 +424,7 @@ def costs_of(calm: Sequence[WallTime], kills: Sequence[Kill], case: DrillRun) ->
     for training in calm:
         for interruption in training.interruptions:
             restarts.append(interruption.restart_seconds)
+
     saves = sum(training.steps / SAVE_INTERVAL + len(training.interruptions) for training in calm)
     return Costs(
         restart_seconds=mean(restarts),

@@ -56,11 +56,15 @@ def summary(name: str) -> str:
 
 
 def _drill_named(word: str) -> str:
-    """Return the name of the drill that a word means. Raise `ParamsError` with the nearest ones."""
+    """Return the name of the drill that a word means.
+
+    Raise `ParamsError` with the nearest ones.
+    """
     for name in DRILLS:
         number, _, label = name.partition("-")
         if word in (name, number, number.lstrip("0"), label):
             return name
+
     names_by_label = {name.partition("-")[2]: name for name in DRILLS}
     matches = difflib.get_close_matches(word, [*DRILLS, *names_by_label], 2, cutoff=0.55)
     nearest = sorted({names_by_label.get(match, match) for match in matches})
@@ -68,11 +72,15 @@ def _drill_named(word: str) -> str:
         hint = f"Did you mean {' or '.join(nearest)}?"
     else:
         hint = f"There are {', '.join(DRILLS)}."
+
     raise ParamsError(f"There is no drill {word!r}. {hint}")
 
 
 def do_drills(names: Sequence[str], log: TextIO) -> Iterator[DrillVerdict]:
-    """Yield each drill's verdict as soon as it is there. What the trainings print goes to `log`."""
+    """Yield each drill's verdict as soon as it is there.
+
+    What the trainings print goes to `log`.
+    """
     with Bench() as bench:
         for name in names:
             with contextlib.redirect_stdout(log):
@@ -90,18 +98,23 @@ def do_attempts(names: Sequence[str], log: TextIO, *, again: bool) -> Iterator[D
         yield verdict
         if verdict.verdict != "pass":
             failed.append(verdict.name)
+
     if again and failed:
         for verdict in do_drills(failed, log):
             yield replace(verdict, attempt=2)
 
 
 def do_drill(bench: Bench, name: str) -> DrillVerdict:
-    """Do one drill on a bench that is open. A drill that cannot go on has failed."""
+    """Do one drill on a bench that is open.
+
+    A drill that cannot go on has failed.
+    """
     began = time.monotonic()
     try:
         ending = DRILLS[name](bench)
     except (RunbookError, OSError, ValueError, LookupError, AssertionError) as error:
         ending = DrillEnding((DRILLS[name].__doc__ or "").strip())
         ending.rule(False, f"{type(error).__name__}: {error}")
+
     seconds = time.monotonic() - began
     return judge_ending(name, ending, bench.end_left(), seconds)

@@ -56,11 +56,13 @@ class WarmTrainer:
             lambda: self.socket_path.exists() or not psutil.pid_exists(self.pid), WARM_SECONDS
         ):
             raise ProgramError(f"the trainer was not imported within {WARM_SECONDS:.0f} s")
+
         if not self.socket_path.exists():
             last_lines = shell.last_lines(error.read_text(errors="replace"))
             raise ProgramError(
                 f"the trainer cannot be imported: pip install 'gpt3-runbook[train]'.\n{last_lines}"
             )
+
         self._owner.connect(str(self.socket_path))
 
     def close(self) -> None:

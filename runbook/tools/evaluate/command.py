@@ -50,6 +50,7 @@ def evaluate(
     for name, value in {"task-folder": task_folder, **options}.items():
         if value:
             stray.append(f"--{name}")
+
     if names or lists:
         from runbook.tools.evaluate import scores  # needs lm_eval
 
@@ -63,6 +64,7 @@ def evaluate(
         from runbook.phases.p06_evaluation import phase as evaluation
 
         table = evaluation.evaluate(folder)
+
     if as_json:
         click.echo(json.dumps({"rows": [dict(row) for row in table]}, indent=1))
     else:

@@ -103,10 +103,14 @@ class Wish:
     """What to score."""
 
     tasks: tuple[str, ...]
-    folder: Path | None = None  # of task files besides the harness's own
-    limit: int | None = None  # so many samples of each task
-    shots: int | None = None  # solved examples before each; None: as the task says
-    exported: Path | None = None  # a Hugging Face folder in place of the checkpoint
+    # Of task files besides the harness's own
+    folder: Path | None = None
+    # So many samples of each task
+    limit: int | None = None
+    # Solved examples before each; None: as the task says
+    shots: int | None = None
+    # A Hugging Face folder in place of the checkpoint
+    exported: Path | None = None
     again: bool = False
 
 
@@ -137,6 +141,7 @@ def score(run_folder: Path, request: Wish) -> Table:
     if len(missing) < len(names):
         scored = [name for name in names if name not in missing]
         notes.append(f"{', '.join(scored)}: scored before.")
+
     if missing:
         with hold_run(run_folder, "evaluating"):
             _require_data(manager, missing)
@@ -144,11 +149,20 @@ def score(run_folder: Path, request: Wish) -> Table:
                 model = TrainerModel(run_folder, spec, settings.tokenizer)
             else:
                 model = None
-            new_rows = _new_rows(manager, missing, model, request, spec, about)
+
+            new_rows = _new_rows(
+                manager,
+                missing,
+                model,
+                request,
+                spec,
+                about,
+            )
             replaced = {row["what"] for row in new_rows}
             rows = [row for row in rows if row["what"] not in replaced] + new_rows
             write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
             note_files(run_folder, [path])
+
     plain_rows = [_without_identity(row) for row in rows]
     return Table(plain_rows, "Scores in tasks", tuple(notes))
 
@@ -164,9 +178,22 @@ def _new_rows(
     """Score tasks with the trainer's model, or with the exported folder where `model` is None."""
     device = "cpu" if spec.device == "cpu" else "cuda"
     if model is None:
-        answers = run_tasks(manager, names, "hf", request, device)
+        answers = run_tasks(
+            manager,
+            names,
+            "hf",
+            request,
+            device,
+        )
         return list(_rows(answers, {**about, "iteration": None}, "exported folder"))
-    answers = run_tasks(manager, names, model, request, device)
+
+    answers = run_tasks(
+        manager,
+        names,
+        model,
+        request,
+        device,
+    )
     # The model knows its iteration only after it has answered.
     return list(_rows(answers, {**about, "iteration": model.iteration}, ""))
 
@@ -177,8 +204,16 @@ def _rows_of_training(path: Path, about: Row) -> list[Row]:
     return [row for row in rows if row.get("training") == about["training"]]
 
 
-def _unscored(names: Sequence[str], rows: Sequence[Row], about: Row, request: Wish) -> list[str]:
-    """Return the tasks without a score. With --again or an exported folder these are all tasks."""
+def _unscored(
+    names: Sequence[str],
+    rows: Sequence[Row],
+    about: Row,
+    request: Wish,
+) -> list[str]:
+    """Return the tasks without a score.
+
+    With --again or an exported folder these are all tasks.
+    """
     if request.again or request.exported:
         return list(names)
     scored = {row["task"] for row in rows if all(row.get(key) == about[key] for key in SAME)}
@@ -191,7 +226,11 @@ def _without_identity(row: Row) -> Row:
 
 
 def run_tasks(
-    manager: TaskManager, names: Sequence[str], model: Any, request: Wish, device: str = "cpu"
+    manager: TaskManager,
+    names: Sequence[str],
+    model: Any,
+    request: Wish,
+    device: str = "cpu",
 ) -> Mapping[str, Any]:
     """Return the harness's answers.
 
@@ -225,6 +264,7 @@ def list_tasks(names: Sequence[str], folder: Path | None) -> Table:
         data, part = _data_of(manager, name)
         cached = "yes" if _is_cached(data) else "no"
         rows.append({"task": name, "data": data, "part": part, "in the cache": cached})
+
     note = "Where there is a network, scoring fetches what is not in the cache."
     return Table(rows, "Tasks", (note,))
 
@@ -235,6 +275,7 @@ def _task_manager(folder: Path | None) -> TaskManager:
         raise ParamsError(
             f"--task-folder {folder} has no task: it needs a .yaml file of lm-evaluation-harness."
         )
+
     return TaskManager(include_path=str(folder) if folder else None)
 
 
@@ -254,7 +295,9 @@ def _known_names(manager: TaskManager, task_words: Sequence[str]) -> list[str]:
                 hint = f"Did you mean {' or '.join(near)}?"
             else:
                 hint = "`lm_eval ls tasks` prints all names."
+
             raise ParamsError(f"--tasks: lm-evaluation-harness has no task {name!r}. {hint}")
+
     return names
 
 
@@ -290,6 +333,7 @@ def _require_data(manager: TaskManager, names: Sequence[str]) -> None:
             manager.load([name])
         except (OSError, ValueError, RuntimeError) as error:
             missing.append((name, *_data_of(manager, name), str(error).strip().splitlines()[0]))
+
     if missing:
         lines = [f"  {name} ({data} {part}): {why}" for name, data, part, why in missing]
         arguments = set()
@@ -322,7 +366,8 @@ def _rows(answers: Mapping[str, Any], about: Row, suffix: str) -> Iterator[Row]:
             yield {
                 "what": ", ".join(labels),
                 "measure": name if aggregation == "none" else f"{name} ({aggregation})",
-                "samples": measures.get("sample_len"),  # `n-samples` lacks groups of tasks
+                # `n-samples` lacks groups of tasks
+                "samples": measures.get("sample_len"),
                 "before": None,
                 "after": value,
                 "standard error": error if isinstance(error, int | float) else None,

@@ -33,12 +33,18 @@ MAX_NEW_TOKENS = 256
 class TrainerModel(TemplateLM):  # type: ignore[misc]
     """The newest whole checkpoint of a run, computed in float32 in the layout of its training."""
 
-    def __init__(self, folder: Path, spec: PhasePlan, tokenizer: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        spec: PhasePlan,
+        tokenizer: str,
+    ) -> None:
         super().__init__()
         if spec.sampling.end_of_document < 0:
             raise ParamsError(
                 f"The tokenizer {tokenizer} has no end of document, with which a text begins here."
             )
+
         self._folder = folder
         self._spec = spec
         # A literal <|endoftext|> is the token, as `transformers` reads it for an exported folder.
@@ -52,7 +58,10 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
         return self._spec.sampling.end_of_document
 
     def tok_encode(
-        self, string: str, add_special_tokens: bool | None = None, **others: Any
+        self,
+        string: str,
+        add_special_tokens: bool | None = None,
+        **others: Any,
     ) -> list[int]:
         """The ids of a text, none added."""
         return list(self._tokenizer.encode(string))
@@ -74,12 +83,14 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
             ids = self.tok_encode(request.args[0])
             rolling = get_rolling_token_windows(ids, self.prefix_token_id, length, 1)
             windows_by_text.append(list(map(make_disjoint_window, rolling)))
+
         all_windows = list(itertools.chain(*windows_by_text))
         answers = iter(self._log_likelihoods(all_windows))
         sums = []
         for windows in windows_by_text:
             answers_of_text = itertools.islice(answers, len(windows))
             sums.append(sum(likelihood for likelihood, _ in answers_of_text))
+
         return sums
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
@@ -96,6 +107,7 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
                     f"A task asks for {tokens} new tokens; the model has "
                     f"{self._spec.model.positions}."
                 )
+
             temperature = 0.0
             if options.get("do_sample"):
                 temperature = float(options.get("temperature") or 0.0)
@@ -110,11 +122,13 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
                 for number in portion:
                     ids = self.tok_encode(requests[number].args[0])
                     prompts.append(ids[-max_prompt_tokens:] or [self.eot_token_id])
+
                 reply = ask_trainer("sample", self._folder, FULL, {"prompts": prompts, **order})
                 self.iteration = reply["iteration"]
                 for number, ids in zip(portion, reply["ids"], strict=True):
                     text = self._tokenizer.decode(ids)
                     written[number] = postprocess_generated_text(text, stops, None)
+
         return [written[number] for number in range(len(requests))]
 
     def _ending_tokens(self, stops: Sequence[str]) -> list[int]:
@@ -124,6 +138,7 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
             text = self._tokenizer.decode((number,))
             if any(stop in text for stop in stops):
                 ending.append(number)
+
         return ending
 
     def _log_likelihoods(
@@ -132,11 +147,16 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
         likelihoods: list[tuple[float, bool]] = []
         for portion in _portions(pairs, PORTION, "texts scored"):
             reply = ask_trainer(
-                "score", self._folder, FULL, {"pairs": portion}, num_processes(self._spec)
+                "score",
+                self._folder,
+                FULL,
+                {"pairs": portion},
+                num_processes(self._spec),
             )
             self.iteration = reply["iteration"]
             for likelihood, is_likeliest in reply["answers"][0]:
                 likelihoods.append((likelihood, is_likeliest))
+
         return likelihoods
 
 

@@ -49,6 +49,7 @@ def write_json(log: ParsedLog, stream: IO[str]) -> None:
         rows = [_json_row(log, record) for record in log.records[start : start + BATCH]]
         separator = "," if start else ""
         stream.write(f"{separator}\n  {_rows_text(rows)}")
+
     others = json.dumps(_without_records(log), ensure_ascii=False)
     stream.write(f"],\n {others[1:]}\n")
 
@@ -64,8 +65,10 @@ def _rows_text(rows: Sequence[dict[str, object]]) -> str:
     """Return rows as JSON, one a line, without the brackets of the list."""
     try:
         text = _STRICT_JSON.encode(rows)
-    except ValueError:  # JSON has no NaN and no infinities: they become null.
+    except ValueError:
+        # JSON has no NaN and no infinities: they become null.
         text = _STRICT_JSON.encode([_finite_values(row) for row in rows])
+
     # A quote inside a value is escaped, so these characters follow each other only between records.
     return text[1:-1].replace('}, {"iteration"', '},\n  {"iteration"')
 
@@ -79,6 +82,7 @@ def _without_records(log: ParsedLog) -> dict[str, object]:
     for evaluation in log.validation:
         row = {key: getattr(evaluation, key) for key in _EVALUATION_KEYS}
         evaluations.append(row | {"source": log.source(evaluation)})
+
     values["validation"] = evaluations
     values["notes"] = log.notes
     values["unread_lines"] = log.unread_lines
@@ -131,11 +135,15 @@ INTEGERS = ("iteration", "skipped", "nan", "segment")
 def _write_csv_file(log: ParsedLog, stream: IO[bytes]) -> None:
     text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
     write_csv(log, text)
-    text.detach()  # flushes, and leaves the stream open for its sync
+    # Flushes, and leaves the stream open for its sync
+    text.detach()
 
 
 def _write_parquet(log: ParsedLog, stream: IO[bytes]) -> None:
-    """Write the records as a Parquet table. This needs the data extra (pyarrow)."""
+    """Write the records as a Parquet table.
+
+    This needs the data extra (pyarrow).
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -177,6 +185,7 @@ def points(log: ParsedLog) -> Iterator[Point]:
     for evaluation in log.validation:
         iteration = evaluation.iteration or 0
         evaluations.setdefault(iteration, {})[f"{evaluation.name}_loss"] = evaluation.loss
+
     moment = _end_time(log) - sum(record.seconds or 0.0 for record in log.records)
     for record in log.records:
         moment += record.seconds or 0.0
@@ -185,8 +194,10 @@ def points(log: ParsedLog) -> Iterator[Point]:
             value = getattr(record, name)
             if value is not None and not math.isnan(value):
                 values[name] = float(value)
+
         values |= evaluations.pop(record.iteration, {})
         yield Point(record.iteration, moment, values)
+
     for iteration, losses in sorted(evaluations.items()):
         yield Point(iteration, moment, losses)
 
@@ -211,7 +222,9 @@ def _to_tensorboard(log: ParsedLog, folder: str, name: str) -> None:
                 tag = f"training/{NUMBERS[key]}"
             else:
                 tag = f"{key.removesuffix('_loss')}/{NUMBERS['loss']}"
+
             writer.add_scalar(tag, value, step=step, wall_time=moment)
+
     writer.close()
 
 
@@ -231,6 +244,7 @@ def _to_mlflow(log: ParsedLog, uri: str, name: str) -> None:
     for step, moment, values in points(log):
         milliseconds = int(moment * 1000)
         metrics += [Metric(key, value, milliseconds, step) for key, value in values.items()]
+
     with mlflow.start_run(run_name=name) as run:
         mlflow.MlflowClient().log_batch(run.info.run_id, metrics=metrics, params=parameters)
 
@@ -270,14 +284,17 @@ def export(log: ParsedLog, target: str, *, name: str) -> str:
         raise DataError(
             f"{target} is no place to export to. Give one of {forms}; mllog:FILE of a RUN."
         )
+
     if not log.records:
         reason = "; ".join(log.notes) or "the log holds none"
         raise DataError(f"There is no record to export: {reason}.")
+
     if is_tracker:
         _TRACKERS[tracker](log, destination, name)
     else:
         with replacing(path, error=DataError) as stream:
             _FILES[path.suffix](log, stream)
+
     return f"{len(log.records)} records and {len(log.validation)} evaluations -> {target}"
 
 
@@ -342,7 +359,12 @@ _EVENT_TYPES = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}
 """MLPerf's types of events by the last word of a key; the others are points in time."""
 
 
-def _entry(key: str, seconds: float, value: object = None, **where: object) -> dict[str, object]:
+def _entry(
+    key: str,
+    seconds: float,
+    value: object = None,
+    **where: object,
+) -> dict[str, object]:
     """Return one entry of an MLPerf log."""
     last_word = key.rpartition("_")[2]
     return {
@@ -361,7 +383,10 @@ def _entries(
     evaluations: Mapping[int, ValidationLoss],
     starts: Sequence[float],
 ) -> Iterator[dict[str, object]]:
-    """Yield the entries in order. A block is what is trained between two evaluations."""
+    """Yield the entries in order.
+
+    A block is what is trained between two evaluations.
+    """
     begin = steps[0].time - steps[0].seconds
     end = steps[-1].time
     init = min([begin, *starts])
@@ -370,7 +395,8 @@ def _entries(
         yield _entry(key, init, value)
     yield _entry("init_stop", begin)
     yield _entry("run_start", begin)
-    where = {"epoch_num": 0, "samples_count": 0}  # MLPerf's GPT-3 counts epochs in samples
+    # MLPerf's GPT-3 counts epochs in samples
+    where = {"epoch_num": 0, "samples_count": 0}
     yield _entry("block_start", begin, **where)
     for step in steps:
         stats = {"train_step_time": step.seconds, "reduced_train_loss": step.loss}
@@ -388,10 +414,12 @@ def _entries(
         end = max(end, evaluation.time)
         if step is not steps[-1]:
             yield _entry("block_start", evaluation.time, **where)
+
     if steps[-1].iteration not in evaluations:
         yield _entry("block_stop", end, **where)
     if steps[-1].iteration >= spec.duration.iterations:
         status = "success"
     else:
         status = "aborted"
+
     yield _entry("run_stop", end, None, status=status)

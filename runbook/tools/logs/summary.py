@@ -25,9 +25,11 @@ def summary(log: ParsedLog) -> str:
         count = len(log.validation)
         last = log.validation[-1]
         lines.append(f"  {count} evaluations, last {last.loss:.4g} ({log.source(last)})")
+
     if log.facts:
         facts = [f"{name} {fact}" for name, fact in vars(log.facts).items() if fact is not None]
         lines.append("  MLPerf: " + ", ".join(facts))
+
     for alarm in find_alarms(log.records, log.evaluations_in_order):
         lines.append(f"  ALARM {alarm.kind}, iteration {alarm.since}: {alarm.evidence}")
     lines += [f"  note: {note}" for note in log.notes]
@@ -46,6 +48,7 @@ def _record_lines(log: ParsedLog) -> Iterator[str]:
         first_loss = f"{first.loss:.4g} ({log.source(first)})"
         last_loss = f"{last.loss:.4g} ({log.source(last)})"
         yield f"  loss {first_loss} to {last_loss}"
+
     yield from _speed_lines(log)
     states: Counter[str] = Counter()
     for record in log.records:
@@ -66,9 +69,11 @@ def _speed_lines(log: ParsedLog) -> Iterator[str]:
         if record.tflops is not None:
             tflops.append(record.tflops)
             convention = record.tflops_convention
+
     if step_seconds:
         median = statistics.median(step_seconds)
         yield f"  step time {median:.4g} s (median of {len(step_seconds)}, warm-up included)"
+
     if tflops:
         median = statistics.median(tflops)
         yield f"  {median:.4g} TFLOP/s/device (median; convention {convention})"

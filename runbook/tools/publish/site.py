@@ -56,6 +56,7 @@ def publish(run_folders: Sequence[Path], site: Path, copy_run: CopyRun) -> Path:
             "replaced: "
             "name another folder."
         )
+
     if not run_folders:
         raise RecordError("There is no run to publish. runbook run RUN makes one.")
     part = site.with_name(f"{site.name}.part")
@@ -64,7 +65,8 @@ def publish(run_folders: Sequence[Path], site: Path, copy_run: CopyRun) -> Path:
     names = [copy_run(folder, part) for folder in run_folders]
     write_runs_index(part)
     write_text(part / "README.md", README)
-    write_text(part / ".nojekyll", "")  # GitHub Pages serves the folder as it is
+    # GitHub Pages serves the folder as it is
+    write_text(part / ".nojekyll", "")
     content = {"written": utc_now(), "runs": names}
     write_text(part / MARKER, json.dumps(content, indent=1) + "\n")
     _replace(site, part)
@@ -80,6 +82,7 @@ def _replace(site: Path, part: Path) -> None:
             shutil.rmtree(old)
         else:
             old.unlink(missing_ok=True)
+
     if (site / "README.md").exists():
         (part / "README.md").unlink()
     for path in part.iterdir():
@@ -103,10 +106,12 @@ def copy_whole_run(folder: Path, site: Path) -> str:
             target = copy / path.relative_to(folder)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)
+
     copy.mkdir(exist_ok=True)
     for phase in PHASES:
         if (copy / "records" / f"{phase}.ipynb").exists():
             write_html(copy, phase)
+
     front_page = read_front_page(folder)._replace(changed=changed_files(folder))
     run_pages.write_campaign(copy, front_page, surroundings=run_pages.Surroundings.SITE)
     return folder.name

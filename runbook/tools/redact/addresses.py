@@ -155,6 +155,7 @@ def _public_or_address(match: re.Match[str]) -> str:
     if not re.search(r"[A-Za-z0-9\[]", host):
         # An address of examples in texts about addresses: https://... and scheme://HOST
         return match[0]
+
     return _address_as(match[0])
 
 
@@ -231,6 +232,7 @@ def _if_ip6(match: re.Match[str]) -> str:
         address = ipaddress.IPv6Address(number.partition("%")[0])
     except ValueError:
         return match[0]
+
     if address.is_loopback or address.is_unspecified:
         return match[0]
     dots = match[0][len(number) :]

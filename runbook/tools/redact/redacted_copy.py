@@ -93,16 +93,19 @@ def write_redacted(folder: Path, out: Path | None = None) -> Path:
     if out is None:
         out = folder / "redacted"
         shutil.rmtree(out, ignore_errors=True)
+
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RecordError(
             f"{out} is not an empty folder, and nothing in it is overwritten. Name another: --out "
             "DIR."
         )
+
     redactor = Redactor(private_words(folder))
     smoke_files = [f"smoke/{name}" for name in JSON_LINES_FILES]
     for name in ("run.yaml", "plan.json", *JSON_LINES_FILES, *smoke_files):
         if (folder / name).exists():
             write_text(out / name, _redacted_file(redactor, folder / name))
+
     for phase in PHASES:
         _write_record(redactor, folder, out, phase)
     front_page = read_front_page(folder)._replace(changed=changed_files(folder))
@@ -156,6 +159,7 @@ def private_words(folder: Path) -> dict[str, str]:
         elif path.suffix in (".json", ".jsonl", ".yaml", ".ipynb") or path.name == "started":
             for key, value in _keys_and_values(_read_content(path)):
                 _note_private(kinds, key, value)
+
     return kinds
 
 
@@ -175,12 +179,14 @@ def _of_this_process(folder: Path) -> Iterator[tuple[str, str]]:
             homes.append(Path(person.pw_dir))
             yield person.pw_name, "user"
             yield person.pw_gecos.partition(",")[0], "user"
+
     with contextlib.suppress(KeyError):  # a group without a name
         yield folder.group(), "user"
     for home in homes:
         if len(home.parts) > 1:
             yield str(home), "path"
             yield home.name, "user"
+
     yield str(folder.absolute()), "path"
     yield str(folder.absolute().parent), "path"
     host = socket.gethostname()
@@ -206,6 +212,7 @@ def _note_private(kinds: dict[str, str], key: str, value: Any) -> None:
             if not host.isdecimal():
                 kinds[host] = kind
                 kinds[host.partition(".")[0]] = kind
+
     if kind == "bucket":
         name = re.sub(r"^\w+://", "", value)
         kinds[name] = kind
@@ -258,7 +265,8 @@ def _read_content(path: Path) -> Any:
         if path.suffix == ".yaml":
             return yaml.safe_load(text)
         return json.loads(text)
-    except (ValueError, yaml.YAMLError):  # half a line of a killed writer, or a file of plain words
+    except (ValueError, yaml.YAMLError):
+        # Half a line of a killed writer, or a file of plain words
         pairs = [re.split(r"[= ]", line, maxsplit=1) for line in text.splitlines()]
         return [{pair[0]: pair[1]} for pair in pairs if len(pair) == 2]
 
@@ -268,13 +276,20 @@ def _redacted_file(redactor: Redactor, path: Path) -> str:
     if path.suffix == ".json":
         content = redactor.value(json.loads(path.read_text()))
         return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
     if path.suffix == ".jsonl":
         rows = [redactor.value(row) for row in _read_content(path)]
         return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
     return redactor.text(path.read_text(encoding="utf-8"))
 
 
-def _write_record(redactor: Redactor, folder: Path, copy: Path, phase: str) -> None:
+def _write_record(
+    redactor: Redactor,
+    folder: Path,
+    copy: Path,
+    phase: str,
+) -> None:
     """Write a phase's redacted record, and its notebook and page where there is a notebook."""
     twin = folder / "records" / f"{phase}.json"
     notebook = folder / "records" / f"{phase}.ipynb"
@@ -303,9 +318,11 @@ def _redact_cell(redactor: Redactor, cell: Any, number: int) -> None:
         for key in ("text", "ename", "evalue", "traceback", "metadata"):
             if key in output:
                 output[key] = redactor.value(output[key])
+
     if cell.pop("attachments", None):
         attachment = r"!\[[^\]]*\]\(\s*attachment:[^)]*\)"
         cell.source = re.sub(attachment, "[attachment left out]", cell.source)
+
     cell.source = redactor.text(cell.source)
     if redactor.text(cell.get("id", "")) != cell.get("id", ""):
         cell.id = f"cell-{number}"

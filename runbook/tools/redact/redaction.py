@@ -38,7 +38,9 @@ def keep_pictures(data: dict[str, Any], value: Callable[[Any], Any], markup: Red
     anything.
     """
     if "image/svg+xml" in data:
-        data.pop("image/png", None)  # the same figure, in which words cannot be found
+        # The same figure, in which words cannot be found
+        data.pop("image/png", None)
+
     for kind in list(data):
         if kind == "image/png":
             picture = _decoded("".join(data[kind]))
@@ -50,6 +52,7 @@ def keep_pictures(data: dict[str, Any], value: Callable[[Any], Any], markup: Red
             data[kind] = value(data[kind])
         else:
             del data[kind]
+
     if not data:
         data["text/plain"] = "[left out of the redacted copy]"
 
@@ -89,6 +92,7 @@ def plain_png(content: bytes) -> bytes:
         if name == b"IEND":
             break
         start = end
+
     return b"".join(parts)
 
 
@@ -101,6 +105,7 @@ def _address(match: re.Match[str], text: Redact, markup: Redact) -> str:
     if not options.endswith(";base64"):
         quoted = urllib.parse.quote(redact(body), safe="[]")
         return f"data:{match[1] or ''}{options},{quoted}"
+
     content = _decoded(body)
     if content is None:
         return "data:,"
@@ -108,8 +113,10 @@ def _address(match: re.Match[str], text: Redact, markup: Redact) -> str:
         redacted = plain_png(content)
     elif is_text(kind):
         redacted = redact(content.decode("utf-8", errors="replace")).encode()
-    else:  # what cannot be looked into could say anything
+    else:
+        # What cannot be looked into could say anything
         return "data:,"
+
     return f"data:{kind}{options},{base64.b64encode(redacted).decode()}"
 
 
@@ -130,16 +137,18 @@ _HOST_KEY = (
     r"(?:master|head|main|coordinator|leader|rdzv|rendezvous|c10d|server|peer|remote|init)"
     r"[ _-]?(?:addr(?:ess)?|endpoint|host|ip|node)"
 )
+# As c10d writes it: [head]:29400
 NAMED_HOST = re.compile(
     # MASTER_ADDR=head, --rdzv_endpoint head:29400, "master_addr": "head"
     rf"(?i:\b(?:\w+_)?{_HOST_KEY}[\"']?\s*(?:[:=]|\s)\s*[\"']?)(?P<key>[A-Za-z][\w.-]*(?::\d+)?)(?<!\.)(?![\w:])"
     r"|(?i:\b(?:connect(?:ed|ing|ion)?(?: refused)?(?: to| from| "
     r"by)|reach|resolve)\s+)(?P<call>[A-Za-z][\w.-]*:\d{2,5})\b"
-    r"|(?P<bracket>\[[A-Za-z][\w.-]*\]:\d{2,5})\b"  # as c10d writes it: [head]:29400
+    r"|(?P<bracket>\[[A-Za-z][\w.-]*\]:\d{2,5})\b"
     r"|(?<![\w./:-])(?P<port>(?:localhost|[A-Za-z][\w-]*\d):\d{4,5})(?![\w:.])"
 )
 """A host that is named as one, whatever it is called, and one with a digit and a port."""
 _NOT_A_HOST = frozenset({"localhost", "is", "and", "or", "the", "not", "of", "for", "env", "auto"})
+# SGI and HPE ICE: rack, unit, node
 LIKE_A_HOST = re.compile(
     r"(?<![\w.-])(?:[a-z0-9]+-)*?(?:"
     # nid004711, ip-10-0-0-1, acme-gpu-node-17
@@ -148,7 +157,7 @@ LIKE_A_HOST = re.compile(
     r"|(?:head|master|host|server|login|node|worker|admin|jump|bastion|storage|mds|oss)-\d+"
     r"|(?:dgx|hgx)-?(?:a100|h100|h200|b200|gb200)-?\d+"
     r"|(?:a100|h100|h200|b200|gb200|mi250|mi300)-(?:node|host|gpu)-?\d+"
-    r"|r\d+i\d+n\d+"  # SGI and HPE ICE: rack, unit, node
+    r"|r\d+i\d+n\d+"
     r")[\w-]*(?:\.[\w-]+)*"
     r"|\bx\d{3,}c\d+s\d+b\d+n\d+[\w.-]*"  # HPE Cray
     r"|(?<![\w.-])[\w-]+(?:\.[\w-]+)*\.(?:internal|cluster|lan|gov|edu)\b",
@@ -175,7 +184,9 @@ SERVER_PATH = re.compile(
 HOME = re.compile(
     r"(?<![\w/])(?:~[\w-]+|/(?:root|home|Users|scratch|project|projects|work|gpfs|lustre|mnt|data|tmp))\b(?!\w)"
 )
-SHORT = 2  # letters of a word that stands inside ordinary text too: it counts in its own letters only, and not as a tag
+# Letters of a word that stands inside ordinary text too: it counts in its own letters only, and not
+# as a tag
+SHORT = 2
 ORDINARY = frozenset(
     {
         "root",
@@ -235,6 +246,7 @@ class Redactor:
             if 0 < len(word) <= SHORT and not word.isdecimal():
                 self._short_kinds[word] = kind
                 self._short_kinds[word.upper()] = kind
+
         self._short = _any_of(self._short_kinds, r"(?<![^\W_])(?<!</)(?<!<)", r"(?![^\W_])")
 
     def text(self, text: str) -> str:
@@ -249,6 +261,7 @@ class Redactor:
             pieces.append(self._plain(text[end : match.start()]))
             pieces.append(_address(match, self.text, self.markup))
             end = match.end()
+
         pieces.append(self._plain(text[end:]))
         return "".join(pieces)
 
@@ -266,7 +279,8 @@ class Redactor:
         text = replace_secrets(text, lambda _: "[secret]")
         text = MAIL.sub("[address]", text)
         text = SERVER_PATH.sub("[path]", text)
-        text = self._places.sub("[path]", text)  # before other paths: a known one may hold spaces
+        # Before other paths: a known one may hold spaces
+        text = self._places.sub("[path]", text)
         text = QUOTED_PATH.sub(r"\1[path]\1", text)
         # Before the words: a path is one thing, whatever stands inside.
         text = ENCODED_PATH.sub("[path]", PATH.sub("[path]", text))
@@ -294,6 +308,7 @@ def _named_host(match: re.Match[str]) -> str:
         name, colon, port = host.rpartition(":")
     else:
         name, colon, port = host, "", ""
+
     if name.lower() in _NOT_A_HOST or not re.search(r"[A-Za-z]", name):
         return match[0]
     before = match[0][: -len(host)]
@@ -310,7 +325,12 @@ class _Markup(Rewriter):
     def renamed(self, tag: str) -> str | None:
         return tag if tag != "script" and self._is_harmless(tag) else None
 
-    def attribute(self, tag: str, name: str, value: str) -> str | None:
+    def attribute(
+        self,
+        tag: str,
+        name: str,
+        value: str,
+    ) -> str | None:
         if name in _DRAWN or name.startswith("xmlns"):
             return value
         return self.text(value) if self._is_harmless(name) else None
@@ -328,7 +348,10 @@ _DRAWN = ("d", "points", "transform", "viewbox", "gradienttransform")
 
 
 def _any_of(
-    alternatives: Iterable[str], before: str, after: str, flags: int = 0
+    alternatives: Iterable[str],
+    before: str,
+    after: str,
+    flags: int = 0,
 ) -> re.Pattern[str]:
     """Compile a pattern of any of the words, the longest first.
 

@@ -49,6 +49,7 @@ class ReplayJob:
             training = self.training_mark.read_text(encoding="utf-8")
         except FileNotFoundError:
             return False
+
         is_this_training = training.strip() == self.training
         return is_this_training and self.step in _steps(self.folder / "metrics.jsonl")
 
@@ -63,6 +64,7 @@ class ReplayJob:
         if launcher and processes > 1:
             words += ["torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
             words += [f"--nproc-per-node={processes}", "-m"]
+
         words += ["runbook.training", str(self.folder / "plan.json")]
         return [*words, "--phase", self.phase.phase, "--until", str(self.step)]
 
@@ -73,10 +75,12 @@ def replay_job(run: Path, phase_name: str, step: int) -> ReplayJob:
         phase = read_plan(run / "plan.json", phase_name)
     except RefusedError as error:
         raise ParamsError(f"{error}.") from error
+
     if not 1 <= step <= phase.duration.iterations:
         raise ParamsError(
             f"--step {step} is not between 1 and {phase.duration.iterations}, the last step."
         )
+
     saved = saved_iterations(run / phase.checkpoint.folder)
     begin = max((iteration for iteration in saved if iteration < step), default=0)
     return ReplayJob(run, phase, step, begin)
@@ -92,11 +96,13 @@ def prepare(job: ReplayJob) -> None:
         source = (job.run / job.phase.checkpoint.folder / name).absolute()
         (checkpoints / name).symlink_to(source)
         write_text(checkpoints / TRACKER, f"{job.begin}\n")
+
     content = as_json(job.phase)
     data = content["data"]
     for use in ("train", "validation", "test"):
         for source_file in data[use]:
             source_file["prefix"] = str((job.run / source_file["prefix"]).absolute())
+
     data["cache"] = str((job.run / data["cache"]).absolute())
     content["checkpoint"] |= {"folder": "checkpoints", "interval": 0, "near_interval": 0}
     content["evaluation"] = {"interval": 0, "iterations": 0}
@@ -120,7 +126,12 @@ def train_again(job: ReplayJob, say: Callable[[str], None]) -> None:
     # As in the run: sums over the cores of a processor depend on their number.
     words = ["env", f"OMP_NUM_THREADS={threads}"] if threads else []
     command = [*words, *job.command(ranks, launcher=True)]
-    code = shell.follow(command, say=say, timeout=LIMIT_SECONDS, cwd=job.folder)
+    code = shell.follow(
+        command,
+        say=say,
+        timeout=LIMIT_SECONDS,
+        cwd=job.folder,
+    )
     if code or not job.is_done:
         raise ProgramError(
             f"The replay ended with {shell.how_it_ended(code)} before step {job.step}. Its lines "

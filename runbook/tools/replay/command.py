@@ -23,7 +23,12 @@ from runbook.runs.command_options import AS_JSON, AT_LEAST_1, on_run_folder, pha
 @AS_JSON
 @on_run_folder
 def replay(
-    folder: Path, step: int, again: bool, only_prepares: bool, phase: str, as_json: bool
+    folder: Path,
+    step: int,
+    again: bool,
+    only_prepares: bool,
+    phase: str,
+    as_json: bool,
 ) -> None:
     """Train step N of RUN again from the nearest checkpoint, and name the first step, rank and layer that differ.
 
@@ -43,11 +48,14 @@ def replay(
                 f"  {rank}\n\nThen the same command without --prepare compares."
             )
             return
+
         replays.train_again(job, lambda line: click.echo(line, err=True))
+
     comparison = replays.compare_with_run(job)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(comparison), indent=1, default=list))
     else:
         click.echo(comparison.as_text())
+
     if comparison.verdict is not Verdict.SAME:
         raise click.exceptions.Exit(1)

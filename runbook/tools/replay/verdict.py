@@ -108,11 +108,13 @@ def compare(
             break
     else:
         difference = None
+
     changes: tuple[str, ...] = ()
     verdict = Verdict.SAME
     if first_step:
         known = first_step if first_step in with_marks else max(with_marks, default=0)
         verdict, changes = _explain(recorded.get(known), again.get(known))
+
     before = recorded.get(first_step)
     hosts: Sequence[str] = before.circumstances.hosts if before else ()
     shown = first_step or step
@@ -161,6 +163,7 @@ def _program_changes(before: Circumstances, now: Circumstances) -> list[str]:
         changes.append(
             f"the trainer's code: {before.code[:12]} in the run, {now.code[:12]} here (sha256)"
         )
+
     return changes
 
 

@@ -53,7 +53,13 @@ def _ask_slurm() -> Cluster:
     source = "sinfo" if queues else ""
     if not queues and not silence:
         silence = "sinfo answered, and named no partition that is up"
-    return Cluster("slurm", source, queues, most_devices(queues), silence)
+    return Cluster(
+        "slurm",
+        source,
+        queues,
+        most_devices(queues),
+        silence,
+    )
 
 
 def _ask_pbs() -> Cluster:
@@ -66,7 +72,13 @@ def _ask_pbs() -> Cluster:
         sources.append("qstat -Q")
     if kinds:
         sources.append("pbsnodes")
-    return Cluster("pbs", " and ".join(sources), queues, kinds, silence or nodes_silence)
+    return Cluster(
+        "pbs",
+        " and ".join(sources),
+        queues,
+        kinds,
+        silence or nodes_silence,
+    )
 
 
 def parse_sinfo(text: str) -> tuple[QueueLimits, ...]:
@@ -99,6 +111,7 @@ def parse_sinfo(text: str) -> tuple[QueueLimits, ...]:
             min_nodes=whole_number(min_nodes),
             kinds=tuple(kinds[name].most_common()),
         )
+
     return tuple(queues.values())
 
 
@@ -116,6 +129,7 @@ def parse_pbsnodes(text: str) -> tuple[tuple[NodeKind, int], ...]:
         values = _resources(block)
         if "host" in values:
             vnodes_of_host.setdefault(values["host"], []).append(values)
+
     kinds = Counter(_kind_of_host(vnodes) for vnodes in vnodes_of_host.values())
     return _ranked(kinds)
 
@@ -126,6 +140,7 @@ def _resources(block: str) -> dict[str, str]:
     for line in block.splitlines()[1:]:
         name, _, value = line.strip().partition(" = ")
         values[name.removeprefix("resources_available.")] = value
+
     return values
 
 
@@ -200,4 +215,10 @@ def _bytes(text: str) -> int:
     return int(number) * _BYTES_OF_UNIT[unit]
 
 
-_BYTES_OF_UNIT = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_BYTES_OF_UNIT = {
+    "": 1,
+    "k": 2**10,
+    "m": 2**20,
+    "g": 2**30,
+    "t": 2**40,
+}

@@ -58,6 +58,7 @@ def check_cluster_wish(wish: ClusterWish) -> None:
         raise ParamsError(
             f"--site {wish.name}: a name has letters, digits, '.', '_' and '-', at most 80."
         )
+
     if not wish.device:
         return
     if find_accelerator(wish.device) is None:
@@ -65,6 +66,7 @@ def check_cluster_wish(wish: ClusterWish) -> None:
         raise ParamsError(
             f"--device {wish.device}: no such device in the table of peaks. Nearest: {near}."
         )
+
     if not named_memory(wish.device):
         choices = " or ".join(_device_choices(wish.device))
         raise ParamsError(
@@ -85,10 +87,22 @@ def write_site(project: Path, wish: ClusterWish) -> ClusterFiles:
         write_text(run, run_text(wish.name, project, is_whole=not marked))
     if not marked:
         params.load(str(run), project=project)
-    return ClusterFiles(site, run, tuple(written), marked, cluster.source, cluster.silence)
+    return ClusterFiles(
+        site,
+        run,
+        tuple(written),
+        marked,
+        cluster.source,
+        cluster.silence,
+    )
 
 
-def site_text(wish: ClusterWish, cluster: Cluster, date: str, python: str) -> str:
+def site_text(
+    wish: ClusterWish,
+    cluster: Cluster,
+    date: str,
+    python: str,
+) -> str:
     """Return the site file, with marks where neither a person nor the scheduler said anything."""
     scheduler = wish.scheduler or cluster.scheduler
     is_pbs = scheduler == "pbs"
@@ -135,7 +149,13 @@ def _scheduler_line(wish: ClusterWish, cluster: Cluster) -> str:
     program = "qsub" if scheduler == "pbs" else "sbatch"
     source = f"{program} is on the PATH of the machine that runbook init ran on"
     unknown = "slurm or pbs: neither sbatch nor qsub is on the PATH here"
-    return _sourced("scheduler", wish.scheduler, cluster.scheduler, source, unknown)
+    return _sourced(
+        "scheduler",
+        wish.scheduler,
+        cluster.scheduler,
+        source,
+        unknown,
+    )
 
 
 def _facts_text(cluster: Cluster, date: str) -> str:
@@ -147,9 +167,19 @@ def _facts_text(cluster: Cluster, date: str) -> str:
 
 
 def _hardware_text(
-    wish: ClusterWish, cluster: Cluster, kind: NodeKind, count: int, device: str
+    wish: ClusterWish,
+    cluster: Cluster,
+    kind: NodeKind,
+    count: int,
+    device: str,
 ) -> str:
-    lines = _hardware_lines(wish, cluster, kind, count, device)
+    lines = _hardware_lines(
+        wish,
+        cluster,
+        kind,
+        count,
+        device,
+    )
     return "\n".join(f"  {line}" for line in lines)
 
 
@@ -163,7 +193,13 @@ directives:
 """
 
 
-def _sourced(key: str, chosen: object, answer: object, source: str, unknown: str) -> str:
+def _sourced(
+    key: str,
+    chosen: object,
+    answer: object,
+    source: str,
+    unknown: str,
+) -> str:
     """Return a line of the site file with the source of its value.
 
     The value is the one that a person chose, else the one of the scheduler's answer, else a mark to
@@ -187,6 +223,7 @@ def _node_kind(wish: ClusterWish, cluster: Cluster) -> tuple[NodeKind, int]:
         is_other = wish_device and device and device.family != wish_device.family
         if kind.devices and not is_other and wish.devices_per_node in (0, kind.devices):
             return kind, count
+
     return NodeKind(), 0
 
 
@@ -204,10 +241,12 @@ def _device_choices(name: str) -> list[str]:
     else:
         rows = accelerators.ACCELERATORS.values()
         names = [row.name for row in rows if row.family == family]
+
     choices = []
     for device in names:
         if device.startswith(family) and "Polaris" not in device:
             choices += _with_memory(device)
+
     return choices
 
 
@@ -249,12 +288,22 @@ def _device(wish: ClusterWish, kind: NodeKind, cluster: Cluster) -> tuple[str, s
 
 
 def _hardware_lines(
-    wish: ClusterWish, cluster: Cluster, kind: NodeKind, count: int, device: str
+    wish: ClusterWish,
+    cluster: Cluster,
+    kind: NodeKind,
+    count: int,
+    device: str,
 ) -> Iterator[str]:
     """Yield the lines of a node's hardware, each with its source."""
     source = cluster.source
     unknown = "GPUs of a node (GCDs on MI250X: eight on a node of four cards)"
-    yield _sourced("devices_per_node", wish.devices_per_node, kind.devices, source, unknown)
+    yield _sourced(
+        "devices_per_node",
+        wish.devices_per_node,
+        kind.devices,
+        source,
+        unknown,
+    )
     accelerator = find_accelerator(device)
     if accelerator is None:
         yield (
@@ -267,8 +316,15 @@ def _hardware_lines(
         memory_gib = named_memory(device) // 2**30
         yield f"device_memory: {memory_gib}GiB  # of one device, by its datasheet"
         yield f"peak_tflops: {{{peaks}}}  # of one device, dense, by its datasheet"
+
     unknown = "CPUs of a node that a job may use (sinfo -o %c); without it a task gets one core"
-    yield _sourced("cores_per_node", wish.cores_per_node, kind.cores, source, unknown)
+    yield _sourced(
+        "cores_per_node",
+        wish.cores_per_node,
+        kind.cores,
+        source,
+        unknown,
+    )
     if kind.memory_bytes:
         yield f"node_memory: {kind.memory_bytes // 2**30}GiB  # {source}"
     if count:
@@ -283,6 +339,7 @@ def _queue_text(cluster: Cluster) -> str:
 # queues:
 #   gpu: {{max_nodes: 8, max_walltime: "24:00:00"}}
 """
+
     lines = [f"queues:  # {cluster.source}; check holds every job to these limits"]
     lines += [_queue_line(queue) for queue in cluster.queues]
     return "\n".join([*lines, ""])
@@ -338,6 +395,7 @@ def _default_text(cluster: Cluster, kind: NodeKind) -> str:
         else:
             remark = f"# partition: the cluster's own default, or name one here{names}"
             lines.append(f"    {section}: {{{walltime}}}  {remark}")
+
     return "\n".join([*lines, ""])
 
 
@@ -379,12 +437,14 @@ def run_text(name: str, project: Path, *, is_whole: bool) -> str:
         site = read_site(name, project)[0]
         devices = site.hardware.devices_per_node
         precision = "bf16" if peak_of(site, "bf16") else "fp16"
+
     steps_per_copy = max(1, GLOBAL_BATCH // devices)
     batch = devices * steps_per_copy
     iterations = max(8, SAMPLES // batch)
     tokens_per_step = batch * model.sequence_length
     rate = float(model.training["learning_rate"])
-    min_rate = float(f"{rate / 10:g}")  # without the digits that a division adds
+    # Without the digits that a division adds
+    min_rate = float(f"{rate / 10:g}")
     steps = f"1 micro x {devices} copies x {steps_per_copy} steps = " if is_whole else ""
     return f"""\
 # The first training on {name}: {iterations} steps of GPT-3's {model.label} on one node, over the shipped text.

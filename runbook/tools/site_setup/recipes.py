@@ -35,7 +35,10 @@ class RecipeValue(NamedTuple):
 
 @dataclass(frozen=True)
 class RecipeLayout:
-    """Tensor and pipeline parallel sizes and micro-batch, with their source; other machines want others."""
+    """Tensor and pipeline parallel sizes and micro-batch, with their source.
+
+    Other machines want others.
+    """
 
     tensor: int
     pipeline: int
@@ -56,9 +59,27 @@ class Recipe:
     """What a reader should know before taking these values."""
 
 
-ONE_DEVICE = RecipeLayout(1, 1, 4, 1, f"{NEMO}/126m.yaml and 5b.yaml: no model parallelism")
-TWENTY_BILLION = RecipeLayout(2, 1, 2, 1, f"{NEMO}/20b.yaml")
-LARGEST = RecipeLayout(4, 8, 1, 4, f"{NEMO}/175b.yaml")
+ONE_DEVICE = RecipeLayout(
+    1,
+    1,
+    4,
+    1,
+    f"{NEMO}/126m.yaml and 5b.yaml: no model parallelism",
+)
+TWENTY_BILLION = RecipeLayout(
+    2,
+    1,
+    2,
+    1,
+    f"{NEMO}/20b.yaml",
+)
+LARGEST = RecipeLayout(
+    4,
+    8,
+    1,
+    4,
+    f"{NEMO}/175b.yaml",
+)
 
 
 class Gpt3Size(NamedTuple):
@@ -73,14 +94,70 @@ class Gpt3Size(NamedTuple):
 
 
 GPT3_SIZES = (
-    Gpt3Size("125m", 6.0e-4, 256, "0.5M tokens", 50, ONE_DEVICE),
-    Gpt3Size("350m", 3.0e-4, 256, "0.5M tokens", 50, ONE_DEVICE),
-    Gpt3Size("760m", 2.5e-4, 256, "0.5M tokens", 50, ONE_DEVICE),
-    Gpt3Size("1.3b", 2.0e-4, 512, "1M tokens", 50, ONE_DEVICE),
-    Gpt3Size("2.7b", 1.6e-4, 512, "1M tokens", 50, ONE_DEVICE),
-    Gpt3Size("6.7b", 1.2e-4, 1024, "2M tokens", 50, ONE_DEVICE),
-    Gpt3Size("13b", 1.0e-4, 1024, "2M tokens", 50, TWENTY_BILLION),
-    Gpt3Size("175b", 0.6e-4, 1536, "3.2M tokens", 20, LARGEST),
+    Gpt3Size(
+        "125m",
+        6.0e-4,
+        256,
+        "0.5M tokens",
+        50,
+        ONE_DEVICE,
+    ),
+    Gpt3Size(
+        "350m",
+        3.0e-4,
+        256,
+        "0.5M tokens",
+        50,
+        ONE_DEVICE,
+    ),
+    Gpt3Size(
+        "760m",
+        2.5e-4,
+        256,
+        "0.5M tokens",
+        50,
+        ONE_DEVICE,
+    ),
+    Gpt3Size(
+        "1.3b",
+        2.0e-4,
+        512,
+        "1M tokens",
+        50,
+        ONE_DEVICE,
+    ),
+    Gpt3Size(
+        "2.7b",
+        1.6e-4,
+        512,
+        "1M tokens",
+        50,
+        ONE_DEVICE,
+    ),
+    Gpt3Size(
+        "6.7b",
+        1.2e-4,
+        1024,
+        "2M tokens",
+        50,
+        ONE_DEVICE,
+    ),
+    Gpt3Size(
+        "13b",
+        1.0e-4,
+        1024,
+        "2M tokens",
+        50,
+        TWENTY_BILLION,
+    ),
+    Gpt3Size(
+        "175b",
+        0.6e-4,
+        1536,
+        "3.2M tokens",
+        20,
+        LARGEST,
+    ),
 )
 
 
@@ -131,7 +208,13 @@ LLAMA_3_8B = Recipe(
         RecipeValue("eval_interval", 100, MEGATRON_LLAMA),
         RecipeValue("eval_iterations", 32, MEGATRON_LLAMA),
     ),
-    RecipeLayout(1, 1, 1, 1, MEGATRON_LLAMA),
+    RecipeLayout(
+        1,
+        1,
+        1,
+        1,
+        MEGATRON_LLAMA,
+    ),
     "Meta has not published the batch of the 8B; all values but the shape are NVIDIA's own recipe.",
 )
 
@@ -153,7 +236,13 @@ LLAMA_3_70B = Recipe(
         RecipeValue("eval_interval", 2000, f"{NEMO_LLAMA}: val_check_interval"),
         RecipeValue("eval_iterations", 32, f"{NEMO_LLAMA}: limit_val_batches"),
     ),
-    RecipeLayout(4, 4, 1, 2, NEMO_LLAMA),
+    RecipeLayout(
+        4,
+        4,
+        1,
+        2,
+        NEMO_LLAMA,
+    ),
 )
 
 RECIPES = {recipe.model: recipe for recipe in (*map(_gpt3, GPT3_SIZES), LLAMA_3_8B, LLAMA_3_70B)}
@@ -167,11 +256,15 @@ def find_recipe(model: str) -> Recipe:
             f"--model {model}: no recipe of this name. There are {', '.join(RECIPES)}. Other "
             "shapes are in params/models.yaml: write their name into a run file."
         )
+
     return recipe
 
 
 def write_recipe(project: Path, recipe: Recipe, site: str) -> tuple[Path, bool]:
-    """Write params/<model>.yaml for a site; its path, and whether it was written: a file there is kept."""
+    """Write params/<model>.yaml for a site.
+
+    Its path, and whether it was written: a file there is kept.
+    """
     name = recipe.model if site == LOCAL_SITE else f"{site}-{recipe.model}"
     path = project / "params" / f"{name}.yaml"
     if path.exists():
@@ -180,7 +273,12 @@ def write_recipe(project: Path, recipe: Recipe, site: str) -> tuple[Path, bool]:
     return path, True
 
 
-def recipe_text(recipe: Recipe, name: str, site: str, project: Path) -> str:
+def recipe_text(
+    recipe: Recipe,
+    name: str,
+    site: str,
+    project: Path,
+) -> str:
     """Return the run file."""
     model = read_models(project).get(recipe.model)
     layout = recipe.layout

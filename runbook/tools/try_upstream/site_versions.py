@@ -93,11 +93,13 @@ def install(versions: Versions, say: Callable[[str], None]) -> Path:
             f"{folder}: once, "
             "0.5 to 3 GB to download."
         )
-        shutil.rmtree(folder, ignore_errors=True)  # of an installation that stopped halfway
+        # Of an installation that stopped halfway
+        shutil.rmtree(folder, ignore_errors=True)
         shell.run([base, "-m", "venv", str(folder)], timeout=300)
         for packages in (_torch(versions), versions.packages):
             _pip(python, packages)
         write_text(folder / _COMPLETE, "\n".join(versions.packages) + "\n")
+
     return python
 
 
@@ -113,5 +115,6 @@ def _pip(python: Path, packages: list[str]) -> None:
         command = [*pip, *_TRY_ONCE, "--index-url", TORCH_CPU_INDEX, *packages]
         if shell.run(command, timeout=INSTALL_SECONDS, check=False).exit_code == 0:
             return
+
     if packages:
         shell.run([*pip, *packages], timeout=INSTALL_SECONDS)

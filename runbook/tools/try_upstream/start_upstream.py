@@ -107,6 +107,7 @@ class UpstreamTrial:
                     "step (s)": record.seconds,
                 }
             )
+
         notes = [f"Not tried: {part}" for part in _NOT_TRIED]
         steps = Table(rows, f"Read from its log ({self.log.format})", notes)
         verdict = "works" if self.works else "DOES NOT WORK"
@@ -143,6 +144,7 @@ def start_upstream(
         python = site_versions.install(versions, say)
     else:
         python = Path(sys.executable)
+
     plan = make_plan(settings)
     spec = plan.phases[phase]
     num_ranks = _small_layout(spec).world_size
@@ -151,7 +153,15 @@ def start_upstream(
     arguments, changes = small_arguments(rendered.arguments, spec, framework, folder / "root")
     note = f"paths are put below {folder}/root; all other arguments are as rendered"
     say(Table(changes, f"Changed in {phase}/rank.sh", [note]).as_text())
-    job = SmallJob(folder, settings, rendered, arguments, checkout, python, num_ranks)
+    job = SmallJob(
+        folder,
+        settings,
+        rendered,
+        arguments,
+        checkout,
+        python,
+        num_ranks,
+    )
     _write_files(job)
     exit_code, errors = _follow(folder, say)
     log = parse_files([folder / "log"])
@@ -170,6 +180,7 @@ def start_upstream(
         shutil.rmtree(folder)
     else:
         say(f"Its log, scripts and checkpoint are kept in {folder}")
+
     return trial
 
 
@@ -203,12 +214,14 @@ def _pinned_checkout(run: str, settings: Settings, checkout: Path) -> Checkout:
             f"{run} trains with {framework}: --upstream starts Megatron-LM and "
             "Megatron-DeepSpeed. Leave it out, or set training.framework to one of them."
         )
+
     pinned = settings.site.frameworks[framework]
     if not (checkout / pinned.script).is_file():
         raise RunbookError(
             f"{checkout} has no {pinned.script}, which the job starts. Give a checkout of "
             f"{framework}."
         )
+
     return pinned
 
 
@@ -226,7 +239,13 @@ def _follow(folder: Path, say: Callable[[str], None]) -> tuple[int, list[str]]:
             say(line)
 
         command = ["bash", "upstream.sh"]
-        exit_code = shell.follow(command, say=hear, timeout=MOST_SECONDS, cwd=folder)
+        exit_code = shell.follow(
+            command,
+            say=hear,
+            timeout=MOST_SECONDS,
+            cwd=folder,
+        )
+
     return exit_code, list(errors_of_rank.values())
 
 
@@ -236,6 +255,7 @@ def _save_folders(job: SmallJob) -> list[Path]:
     for option, *paths in job.arguments:
         if option == "--save":
             folders += [job.folder / "run" / path for path in paths]
+
     return folders
 
 
@@ -253,7 +273,8 @@ def check_checkout(checkout: Path, pinned: Checkout) -> Check:
     """
     head = _git(checkout, "rev-parse", "HEAD")
     changed = _git(checkout, "status", "--porcelain", "--untracked-files=no")
-    names = [line[3:] for line in changed.splitlines()]  # after two letters of status and a space
+    # After two letters of status and a space
+    names = [line[3:] for line in changed.splitlines()]
     if not head:
         state = "no git repository: its commit is not known"
     elif head != pinned.commit:
@@ -263,13 +284,20 @@ def check_checkout(checkout: Path, pinned: Checkout) -> Check:
         state = f"at the pinned commit, with changes of its own: {', '.join(names[:3])}{others}"
     else:
         state = f"at {head[:12]}, unchanged"
+
     is_pinned = head == pinned.commit and not names
     rule = f"{pinned.commit[:12]}, as the site's jobs check it out"
     remedy = (
         "What follows is true of this checkout alone. For the job's: git checkout --detach "
         f"{pinned.commit}"
     )
-    return judge("checkout", is_pinned, state, rule, remedy)
+    return judge(
+        "checkout",
+        is_pinned,
+        state,
+        rule,
+        remedy,
+    )
 
 
 def _git(checkout: Path, *git_arguments: str) -> str:
@@ -307,13 +335,16 @@ def small_arguments(
         if small is None:
             arguments.append([option, *_below(root, values)])
             continue
+
         if not small.text or small.text != before:
             changes.append(_change(option, before, small.text or "left out", small.reason))
         if small.text:
             arguments.append([option, *_below(root, small.text.split())])
+
     for option, small in added.items():
         changes.append(_change(option, "", small.text or "added", small.reason))
         arguments.append([option, *small.text.split()])
+
     return arguments, changes
 
 
@@ -326,9 +357,19 @@ class SmallValue:
     reason: str
 
 
-def _change(argument: str, rendered: str, small: str, because: str) -> dict[str, str]:
+def _change(
+    argument: str,
+    rendered: str,
+    small: str,
+    because: str,
+) -> dict[str, str]:
     """Return a row of the table of changes."""
-    return {"argument": argument, "rendered": rendered, "here": small, "because": because}
+    return {
+        "argument": argument,
+        "rendered": rendered,
+        "here": small,
+        "because": because,
+    }
 
 
 def _below(root: Path, arguments: Sequence[str]) -> list[str]:
@@ -365,6 +406,7 @@ def _small_values(spec: PhasePlan) -> dict[str, SmallValue]:
         chunks = min(2, spec.parallel.virtual_pipeline)
     else:
         chunks = 1
+
     micro_batch = min(2, spec.batch.micro)
     global_batch = 2 * micro_batch * layout.data
     samples = STEPS * global_batch
@@ -414,6 +456,7 @@ def _small_values(spec: PhasePlan) -> dict[str, SmallValue]:
     for reason, values in values_by_reason.items():
         for option, value in values.items():
             small_values[option] = SmallValue(str(value), reason)
+
     return small_values
 
 
@@ -429,6 +472,7 @@ def _added(spec: PhasePlan, framework: Framework) -> dict[str, SmallValue]:
         added["--transformer-impl"] = SmallValue("local", _NO_KERNELS)
         if spec.model.position_embedding == "rope":
             flags.append("--no-rope-fusion")
+
     for flag in flags:
         added[flag] = SmallValue("", _NO_KERNELS)
     return added
@@ -446,6 +490,7 @@ def _write_files(job: SmallJob) -> None:
         path = folder / "run" / name
         path.parent.mkdir(parents=True)
         path.write_text(_small_deepspeed_config(job, name))
+
     _write_tokens(folder / "tokens", GPT2_VOCABULARY)
     (folder / "upstream.sh").write_text(_start_script(job))
 
@@ -465,6 +510,7 @@ def _start_script(job: SmallJob) -> str:
     for name in _FOLDER_OPTIONS:
         for path in job.values.get(name, []):
             folders.append(path)
+
     tokenizer_files = [path for name in _TOKENIZER_OPTIONS for path in job.values.get(name, [])]
     upstream_package = PACKAGE / "runbook" / "training" / "upstream"
     return fill(
@@ -494,6 +540,7 @@ def _token_files(job: SmallJob) -> list[str]:
     for name, values in job.values.items():
         if name.endswith("data-path"):
             blend += values
+
     return [word for word in blend if not re.fullmatch(r"[\d.e+-]+", word)]
 
 
@@ -511,6 +558,7 @@ def _environment(settings: Settings) -> dict[str, dict[str, str | None]]:
             for name, value in variables.items()
             if "PATH" not in name and name not in _NODES_OWN
         }
+
     return groups
 
 
@@ -545,7 +593,12 @@ def _write_tokens(prefix: Path, vocabulary: int) -> None:
         write_index(file, code, lambda: [(lengths, np.empty(0, np.int64))])
 
 
-def _checks(log: ParsedLog, code: int, errors: list[str], saves: list[Path]) -> Iterator[Check]:
+def _checks(
+    log: ParsedLog,
+    code: int,
+    errors: list[str],
+    saves: list[Path],
+) -> Iterator[Check]:
     """Yield the verdict: one rule each."""
     yield _check_end(log, code, errors)
     yield _check_training(log)
@@ -559,7 +612,13 @@ def _check_end(log: ParsedLog, code: int, errors: list[str]) -> Check:
     if code and errors:
         ended = f"{ended}; first error: {errors[0]}"
     failures = "; ".join(f"{failure.name}: {failure.remedy}" for failure in log.failures)
-    return judge("program ends", code == 0, ended, "exit code 0", failures or _SEE)
+    return judge(
+        "program ends",
+        code == 0,
+        ended,
+        "exit code 0",
+        failures or _SEE,
+    )
 
 
 def _check_training(log: ParsedLog) -> Check:
@@ -579,7 +638,13 @@ def _check_training(log: ParsedLog) -> Check:
         f"`runbook logs` reads each step; random tokens keep the loss at ln {GPT2_VOCABULARY:,} = "
         f"{random_loss:.2f} +- 0.1"
     )
-    return judge("training", is_complete and is_random, value, rule, _SEE)
+    return judge(
+        "training",
+        is_complete and is_random,
+        value,
+        rule,
+        _SEE,
+    )
 
 
 def _check_checkpoint(folder: Path) -> Check:
@@ -587,4 +652,10 @@ def _check_checkpoint(folder: Path) -> Check:
     file = folder / "latest_checkpointed_iteration.txt"
     step = file.read_text().strip() if file.exists() else "none"
     rule = f"saved at step {STEPS}"
-    return judge("checkpoint", step == str(STEPS), f"newest: {step}", rule, _SEE)
+    return judge(
+        "checkpoint",
+        step == str(STEPS),
+        f"newest: {step}",
+        rule,
+        _SEE,
+    )

@@ -64,6 +64,7 @@ def _delete(folder: Path, *, in_background: bool) -> None:
     if not in_background:
         shutil.rmtree(folder)
         return
+
     executor = ThreadPoolExecutor(1, thread_name_prefix="old checkpoint")
     _deletions.append(executor.submit(shutil.rmtree, folder))
     executor.shutdown(wait=False)
@@ -111,7 +112,8 @@ def seal_checkpoint(
     )
     for folder in (part / SHARDS, part):
         sync_folder(folder)
-    if final.exists():  # a broken one of this iteration, which was not loaded
+    # A broken one of this iteration, which was not loaded
+    if final.exists():
         shutil.rmtree(final)
     faults.armed.save("rename")
     part.rename(final)
@@ -125,6 +127,7 @@ def seal_checkpoint(
         # Killed from here on, `remove_leftovers` ends the work.
         doomed = old.rename(old.with_suffix(f".old{PART}"))
         _delete(doomed, in_background=in_background)
+
     return final
 
 
@@ -141,21 +144,27 @@ def tracked_iteration(root: Path) -> int | None:
         text = (root / TRACKER).read_text(encoding="ascii").strip()
     except (FileNotFoundError, UnicodeDecodeError):
         return None
+
     return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
 
 
 def mend_tracker(root: Path, iteration: int) -> tuple[str, int]:
-    """Point the tracker, maybe one behind after a kill, at a checkpoint; its fault if any, and the newest iteration."""
+    """Point the tracker, maybe one behind after a kill, at a checkpoint.
+
+    Its fault if any, and the newest iteration.
+    """
     tracker = root / TRACKER
     named = tracked_iteration(root)
     fault = ""
     newest = saved_iterations(root)[0]
     if named is not None and not (root / folder_name(named)).is_dir():
         fault = f"{tracker} names {folder_name(named)}, which is not there"
-    elif named is None and newest:  # weights that were imported are of iteration 0
+    elif named is None and newest:
+        # Weights that were imported are of iteration 0
         content = tracker.read_bytes()[:40] if tracker.exists() else None
         holds = f"holds {content!r}" if content and content.strip() else "is empty"
         fault = f"{tracker} is missing" if content is None else f"{tracker} {holds}"
+
     if named != iteration:
         write_tracker(root, iteration)
     return fault, newest
@@ -187,6 +196,7 @@ def candidates(root: Path) -> tuple[list[CheckpointFolder], list[str]]:
             RecursionError,
         ) as error:
             problems.append(f"{folder / METADATA} cannot be used: {error}")
+
     return checkpoints, problems
 
 
@@ -202,15 +212,18 @@ def check_metadata(metadata: Mapping[str, Any]) -> None:
         value = metadata.get(key, 0)
         if type(value) is not int or value < 0:
             raise ValueError(f"{key} is {value!r}, and a whole number is needed")
+
     passed_over = metadata.get("passed_over", [])
     if not isinstance(passed_over, list) or not all(
         isinstance(pair, list) and [type(number) for number in pair] == [int, int]
         for pair in passed_over
     ):
         raise ValueError(f"passed_over is {passed_over!r}, and pairs of whole numbers are needed")
+
     for key, kind in (("model", dict), ("parallel", dict), ("common", dict), ("recipe", dict)):
         if key in metadata and not isinstance(metadata[key], kind):
             raise ValueError(f"{key} is {metadata[key]!r}, and a mapping is needed")
+
     files = metadata["files"]
     if not isinstance(files, dict):
         raise ValueError("files is no mapping of names to checksums")
@@ -236,9 +249,10 @@ def has_checkpoints(root: Path) -> bool:
 
 
 def checksum_fault(checkpoint: CheckpointFolder, files: list[str], threads: int = 1) -> str:
-    """What is wrong with these files of a checkpoint: the file, what is expected and what is there; or nothing.
+    """What is wrong with these files of a checkpoint: the file, what is expected and what is there.
 
-    So many threads read them; Python lets other threads run while it computes a checksum.
+    Or nothing. So many threads read them; Python lets other threads run while it computes a
+    checksum.
     """
     check = functools.partial(_file_fault, checkpoint)
     if threads == 1:
@@ -256,6 +270,7 @@ def _file_fault(checkpoint: CheckpointFolder, name: str) -> str:
         return f"{path} is missing"
     except OSError as error:
         return f"{path} cannot be read: {error}"
+
     if actual != expected:
         return f"{path} has sha256 {actual[:16]}..., expected {expected[:16]}... ({path.stat().st_size} bytes)"
     return ""

@@ -55,7 +55,8 @@ _HARMLESS = frozenset(
 )
 """Keys of config.json that do not change what a model computes, and those that are looked at by themselves."""
 _FIXED: dict[str, object] = {
-    "is_decoder": (False, True),  # matters with cross attention alone, which is refused
+    # Matters with cross attention alone, which is refused
+    "is_decoder": (False, True),
     "is_encoder_decoder": (False,),
     "tie_encoder_decoder": (False,),
     "is_causal": (True,),
@@ -65,7 +66,8 @@ _FIXED: dict[str, object] = {
     "use_mrope": (False,),
     "norm_type": ("layer_norm",),  # of bigcode/starcoder2
     "mlp_type": ("default",),
-    "auto_map": (),  # code that comes with the folder
+    # Code that comes with the folder
+    "auto_map": (),
 }
 """Keys that are accepted with these values only."""
 _ALIASES = {
@@ -77,7 +79,10 @@ _ALIASES = {
         "n_ctx": "n_positions",
     }
 }
-"""Other names of the same value, which `transformers` takes too; where both are given the last one counts."""
+"""Other names of the same value, which `transformers` takes too.
+
+Where both are given the last one counts.
+"""
 _ROTARY_KEYS = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor"})
 PADDED = ("embedding.word_embeddings.weight", "output_layer.weight")
 _SAME_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new", "swish": "silu"}
@@ -87,19 +92,23 @@ _BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq", "lm_head.
 
 @dataclass(frozen=True)
 class Kind:
-    """A model of `transformers` that computes what one of ours does; hugging_face.json has them all."""
+    """A model of `transformers` that computes what one of ours does.
+
+    hugging_face.json has them all.
+    """
 
     architecture: str
-    needed: dict[str, object]  # values that our model has to have
-    values: dict[str, str]  # our value for each key of its config
+    # Values that our model has to have
+    needed: dict[str, object]
+    # Our value for each key of its config
+    values: dict[str, str]
     constants: dict[str, object]
-    biases: dict[str, list[str]]  # its keys that switch biases on, and for which of our modules
-    modules: dict[
-        str, list[str]
-    ]  # its module for each of ours; several for a matrix that we have in one
-    reads: dict[
-        str, dict[str, Any]
-    ]  # by the model type that is imported: what absent keys mean, what has biases
+    # Its keys that switch biases on, and for which of our modules
+    biases: dict[str, list[str]]
+    # Its module for each of ours; several for a matrix that we have in one
+    modules: dict[str, list[str]]
+    # By the model type that is imported: what absent keys mean, what has biases
+    reads: dict[str, dict[str, Any]]
 
 
 @functools.cache
@@ -110,7 +119,10 @@ def kinds() -> dict[str, Kind]:
 
 
 def kind_of(model: PlannedModel) -> str:
-    """The `model_type` that computes what our model does; `RefusedError` says in what it is none."""
+    """The `model_type` that computes what our model does.
+
+    `RefusedError` says in what it is none.
+    """
     reasons = []
     for name, kind in kinds().items():
         needed = kind.needed | ({"kv_heads": model.heads} if name == "gpt2" else {})
@@ -118,6 +130,7 @@ def kind_of(model: PlannedModel) -> str:
         if not wrong:
             return name
         reasons.append(f"{name}: {wrong}")
+
     raise RefusedError(f"model {model.name} is none that transformers has: " + "; ".join(reasons))
 
 
@@ -139,9 +152,11 @@ def config_of(model: PlannedModel, end_of_document: int) -> dict[str, object]:
         ),
         "torch_dtype": "float32",
     }
-    if "rope_theta" in config:  # transformers 5 has it in a mapping, 4 at the top
+    # Transformers 5 has it in a mapping, 4 at the top
+    if "rope_theta" in config:
         rotary = {key: config[key] for key in ("rope_theta", "partial_rotary_factor")}
         config["rope_parameters"] = {"rope_type": "default", **rotary}
+
     return config
 
 
@@ -180,9 +195,8 @@ def _our_shape(name: str, model: PlannedModel) -> tuple[int, ...]:
 
 def our_shapes(model: PlannedModel) -> dict[str, tuple[int, ...]]:
     """Every weight of a model of ours, whether or not `transformers` has one like it."""
-    names = [
-        name for name, _ in _their_names(model, kinds()["gpt2"])
-    ]  # which has all of our modules
+    # Which has all of our modules
+    names = [name for name, _ in _their_names(model, kinds()["gpt2"])]
     rotary = model.position_embedding == "rope"
     names = [
         name
@@ -195,9 +209,10 @@ def our_shapes(model: PlannedModel) -> dict[str, tuple[int, ...]]:
 def to_theirs(name: str, value: torch.Tensor, model: PlannedModel) -> list[torch.Tensor]:
     """One of our weights as `transformers` keeps it.
 
-    In our matrix of queries, keys and values the queries of a group of heads come before its key and its value. GPT-2
-    has all queries, then all keys, then all values in one matrix, and its matrices are [in, out]; the others have
-    three matrices, and a gate apart from what it gates. Rotary pairs are (i, i + size / 2) in both.
+    In our matrix of queries, keys and values the queries of a group of heads come before its key
+    and its value. GPT-2 has all queries, then all keys, then all values in one matrix, and its
+    matrices are [in, out]; the others have three matrices, and a gate apart from what it gates.
+    Rotary pairs are (i, i + size / 2) in both.
     """
     joins = model.position_embedding == "learned"
     parts = [value[: model.vocabulary] if name in PADDED else value]
@@ -208,9 +223,11 @@ def to_theirs(name: str, value: torch.Tensor, model: PlannedModel) -> list[torch
         ]
     elif "linear_fc1" in name and model.gated:
         parts = list(value.chunk(2))
+
     if joins and "linear_" in name:
         value = torch.cat(parts)
         parts = [value.T if value.dim() > 1 else value]
+
     return [part.contiguous() for part in parts]
 
 
@@ -220,11 +237,13 @@ def to_ours(name: str, parts: list[torch.Tensor], model: PlannedModel) -> torch.
     if joins and "linear_" in name:
         whole = parts[0].T if parts[0].dim() > 1 else parts[0]
         parts = list(whole.chunk(3)) if "linear_qkv" in name else [whole]
+
     if "linear_qkv" in name:
         groups = [
             part.reshape(model.kv_heads, -1, model.head_size, *part.shape[1:]) for part in parts
         ]
         return torch.cat(groups, 1).flatten(0, 2)
+
     value = torch.cat(parts)
     if name in PADDED:
         value = torch.nn.functional.pad(value, (0, 0, 0, model.padded_vocabulary - len(value)))
@@ -239,14 +258,19 @@ def _shapes_there(ours: str, model: PlannedModel) -> list[tuple[int, ...]]:
 
 
 def export_folder(
-    whole: WholeWeights, model: PlannedModel, out: Path, end_of_document: int, shard_bytes: int
+    whole: WholeWeights,
+    model: PlannedModel,
+    out: Path,
+    end_of_document: int,
+    shard_bytes: int,
 ) -> dict[str, object]:
     """Write config.json and the weights in float32, one in memory at a time, in files of at most `shard_bytes`."""
     config = config_of(model, end_of_document)
     names = dict(_their_names(model, kinds()[str(config["model_type"])]))
     absent = [ours for ours in names if _lacks_bias(ours, model)]
     whole.stored_names(names.keys() - set(absent), masters=True)  # before anything is written
-    if config["model_type"] != "gpt2":  # which has biases in any case
+    # Which has biases in any case
+    if config["model_type"] != "gpt2":
         names = {ours: theirs for ours, theirs in names.items() if ours not in absent}
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -256,6 +280,7 @@ def export_folder(
             )
     except OSError as error:
         raise RefusedError(f"{out} cannot be made a folder: {error}") from None
+
     files, room = [[]], shard_bytes  # type: tuple[list[list[str]], int]
     shapes = {ours: _shapes_there(ours, model) for ours in names}
     for ours, parts in shapes.items():
@@ -263,14 +288,17 @@ def export_folder(
         if size > room and files[-1]:
             files = [*files, []]
             room = shard_bytes
+
         files[-1].append(ours)
         room -= size
+
     weight_map: dict[str, str] = {}
     for number, content in enumerate(files, 1):
         if len(files) > 1:
             file = f"model-{number:05d}-of-{len(files):05d}.safetensors"
         else:
             file = "model.safetensors"
+
         weight_map |= {name: file for ours in content for name in names[ours]}
         with (out / file).open("wb") as stream:
             pairs = (zip(names[ours], shapes[ours], strict=True) for ours in content)
@@ -281,18 +309,22 @@ def export_folder(
                     value = torch.zeros(shape)
                 else:
                     value = whole.read([ours], masters=True)[ours].float()
+
                 if tuple(value.shape) != shape:
                     raise RefusedError(
                         f"{ours} is {tuple(value.shape)}, and the plan's model has {shape}"
                     )
+
                 for tensor in to_theirs(ours, value, model):
                     stream.write(tensor.numpy().tobytes())
+
     total = sum((out / file).stat().st_size for file in {*weight_map.values()})
     if len(files) > 1:
         index = {"metadata": {"total_size": total}, "weight_map": weight_map}
         (out / "model.safetensors.index.json").write_text(
             json.dumps(index, indent=1) + "\n", encoding="utf-8"
         )
+
     (out / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     return {"architecture": config["architectures"][0], "files": len(files), "bytes": total}  # type: ignore[index]
 
@@ -321,6 +353,7 @@ def _write_header(stream: BinaryIO, shapes: Mapping[str, tuple[int, ...]]) -> No
             "data_offsets": [offset, offset + size],
         }
         offset += size
+
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     stream.write(len(text).to_bytes(8, "little") + text)
@@ -340,6 +373,7 @@ def check_shapes(
             raise RefusedError(
                 f"{folder}: {name} is {found[name]}, and the plan's model has {shape}"
             )
+
     if left := sorted(name for name in found.keys() - wanted.keys() if not name.endswith(ignored)):
         raise RefusedError(
             f"{folder} has weights that the plan's model lacks: {', '.join(left[:4])}"
@@ -349,7 +383,8 @@ def check_shapes(
 class SourceWeights:
     """Weights of another program as a state to save, each of which `read_weight` reads when it is written."""
 
-    host_copies = None  # there is nothing to copy before
+    # There is nothing to copy before
+    host_copies = None
 
     def __init__(self, model: PlannedModel, names: Iterable[str]) -> None:
         """Those of our weights that are read from there."""
@@ -376,13 +411,18 @@ class ImportedWeights(SourceWeights):
     """The weights of a Hugging Face folder."""
 
     def __init__(self, folder: Path, model: PlannedModel) -> None:
-        """Compare config.json, names and shapes with the plan's model; `RefusedError` names each difference."""
+        """Compare config.json, names and shapes with the plan's model.
+
+        `RefusedError` names each difference.
+        """
         biased = _check_config(folder, model)
         self._files = _SafetensorsFiles(folder)
         known = dict(_their_names(model, kinds()[kind_of(model)]))
         for ours in known:
             if _is_linear_bias(ours) and ours.split(".")[-2] not in biased:
-                known[ours] = ()  # ours begins at zero, where the plan has it
+                # Ours begins at zero, where the plan has it
+                known[ours] = ()
+
         pairs = (
             zip(names, _shapes_there(ours, model), strict=True)
             for ours, names in known.items()
@@ -395,6 +435,7 @@ class ImportedWeights(SourceWeights):
                 raise RefusedError(
                     f"{folder}: {name} is not zero, and the plan's model has no such bias"
                 )
+
         self._names = {ours: names for ours, names in known.items() if ours not in absent}
         super().__init__(model, self._names)
 
@@ -408,13 +449,17 @@ class ImportedWeights(SourceWeights):
 
 
 def _check_config(folder: Path, model: PlannedModel) -> set[str]:
-    """The modules of ours that have biases there; `RefusedError` names each value that is not the plan's."""
+    """The modules of ours that have biases there.
+
+    `RefusedError` names each value that is not the plan's.
+    """
     path = folder / "config.json"
     try:
         folders.require_file(path)
         theirs = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise RefusedError(f"{path} cannot be read as JSON: {error}") from None
+
     if not isinstance(theirs, dict):
         raise RefusedError(f"{path} is no mapping of names to values")
     kind = kinds()[kind_of(model)]
@@ -425,6 +470,7 @@ def _check_config(folder: Path, model: PlannedModel) -> set[str]:
             f"{path} is of model_type {there}, and for the plan's model {model.name} ({needed}) only "
             f"{', '.join(kind.reads)} are read: choose or add a model of that kind"
         )
+
     _refuse_unknown(path, theirs, kind)
     values = _meaning(theirs, kind, model)
     free = {"dropout", "init_std"} | (
@@ -438,6 +484,7 @@ def _check_config(folder: Path, model: PlannedModel) -> set[str]:
         (wanted, values), wanted.keys() & {"activation_function", "hidden_act"}
     ):
         each[key] = _SAME_ACTIVATIONS.get(str(each.get(key)), each.get(key))
+
     if wrong := folders.differences(values, wanted):
         raise RefusedError(f"{path} is of another model: {wrong}")
     _refuse_two_values(path, theirs)
@@ -471,16 +518,19 @@ def _refuse_unknown(path: Path, theirs: Mapping[str, object], kind: Kind) -> Non
                 f"{path} has the key {key} ({_shown(value)}), which may make another model and is not known here: "
                 "remove it if the model is the same without it"
             )
+
     for alias, name in aliases.items():
         if alias in theirs and theirs[alias] != theirs.get(name, theirs[alias]):
             raise RefusedError(
                 f"{path} gives {name} twice: {theirs[name]}, and {theirs[alias]} as {alias}"
             )
+
     layer_types = theirs.get("layer_types")
     if layer_types is not None and (
         not isinstance(layer_types, list) or any(each != "full_attention" for each in layer_types)
     ):
         raise RefusedError(f"{path} is of another model: layer_types {_shown(layer_types)}")
+
     _refuse_scaled_positions(path, theirs)
 
 
@@ -497,6 +547,7 @@ def _refuse_scaled_positions(path: Path, theirs: Mapping[str, object]) -> None:
                 raise RefusedError(
                     f"{path} is of another model: {key} has rope_type {rotary[name]} (plan: default)"
                 )
+
         if unknown := sorted(map(str, rotary.keys() - _ROTARY_KEYS)):
             raise RefusedError(f"{path} is of another model: {key} has {', '.join(unknown)}")
 
@@ -529,6 +580,7 @@ def _meaning(theirs: dict[str, object], kind: Kind, model: PlannedModel) -> dict
     for alias, name in _ALIASES.get(there, {}).items():
         if alias in theirs:
             values.setdefault(name, theirs[alias])
+
     absent = {"n_inner": 4 * model.hidden, "num_key_value_heads": values.get("num_attention_heads")}
     for key, value in {**absent, "head_dim": model.head_size}.items():
         values[key] = value if values.get(key) is None else values[key]
@@ -547,10 +599,12 @@ class _SafetensorsFiles:
     def __init__(self, folder: Path) -> None:
         try:
             from safetensors import SafetensorError, safe_open
-        except ImportError:  # an image of torch and megatron-core alone
+        except ImportError:
+            # An image of torch and megatron-core alone
             raise RefusedError(
                 "the package safetensors is not installed here: install gpt3-runbook[train]"
             ) from None
+
         self._folder = folder
         self._files: dict[str, Any] = {}
         self._places: dict[str, str] = {}
@@ -562,7 +616,9 @@ class _SafetensorsFiles:
                 raise RefusedError(
                     f"{path} is no safetensors file, or it is cut short: {error}"
                 ) from None
+
             self._add(path, file)
+
         if not self._files:
             raise RefusedError(
                 f"{folder} has no .safetensors file; other formats may hold code and are not read"
@@ -571,13 +627,17 @@ class _SafetensorsFiles:
         self._check_index(folder / "model.safetensors.index.json")
 
     def _add(self, path: Path, file: Any) -> None:
-        """Take the names of a file; `RefusedError` where a weight is there twice, by whatever name."""
+        """Take the names of a file.
+
+        `RefusedError` where a weight is there twice, by whatever name.
+        """
         for name in file.offset_keys():
             if _plain(name) in self._files:
                 raise RefusedError(
                     f"{self._folder} has the weight {_plain(name)} twice, the second time as {name} in {path.name}: "
                     "which one is meant, nobody can say. Keep one"
                 )
+
             self._files[_plain(name)] = (file, name)
             self._places[_plain(name)] = path.name
 
@@ -590,6 +650,7 @@ class _SafetensorsFiles:
             places = dict(json.loads(path.read_text(encoding="utf-8"))["weight_map"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise RefusedError(f"{path} cannot be read as an index of weights: {error}") from None
+
         for name, file in places.items():
             if self._places.get(_plain(str(name))) != file:
                 raise RefusedError(
@@ -608,6 +669,7 @@ class _SafetensorsFiles:
                         f"{self._folder}: {name} is of {number_format}, and F32, F16 and BF16 are read: convert it "
                         "first"
                     )
+
         shapes = {
             name: tuple(file.get_slice(there).get_shape())
             for name, (file, there) in self._files.items()

@@ -38,7 +38,10 @@ class MegatronWeights(SourceWeights):
     """The weights of a Megatron-LM checkpoint."""
 
     def __init__(self, folder: Path, model: PlannedModel) -> None:
-        """Compare arguments, names and shapes with the plan's model; `RefusedError` names each difference."""
+        """Compare arguments, names and shapes with the plan's model.
+
+        `RefusedError` names each difference.
+        """
         shapes = our_shapes(model)
         super().__init__(model, shapes)
         self._folder = folder = _newest(folder)
@@ -62,6 +65,7 @@ class MegatronWeights(SourceWeights):
             raise RefusedError(
                 f"{folder} cannot be read: {type(error).__name__}: {str(error)[:300]}"
             ) from error
+
         self._read = {key: read for key, (_, read) in stored.items()}
         wanted = {
             stored_key(ours): (rows, *shape[1:]) if ours in PADDED else shape
@@ -92,11 +96,15 @@ def _newest(folder: Path) -> Path:
         raise RefusedError(
             f"{tracker} names {named!r}, and {newest} is not the folder of that checkpoint"
         )
+
     return newest
 
 
 def _check_arguments(content: Any, path: Path, model: PlannedModel) -> tuple[int, int, int]:
-    """The padded vocabulary and the sizes of tensor and pipeline; `RefusedError` names what the plan has otherwise."""
+    """The padded vocabulary and the sizes of tensor and pipeline.
+
+    `RefusedError` names what the plan has otherwise.
+    """
     if not isinstance(content, dict):
         raise RefusedError(f"{path} holds {type(content).__name__}, not Megatron-LM's state")
     version = content.get("checkpoint_version")
@@ -107,6 +115,7 @@ def _check_arguments(content: Any, path: Path, model: PlannedModel) -> tuple[int
         raise RefusedError(
             f"{path}: checkpoint_version {version}, and 3 is read: older ones order weights otherwise"
         )
+
     values = _MEGATRON["absent"] | {
         key: value for key, value in vars(arguments).items() if value is not None
     }
@@ -140,15 +149,19 @@ def _check_arguments(content: Any, path: Path, model: PlannedModel) -> tuple[int
         wanted |= {"rotary_base": model.rope_base, "rotary_percent": 1.0}
     else:
         wanted["max_position_embeddings"] = model.positions
+
     if not model.gated:
         wanted["bias_gelu_fusion"] = (
-            True  # GPT-2's GELU; Megatron-LM's other one is by the error function
+            # GPT-2's GELU; Megatron-LM's other one is by the error function
+            True
         )
+
     if values.get("padded_vocab_size") != model.vocabulary:
         multiple = max(
             1, values["make_vocab_size_divisible_by"] * values["tensor_model_parallel_size"]
         )
         wanted["padded_vocab_size"] = -(-model.vocabulary // multiple) * multiple
+
     if wrong := folders.differences(values, wanted):
         raise RefusedError(f"{path} is of another model: {wrong}")
     cut = values["tensor_model_parallel_size"], values["pipeline_model_parallel_size"]
@@ -176,13 +189,16 @@ def _shards(folder: Path, described: metadata.Metadata) -> Stored:
                 raise RefusedError(
                     f"{folder} has {key} of {length[0]} layers in one piece: only one is read"
                 )
+
             key = key.replace("layers.", f"layers.{offset[0]}.", 1)
             size = size[1:]
             offset = offset[1:]
             length = length[1:]
+
         whole = tensors.setdefault(key, metadata.TensorStorageMetadata(tensor.properties, size, []))
         whole.chunks.append(metadata.ChunkStorageMetadata(offset, length))
         places[metadata.MetadataIndex(key, offset)] = place
+
     shards = torch_dist.StoredShards(folder, metadata.Metadata(tensors, storage_data=places))
     return {
         key: (tuple(tensor.size), partial(shards.read_whole, key))
@@ -190,7 +206,13 @@ def _shards(folder: Path, described: metadata.Metadata) -> Stored:
     }
 
 
-def _rank_files(folder: Path, tensor: int, pipeline: int, *, gated: bool) -> Stored:
+def _rank_files(
+    folder: Path,
+    tensor: int,
+    pipeline: int,
+    *,
+    gated: bool,
+) -> Stored:
     """The weights in the files of all tensor and pipeline ranks, which stay there until they are read."""
     path = f"mp_rank_{{:02d}}{'_{:03d}' if pipeline > 1 else ''}/model_optim_rng.pt"
     files = [
@@ -202,9 +224,8 @@ def _rank_files(folder: Path, tensor: int, pipeline: int, *, gated: bool) -> Sto
     chunks = sorted(
         (int(name[5:] or 0), name) for name in files[0][0] if re.fullmatch(r"model\d*", name)
     )
-    for (_, chunk), ranks in itertools.product(
-        chunks, files
-    ):  # a chunk of an interleaved pipeline goes by all stages
+    # A chunk of an interleaved pipeline goes by all stages
+    for (_, chunk), ranks in itertools.product(chunks, files):
         num_layers = 0
         for name, piece in (pair for content in ranks for pair in _tensors(content[chunk])):
             for older, newer in _MEGATRON["older_names"].items():
@@ -212,8 +233,11 @@ def _rank_files(folder: Path, tensor: int, pipeline: int, *, gated: bool) -> Sto
             if match := re.match(r"decoder\.layers\.(\d+)\.", name):
                 num_layers = max(num_layers, 1 + int(match[1]))
                 name = f"decoder.layers.{first_layer + int(match[1])}.{name[match.end() :]}"
+
             weights.setdefault(stored_key(name), []).append(piece)
+
         first_layer += num_layers
+
     join = partial(_join, gated=gated)
     shapes = {
         key: join(key, [piece.to("meta") for piece in pieces]).shape
@@ -227,10 +251,10 @@ def _rank_files(folder: Path, tensor: int, pipeline: int, *, gated: bool) -> Sto
 def _join(key: str, pieces: list[torch.Tensor], gated: bool) -> torch.Tensor:
     """The weight of all tensor ranks."""
     if "linear_fc1" in key and gated and key.endswith(_CUT_ROWS):
-        halves = [
-            piece.chunk(2) for piece in pieces
-        ]  # a rank has its part of the gate, then of what it gates
+        # A rank has its part of the gate, then of what it gates
+        halves = [piece.chunk(2) for piece in pieces]
         pieces = [half[number] for number in (0, 1) for half in halves]
+
     if key.endswith(_CUT_ROWS):
         return torch.cat(pieces)
     return torch.cat(pieces, 1) if key.endswith(tuple(_MEGATRON["cut_columns"])) else pieces[0]

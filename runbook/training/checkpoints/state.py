@@ -102,7 +102,10 @@ def restore_random(random: SavedRandomStates) -> None:
 
 
 def tracker_states() -> dict[str, torch.Tensor]:
-    """Return the states of megatron-core's tracker as tensors; for CUDA graphs it has generators, which are no data."""
+    """Return the states of megatron-core's tracker as tensors.
+
+    For CUDA graphs it has generators, which are no data.
+    """
     states = get_cuda_rng_tracker().get_states()
     return {
         name: state.get_state() if isinstance(state, torch.Generator) else state
@@ -111,13 +114,17 @@ def tracker_states() -> dict[str, torch.Tensor]:
 
 
 def restore_tracker_states(stored: Mapping[str, torch.Tensor]) -> None:
-    """Set the states of megatron-core's tracker; generators stay the same objects, which CUDA graphs know."""
+    """Set the states of megatron-core's tracker.
+
+    Generators stay the same objects, which CUDA graphs know.
+    """
     tracker = get_cuda_rng_tracker()
     states: dict[str, torch.Tensor | torch.Generator] = dict(stored)
     for name, generator in tracker.get_states().items():
         if isinstance(generator, torch.Generator) and name in stored:
             generator.set_state(stored[name])
             states[name] = generator
+
     tracker.set_states(states)
 
 
@@ -126,8 +133,10 @@ class SaveResult:
     """What a save cost."""
 
     iteration: int
-    seconds: float  # from its beginning until it was sealed
-    stall_seconds: float  # how long the training waited for it
+    # From its beginning until it was sealed
+    seconds: float
+    # How long the training waited for it
+    stall_seconds: float
     bytes: int
     folder: Path
 
@@ -144,7 +153,10 @@ class PendingSave:
         in_background: bool,
         data_cache: Mapping[str, str] | None = None,
     ) -> None:
-        """Agree with all ranks on who writes what; a state that is written in the background is copied first."""
+        """Agree with all ranks on who writes what.
+
+        A state that is written in the background is copied first.
+        """
         self.spec = spec
         self.iteration = progress.iteration
         self.started = time.monotonic()
@@ -173,19 +185,19 @@ class PendingSave:
         with self._cleaning():
             run_on_first_rank(self._begin)
             faults.armed.save("begin")
-            read = getattr(
-                engine, "read_weight", None
-            )  # imported weights are read when they are written
+            # Imported weights are read when they are written
+            read = getattr(engine, "read_weight", None)
             self._writing = torch_dist.ShardWriter(
                 state, self._part / folders.SHARDS, copies=copies, read=read
             )
+
         if in_background:
             executor = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
             self._background = executor.submit(self._writing.write)
             executor.shutdown(wait=False)
-        self.stall_seconds = (
-            time.monotonic() - self.started
-        )  # how long the training waited for it so far
+
+        # How long the training waited for it so far
+        self.stall_seconds = time.monotonic() - self.started
 
     def _begin(self) -> None:
         """Find a full disk before gigabytes are written to it; a quota shows only while writing."""
@@ -199,7 +211,10 @@ class PendingSave:
         return bool(reduce_number(int(ready), torch.distributed.ReduceOp.MIN))
 
     def finish(self) -> SaveResult:
-        """Wait for the files, seal and rename; `TrainingError` on all ranks, and nothing left, where one failed."""
+        """Wait for the files, seal and rename.
+
+        `TrainingError` on all ranks, and nothing left, where one failed.
+        """
         start = time.monotonic()
         write = self._background.result if self._background else self._writing.write
         with self._cleaning():
@@ -217,9 +232,16 @@ class PendingSave:
                     self._part, self._metadata, files, keep, every, in_background=in_background
                 )
             )
+
         now = time.monotonic()
         self.stall_seconds += now - start
-        return SaveResult(self.iteration, now - self.started, self.stall_seconds, size, final)
+        return SaveResult(
+            self.iteration,
+            now - self.started,
+            self.stall_seconds,
+            size,
+            final,
+        )
 
     @contextlib.contextmanager
     def _cleaning(self) -> Iterator[None]:
@@ -227,7 +249,8 @@ class PendingSave:
             yield
         except TrainingError as error:
             run_on_first_rank(lambda: shutil.rmtree(self._part, ignore_errors=True))
-            if isinstance(error, RefusedError):  # imported weights, of which one cannot be taken
+            # Imported weights, of which one cannot be taken
+            if isinstance(error, RefusedError):
                 raise
             failure = TrainingError(
                 f"checkpoint {self._part.with_suffix('')} of {self._needed:,} bytes could not be written: {error}. "
@@ -249,28 +272,35 @@ class LoadedCheckpoint:
     progress: TrainingProgress
     folder: Path
     problems: list[str]
-    changes: list[
-        str
-    ]  # values it was trained with that are not the plan's and change what going on means
+    # Values it was trained with that are not the plan's and change what going on means
+    changes: list[str]
     harmless: list[str]  # those that do not
-    weights_only: bool  # whether it is another engine's, so that its optimizer state was left out
-    tracker_fault: str  # what was wrong with the tracker, which is rewritten; empty: nothing
-    lost_iterations: int  # how many iterations the newest checkpoint, which is not whole, was ahead
-    data_cache: dict[str, str]  # sha256 of the cached order of the text; older ones have none
+    # Whether it is another engine's, so that its optimizer state was left out
+    weights_only: bool
+    # What was wrong with the tracker, which is rewritten; empty: nothing
+    tracker_fault: str
+    # How many iterations the newest checkpoint, which is not whole, was ahead
+    lost_iterations: int
+    # sha256 of the cached order of the text; older ones have none
+    data_cache: dict[str, str]
     source: str = SHARED
     """Where it was read: shared, or copies in node memory, of the ranks' own nodes or of partners."""
 
 
 LoadNear: TypeAlias = Callable[[int, int], LoadedCheckpoint | None]
-"""Loads copies in node memory that are newer than the first iteration; the second one is the newest shared one."""
+"""Loads copies in node memory that are newer than the first iteration.
+
+The second one is the newest shared one.
+"""
 
 
 def load_checkpoint(
     spec: PhasePlan, engine: TrainingEngine, load_near: LoadNear | None = None
 ) -> LoadedCheckpoint | None:
-    """Load the newest whole checkpoint; None where there never was one, `RefusedError` where none is whole or fits.
+    """Load the newest whole checkpoint.
 
-    Newer copies in node memory come first.
+    None where there never was one, `RefusedError` where none is whole or fits. Newer copies in node
+    memory come first.
     """
     root = spec.path(spec.checkpoint.folder)
     run_on_first_rank(lambda: folders.remove_leftovers(root))
@@ -286,10 +316,12 @@ def load_checkpoint(
                 f"{checkpoint.folder} is of another model: {difference}. Use the plan it was trained with, or another "
                 f"checkpoint folder"
             )
+
         problem = _verify(checkpoint)
         if not problem:
             return _load_candidate(spec, engine, checkpoint, problems)
         problems.append(problem)
+
     near = load_near(0, newest) if load_near else None
     if near is not None:
         return _with_problems(near, problems, newest)
@@ -299,6 +331,7 @@ def load_checkpoint(
             "\n  ".join([f"{root} has held checkpoints, but none of them is whole:", *problems])
             + "\nTraining does not silently start again: bring one back, or move the folder away to start anew"
         )
+
     return None
 
 
@@ -309,10 +342,14 @@ def _with_problems(near: LoadedCheckpoint, problems: list[str], newest: int) -> 
 
 
 def _load_candidate(
-    spec: PhasePlan, engine: TrainingEngine, checkpoint: CheckpointFolder, problems: list[str]
+    spec: PhasePlan,
+    engine: TrainingEngine,
+    checkpoint: CheckpointFolder,
+    problems: list[str],
 ) -> LoadedCheckpoint:
     metadata = checkpoint.metadata
-    weights_only = metadata["engine"] != spec.engine  # each engine's optimizer state is its own
+    # Each engine's optimizer state is its own
+    weights_only = metadata["engine"] != spec.engine
     stored = torch_dist.open_shards(checkpoint)
     engine.restore(stored.read, CommonState(**metadata["common"]), with_optimizer=not weights_only)
     # What ZeRO shares out does not change how a layout numbers its ranks.
@@ -322,8 +359,11 @@ def _load_candidate(
     }
     if same_ranks:
         restore_random(run_on_all_ranks(lambda: stored.read_object(random_state().unique_key)))
-    else:  # the ranks of another layout have no states to restore: draw new numbers, not those drawn before
+    else:
+        # The ranks of another layout have no states to restore: draw new numbers, not those drawn
+        # before
         seed_ranks(spec.seed + 7919 * checkpoint.iteration, graphs=spec.tuning.cuda_graphs)
+
     root = spec.path(spec.checkpoint.folder)
     tracker_fault, newest = run_on_first_rank(
         lambda: folders.mend_tracker(root, checkpoint.iteration)
@@ -335,6 +375,7 @@ def _load_candidate(
     if weights_only:
         lost = "whose optimizer state is its own, so that the weights alone are taken up and Adam begins anew"
         harmless = [f"the engine {metadata['engine']} (plan: {spec.engine}), {lost}", *harmless]
+
     lost_iterations = newest - checkpoint.iteration
     return LoadedCheckpoint(
         progress,
@@ -358,6 +399,7 @@ def _changes(spec: PhasePlan, checkpoint: CheckpointFolder) -> tuple[list[str], 
         return [
             f"a fingerprint of {str(metadata.get('fingerprint'))[:12]} (plan: {spec.fingerprint[:12]})"
         ], []
+
     return identity.differences(metadata["recipe"], json.loads(json.dumps(identity.recipe(spec))))
 
 
@@ -389,6 +431,7 @@ def keep_checkpoint_padding(spec: PhasePlan) -> PhasePlan:
             f"the vocabulary of {model.vocabulary:,} stays padded to {padded:,} as in the checkpoint (plan: "
             f"{model.padded_vocabulary:,})"
         )
+
     return dataclasses.replace(
         spec, model=dataclasses.replace(model, padded_vocabulary=padded, parameters=0)
     )
@@ -401,4 +444,5 @@ def _newest_padding(spec: PhasePlan) -> int:
         if "recipe" in checkpoint.metadata:
             same = checkpoint.metadata["recipe"].get("model.vocabulary") == spec.model.vocabulary
             return int(checkpoint.metadata["model"]["padded_vocabulary"]) if same else 0
+
     return 0

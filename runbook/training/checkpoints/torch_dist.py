@@ -71,9 +71,10 @@ class ShardWriter:
         copies: HostCopies | None = None,
         read: Callable[[str], torch.Tensor] | None = None,
     ) -> None:
-        """Prepare to write `state` into the empty `folder`. Where it is copied, training may change it at once.
+        """Prepare to write `state` into the empty `folder`.
 
-        `read` gives a tensor of which the state has only the shape, by its key, when it is written.
+        Where it is copied, training may change it at once. `read` gives a tensor of which the state
+        has only the shape, by its key, when it is written.
         """
         self.folder = folder
         own: dict[str, list[Any]] = {}
@@ -81,6 +82,7 @@ class ShardWriter:
             own.setdefault(
                 shard.unique_key if isinstance(shard, ShardedObject) else shard.key, []
             ).append(shard)
+
         tensors = [
             shard for shards in own.values() for shard in shards if isinstance(shard, ShardedTensor)
         ]
@@ -133,11 +135,11 @@ class ShardWriter:
         """Write this rank's files, each by a thread, with fsync, and sum them up on the way."""
         items = filesystem._split_by_size_and_type(self._num_files, self._plan.items)
         parts = [part for part in enumerate(items) if part[1]]
-        with ThreadPoolExecutor(
-            self._num_threads
-        ) as threads:  # torch's own would lose the error of any but the first
+        # torch's own would lose the error of any but the first
+        with ThreadPoolExecutor(self._num_threads) as threads:
             each = threads.map if len(parts) > 1 else map
             results = [result for written in each(self._write_file, parts) for result in written]
+
         names = sorted({result.storage_data.relative_path for result in results})
         return results, {name: self._sums[name].hexdigest() for name in names}
 
@@ -147,6 +149,7 @@ class ShardWriter:
             prefix = f"{self._plan.storage_data.prefix}{number}_"
         else:
             prefix = self._plan.storage_data.prefix
+
         plan = replace(self._plan, items=items, storage_data=filesystem._StoragePrefix(prefix))
         return self._writer.write_data(plan, self._planner).wait()
 
@@ -168,9 +171,10 @@ class ShardWriter:
 
 FILE_BYTES = 2**30
 MOST_FILES = 4
-"""A rank on a GPU writes another file, by another thread, for so many bytes; on a CPU one, since its cores compute.
+"""A rank on a GPU writes another file, by another thread, for so many bytes.
 
-Of weights that are read when they are written, torch keeps a whole file's in memory: they get as many as it takes.
+On a CPU one, since its cores compute. Of weights that are read when they are written, torch keeps a
+whole file's in memory: they get as many as it takes.
 """
 
 
@@ -181,8 +185,8 @@ Place: TypeAlias = tuple[str, tuple[int, ...]]
 def _copy_to_host(shards: list[ShardedTensor], copies: HostCopies) -> dict[Place, torch.Tensor]:
     """Return copies of the tensors of shards, by place, and leave only the shapes in the shards.
 
-    A GPU's state that was brought together is on the host already. torch would describe pinned tensors as pinned, and
-    megatron-core cannot load what is described so.
+    A GPU's state that was brought together is on the host already. torch would describe pinned
+    tensors as pinned, and megatron-core cannot load what is described so.
     """
     host = {}
     for shard in shards:
@@ -192,12 +196,16 @@ def _copy_to_host(shards: list[ShardedTensor], copies: HostCopies) -> dict[Place
         shard.data = torch.empty_like(
             shard.data, device="meta", memory_format=torch.contiguous_format
         )
+
     copies.wait()
     return host
 
 
 def _sum_while_writing(writer: FileSystemWriter) -> dict[str, Any]:
-    """The sha256 of every file that the writer will write, by name; its files are written from front to back."""
+    """The sha256 of every file that the writer will write, by name.
+
+    Its files are written from front to back.
+    """
     sums: dict[str, Any] = {}
     create = writer.fs.create_stream
 
@@ -231,7 +239,10 @@ def state_bytes(state: State) -> int:
 
 
 def open_shards(checkpoint: folders.CheckpointFolder) -> StoredShards:
-    """The shards of a verified checkpoint; rank 0 reads what describes them, and tells the others."""
+    """The shards of a verified checkpoint.
+
+    Rank 0 reads what describes them, and tells the others.
+    """
     folder = checkpoint.folder / folders.SHARDS
     return StoredShards(
         folder, run_on_first_rank(lambda: check_shards(folder, checkpoint.shards()))
@@ -239,7 +250,10 @@ def open_shards(checkpoint: folders.CheckpointFolder) -> StoredShards:
 
 
 PIECE_BYTES = 16 * 2**20
-"""So much of a file is on the host at once, on its way to where it belongs; a power of two for file systems' blocks."""
+"""So much of a file is on the host at once, on its way to where it belongs.
+
+A power of two for file systems' blocks.
+"""
 
 READ_ERRORS = (
     RuntimeError,
@@ -306,10 +320,16 @@ class StoredShards:
     folder: Path
     description: metadata.Metadata
 
-    def read(self, shard: Shard, start: int, into: torch.Tensor) -> None:
+    def read(
+        self,
+        shard: Shard,
+        start: int,
+        into: torch.Tensor,
+    ) -> None:
         """Fill the flat `into` with numbers of this rank's part of a stored tensor, from number `start` of it on."""
         first = 0
-        for piece in each_shard(shard):  # those of a factory follow one another
+        # Those of a factory follow one another
+        for piece in each_shard(shard):
             last = first + piece.data.numel()
             low = max(start, first)
             high = min(start + into.numel(), last)
@@ -329,21 +349,26 @@ class StoredShards:
         ((_, place),) = self._places_of(key)
         with self._open(key, place) as (_, item):
             try:
-                (content,) = torch.load(
-                    item, map_location="cpu", weights_only=True
-                )  # a list, as megatron-core has it
+                # A list, as megatron-core has it
+                (content,) = torch.load(item, map_location="cpu", weights_only=True)
                 return content
             except pickle.UnpicklingError as error:
                 raise RefusedError(
                     f"{key!r} in the checkpoint is more than data, and is not read: {error}"
                 ) from error
 
-    def _read_range(self, piece: ShardedTensor, start: int, into: torch.Tensor) -> None:
+    def _read_range(
+        self,
+        piece: ShardedTensor,
+        start: int,
+        into: torch.Tensor,
+    ) -> None:
         described: Any = self.description.state_dict_metadata.get(piece.key)
         size = tuple(getattr(described, "size", ()))
         if size != tuple(piece.global_shape) or len(size) > 2:
             there = f"is {size}, not {tuple(piece.global_shape)}" if size else "is missing"
             raise RefusedError(f"{self.folder} does not fit this model: {piece.key} {there}")
+
         sizes = {chunk.offsets: chunk.sizes for chunk in described.chunks}
         filled = 0
         part = Box.of(piece.global_offset, piece.local_shape)
@@ -359,14 +384,23 @@ class StoredShards:
                     copies.append(
                         (common, target[top - box.top :, left - box.left :][:height, :width])
                     )
+
             if copies:
                 with self._open(piece.key, place) as (stream, item):
                     where = place.offset + _data_offset(
                         item, place.length, chunk, described.properties.dtype
                     )
                     for common, target in copies:
-                        _copy(stream, where, chunk, common, described.properties.dtype, target)
+                        _copy(
+                            stream,
+                            where,
+                            chunk,
+                            common,
+                            described.properties.dtype,
+                            target,
+                        )
                         filled += target.numel()
+
         if filled != into.numel():
             raise RefusedError(
                 f"{self.folder} does not fit this model: a part of {piece.key} is missing"
@@ -399,7 +433,12 @@ class StoredShards:
             ) from error
 
 
-def _data_offset(item: Any, item_bytes: int, chunk: Box, dtype: torch.dtype) -> int:
+def _data_offset(
+    item: Any,
+    item_bytes: int,
+    chunk: Box,
+    dtype: torch.dtype,
+) -> int:
     """Where the numbers begin in what `torch.save` wrote of one tensor, which stores them row by row."""
     like = torch.load(item, map_location="meta", weights_only=True)
     item.seek(0)
@@ -417,13 +456,19 @@ def _data_offset(item: Any, item_bytes: int, chunk: Box, dtype: torch.dtype) -> 
         raise ValueError(
             f"it is {tuple(like.shape)} of {like.dtype}, and described as {chunk[2:]} of {dtype}"
         )
+
     if offset + like.numel() * dtype.itemsize > item_bytes:
         raise ValueError(f"it has {item_bytes} bytes, too few for {tuple(like.shape)} of {dtype}")
     return offset
 
 
 def _copy(
-    stream: BinaryIO, where: int, chunk: Box, common: Box, dtype: torch.dtype, target: torch.Tensor
+    stream: BinaryIO,
+    where: int,
+    chunk: Box,
+    common: Box,
+    dtype: torch.dtype,
+    target: torch.Tensor,
 ) -> None:
     """Copy a box out of a stored chunk, which begins at byte `where`, by way of pieces of many rows on the host.
 
@@ -439,6 +484,7 @@ def _copy(
         for index, run in enumerate(runs):
             stream.seek(where + (number + index * chunk.width) * dtype.itemsize)
             read_bytes(stream, run)
+
         target[first : first + height].copy_(piece, non_blocking=True)
 
 
@@ -492,7 +538,10 @@ _NOT_NEEDED = (
     "types.SimpleNamespace",
     "_io.BytesIO",
 )
-"""Where classes and functions come from that Megatron-LM's files name besides tensors; none of them is called."""
+"""Where classes and functions come from that Megatron-LM's files name besides tensors.
+
+None of them is called.
+"""
 
 
 class Placeholder:
@@ -512,6 +561,7 @@ class _Unpickler(pickle.Unpickler):
             and isinstance(getattr(torch, name, None), torch.dtype)
         ):
             known = getattr(torch, name)
+
         if known is None and f"{module}.{name}".startswith(_NOT_NEEDED):
             return Placeholder
         if known is None:
@@ -519,6 +569,7 @@ class _Unpickler(pickle.Unpickler):
                 f"the checkpoint's .metadata asks for {module}.{name}, which describes no tensor: it may be made to "
                 f"run code, and is not read. Take another checkpoint, and ask where this one comes from"
             )
+
         return known
 
 
@@ -546,7 +597,10 @@ class _BoundedReads:
 
 
 def check_shards(folder: Path, files: Collection[str] | None = None) -> metadata.Metadata:
-    """What `.metadata` says; refuse what is more than data, leads elsewhere, or is not in `files`, if there are any."""
+    """What `.metadata` says.
+
+    Refuse what is more than data, leads elsewhere, or is not in `files`, if there are any.
+    """
     try:
         folders.require_file(folder / ".metadata")
         with (folder / ".metadata").open("rb") as stream:
@@ -555,10 +609,12 @@ def check_shards(folder: Path, files: Collection[str] | None = None) -> metadata
         raise RefusedError(
             f"the checkpoint's .metadata cannot be read: {type(error).__name__}: {error}"
         ) from error
+
     if not isinstance(description, metadata.Metadata):
         raise RefusedError(
             f"the checkpoint's .metadata holds {type(description).__name__}, not torch's description of one"
         )
+
     _check_shard_files(folder, description, files)
     _check_tensor_sizes(folder, description)
     read_common(folder, description)
@@ -573,13 +629,17 @@ MAX_COMMON_BYTES = 256 * 2**20
 
 
 def read_common(folder: Path, description: metadata.Metadata) -> Any:
-    """Return what a checkpoint says besides its tensors; `RefusedError` where it is more than data or missing."""
+    """Return what a checkpoint says besides its tensors.
+
+    `RefusedError` where it is more than data or missing.
+    """
     if (folder / COMMON_FILE).exists():
         return read_pickle(folder / COMMON_FILE)
     for index, place in description.storage_data.items():
         if index.fqn.partition("/")[0] == COMMON_STATE:
             (content,) = read_pickle(_bytes_of(folder, place), name=folder / COMMON_STATE)
             return content
+
     raise RefusedError(f"{folder} has neither {COMMON_FILE} nor {COMMON_STATE} among its shards")
 
 
@@ -590,6 +650,7 @@ def _bytes_of(folder: Path, place: Any) -> io.BytesIO:
         raise RefusedError(
             f"{path} holds {COMMON_STATE} of {place.length:,} bytes: it is no plain state"
         )
+
     folders.require_file(path)
     with path.open("rb") as stream:
         stream.seek(place.offset)
@@ -597,15 +658,16 @@ def _bytes_of(folder: Path, place: Any) -> io.BytesIO:
 
 
 def read_pickle(source: Path | io.BytesIO, *, name: Path | None = None) -> Any:
-    """What `torch.save` wrote, its tensors where they are in the file; `RefusedError` where it is more than data.
+    """What `torch.save` wrote, its tensors where they are in the file.
 
-    `name` stands for bytes in errors.
+    `RefusedError` where it is more than data. `name` stands for bytes in errors.
     """
     path = source if isinstance(source, Path) else name
     if isinstance(source, Path) and source.exists() and not source.is_file():
         raise RefusedError(f"{source} is no plain file, but a pipe, a device or a folder")
     known = torch.serialization.get_safe_globals()
-    torch.serialization.clear_safe_globals()  # megatron-core adds classes of its own, which would be made
+    # megatron-core adds classes of its own, which would be made
+    torch.serialization.clear_safe_globals()
     try:
         is_zip = zipfile.is_zipfile(source)
         names: list[str] = []
@@ -613,17 +675,24 @@ def read_pickle(source: Path | io.BytesIO, *, name: Path | None = None) -> Any:
             _refuse_compressed(source, path)
             _rewind(source)
             names = torch.serialization.get_unsafe_globals_in_checkpoint(source)
+
         _rewind(source)
         allowed = [(Placeholder, name) for name in names if name.startswith(_NOT_NEEDED)]
         with torch.serialization.safe_globals([argparse.Namespace, *allowed]):
             in_file = is_zip and isinstance(source, Path)
-            return torch.load(source, map_location="cpu", weights_only=True, mmap=in_file)
+            return torch.load(
+                source,
+                map_location="cpu",
+                weights_only=True,
+                mmap=in_file,
+            )
     except pickle.UnpicklingError as error:
         named = re.search(r"GLOBAL ([\w.]+)", str(error))
         if named:
             reason = f"it asks for {named[1]}"
         else:
             reason = "its pickle has steps that data does not need"
+
         raise RefusedError(
             f"{path} is more than data, and is not read: {reason}. Take another checkpoint, and ask where this one "
             f"comes from"
@@ -664,17 +733,20 @@ def _check_shard_files(
         isinstance(place, filesystem._StorageInfo) for place in places.values()
     ):
         raise RefusedError(f"{folder / '.metadata'} does not say in which file each tensor is")
+
     for name in sorted({".metadata", *(str(place.relative_path) for place in places.values())}):
         if PurePosixPath(name).name != name:
             raise RefusedError(
                 f"{folder / '.metadata'} names the file {name!r}, which is not in its folder: it is not read. Take "
                 "another checkpoint, and ask where this one comes from"
             )
+
         if files is not None and name not in files:
             raise RefusedError(
                 f"{folder / name} has no checksum in the checkpoint's metadata.json, so nobody can say whether it is "
                 "whole: it is not read"
             )
+
     for place in places.values():
         _check_place(folder, place)
 
@@ -709,6 +781,7 @@ def _check_tensor_sizes(folder: Path, description: metadata.Metadata) -> None:
         except (AttributeError, TypeError, OverflowError):
             is_shape = False
             num_bytes = 0
+
         if not is_shape or num_bytes > folder_bytes:
             raise RefusedError(
                 f"{folder / '.metadata'} describes {name!r} as "

@@ -31,9 +31,11 @@ class WholeWeights:
             if not isinstance(known.get(key), TensorStorageMetadata):
                 raise RefusedError(f"{self.folder} lacks {name}: it is of another model")
             master = (
-                f"optimizer.state.fp32_param.{key}"  # the float32 copy, which the optimizer steps
+                # The float32 copy, which the optimizer steps
+                f"optimizer.state.fp32_param.{key}"
             )
             stored[name] = master if masters and master in known else key
+
         return stored
 
     def read(self, names: Iterable[str], *, masters: bool) -> dict[str, torch.Tensor]:
@@ -54,6 +56,7 @@ class WholeWeights:
                         raise RefusedError(
                             f"{self.folder}: {shard.key} has shape {tuple(value.shape)}: another model"
                         )
+
                     parts = zip(shard.global_offset, shard.local_shape, strict=True)
                     shard.data.copy_(
                         value[tuple(slice(start, start + size) for start, size in parts)]
@@ -73,10 +76,12 @@ def finite(weight: torch.Tensor, folder: Path, name: str) -> torch.Tensor:
             f"{folder}: {name} is of {str(weight.dtype).removeprefix('torch.')}, and float32, float16 and bfloat16 "
             "are read: convert it first"
         )
+
     if not weight.is_floating_point() or not bool(torch.isfinite(weight.float()).all()):
         raise RefusedError(
             f"{folder}: {name} has values that are not finite floating-point numbers"
         )
+
     return weight
 
 
@@ -99,7 +104,10 @@ def stored_key(name: str) -> str:
 
 
 def newest_weights(spec: PhasePlan, iteration: int = 0) -> WholeWeights:
-    """The newest whole checkpoint, or that of one iteration; `RefusedError` says why there is none."""
+    """The newest whole checkpoint, or that of one iteration.
+
+    `RefusedError` says why there is none.
+    """
     root = spec.path(spec.checkpoint.folder)
     checkpoints, problems = folders.candidates(root)
     for candidate in checkpoints:
@@ -109,11 +117,13 @@ def newest_weights(spec: PhasePlan, iteration: int = 0) -> WholeWeights:
         if problem:
             problems.append(problem)
             continue
+
         folder = candidate.folder / folders.SHARDS
         shards = torch_dist.StoredShards(
             folder, torch_dist.check_shards(folder, candidate.shards())
         )
         return WholeWeights(candidate.folder, candidate.iteration, shards)
+
     available = ", ".join(str(candidate.iteration) for candidate in checkpoints) or "none"
     wanted = f"no whole checkpoint of iteration {iteration}" if iteration else "no whole checkpoint"
     raise RefusedError("\n  ".join([f"{root} has {wanted} (there are: {available})", *problems]))

@@ -54,8 +54,10 @@ class DeepSpeedEngine(engine.TrainingEngine):
         super().__init__(spec, gpt_model.build_model(spec, draw=draw))
         (self.model,) = self.models
         self.adam = _adam(spec, self.model)
-        self.norm = math.nan  # gradient norm of fp32 without ZeRO, which DeepSpeed does not keep
-        self.waiting = False  # whether there are gradients that no optimizer step has used
+        # Gradient norm of fp32 without ZeRO, which DeepSpeed does not keep
+        self.norm = math.nan
+        # Whether there are gradients that no optimizer step has used
+        self.waiting = False
         self.discards = False
         join_deepspeed()
         self.engine = self._begin()
@@ -64,6 +66,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
             for name in _COLLECTIVES:
                 if hasattr(backend, name):
                     setattr(backend, name, self.clock.timed(getattr(backend, name)))
+
         self._mend()
 
     def _begin(self) -> Any:
@@ -72,7 +75,9 @@ class DeepSpeedEngine(engine.TrainingEngine):
     def _mend(self) -> None:
         """Correct what DeepSpeed gets wrong for this loop."""
         for state in self.adam.state.values():
-            state["step"].zero_()  # it has made a step of length 0 to get room for the moments
+            # It has made a step of length 0 to get room for the moments
+            state["step"].zero_()
+
         step_adam = self.adam.step
 
         def step_unless_bad(*_: Any, **__: Any) -> None:
@@ -88,6 +93,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
             # The loop has its own answer to it.
             self.engine.optimizer.loss_scaler.raise_error_at_min_scale = False
             self._let_scale_grow_later()
+
         if self.spec.parallel.zero_stage == 0:
             take_step = self.engine._take_model_step
             prepare = self._mark_gradients
@@ -159,12 +165,14 @@ class DeepSpeedEngine(engine.TrainingEngine):
         """Forward and backward of one step."""
         self._expect(num_microbatches)
         total = torch.zeros((), device=device())
-        with local_rank_variable():  # ZeRO 3 compares the order of its modules in the first steps
+        # ZeRO 3 compares the order of its modules in the first steps
+        with local_rank_variable():
             for index in range(num_microbatches):
                 self.engine.set_gradient_accumulation_boundary(index + 1 == num_microbatches)
                 loss = self.engine(**next(batches))
                 self.engine.backward(loss)
                 total += loss.detach()
+
         return float(total)
 
     def update(self, learning_rate: float) -> OptimizerUpdate:
@@ -189,8 +197,10 @@ class DeepSpeedEngine(engine.TrainingEngine):
         """
         if self.waiting:
             self.discards = True
-            self._step()  # DeepSpeed clears all its buffers in a step, and nowhere else
+            # DeepSpeed clears all its buffers in a step, and nowhere else
+            self._step()
             self.discards = False
+
         self.waiting = True
         batch = self.spec.batch
         parallel = self.spec.parallel
@@ -203,6 +213,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         with self._evaluating():
             for _ in range(num_microbatches):
                 total += self.engine.module(**next(batches))
+
         return float(total)
 
     @contextlib.contextmanager
@@ -239,6 +250,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
             for name, shard in state["model0"].items():
                 gathered[name] = self._gathered(shard)
             state["model0"] = gathered
+
         return state
 
     def _gathered(self, shard: engine.Shard) -> engine.Shard:
@@ -251,7 +263,9 @@ class DeepSpeedEngine(engine.TrainingEngine):
         with self._gather(weight):
             if is_written:
                 data = self.host_copies.copy(weight)
-            self.host_copies.wait()  # DeepSpeed frees what it has gathered
+            # DeepSpeed frees what it has gathered
+            self.host_copies.wait()
+
         return dataclasses.replace(shard, data=data)
 
     def _gather(self, weight: torch.nn.Parameter) -> contextlib.AbstractContextManager[Any]:
@@ -288,6 +302,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
             value = getattr(scaler, key, None)
             if value is not None:
                 values[key] = float(value)
+
         return values
 
     def _restore_scaler(self, values: dict[str, float]) -> None:
@@ -312,11 +327,13 @@ class DeepSpeedEngine(engine.TrainingEngine):
             halves = chain.from_iterable(optimizer.fp16_groups)
             mains = chain.from_iterable(optimizer.fp32_groups)
             return engine.OwnedState.whole(halves, mains, adam)
+
         parts = {}
         for weight in weights:
             part = _cut_part(optimizer, adam, weight)
             if part:
                 parts[weight] = part
+
         return engine.OwnedState(parts, is_cut=True)
 
 
@@ -365,6 +382,7 @@ def _adam(spec: PhasePlan, gpt: torch.nn.Module) -> torch.optim.AdamW:
             others.append(weight)
         else:
             decaying.append(weight)
+
     optimizer = spec.optimizer
     return torch.optim.AdamW(
         [
@@ -390,12 +408,23 @@ def _cut_part(
         whole = whole_shape(weight).numel()
         start = min(whole, length * optimizer._get_param_partition_rank(weight))
         flat = optimizer.fp32_partitioned_groups_flat[group]
-        return WeightPart(start, min(start + length, whole), flat, adam, offset)
+        return WeightPart(
+            start,
+            min(start + length, whole),
+            flat,
+            adam,
+            offset,
+        )
+
     mapping = weight._hp_mapping  # type: ignore[attr-defined]
     if mapping is None:
         return None
     address = mapping.lp_fragment_address
     flat = adam.param_groups[mapping.param_group_index]["params"][0]
     return WeightPart(
-        address.start, address.start + address.numel, flat, adam, mapping.hp_fragment_address.start
+        address.start,
+        address.start + address.numel,
+        flat,
+        adam,
+        mapping.hp_fragment_address.start,
     )

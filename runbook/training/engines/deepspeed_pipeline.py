@@ -33,11 +33,12 @@ class DeepSpeedPipeline(DeepSpeedEngine):
     def _begin(self) -> Any:
         parallel = self.spec.parallel
         gpt = self.model
+        # It makes the copies of the tied weight alike
         with (
             quiet_stdout(),
             local_rank_variable(),
             torch.no_grad(),
-        ):  # it makes the copies of the tied weight alike
+        ):
             module = PipelineModule(
                 layers=layer_list(self.spec, gpt),
                 topology=PipeModelDataParallelTopology(
@@ -48,13 +49,15 @@ class DeepSpeedPipeline(DeepSpeedEngine):
                 ),
                 partition_method=f"type:^{Block.__name__}$",
             )
+
         last = len(module._layer_specs)
         stage_layers = self.spec.model.layers // parallel.pipeline
+        # As megatron-core built them
         expected = [
             0,
             *(1 + stage_layers * stage for stage in range(1, parallel.pipeline)),
             last,
-        ]  # as megatron-core built them
+        ]
         assert list(module.parts) == expected, f"stages begin at {module.parts}, not at {expected}"
         _count_once(gpt)
         engine = initialize_engine(module, self.adam, self.spec, None)
@@ -93,7 +96,8 @@ class DeepSpeedPipeline(DeepSpeedEngine):
             "labels": padded,
             "loss_mask": torch.ones_like(padded),
         }
-        self.engine.reset_activation_shape()  # a prefix is shorter than a sequence of the training
+        # A prefix is shorter than a sequence of the training
+        self.engine.reset_activation_shape()
         with self._evaluating():
             self._run(iter([batch]), self.engine._inference_schedule(1), compute_loss=False)
         self.engine.reset_activation_shape()
@@ -102,7 +106,13 @@ class DeepSpeedPipeline(DeepSpeedEngine):
         logits = self.engine.fwd_outputs[0][: ids.shape[1]]
         return whole_logits(logits.transpose(0, 1).contiguous())
 
-    def _run(self, batches: MicroBatches, instructions: Any, *, compute_loss: bool = True) -> float:
+    def _run(
+        self,
+        batches: MicroBatches,
+        instructions: Any,
+        *,
+        compute_loss: bool = True,
+    ) -> float:
         """Carry out a schedule; the sum of the losses on the last stage."""
         self.engine.set_dataiterator(batches)
         self.engine.total_loss = None
@@ -131,6 +141,7 @@ def layer_list(spec: PhasePlan, gpt: Any) -> list[LayerSpec]:
     else:
         embedding = TiedLayerSpec("vocabulary", Vocabulary, gpt, forward_fn=_embed)
         head = TiedLayerSpec("vocabulary", Vocabulary, gpt, forward_fn=_score)
+
     return [embedding, *blocks, LayerSpec(Part, gpt, "decoder.final_layernorm", _normalize), head]
 
 
@@ -152,6 +163,7 @@ def _transform(part: Any, hidden: torch.Tensor) -> torch.Tensor:
     if recomputes:
         recomputed: torch.Tensor = checkpoint(transform, False, hidden)
         return recomputed
+
     return transform(hidden)
 
 
@@ -170,9 +182,15 @@ class Part(torch.nn.Module):
     The stage is at hand, but its other weights are not this part's.
     """
 
-    weight = None  # the head's, where it is not its own
+    # The head's, where it is not its own
+    weight = None
 
-    def __init__(self, gpt: Any, path: str, forward: Callable[[Any, Any], torch.Tensor]) -> None:
+    def __init__(
+        self,
+        gpt: Any,
+        path: str,
+        forward: Callable[[Any, Any], torch.Tensor],
+    ) -> None:
         super().__init__()
         self.stage = [gpt]
         self.add_module(path.rpartition(".")[2], gpt.get_submodule(path))

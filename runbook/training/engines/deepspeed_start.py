@@ -23,10 +23,11 @@ from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.ranks import on_gpu
 
+# The oldest DeepSpeed that the engine was tested with; it relies on undocumented behaviour
 OLDEST_VERSION = (
     0,
     19,
-)  # the oldest DeepSpeed that the engine was tested with; it relies on undocumented behaviour
+)
 
 
 def import_deepspeed() -> Any:
@@ -42,12 +43,14 @@ def import_deepspeed() -> Any:
             "gpt3-runbook[train], or "
             "set training.engine to megatron-core"
         ) from None
+
     if tuple(int(number) for number in re.findall(r"\d+", version)[:2]) < OLDEST_VERSION:
         raise RefusedError(
             f"training.engine deepspeed: deepspeed {version} is installed, and the engine needs "
             f"{'.'.join(map(str, OLDEST_VERSION))} or newer. Update it, or set training.engine "
             f"to megatron-core"
         )
+
     if not on_gpu():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     with quiet_stdout():
@@ -56,7 +59,9 @@ def import_deepspeed() -> Any:
     logger.setLevel(logging.ERROR)
     for handler in logger.handlers:
         if isinstance(handler, logging.StreamHandler):
-            handler.setStream(sys.stderr)  # standard output is the training log
+            # Standard output is the training log
+            handler.setStream(sys.stderr)
+
     # DeepSpeed would compile a C++ extension for sums over shared memory in every process; gloo
     # makes them as well.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
@@ -79,9 +84,8 @@ def initialize_engine(
     mpu: Any,
 ) -> Any:
     """DeepSpeed's engine around `model`; `mpu` is None for a pipeline, which has its own."""
-    config = copy.deepcopy(
-        spec.deepspeed or own_config(spec)
-    )  # a plan written by hand may leave it out
+    # A plan written by hand may leave it out
+    config = copy.deepcopy(spec.deepspeed or own_config(spec))
     with quiet_stdout(), local_rank_variable():
         engine, *_ = import_deepspeed().initialize(
             model=model,
@@ -89,6 +93,7 @@ def initialize_engine(
             mpu=mpu,
             config=config,
         )
+
     # DeepSpeed gives its own process groups torch's half an hour.
     timeout = datetime.timedelta(seconds=spec.limits.process_group_timeout_seconds)
     for group in list(distributed_c10d._world.pg_map):

@@ -37,10 +37,10 @@ from runbook.training.host_copies import make_host_copies
 from runbook.training.process_groups import reduce_number, run_on_all_ranks
 from runbook.training.ranks import on_gpu
 
-MicroBatch: TypeAlias = dict[
-    str, torch.Tensor
-]  # a micro-batch: `tokens`, `labels`, `loss_mask`, `position_ids`
-MicroBatches: TypeAlias = Iterator[MicroBatch]  # micro-batches of this rank's data-parallel copy
+# A micro-batch: `tokens`, `labels`, `loss_mask`, `position_ids`
+MicroBatch: TypeAlias = dict[str, torch.Tensor]
+# micro-batches of this rank's data-parallel copy
+MicroBatches: TypeAlias = Iterator[MicroBatch]
 
 Shard: TypeAlias = ShardedTensor | ShardedTensorFactory | ShardedObject
 """This rank's part of a tensor or object, with its place in the whole, as megatron-core describes
@@ -48,15 +48,19 @@ it.
 """
 Shards: TypeAlias = dict[str, Shard]
 State: TypeAlias = dict[str, Shards]
-"""Shards by section: `model0`, `model1` ... (a chunk of the model each), `optimizer`, `random`."""
+"""Shards by section: `model0`, `model1` ...
+
+(a chunk of the model each), `optimizer`, `random`.
+"""
 ReadShard: TypeAlias = Callable[[Shard, int, torch.Tensor], None]
 """Fills a flat tensor with this rank's part of a stored tensor, from this number of the part on."""
 
 STATE_KINDS = ("fp32_param", "exp_avg", "exp_avg_sq")
+# Waiting for data and communication are inside it
 DATA, COMPUTE = (
     "data_wait_seconds",
     "forward_backward_seconds",
-)  # waiting for data and communication are inside it
+)
 COMMUNICATION = "communication_seconds"
 OPTIMIZER = "optimizer_seconds"
 
@@ -71,9 +75,11 @@ class StepClock:
 
     def __init__(self, make_event: Callable[[], Any] | None = None) -> None:
         self._make_event = (
-            make_event  # of the GPU, with `record` and `elapsed_time` in ms; None: the host's clock
+            # Of the GPU, with `record` and `elapsed_time` in ms; None: the host's clock
+            make_event
         )
-        self.is_late = make_event is not None  # a part can be read only once the GPU has passed it
+        # A part can be read only once the GPU has passed it
+        self.is_late = make_event is not None
         self._spans: dict[str, list[tuple[Any, Any]]] = {}
         self._running: set[str] = set()
 
@@ -144,9 +150,11 @@ class OptimizerUpdate:
     """What one optimizer step did."""
 
     gradient_norm: (
-        float  # norm of the whole gradient before clipping; NaN where the step was skipped
+        # Norm of the whole gradient before clipping; NaN where the step was skipped
+        float
     )
-    skipped: bool  # whether the step was left out because a gradient overflowed (fp16)
+    # Whether the step was left out because a gradient overflowed (fp16)
+    skipped: bool
     loss_scale: float
 
 
@@ -155,9 +163,8 @@ class CommonState:
     """The part of a checkpoint that is the same on all ranks."""
 
     optimizer_step: int = 0
-    loss_scaler: dict[str, float] = field(
-        default_factory=dict
-    )  # state of fp16's loss scale; empty in other formats
+    # State of fp16's loss scale; empty in other formats
+    loss_scaler: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -190,7 +197,9 @@ class WeightPart:
                 # there.
                 if "step" not in {*state, *self.adam.param_groups[0]}:
                     self.set_steps(0)
+
             whole = state[kind]
+
         return whole.view(-1).narrow(0, self.offset, self.stop - self.start)
 
     def num_steps(self) -> int:
@@ -346,7 +355,9 @@ class TrainingEngine(abc.ABC):
                 shard = _state_shard(weight, whole, kind)
                 _assign_writer(shard, writer)
                 optimizer_state[f"{kind}.{name}"] = shard
+
             _assign_writer(weight, writers[f"weight.{name}"])
+
         return {**weights, "optimizer": optimizer_state}
 
     def _whole_state(
@@ -368,6 +379,7 @@ class TrainingEngine(abc.ABC):
             state = part.tensor(kind) if group.rank() == writer else None
         else:
             state = self._brought_together(weight, part, kind, writer)
+
         if state is None:
             return torch.empty(shape, dtype=torch.float32, device="meta")
         return state.view(shape)
@@ -403,7 +415,13 @@ class TrainingEngine(abc.ABC):
             reduce_number(own_steps, torch.distributed.ReduceOp.MAX), self._scaler_values()
         )
 
-    def restore(self, read: ReadShard, common: CommonState, *, with_optimizer: bool) -> None:
+    def restore(
+        self,
+        read: ReadShard,
+        common: CommonState,
+        *,
+        with_optimizer: bool,
+    ) -> None:
         """Take over a checkpoint, range by range and in place.
 
         Without the optimizer's state, Adam begins anew.
@@ -443,6 +461,7 @@ class TrainingEngine(abc.ABC):
                 own = OwnTensor(destination.shard.key, destination.tensor)
                 # fp32 weights without ZeRO are their own master copy: once is enough.
                 tensors.setdefault((own.tensor.data_ptr(), own.tensor.nbytes), own)
+
         return [own for own in tensors.values() if own.tensor.nbytes]
 
     def finish_own(self, common: CommonState) -> None:
@@ -562,6 +581,7 @@ def _writers(weights: State) -> dict[str, int]:
     for name, shard in trained_weights(weights):
         for kind in (*STATE_KINDS, "weight"):
             sizes[f"{kind}.{name}"] = whole_shape(shard.data).numel()
+
     return assign_writers(
         sizes, parallel_state.get_data_parallel_world_size(with_context_parallel=True)
     )
@@ -580,6 +600,7 @@ def assign_writers(sizes: dict[str, int], copies: int) -> dict[str, int]:
     for name, size in sorted(sizes.items(), key=lambda item: (-item[1], item[0])):
         writers[name] = load.index(min(load))
         load[writers[name]] += size
+
     return writers
 
 
@@ -593,6 +614,7 @@ def sharded_weights(model: Any) -> Shards:
         # Transformer Engine's state of fp8, which this trainer does not use; some versions pickle
         # more than data.
         weights = {name: leaf for name, leaf in weights.items() if "_extra_state" not in name}
+
     return weights
 
 

@@ -88,6 +88,7 @@ def build_model(spec: PhasePlan, *, draw: bool) -> list[GPTModel]:
         base.initialize_ub(
             [tokens, spec.model.hidden], spec.parallel.tensor, bootstrap_backend="nccl"
         )
+
     chunks = []
     for chunk in range(spec.parallel.virtual_pipeline):
         stage = chunk if spec.parallel.virtual_pipeline > 1 else None
@@ -119,9 +120,12 @@ def build_model(spec: PhasePlan, *, draw: bool) -> list[GPTModel]:
             cpu.widen_half_matmuls()
         if draw:
             fill_first_weights(sharded_weights(model), spec.model, spec.seed)
-        else:  # a checkpoint is to be loaded
+        else:
+            # A checkpoint is to be loaded
             torch._foreach_zero_([weight.data for weight in model.parameters()])
+
         chunks.append(model)
+
     return chunks
 
 
@@ -150,6 +154,7 @@ def _use_own_kernels(model: Gpt, parts: frozenset[str], *, in_8_bits: bool) -> N
         from runbook.training.kernels import layer
 
         layer.use_fused_layers(model)
+
     if "cross_entropy" in parts:
         from runbook.training.kernels import loss
 
@@ -201,7 +206,8 @@ def transformer_config(spec: PhasePlan) -> TransformerConfig:
         add_bias_linear=model.biases,
         add_qkv_bias=model.qkv_biases,
         init_method_std=model.init_std,
-        perform_initialization=False,  # `fill_first_weights` does it
+        # `fill_first_weights` does it
+        perform_initialization=False,
         use_cpu_initialization=not on_gpu(),
         params_dtype=DTYPES[spec.precision.format],
         pipeline_dtype=DTYPES[spec.precision.format],
@@ -282,6 +288,7 @@ def _activation(spec: PhasePlan) -> tuple[Callable[[torch.Tensor], torch.Tensor]
         from torch import _dynamo
 
         _dynamo.config.suppress_errors = True
+
     # GPT-2's GELU is the tanh form; megatron-core's fused one is too, goes by the other's name, and
     # wants a bias.
     gelu = torch.nn.functional.gelu if fused and spec.model.biases else _TANH_GELU
@@ -396,22 +403,34 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
             query = query.float()
             key = key.float()
             value = value.float()
+
         rows = query.shape[2]
         num_keys = key.shape[2]
         options: dict[str, Any] = {"is_causal": True}
-        if rows != num_keys:  # the last query sees the last key
+        # The last query sees the last key
+        if rows != num_keys:
             if query.device.type != "cpu" and query.dtype != torch.float32:
                 # Flash attention means that by causal.
                 repeats = query.shape[1] // key.shape[1]
                 if repeats > 1:
                     key = key.repeat_interleave(repeats, 1)
                     value = value.repeat_interleave(repeats, 1)
+
                 flash = torch.ops.aten._scaled_dot_product_flash_attention
                 output: torch.Tensor
-                output, *_ = flash(query, key, value, dropout, True, scale=self.scale)
+                output, *_ = flash(
+                    query,
+                    key,
+                    value,
+                    dropout,
+                    True,
+                    scale=self.scale,
+                )
                 return output
+
             mask = torch.ones(rows, num_keys, dtype=torch.bool, device=query.device)
             options = {"attn_mask": mask.tril(num_keys - rows)}
+
         mixed = torch.nn.functional.scaled_dot_product_attention(
             query,
             key,
@@ -542,13 +561,26 @@ def _fill_normal(shard: ShardedTensor, std: float, seed: int) -> None:
     key = np.frombuffer(digest[:16], "<u8").astype(np.uint64)
     first_row, first_column = shard.global_offset
     if weight.device.type == "cpu":
-        _draw_block(weight, first_row, first_column, key, std)
+        _draw_block(
+            weight,
+            first_row,
+            first_column,
+            key,
+            std,
+        )
         return
+
     rows = min(height, max(1, BLOCK_BYTES // (width * weight.itemsize)))
     block = torch.empty(rows, width, dtype=weight.dtype)
     for first in range(0, height, rows):
         filled = block[: min(rows, height - first)]
-        _draw_block(filled, first_row + first, first_column, key, std)
+        _draw_block(
+            filled,
+            first_row + first,
+            first_column,
+            key,
+            std,
+        )
         weight[first : first + rows].copy_(filled)
 
 
@@ -574,13 +606,20 @@ def _draw_block(
         stop = min(right, (panel + 1) * PANEL)
         columns = slice(start - panel * PANEL, stop - panel * PANEL)
         target = block[:, start - first_column : stop - first_column]
-        _draw_panel(target, columns, (panel << 64) + first_row * _STEPS_A_ROW, key, std)
+        _draw_panel(
+            target,
+            columns,
+            (panel << 64) + first_row * _STEPS_A_ROW,
+            key,
+            std,
+        )
 
     threads = min(len(panels), MOST_THREADS, cores_of_rank())
     if threads == 1 or block.numel() < SMALL_BLOCK:
         for panel in panels:
             draw(panel)
         return
+
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(draw, panels))
 

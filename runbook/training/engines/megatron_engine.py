@@ -65,6 +65,7 @@ class MegatronEngine(engine.TrainingEngine):
             for group in adam.param_groups:
                 group["fused"] = True
                 group["foreach"] = False
+
         self.config.grad_scale_func = self.optimizer.scale_loss
         # Gradients of the last micro-batch alone are sent while they are computed; later stages
         # send in the pipeline's bubble, as Megatron-LM does it.
@@ -74,6 +75,7 @@ class MegatronEngine(engine.TrainingEngine):
             is_one_chunk = len(self.chunks) == 1
             self.config.no_sync_func = no_sync[0] if is_one_chunk else no_sync
             self.config.grad_sync_func = start_sync[0] if is_one_chunk else start_sync
+
         self.config.finalize_model_grads_func = self.clock.timed(finalize_model_grads)
         self.schedule = get_forward_backward_func()
         self.in_8_bits = gpt_model.has_own_8_bits(spec)
@@ -99,7 +101,12 @@ class MegatronEngine(engine.TrainingEngine):
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
 
-    def compute_first(self, batches: MicroBatches, count: int, num_microbatches: int) -> Losses:
+    def compute_first(
+        self,
+        batches: MicroBatches,
+        count: int,
+        num_microbatches: int,
+    ) -> Losses:
         """Add the gradients of the first micro-batches of a step on this rank.
 
         Send nothing to other replicas.
@@ -115,7 +122,12 @@ class MegatronEngine(engine.TrainingEngine):
                 stack.enter_context(chunk.no_sync())
             return self._compute_part(batches, count, num_microbatches)
 
-    def compute_others(self, batches: MicroBatches, count: int, num_microbatches: int) -> Losses:
+    def compute_others(
+        self,
+        batches: MicroBatches,
+        count: int,
+        num_microbatches: int,
+    ) -> Losses:
         """Add the gradients of the last micro-batches of a step.
 
         Then bring those of all replicas together.
@@ -128,12 +140,18 @@ class MegatronEngine(engine.TrainingEngine):
 
             with _changed(self.config, {"finalize_model_grads_func": finalize_sums}):
                 return self._compute_part(batches, count, num_microbatches)
+
         for chunk in self.chunks:
             chunk.start_grad_sync()
         finalize(self.chunks, None)
         return []
 
-    def _compute_part(self, batches: MicroBatches, count: int, num_microbatches: int) -> Losses:
+    def _compute_part(
+        self,
+        batches: MicroBatches,
+        count: int,
+        num_microbatches: int,
+    ) -> Losses:
         forward = functools.partial(_forward_loss, num_microbatches=num_microbatches)
         # So the schedule leaves the loss as it is.
         with _changed(self.config, {"calculate_per_token_loss": True}):
@@ -145,20 +163,25 @@ class MegatronEngine(engine.TrainingEngine):
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
             group["weight_decay"] = self.spec.optimizer.weight_decay * group["wd_mult"]
-        overflowed = self.optimizer.prepare_grads()  # lowers the loss scale where it is too high
+
+        # Lowers the loss scale where it is too high
+        overflowed = self.optimizer.prepare_grads()
         # Without a scaler the scale is always one; asking for it would wait for the device.
         scale = 1.0 if self._loss_scaler() is None else float(self.optimizer.get_loss_scale())
         if overflowed:
             return OptimizerUpdate(math.nan, True, scale)
         norm = float(self.optimizer.get_grad_norm())
         if not math.isfinite(norm):
-            return OptimizerUpdate(norm, True, scale)  # Adam would carry it into every weight
+            # Adam would carry it into every weight
+            return OptimizerUpdate(norm, True, scale)
+
         limit = self.spec.optimizer.clip_gradient
         if 0 < limit < norm:
             weights = self.optimizer.get_parameters()
             gradients = [weight.grad for weight in weights if weight.grad is not None]
             # megatron-core's own clipping copies the gradients on a CPU.
             torch._foreach_mul_(gradients, limit / (norm + 1e-6))
+
         self.optimizer.step_with_ready_grads()
         return OptimizerUpdate(norm, False, scale)
 
@@ -243,11 +266,14 @@ class MegatronEngine(engine.TrainingEngine):
                 owned = inner._get_model_param_range_map(weight)["param"]
                 main = adam.param_groups[group]["params"][order]
                 parts[weight] = engine.WeightPart(owned.start, owned.end, main, adam)
+
             return OwnedState(parts, is_cut=True)
+
         weights = mains = [group["params"] for group in adam.param_groups]
         if isinstance(inner, Float16OptimizerWithFloat16Params):
             weights = inner.float16_groups
             mains = inner.fp32_from_float16_groups
+
         return OwnedState.whole(itertools.chain(*weights), itertools.chain(*mains), adam)
 
     def _run(
@@ -264,10 +290,12 @@ class MegatronEngine(engine.TrainingEngine):
         for chunk in self.chunks:
             if chunk.training is forward_only:
                 chunk.train(not forward_only)
+
         data_iterator: Any = batches
         if len(self.chunks) > 1:
             # The interleaved schedule reads each micro-batch once for every chunk.
             data_iterator = list(itertools.tee(batches, len(self.chunks)))
+
         arguments = {
             "forward_step_func": forward_step,
             "data_iterator": data_iterator,

@@ -23,12 +23,16 @@ from runbook.plan_file.schema import PhasePlan
 from runbook.training.ranks import on_gpu
 
 LEAK_SHARE = (
-    0.5  # of what is left: growth that takes less than this until the training's end is no leak
+    # Of what is left: growth that takes less than this until the training's end is no leak
+    0.5
 )
-AGAIN_FACTOR = 2.0  # a leak is reported again when it has become so many times as fast
+# A leak is reported again when it has become so many times as fast
+AGAIN_FACTOR = 2.0
 SECONDS_BETWEEN_LOOKS = 60.0
-LOW_SHARE = 0.01  # of the whole file system: other users fill what is left within minutes
-CALM_SHARE = 0.9  # a low disk is over when all would be well with so much of what is free
+# Of the whole file system: other users fill what is left within minutes
+LOW_SHARE = 0.01
+# A low disk is over when all would be well with so much of what is free
+CALM_SHARE = 0.9
 
 
 class MemoryWatch:
@@ -57,7 +61,13 @@ class MemoryWatch:
             if drift:
                 self._judge(name, drift, iteration, seconds)
 
-    def _judge(self, name: str, drift: Alarm, iteration: int, seconds: float) -> None:
+    def _judge(
+        self,
+        name: str,
+        drift: Alarm,
+        iteration: int,
+        seconds: float,
+    ) -> None:
         """Keep a drift as the leak to report, if it is the fastest and fills the memory in time."""
         bytes_per_step = (drift.value - drift.usual) / (drift.iteration - drift.since)
         if bytes_per_step <= max(self.bytes_per_step, AGAIN_FACTOR * self._reported):
@@ -69,6 +79,7 @@ class MemoryWatch:
         else:
             processes = 1
             bytes_left, _ = torch.cuda.mem_get_info()
+
         steps_left = bytes_left / bytes_per_step / processes
         if steps_left >= (self.spec.duration.iterations - iteration) / LEAK_SHARE:
             return
@@ -94,6 +105,7 @@ class MemoryWatch:
             if reports or self.bytes_per_step == bytes_per_step[rank]:
                 self._found = None
                 self.bytes_per_step = 0.0
+
             self._reported = fastest
 
 
@@ -103,6 +115,7 @@ def host_bytes() -> int:
         _, resident_pages, *_ = Path("/proc/self/statm").read_text("ascii").split()
     except OSError:
         return 0
+
     return int(resident_pages) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -123,9 +136,8 @@ class DiskWatch:
         self.folder = spec.path(spec.checkpoint.folder)
         # fp32 weights and Adam's two moments have 4 bytes each; weights in 16 bits come on top.
         bytes_per_parameter = 12 if spec.precision.format == "fp32" else 14
-        self._bytes = (
-            bytes_per_parameter * spec.model.parameters
-        )  # of a save, until one is measured
+        # Of a save, until one is measured
+        self._bytes = bytes_per_parameter * spec.model.parameters
         self._urgency = 0
         self._next_look = 0.0
         self._seconds = deque[float](maxlen=20)  # of the newest steps
@@ -146,10 +158,18 @@ class DiskWatch:
             existing = next(path for path in (self.folder, *self.folder.parents) if path.exists())
             usage = shutil.disk_usage(existing)
             saved = saved_iterations(self.folder)
-        except OSError:  # the next save says what is wrong with the folder
+        except OSError:
+            # The next save says what is wrong with the folder
             return
+
         saves = next_saves(self.spec, iteration)
-        room = partial(first_without_room, self.spec, saves, num_bytes=self._bytes, saved=saved)
+        room = partial(
+            first_without_room,
+            self.spec,
+            saves,
+            num_bytes=self._bytes,
+            saved=saved,
+        )
         fails = room(free=usage.free)
         fails_soon = room(free=int(CALM_SHARE * usage.free))
         is_full = usage.free < LOW_SHARE * usage.total
@@ -159,6 +179,7 @@ class DiskWatch:
             urgency = 1
         else:
             urgency = 0
+
         if urgency > self._urgency:
             outlook = "all saves fit"
             if fails:
@@ -166,14 +187,22 @@ class DiskWatch:
                 outlook = (
                     f"the save of iteration {fails}, in about {hours:,.2f} hours, does not fit"
                 )
+
             evidence = (
                 f"{in_bytes(usage.free)} of {in_bytes(usage.total)} are free where "
                 f"{self.spec.checkpoint.folder} is; a save takes {in_bytes(self._bytes)}, "
                 f"{len(saves)} are to come, and {self.spec.checkpoint.keep} are kept: {outlook}"
             )
             yield Alarm(
-                "disk low", "free_bytes", iteration, iteration, usage.free, self._bytes, evidence
+                "disk low",
+                "free_bytes",
+                iteration,
+                iteration,
+                usage.free,
+                self._bytes,
+                evidence,
             )
+
         if fails_soon or is_full:
             self._urgency = max(urgency, self._urgency)
         else:
@@ -188,6 +217,7 @@ def next_saves(spec: PhasePlan, iteration: int) -> list[int]:
     if interval:
         first = iteration + interval - iteration % interval
         saves += range(first, end, interval)
+
     if iteration < end:
         saves.append(end)
     return saves
@@ -211,4 +241,5 @@ def first_without_room(
         if len(newest) > keep and not keeps_for_ever(spec.checkpoint, newest.pop(0)):
             continue
         free -= num_bytes
+
     return 0

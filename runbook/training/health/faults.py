@@ -60,4 +60,5 @@ def faults_from(environment: Mapping[str, str], rank: int) -> NoFaults:
     if text:
         job = Path(environment.get(FOLDER_VARIABLE, "")).name
         faults = importlib.import_module("runbook.tools.drills.faults").faults_from(text, rank, job)
+
     return faults

@@ -30,20 +30,30 @@ class Heartbeat:
     rank: int
     host: str
     pid: int
-    start: int  # clock ticks from the machine's start to the process's: with the pid it names one process for ever
-    step: int = 0  # the step being done; 0 before the first
-    activity: str = "starting"  # then step, evaluating, saving, or between these
-    where: str = ""  # innermost line of the main thread
+    # Clock ticks from the machine's start to the process's: with the pid it names one process for
+    # ever
+    start: int
+    # The step being done; 0 before the first
+    step: int = 0
+    # Then step, evaluating, saving, or between these
+    activity: str = "starting"
+    # Innermost line of the main thread
+    where: str = ""
     steps: int = 0  # whole steps since the first
-    uptime: float = 0.0  # seconds since the machine's start; no change of the clock moves it
-    still: float = 0.0  # seconds since step, activity or a count last changed
-    limit: float = 0.0  # how long the others may wait for it in this activity
-    stacks: str = ""  # where its stacks can be read on its machine
-    entered: dict[str, int] = field(
-        default_factory=dict
-    )  # collectives by process group, messages by direction
-    collectives: str = ""  # what PyTorch's flight recorder shows of a rank that is stuck
-    inside: bool = False  # whether it has begun a collective that has not taken its tensors
+    # Seconds since the machine's start; no change of the clock moves it
+    uptime: float = 0.0
+    # Seconds since step, activity or a count last changed
+    still: float = 0.0
+    # How long the others may wait for it in this activity
+    limit: float = 0.0
+    # Where its stacks can be read on its machine
+    stacks: str = ""
+    # Collectives by process group, messages by direction
+    entered: dict[str, int] = field(default_factory=dict)
+    # What PyTorch's flight recorder shows of a rank that is stuck
+    collectives: str = ""
+    # Whether it has begun a collective that has not taken its tensors
+    inside: bool = False
 
     @property
     def age(self) -> float:
@@ -83,10 +93,12 @@ def process_fields(pid: int) -> list[str]:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
+
     return text.rpartition(")")[2].split()
 
 
-STALE_SECONDS = 5.0  # a heartbeat so old may be of a process that has ended
+# A heartbeat so old may be of a process that has ended
+STALE_SECONDS = 5.0
 
 
 class HeartbeatFile:
@@ -123,7 +135,9 @@ class HeartbeatFile:
             for beat in beats:
                 if beat.age < STALE_SECONDS or process_start_ticks(beat.pid) in (beat.start, -1):
                     living.append(beat)
+
             return living
+
         return []
 
     def close(self, *, remove: bool) -> None:
@@ -154,7 +168,8 @@ class HeartbeatWriter:
         self._file = file
         pid = os.getpid()
         self._beat = Heartbeat(rank, socket.gethostname(), pid, process_start_ticks(pid))
-        self._work = 0  # steps that the activity is as much work as
+        # Steps that the activity is as much work as
+        self._work = 0
         self._first_step = 0
         self._began = self._changed = uptime()
         self._seen: object = None
@@ -173,6 +188,7 @@ class HeartbeatWriter:
                 "w+", prefix="runbook-stacks-", encoding="utf-8"
             )
             self._beat.stacks = self._stacks.name
+
         faulthandler.register(STACK_SIGNAL, file=self._stacks, all_threads=True)
 
     def close(self) -> None:
@@ -213,6 +229,7 @@ class HeartbeatWriter:
         if progress != self._seen:
             self._seen = progress
             self._changed = moment
+
         limit = 0.0
         if self._limits:
             limit = self._limits.limit(beat.activity, self._work)

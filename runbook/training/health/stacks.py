@@ -46,6 +46,7 @@ def ask_for_stacks(pid: int, file: Path, seconds: float) -> str:
         # all that we know.
         if text and text == before and not is_handling:
             break
+
     return text
 
 
@@ -60,14 +61,19 @@ def threads_that_block(pid: int, number: int) -> set[str]:
     for task in Path(f"/proc/{pid}/task").glob("[0-9]*"):
         if _has_signal(task / "status", "SigBlk", number):
             names.add(task.name)
+
     return names
 
 
 def _has_signal(status: Path, mask: str, number: int) -> bool:
-    """Whether a mask of /proc/<pid>/status has a signal. False where the process has ended."""
+    """Whether a mask of /proc/<pid>/status has a signal.
+
+    False where the process has ended.
+    """
     try:
         text = status.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
+
     match = re.search(rf"^{mask}:\s+([0-9a-f]+)", text, re.MULTILINE)
     return match is not None and bool(int(match[1], 16) >> (number - 1) & 1)

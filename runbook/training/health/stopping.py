@@ -28,7 +28,8 @@ class StopConditions:
 
     def __init__(self) -> None:
         self._started = time.monotonic()
-        self.limit_seconds = 0  # stop this long after the beginning; 0: never
+        # Stop this long after the beginning; 0: never
+        self.limit_seconds = 0
         self._left = max(0.0, float(os.environ.get(SECONDS_LEFT_VARIABLE) or 0))
         self._signal = 0
         self._longest_save = min(self._left / 20, LONGEST_GUESS_SECONDS)
@@ -79,7 +80,8 @@ class BadStep:
     """A step whose change of the weights is not wanted."""
 
     iteration: int
-    fault: str  # which number is not finite, or jumped
+    # Which number is not finite, or jumped
+    fault: str
     value: float
     first_sample: int
     last_sample: int
@@ -89,7 +91,12 @@ class BadStep:
     def as_event(self) -> dict[str, object]:
         """For events.jsonl: which step, what was wrong with it, and which samples it took."""
         samples = list(range(self.first_sample, self.last_sample + 1))
-        facts = {**vars(self), "what": self.fault, "value": str(self.value), "samples": samples}
+        facts = {
+            **vars(self),
+            "what": self.fault,
+            "value": str(self.value),
+            "samples": samples,
+        }
         del facts["fault"]
         return facts
 
@@ -117,6 +124,7 @@ class BadStepPolicy:
             if self.in_a_row <= self.limit:
                 return "skip"
             return "stop"
+
         if policy == "rollback" and bad.key == "spike_policy" and not has_checkpoint:
             return "note"
         if policy == "rollback":
@@ -124,6 +132,7 @@ class BadStepPolicy:
             if has_checkpoint and self.rollbacks <= self.limit:
                 return "rollback"
             return "stop"
+
         return "stop"
 
     def error(self, bad: BadStep) -> TrainingError:
@@ -150,6 +159,7 @@ class BadStepPolicy:
             return (
                 f"{self.in_a_row} such steps in a row are more than training.nan_limit {self.limit}"
             )
+
         if policy == "rollback" and self.rollbacks <= self.limit:
             return "there is no checkpoint to go back to"
         if policy == "rollback":
@@ -157,5 +167,6 @@ class BadStepPolicy:
                 f"{self.rollbacks - 1} rollbacks are all that training.nan_limit "
                 f"{self.limit} allows"
             )
+
         options = "skip leaves such a step out, rollback goes back to the last save"
         return f"training.{bad.key} is {policy}; {options}"

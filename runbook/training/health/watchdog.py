@@ -33,7 +33,8 @@ from runbook.training.health.heartbeat import (
 from runbook.training.health.stacks import ask_for_stacks, send_signals
 from runbook.training.ranks import Ranks, on_gpu
 
-CHECKS_PER_SECOND = 100.0  # of all machines together, while they look for a hung rank
+# Of all machines together, while they look for a hung rank
+CHECKS_PER_SECOND = 100.0
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ def find_hangs(beats: Sequence[Heartbeat]) -> list[Hang]:
     if not waiting:
         inside = {beat.rank for beat in beats if beat.inside}
         culprits = inside if len(inside) < len(beats) else set()
+
     return [Hang(beat, beat.still, f"in {beat.where}") for beat in beats if beat.rank in culprits]
 
 
@@ -86,19 +88,25 @@ def _waiting(counts: Mapping[int, Mapping[str, int]]) -> tuple[set[int], set[int
                 if sender is not None:
                     waiting.add(rank)
                     awaited.add(sender)
-            elif not key.startswith("send "):  # who has sent more than was received need not wait
+            elif not key.startswith("send "):
+                # Who has sent more than was received need not wait
                 groups.setdefault(key, []).append((count, rank))
+
     for members in groups.values():
         fewest = min(count for count, _ in members)
         ahead = {rank for count, rank in members if count > fewest}
         if ahead:
             waiting |= ahead
             awaited |= {rank for _, rank in members} - ahead
+
     return waiting, awaited
 
 
 def _late_sender(key: str, count: int, counts: Mapping[int, Mapping[str, int]]) -> int | None:
-    """Return who has sent fewer messages than a rank began to receive. None where nobody has."""
+    """Return who has sent fewer messages than a rank began to receive.
+
+    None where nobody has.
+    """
     route = key.removeprefix("recv ")
     sender = int(route.rpartition(" ")[2].partition(">")[0])
     if sender not in counts or counts[sender].get(f"send {route}", 0) >= count:
@@ -119,7 +127,8 @@ class HangReports:
 
     world_size: int
     local: range
-    clone_store: Callable[[], Any]  # a connection of its own: the main thread may wait on its one
+    # A connection of its own: the main thread may wait on its one
+    clone_store: Callable[[], Any]
     _store: Any = None
     _next_look: float = 0.0
 
@@ -130,6 +139,7 @@ class HangReports:
         if len(beats) < len(self.local) or not all(beat.stuck for beat in beats):
             self._withdraw(machine)
             return []
+
         if machines == 1:
             return find_hangs(beats)
         self._store = self._store or self.clone_store()
@@ -148,6 +158,7 @@ class HangReports:
         for beat in beats:
             if str(beat.rank) in reasons:
                 hangs.append(Hang(beat, beat.still, reasons[str(beat.rank)]))
+
         return hangs
 
     def _withdraw(self, machine: int) -> None:
@@ -184,7 +195,13 @@ HUNG_EXIT_CODE = 70
 class Watchdog:
     """A thread that writes this rank's heartbeat and ends a hung rank of this machine."""
 
-    def __init__(self, spec: PhasePlan, ranks: Ranks, folder: Path, local: range) -> None:
+    def __init__(
+        self,
+        spec: PhasePlan,
+        ranks: Ranks,
+        folder: Path,
+        local: range,
+    ) -> None:
         self.spec = spec
         self.ranks = ranks
         self.folder = folder
@@ -193,14 +210,19 @@ class Watchdog:
         self._limits = HangLimits(timeout)
         self._file = HeartbeatFile(folder, local)
         self.heartbeat = HeartbeatWriter(ranks.rank, self._limits, self._file)
-        self._reports: HangReports | None = None  # once this rank has joined the others
+        # Once this rank has joined the others
+        self._reports: HangReports | None = None
         self._timeout = timeout
         self._rested_until = 0.0
         self._looked = time.monotonic()
         self._shown = ""
         self._killed = set[int]()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
+        self._thread = threading.Thread(
+            target=self._watch,
+            name="watch",
+            daemon=True,
+        )
 
     def start(self) -> None:
         """Start the thread."""
@@ -243,7 +265,8 @@ class Watchdog:
             self._rested_until = now + HANG_SHARE * self._timeout / 2
         self._looked = now
         own_beat = self.heartbeat.current()
-        self._show_collectives(own_beat)  # before others read that this rank is stuck, and end it
+        # Before others read that this rank is stuck, and end it
+        self._show_collectives(own_beat)
         self.heartbeat.write(own_beat)
         self._raise_timeouts(own_beat.limit)
         if now >= self._rested_until:
@@ -259,6 +282,7 @@ class Watchdog:
             self._shown = ""
         elif not self._shown and self._reports:
             self._shown = write_collectives(self.folder / f"{own_beat.rank}.collectives.json")
+
         own_beat.collectives = self._shown
 
     def _raise_timeouts(self, limit: float) -> None:
@@ -283,7 +307,8 @@ class Watchdog:
         if own_beat.rank != first_rank:
             return
         hangs = silent or self._find_stuck(beats, now)
-        step = max(beat.step for beat in beats)  # the newest heartbeat of a silent rank is old
+        # The newest heartbeat of a silent rank is old
+        step = max(beat.step for beat in beats)
         # This rank ends itself last.
         for hang in sorted(hangs, key=lambda hang: hang.beat.rank == own_beat.rank):
             if self._has_ended(hang.beat):
@@ -302,9 +327,12 @@ class Watchdog:
             if own_beat.activity == "step" and own_beat.steps > 0 and own_beat.stuck:
                 return [Hang(own_beat, own_beat.still, f"in {own_beat.where}")]
             return []
+
         if self._reports:
-            with contextlib.suppress(RuntimeError):  # the store is gone with rank 0's process
+            # The store is gone with rank 0's process
+            with contextlib.suppress(RuntimeError):
                 return self._reports.find(beats, now)
+
         return []
 
     def _has_ended(self, beat: Heartbeat) -> bool:
@@ -321,17 +349,25 @@ class Watchdog:
         """
         stopped = process_fields(beat.pid)[:1] == ["T"]
         text = ask_for_stacks(beat.pid, Path(beat.stacks), STACK_SECONDS)
-        if stopped:  # it would go on training with steps that its end takes away again
+        # It would go on training with steps that its end takes away again
+        if stopped:
             send_signals(beat.pid, signal.SIGSTOP)
         with contextlib.suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
             self._stack_file(beat.rank).write_text(text, encoding="utf-8")
+
         return text.splitlines()[:STACK_LINES]
 
     def _stack_file(self, rank: int) -> Path:
         return self.folder / f"{rank}.stack"
 
-    def _report_hang(self, hang: Hang, own_beat: Heartbeat, step: int, stack: list[str]) -> None:
+    def _report_hang(
+        self,
+        hang: Hang,
+        own_beat: Heartbeat,
+        step: int,
+        stack: list[str],
+    ) -> None:
         beat = hang.beat
         stacks = "it wrote none"
         if stack:
@@ -349,6 +385,7 @@ class Watchdog:
                 collectives[recorded.rank] = recorded.collectives
                 path = self.folder / f"{recorded.rank}.collectives.json"
                 lines.append(f"rank {recorded.rank} is {recorded.collectives}: {path}")
+
         record = {
             "time": time.time(),
             "event": "hang",
@@ -426,21 +463,39 @@ def _counting(method: Callable[..., Any]) -> Callable[..., Any]:
 
 def _counting_messages(method: Callable[..., Any], name: str) -> Callable[..., Any]:
     @functools.wraps(method)
-    def counted(group: Any, tensors: Any, peer: int, *arguments: Any, **options: Any) -> Any:
+    def counted(
+        group: Any,
+        tensors: Any,
+        peer: int,
+        *arguments: Any,
+        **options: Any,
+    ) -> Any:
         message = (group.group_name, name, peer)
         if message not in _keys:
             from torch.distributed import get_global_rank, get_rank
 
             global_peer = get_global_rank(group, peer)
             _keys[message] = message_key(group.group_name, name, get_rank(), global_peer)
+
         key = _keys[message]
         _entered[key] = _entered.get(key, 0) + 1
-        return method(group, tensors, peer, *arguments, **options)
+        return method(
+            group,
+            tensors,
+            peer,
+            *arguments,
+            **options,
+        )
 
     return counted
 
 
-def message_key(group: str, name: str, own_rank: int, peer: int) -> str:
+def message_key(
+    group: str,
+    name: str,
+    own_rank: int,
+    peer: int,
+) -> str:
     """Name under which a rank counts its messages to or from another.
 
     As `recv` on one side, `send` on the other.
@@ -469,7 +524,8 @@ def entered() -> dict[str, int]:
     from torch.distributed import distributed_c10d
 
     counts = dict[str, int]()
-    with contextlib.suppress(RuntimeError):  # a group is made at this moment
+    # A group is made at this moment
+    with contextlib.suppress(RuntimeError):
         counts = dict.fromkeys(distributed_c10d._world.pg_names.values(), 0)
     counts.update(list(_entered.items()))
     return counts
@@ -520,10 +576,13 @@ def write_collectives(path: Path) -> str:
         entries = record.get("entries") or []
         old_under_way = [entry for entry in entries[:-ENTRIES_KEPT] if _is_under_way(entry)]
         record["entries"] = old_under_way + entries[-ENTRIES_KEPT:]
-        with contextlib.suppress(OSError):  # what it shows is said all the same
+        # What it shows is said all the same
+        with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(record), "utf-8")
+
         return describe_collectives(entries)
+
     return ""
 
 
@@ -538,6 +597,7 @@ def describe_collectives(entries: list[Any]) -> str:
             newest_done = f"after {_named(entry)}"
         elif not oldest_under_way:
             oldest_under_way = f"in {_named(entry)} ({entry['state']})"
+
     texts = [oldest_under_way or "in no collective"]
     if newest_done:
         texts.append(newest_done)

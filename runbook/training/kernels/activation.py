@@ -129,10 +129,12 @@ def _activation_forward(
             gate += tl.load(bias + width + column, mask=column < width, other=0.0).to(tl.float32)[
                 None, :
             ]
+
         y = x * _sigmoid(x) * gate
     else:
         # (1 + tanh(z)) / 2 is the sigmoid of 2 z.
         y = x * _sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+
     out = row.to(tl.int64)[:, None] * width + column[None, :]
     tl.store(result + out, y.to(result.dtype.element_ty), mask=inside)
 
@@ -162,6 +164,7 @@ def _activation_backward(
             gate_bias = tl.load(bias + width + column, mask=in_width, other=0.0).to(tl.float32)[
                 None, :
             ]
+
     total = tl.zeros([ROWS, COLUMNS], dtype=tl.float32)
     gate_total = tl.zeros([ROWS, COLUMNS], dtype=tl.float32)
     for tile in range(tiles):
@@ -188,8 +191,10 @@ def _activation_backward(
             share = _sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
             slope = 1.5957691216057308 * (1.0 + 0.134145 * x * x)
             of_x = d * share * (1.0 + x * (1.0 - share) * slope)
+
         tl.store(of_values + offset, of_x.to(of_values.dtype.element_ty), mask=inside)
         total += of_x
+
     if is_biased:
         tl.store(partial + block * stride + column, tl.sum(total, axis=0), mask=in_width)
         if gated:

@@ -55,10 +55,12 @@ class _BlockedAttention(torch.autograd.Function):
         value = value.contiguous()
         mixed = torch.empty_like(query)
         for rows in slices(query.shape[2], query.shape[2] // NUM_BLOCKS):
-            visible = slice(rows.stop)  # the keys that any of these queries sees
+            # The keys that any of these queries sees
+            visible = slice(rows.stop)
             scaled = query[:, :, rows] * scale
             share = _probabilities(scaled, key[:, :, visible], rows)
             mixed[:, :, rows] = share @ value[:, :, visible]
+
         ctx.save_for_backward(query, key, value)
         ctx.scale = scale
         return mixed
@@ -82,6 +84,7 @@ class _BlockedAttention(torch.autograd.Function):
             of_score = torch._softmax_backward_data(of_share, share, -1, share.dtype)
             of_query[:, :, rows] = (of_score @ key[:, :, visible]).mul_(ctx.scale)
             of_key[:, :, visible] += of_score.transpose(-1, -2) @ scaled
+
         return of_query, of_key, of_value, None
 
 
@@ -145,6 +148,7 @@ class _CrossEntropy(torch.autograd.Function):
             both = torch.stack([sums, picked])
             torch.distributed.all_reduce(both, group=group)
             sums, picked = both
+
         ctx.save_for_backward(logits, own_labels, elsewhere, highest + sums.log())
         return (sums.log() - picked).view(labels.shape)
 
@@ -158,6 +162,7 @@ class _CrossEntropy(torch.autograd.Function):
             for rows in _token_blocks(flat):
                 flat[rows].mul_(weights[rows])
             return flat.view(whole.shape), None, None
+
         logits, own_labels, elsewhere, log_sums = ctx.saved_tensors
         flat = logits.detach().view(-1, logits.shape[-1])
         gradient = gradients[0].reshape(-1)
@@ -167,6 +172,7 @@ class _CrossEntropy(torch.autograd.Function):
             share.scatter_add_(1, own_labels[rows, None], hit[rows, None])
             flat[rows] = share.mul_(gradient[rows, None])
             del share  # before the next block comes
+
         return flat.view(logits.shape), None, None
 
 
@@ -190,7 +196,9 @@ def _uncut_losses(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch
             share /= sums
             share.scatter_add_(1, label, torch.full_like(sums, -1.0))
             flat[rows] = share
+
         del share  # before the next block comes
+
     if ctx.needs_input_grad[0]:
         ctx.save_for_backward(logits)
     return losses.view(labels.shape)

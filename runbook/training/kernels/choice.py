@@ -39,7 +39,9 @@ def chosen_parts(spec: PhasePlan, *, has_transformer_engine: bool) -> frozenset[
     if fault and kernels == "compiled":
         raise RefusedError(f"training.kernels compiled: {fault}. Set it to auto or plain")
     if fault:
-        return frozenset({"norm"})  # the only one that is no Triton kernel
+        # The only one that is no Triton kernel
+        return frozenset({"norm"})
+
     listed = os.environ.get(PARTS_VARIABLE)
     parts = frozenset(PARTS) if listed is None else frozenset(filter(None, listed.split(",")))
     unknown = parts - frozenset(PARTS)
@@ -58,6 +60,7 @@ def fault_of_8_bits(parts: frozenset[str]) -> str:
         return (
             f"{torch.cuda.get_device_name()} has no products in 8 bits (Ada, Hopper and later have)"
         )
+
     return ""
 
 
@@ -74,6 +77,7 @@ def triton_fault() -> str:
         from runbook.training.kernels import activation
     except ImportError as error:
         return f"Triton is not installed ({error})"
+
     if not on_gpu() and not os.environ.get("TRITON_INTERPRET"):
         return "Triton needs a GPU"
     device = torch.device("cuda" if on_gpu() else "cpu")
@@ -82,4 +86,5 @@ def triton_fault() -> str:
         activation.bias_gelu(values, None)
     except Exception as error:  # noqa: BLE001 - compilers and drivers fail in many ways
         return f"no Triton kernel can be compiled here ({type(error).__name__}: {error})"
+
     return ""

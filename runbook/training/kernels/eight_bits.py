@@ -96,7 +96,13 @@ def in_8_bits(values: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, t
     parts = min(_PARTS, blocks)
     highest = torch.empty(parts, dtype=torch.float32, device=values.device)
     blocks_per_part = triton.cdiv(blocks, parts)
-    _largest[(parts,)](values, highest, count, blocks_per_part, BLOCK=_BLOCK)
+    _largest[(parts,)](
+        values,
+        highest,
+        count,
+        blocks_per_part,
+        BLOCK=_BLOCK,
+    )
     result = torch.empty(values.shape, dtype=dtype, device=values.device)
     scale = torch.empty((), dtype=torch.float32, device=values.device)
     _cast[(blocks,)](
@@ -114,7 +120,13 @@ def in_8_bits(values: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, t
 
 
 @triton.jit
-def _largest(values, highest, count, blocks_per_part, BLOCK: tl.constexpr):
+def _largest(
+    values,
+    highest,
+    count,
+    blocks_per_part,
+    BLOCK: tl.constexpr,
+):
     part = tl.program_id(0)
     start = part.to(tl.int64) * blocks_per_part * BLOCK
     largest = tl.zeros([BLOCK], dtype=tl.float32)
@@ -122,6 +134,7 @@ def _largest(values, highest, count, blocks_per_part, BLOCK: tl.constexpr):
         offset = start + block * BLOCK + tl.arange(0, BLOCK)
         x = tl.load(values + offset, mask=offset < count, other=0.0).to(tl.float32)
         largest = tl.maximum(largest, tl.abs(x))
+
     tl.store(highest + part, tl.max(largest, axis=0))
 
 

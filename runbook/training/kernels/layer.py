@@ -50,10 +50,22 @@ def _normalize(
     bias = getattr(module, "bias", None)
     if residual is None:
         return norm.normalize(values, module.weight, bias, module.eps)
-    return norm.add_and_normalize(values, added_bias, residual, module.weight, bias, module.eps)
+    return norm.add_and_normalize(
+        values,
+        added_bias,
+        residual,
+        module.weight,
+        bias,
+        module.eps,
+    )
 
 
-def _mlp(module: Any, values: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, Any]:
+def _mlp(
+    module: Any,
+    values: torch.Tensor,
+    *_: Any,
+    **__: Any,
+) -> tuple[torch.Tensor, Any]:
     """Both products of an MLP, with bias and activation between them in one pass."""
     inner, bias = module.linear_fc1(values)
     activate = activation.bias_swiglu if module.config.gated_linear_unit else activation.bias_gelu
@@ -76,6 +88,7 @@ def _layer(
         return own_forward(  # type: ignore[no-any-return]
             hidden_states, attention_mask=attention_mask, **options
         )
+
     normal = layer.input_layernorm(hidden_states)
     attended, bias = layer.self_attention(
         normal, attention_mask=attention_mask, rotary_pos_emb=options.get("rotary_pos_emb")

@@ -50,12 +50,14 @@ def sum_gradients_in_place(model: Any, *, overlaps: bool) -> None:
         for module in model.modules():
             if hasattr(module, "vocab_start_index"):
                 module.forward = functools.partial(_embed, module)
+
     for module in model.modules():
         if not (on_cpu or getattr(module, "sums_gradients", False)):
             continue
         for weight in module.parameters(recurse=False):
             weight.sums_in_place = True
             weight.needs_hook = overlaps
+
     for weight in _tied_weights(model):
         # The head adds to its sum, the embedding hands its gradient over. Before a hook, autograd
         # would add what both hand over, so there the head's gradient has to be a real one too.
@@ -124,6 +126,7 @@ class _Linear(torch.autograd.Function):
             of_whole = _eight_bits().product_of_gradient(gradient, weight)
         else:
             of_whole = _product(gradient, weight, None)
+
         # The message is under way while the weight's gradient is computed.
         of_values = of_whole
         message = None
@@ -137,6 +140,7 @@ class _Linear(torch.autograd.Function):
             )
         elif ctx.group:
             message = torch.distributed.all_reduce(of_whole, group=ctx.group, async_op=True)
+
         of_weight = _weight_gradient(weight, gradient, whole)
         of_bias = None if bias is None else _bias_gradient(bias, gradient)
         if message is not None:
@@ -186,6 +190,7 @@ def _weight_gradient(
     if sums_in_place(weight):
         _add_product(gradient, values, weight.main_grad)
         return gradient_after_sum(weight)
+
     if gradient.device.type != "cpu":
         return gradient.t() @ values
     total = torch.zeros_like(weight)
@@ -209,7 +214,13 @@ def _add_product(gradient: torch.Tensor, values: torch.Tensor, total: torch.Tens
     elif total.dtype == values.dtype:
         total.addmm_(gradient.t(), values)
     else:
-        torch.ops.aten.addmm.dtype_out(total, gradient.t(), values, total.dtype, out=total)
+        torch.ops.aten.addmm.dtype_out(
+            total,
+            gradient.t(),
+            values,
+            total.dtype,
+            out=total,
+        )
 
 
 def _embed(module: Any, ids: torch.Tensor) -> torch.Tensor:

@@ -73,6 +73,7 @@ class _CrossEntropy(torch.autograd.Function):
             both = torch.stack([sums * torch.exp(own_highest - highest), picked])
             torch.distributed.all_reduce(both, group=group)
             sums, picked = both
+
         normalizer = highest + torch.log(sums)
         ctx.save_for_backward(logits, own_labels, normalizer)
         ctx.words = num_words
@@ -122,6 +123,7 @@ def _loss_forward(
             column < num_words, tl.exp(x - higher), 0.0
         )
         highest = higher
+
     top = tl.max(highest, axis=0)
     tl.store(highest_of + row, top)
     tl.store(sum_of + row, tl.sum(total * tl.exp(highest - top), axis=0))
@@ -132,7 +134,15 @@ def _loss_forward(
 
 
 @triton.jit
-def _loss_backward(logits, labels, normalizer_of, weights, width, num_words, BLOCK: tl.constexpr):
+def _loss_backward(
+    logits,
+    labels,
+    normalizer_of,
+    weights,
+    width,
+    num_words,
+    BLOCK: tl.constexpr,
+):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     pointer = logits + row * width + column

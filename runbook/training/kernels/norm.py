@@ -86,12 +86,20 @@ class _Norm(torch.autograd.Function):
             bias is not None,
             **_block(width),
         )
-        ctx.save_for_backward(total, weight, bias, added_bias, mean, scale)
+        ctx.save_for_backward(
+            total,
+            weight,
+            bias,
+            added_bias,
+            mean,
+            scale,
+        )
         ctx.adds = adds
         if not adds:
             # What was not computed here has no gradient of its own.
             ctx.mark_non_differentiable(mean)
             return result, mean
+
         return result, total
 
     @staticmethod
@@ -194,6 +202,7 @@ def _norm_forward(
         rounded = x.to(total.dtype.element_ty)
         tl.store(total + row * width + column, rounded, mask=inside)
         x = rounded.to(tl.float32)
+
     mean = 0.0
     if is_layer_norm:
         mean = tl.sum(x, axis=0) / width
@@ -203,6 +212,7 @@ def _norm_forward(
     if is_layer_norm:
         y += tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
         tl.store(mean_of + row, mean)
+
     tl.store(scale_of + row, scale)
     tl.store(result + row * width + column, y.to(result.dtype.element_ty), mask=inside)
 
@@ -257,6 +267,7 @@ def _norm_backward(
             of_bias += d
         if adds_bias:
             of_added += tl.where(row_inside, of_x, 0.0)
+
     own_sums = sums + program * width + column
     tl.store(own_sums, of_weight, mask=inside)
     if is_layer_norm:

@@ -30,7 +30,16 @@ def column_sum(values: torch.Tensor, parameter: Any) -> torch.Tensor | None:
     partials = torch.empty(1, _ROW_BLOCKS, width, dtype=torch.float32, device=values.device)
     tiles = triton.cdiv(triton.cdiv(rows, _ROW_BLOCKS), 32)
     grid = (_ROW_BLOCKS, triton.cdiv(width, 128))
-    _partial_sums[grid](values, partials, rows, width, tiles, ROWS=32, COLUMNS=128, num_warps=8)
+    _partial_sums[grid](
+        values,
+        partials,
+        rows,
+        width,
+        tiles,
+        ROWS=32,
+        COLUMNS=128,
+        num_warps=8,
+    )
     return add_partials(partials, [parameter])[0]
 
 
@@ -56,6 +65,7 @@ def add_partials(
             if adds[index]
             else torch.empty(width, dtype=torch.float32, device=partials.device)
         )
+
     _total[(triton.cdiv(width, 32), count)](
         partials,
         *targets,
@@ -81,7 +91,15 @@ def _gradient_to_return(parameter: Any, total: torch.Tensor | None) -> torch.Ten
 
 
 @triton.jit
-def _partial_sums(values, partials, rows, width, tiles, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def _partial_sums(
+    values,
+    partials,
+    rows,
+    width,
+    tiles,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
     block = tl.program_id(0)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros([ROWS, COLUMNS], dtype=tl.float32)
@@ -90,6 +108,7 @@ def _partial_sums(values, partials, rows, width, tiles, ROWS: tl.constexpr, COLU
         inside = (row < rows)[:, None] & (column < width)[None, :]
         offset = row.to(tl.int64)[:, None] * width + column[None, :]
         total += tl.load(values + offset, mask=inside, other=0.0).to(tl.float32)
+
     tl.store(partials + block * width + column, tl.sum(total, axis=0), mask=column < width)
 
 
@@ -111,15 +130,41 @@ def _total(
     # Whether a target is there is known when this is compiled, so it has a condition of its own.
     if first is not None:
         if which == 0:
-            _add_parts(partials, first, adds_first, parts, width, PARTS, COLUMNS)
+            _add_parts(
+                partials,
+                first,
+                adds_first,
+                parts,
+                width,
+                PARTS,
+                COLUMNS,
+            )
+
     if second is not None:
         if which == 1:
             own_row = partials + parts * width
-            _add_parts(own_row, second, adds_second, parts, width, PARTS, COLUMNS)
+            _add_parts(
+                own_row,
+                second,
+                adds_second,
+                parts,
+                width,
+                PARTS,
+                COLUMNS,
+            )
+
     if third is not None:
         if which == 2:
             own_row = partials + 2 * parts * width
-            _add_parts(own_row, third, adds_third, parts, width, PARTS, COLUMNS)
+            _add_parts(
+                own_row,
+                third,
+                adds_third,
+                parts,
+                width,
+                PARTS,
+                COLUMNS,
+            )
 
 
 @triton.jit
@@ -139,6 +184,7 @@ def _add_parts(
         part = block + tl.arange(0, PARTS)
         present = (part < parts)[:, None] & inside[None, :]
         total += tl.load(own_row + part[:, None] * width + column[None, :], mask=present, other=0.0)
+
     result = tl.sum(total, axis=0)
     if adds:
         result += tl.load(target + column, mask=inside, other=0.0)

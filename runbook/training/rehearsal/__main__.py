@@ -24,7 +24,8 @@ def main() -> int:
         "--out", type=Path, help="a file for the lines, instead of the standard output"
     )
     arguments = parser.parse_args()
-    results, sys.stdout = sys.stdout, sys.stderr  # libraries print what they like
+    # Libraries print what they like
+    results, sys.stdout = sys.stdout, sys.stderr
     os.environ |= {
         "OMP_NUM_THREADS": "1",
         "DS_BUILD_OPS": "0",
@@ -40,7 +41,9 @@ def main() -> int:
             needed = "megatron-core and torch 2.10 or newer, of which a build for the CPU will do"
             sys.stderr.write(f"a rehearsal needs {needed}: {error}\n")
             return CANNOT_REHEARSE
-        if arguments.out:  # only now: what is no fault of the job leaves no file
+
+        # Only now: what is no fault of the job leaves no file
+        if arguments.out:
             results = arguments.out.open("w", encoding="utf-8")
         for rank in arguments.ranks.split(","):
             result = rehearse(spec, int(rank))
@@ -49,6 +52,7 @@ def main() -> int:
     except TrainingError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
+
     return 0
 
 

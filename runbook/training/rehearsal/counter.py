@@ -94,15 +94,18 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.counts.synchronizations[_asked_by()] += 1
             if self.fake:
                 return _number_in(args[0])
+
         if func.namespace == "c10d" and func._opname != "barrier":
             self._collective(func, args)
             if self.fake:
                 if self.device_type == "cpu" and "reduce_scatter" in func._opname:
                     self._seen(self.bytes["cpu"] + _tensor_bytes(args[1]))  # gloo sums in a copy
                 return _unsent(func, args)
+
         if self.fake and func is torch.ops.aten._to_copy.default:
             # torch would move the number itself, to a device that is not there.
             args[0].constant = None
+
         result = func(*args, **options)
         self._count_result(func, args, options, result)
         return result
@@ -123,12 +126,18 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
                 self._allocated(leaf, func)
+
         if func.is_view or func._opname in _NO_KERNEL or self.in_kernel:
             return
         kind = ATTENTION if "attention" in func._opname else MATRIX
         self._kernel((args, result), flops, kind)
 
-    def _kernel(self, tensors: Any, flops: int = 0, kind: str = MATRIX) -> None:
+    def _kernel(
+        self,
+        tensors: Any,
+        flops: int = 0,
+        kind: str = MATRIX,
+    ) -> None:
         self._add(KERNELS, 1)
         self._add(kind, flops)
         # Attention has a rate of its own, in which what it moves is contained.
@@ -142,6 +151,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             part = FORWARD
         else:
             part = BACKWARD
+
         self.counts.work[part, self.chunk, kind] += number
 
     def as_one_kernel(self, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -158,6 +168,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not inside:
                 self._kernel((arguments, result))
                 self._seen(self.bytes[self.device_type])
+
             return result
 
         return counted
@@ -183,12 +194,14 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if device_type != self.device_type:
             counts.host_peak_bytes = max(counts.host_peak_bytes, current)
             return
+
         self._seen(current)
 
     def _seen(self, current: int) -> None:
         """Note these bytes of the device as a point of the timeline, and perhaps as the peak."""
         counts = self.counts
-        if self.in_kernel:  # what is made on the way through one never comes to memory
+        # What is made on the way through one never comes to memory
+        if self.in_kernel:
             return
         if current > counts.peak_bytes:
             counts.peak_bytes = current
@@ -202,6 +215,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 ]
                 on_device.sort(key=lambda allocation: -allocation.bytes)
                 counts.largest = on_device[:LARGEST]
+
         counts.timeline.append((self.moment, current))
 
     def _freed(self, key: int) -> None:
@@ -219,7 +233,8 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.counts.collectives[key] += 1
         self.counts.collective_bytes[key] += size
         names = [parameter.name for parameter in func._schema.arguments]
-        if "async_op" in names:  # messages between stages have no such argument
+        # Messages between stages have no such argument
+        if "async_op" in names:
             # torch leaves out an argument that is equal to the default, here True.
             asynchronous = args[names.index("async_op") :]
             waits = bool(asynchronous) and not asynchronous[0]
@@ -256,6 +271,7 @@ def _number_in(tensor: Any) -> bool | int | float:
     if getattr(tensor, "constant", None) is not None:
         number: bool | int | float = tensor.constant.item()
         return number
+
     if tensor.dtype is torch.bool:
         return False
     if tensor.dtype.is_floating_point:
@@ -280,6 +296,7 @@ def _unsent(func: Any, args: tuple[Any, ...]) -> Any:
             returned.append(FakeWork().boxed())
         else:
             returned.append(args[0])
+
     if len(returned) == 1:
         return returned[0]
     return tuple(returned)
@@ -297,6 +314,7 @@ def _asked_by() -> str:
         if is_ours and ".rehearsal" not in module:
             return f"{module}.{frame.f_code.co_name}:{frame.f_lineno}"
         frame = frame.f_back
+
     return "torch"
 
 

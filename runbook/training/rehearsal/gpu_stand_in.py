@@ -18,9 +18,11 @@ import numpy
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
+
+# Torch 2.10 and newer
 from torch.utils.backend_registration import (
     _setup_privateuseone_for_python_backend,
-)  # torch 2.10 and newer
+)
 
 NAME = "gpu"
 _IS_CUDA = torch.Tensor.is_cuda.__get__  # type: ignore[attr-defined]
@@ -71,6 +73,7 @@ def install() -> None:
         "set_rng_state",
     ):
         answers[name] = lambda *_, **__: None
+
     for name in ("manual_seed", "manual_seed_all"):
         answers[name] = lambda *_: None
     for name, function in answers.items():
@@ -104,7 +107,8 @@ class StandIn(TorchFunctionMode):
             options["device"] = self._meant(options["device"])
         if func is torch.Tensor.cuda:
             return args[0].to(self.device)
-        if func is torch.Tensor.pin_memory:  # which fake tensors do not know
+        # Which fake tensors do not know
+        if func is torch.Tensor.pin_memory:
             return args[0]
         if func is torch.Tensor.to:
             args = tuple(self._meant(argument) for argument in args)
@@ -117,6 +121,7 @@ class StandIn(TorchFunctionMode):
             return func(*args).replace(f"torch.{NAME}.", "torch.cuda.")
         elif func == _IS_CUDA:
             return args[0].device == self.device
+
         return func(*args, **options)
 
     def _meant(self, value: Any) -> Any:
@@ -132,7 +137,8 @@ def attention(*, for_gpu: bool) -> Callable[..., torch.Tensor]:
     whole = torch.nn.functional.scaled_dot_product_attention
 
     def attend(*tensors: torch.Tensor, dropout_p: float = 0.0, **options: Any) -> torch.Tensor:
-        has_kernel = for_gpu or not dropout_p  # a CPU has none that drops scores
+        # A CPU has none that drops scores
+        has_kernel = for_gpu or not dropout_p
         kernel: Callable[..., torch.Tensor] = _flash_attention if has_kernel else whole
         return kernel(*tensors, dropout_p=dropout_p, **options)
 
@@ -174,6 +180,7 @@ def _flash_attention(
     if enable_gqa:
         repeats = query.shape[1] // key.shape[1]
         key, value = (tensor.repeat_interleave(repeats, 1) for tensor in (key, value))
+
     kernels: Any = torch.ops.aten
     if query.device.type == "cpu":
         mixed = kernels._scaled_dot_product_flash_attention_for_cpu(
@@ -194,6 +201,7 @@ def _flash_attention(
             False,
             scale=scale,
         )
+
     return mixed[0]  # type: ignore[no-any-return]
 
 
@@ -221,7 +229,9 @@ def move_module(
                 vars(moved).update(
                     {key: mark for key, mark in vars(tensor).items() if key not in vars(moved)}
                 )
+
             tensors[name] = moved  # type: ignore[assignment]
+
     return module
 
 

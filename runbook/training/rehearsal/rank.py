@@ -46,7 +46,8 @@ def rehearse(spec: PhasePlan, rank: int) -> RehearsedRank:
     start = time.monotonic()
     limits.check(spec, spec.parallel.world_size, fp16=spec.device != "cpu")  # as the trainer begins
     for_gpu = spec.device != "cpu"
-    if spec.engine == "deepspeed":  # its accelerator layer knows no device but its own list
+    # Its accelerator layer knows no device but its own list
+    if spec.engine == "deepspeed":
         spec = dataclasses.replace(spec, device="cpu")
     on_gpu = spec.device != "cpu"
     with _quiet(), _job_of(spec, rank, for_gpu=for_gpu):
@@ -64,7 +65,12 @@ def rehearse(spec: PhasePlan, rank: int) -> RehearsedRank:
                 return _rehearsed(rehearsal, rank, stage, start)
 
 
-def _rehearsed(rehearsal: _Rehearsal, rank: int, stage: int, start: float) -> RehearsedRank:
+def _rehearsed(
+    rehearsal: _Rehearsal,
+    rank: int,
+    stage: int,
+    start: float,
+) -> RehearsedRank:
     spec = rehearsal.spec
     counter = rehearsal.counter
     counter.reset()
@@ -85,13 +91,20 @@ def _rehearsed(rehearsal: _Rehearsal, rank: int, stage: int, start: float) -> Re
     if evaluation.peak_bytes > step.peak_bytes:
         peak_bytes = evaluation.peak_bytes
         peak_moment = EVALUATION
+
     # What the weights, the gradients and the optimizer leave of the peak.
     parts["activations"] = peak_bytes - sum(parts.values())
     moments = {}
     for moment in (FORWARD_BACKWARD, OPTIMIZER):
         moments[moment] = max(size for name, size in step.timeline if name == moment)
     moments[EVALUATION] = evaluation.peak_bytes
-    grown = _Grown(once, step, smallest, run, whole)
+    grown = _Grown(
+        once,
+        step,
+        smallest,
+        run,
+        whole,
+    )
     return RehearsedRank(
         rank=rank,
         stage=stage,
@@ -159,16 +172,19 @@ class _Grown:
             if part == OPTIMIZER:
                 amounts[part, 0][kind] += number
                 continue
+
             in_once = self.once.work[part, chunk, kind]
             per_microbatch = 0
             if not self._does_not_grow(kind):
                 per_microbatch = round(self._per_microbatch(in_once, number))
             amounts[part, chunk][kind] += per_microbatch
             amounts[ONCE, 0][kind] += number - per_microbatch * self.run
+
         works = []
         for (part, chunk), counts in sorted(amounts.items()):
             # The plus leaves out counts of zero.
             works.append(Work(part, chunk, dict(+counts)))
+
         return works
 
     def _does_not_grow(self, kind: str) -> bool:
@@ -187,6 +203,7 @@ def _outside_optimizer(counts: StepCounts, kind: str) -> int:
     for (part, _, name), number in counts.work.items():
         if name == kind and part != OPTIMIZER:
             total += number
+
     return total
 
 
@@ -220,7 +237,9 @@ class _Rehearsal:
         self.counter = counter
         self.engine = make_engine(spec, draw=not counter.fake)
         if counter.fake:
-            self.engine.host_copies = HostCopies()  # fake tensors lie in no pinned memory
+            # Fake tensors lie in no pinned memory
+            self.engine.host_copies = HostCopies()
+
         self.stopping = StopConditions()
         self._mark("compute", FORWARD_BACKWARD)
         self._mark("update", OPTIMIZER)
@@ -271,10 +290,13 @@ class _Rehearsal:
         if self.spec.parallel.virtual_pipeline > 1:
             # Interleaved stages take micro-batches by groups as large as the pipeline.
             smallest = self.spec.parallel.pipeline
+
         if self.spec.engine == "deepspeed":
-            self.step(1)  # tells the next stage the shapes to come
+            # Tells the next stage the shapes to come
+            self.step(1)
         else:
             self.engine.update(0.0)  # makes Adam's moments
+
         self.counter.reset()
         self.step(smallest)
         return smallest, self.counter.reset()
@@ -298,6 +320,7 @@ class _Rehearsal:
         for shard in each_shard(self.engine.sharded_state()):
             if isinstance(shard, ShardedTensor) and is_main_replica(shard.replica_id):
                 own_parts.append(shard.data)
+
         on_device = [data for data in own_parts if data.device.type not in ("cpu", "meta")]
         copies = [self.engine.host_copies.copy(data) for data in on_device]  # alive all at once
         assert len(copies) == len(on_device)
@@ -330,11 +353,13 @@ class _Rehearsal:
             for gradient in (getattr(tensor, "main_grad", None), tensor.grad):
                 if gradient is not None:
                     gradients.append(gradient)
+
         moments = []
         for part in owned.parts.values():
             for value in part.adam.state[part.main].values():
                 if isinstance(value, torch.Tensor):
                     moments.append(value)
+
         live_weights = alive(weights)
         return {
             "weights": live_weights,
@@ -366,13 +391,16 @@ def _job_of(spec: PhasePlan, rank: int, *, for_gpu: bool) -> Iterator[None]:
         cpu.answer_for_cpu()
         gpu_stand_in.know_onednn()
     else:
-        torch._dynamo.config.disable = True  # fused kernels are computed part by part
+        # Fused kernels are computed part by part
+        torch._dynamo.config.disable = True
         backend: Any = torch.distributed.Backend
         if gpu_stand_in.NAME not in backend.backend_capability["fake"]:
             gpu_stand_in.install()
             backend.backend_capability["fake"].append(gpu_stand_in.NAME)
             backend.default_device_backend_map[gpu_stand_in.NAME] = "fake"
-    os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed asks for it without a launcher too
+
+    # DeepSpeed asks for it without a launcher too
+    os.environ.setdefault("LOCAL_RANK", "0")
     devices = "cpu:fake" if spec.device == "cpu" else f"cpu:fake,{gpu_stand_in.NAME}:fake"
     distributed: Any = torch.distributed
     answers: Answers = {
@@ -424,6 +452,7 @@ def _fused_kernels(counter: OperatorCounter) -> Answers:
             # torch.compile leaves the original at what it returns.
             if hasattr(call, "_torchdynamo_orig_callable"):
                 answers[module, name] = counter.as_one_kernel(call)
+
     return answers
 
 

@@ -27,6 +27,7 @@ def versions() -> dict[str, str]:
             version_of[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
+
     return version_of
 
 
@@ -38,6 +39,7 @@ def hash_of_code() -> str:
         folder = Path(package.__file__ or "").parent
         for path in sorted(folder.rglob("*.py")):
             digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
+
     return digest.hexdigest()
 
 
@@ -55,6 +57,7 @@ def processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
+
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
 
@@ -68,6 +71,7 @@ def header(ranks: list[tuple[list[MarkKey], str, str]], *, is_bitwise: bool) -> 
     for keys, _, _ in ranks:
         if keys not in kinds:
             kinds.append(keys)
+
     return {
         "versions": versions(),
         "code": hash_of_code(),

@@ -139,7 +139,12 @@ class Replayer:
         """Whether this step's first micro-batch is computed again."""
         return bool(self._interval) and iteration % self._interval == 0
 
-    def compute(self, batches: MicroBatches, num_microbatches: int, iteration: int) -> float:
+    def compute(
+        self,
+        batches: MicroBatches,
+        num_microbatches: int,
+        iteration: int,
+    ) -> float:
         """Compute a step as the engine does, its first micro-batches twice.
 
         Return the engine's loss.
@@ -162,7 +167,12 @@ class Replayer:
         others = self._engine.compute_others(batches, count, num_microbatches)
         return total_loss([*again.losses, *others])
 
-    def _pass(self, first: list[MicroBatch], num_microbatches: int, number: int) -> Computation:
+    def _pass(
+        self,
+        first: list[MicroBatch],
+        num_microbatches: int,
+        number: int,
+    ) -> Computation:
         """Compute the first micro-batches from gradients of 0."""
         self._engine.clear_gradients()
         faults.armed.begin_computation(self._iteration, number)
@@ -239,6 +249,7 @@ class Replayer:
         for number, numbers in enumerate(own_numbers):
             if first_difference(numbers, reference, self._tolerance) is not None:
                 wrong.append(number)
+
         repeated = [number for number in wrong if number >= 2]
         order, location = difference
         return _Suspect(
@@ -258,6 +269,7 @@ class Replayer:
             judge = "what the same rank of another replica computes"
         else:
             judge = "most of its own repeats"
+
         evidence = (
             f"rank {suspect.rank} on {suspect.host} computed a micro-batch again and got other "
             f"numbers, first in "
@@ -266,7 +278,12 @@ class Replayer:
             f"differ from {judge}"
         )
         return Corruption(
-            self._iteration, suspect.rank, suspect.host, suspect.place, suspect.kind, evidence
+            self._iteration,
+            suspect.rank,
+            suspect.host,
+            suspect.place,
+            suspect.kind,
+            evidence,
         )
 
     def lines(self) -> Iterator[ReplayLine]:
@@ -282,6 +299,7 @@ class Replayer:
             ranks = gather_on_first_rank(own_keys)
             if ranks:
                 yield circumstances.header(ranks, is_bitwise=self.is_bitwise)
+
         own_marks = (self._data, packed(marks.values()))
         steps = gather_on_first_rank(own_marks)
         if steps:
@@ -318,6 +336,7 @@ def first_of_replicas(suspects: Any) -> list[_Suspect]:
         earliest = firsts.get(suspect.replica)
         if earliest is None or suspect.order < earliest.order:
             firsts[suspect.replica] = suspect
+
     return list(firsts.values())
 
 

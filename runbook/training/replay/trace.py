@@ -58,6 +58,7 @@ def bits_of(tensor: torch.Tensor) -> torch.Tensor:
         if num_bytes % size == 0 and begin % size == 0:
             total: torch.Tensor = flat.view(word).sum(dtype=_SUMS.get(word, torch.int64))
             return total.long()
+
     raise AssertionError("every tensor has whole bytes")
 
 
@@ -73,6 +74,7 @@ def _flip(tensor: torch.Tensor, element: int, bit: int) -> None:
     for size in reversed(tensor.shape):
         index.append(element % size)
         element //= size
+
     flipped_index = tuple(reversed(index))
     word = {2: torch.int16, 4: torch.int32}[tensor.element_size()]
     bits = 8 * tensor.element_size()
@@ -98,7 +100,12 @@ class LayerNames:
         layers = enumerate(model.decoder.layers)
         return cls({index: layer.layer_number for index, layer in layers}, num_layers + 1)
 
-    def place(self, part: str, name: str, number: int = 0) -> ComputedPlace:
+    def place(
+        self,
+        part: str,
+        name: str,
+        number: int = 0,
+    ) -> ComputedPlace:
         """Return the place of a module or weight by its name in the chunk."""
         if match := _LAYER.fullmatch(name):
             return ComputedPlace(part, self.numbers[int(match[1])], match[2] or "output", number)
@@ -134,6 +141,7 @@ class Trace:
             self._answer |= dict(zip(self._places, values, strict=True))
             self._places.clear()
             self._numbers.clear()
+
         return self._answer
 
 
@@ -165,6 +173,7 @@ class Tracer:
                         location = names.place(FORWARD, name)
                         look = functools.partial(self._look, trace, location)
                         stack.enter_context(_watching(module, look))
+
             yield trace
 
     def add_gradients(self, trace: Trace) -> None:
@@ -177,7 +186,12 @@ class Tracer:
                         location = names.place(GRADIENT, name)
                         trace.add(location, gradient)
 
-    def _look(self, trace: Trace, location: ComputedPlace, output: torch.Tensor) -> None:
+    def _look(
+        self,
+        trace: Trace,
+        location: ComputedPlace,
+        output: torch.Tensor,
+    ) -> None:
         with self._clock.during(HASHING):
             trace.add(location, output)
         if output.requires_grad:
@@ -185,7 +199,12 @@ class Tracer:
             show = functools.partial(self._look_back, trace, back)
             output.register_hook(show)  # type: ignore[no-untyped-call]
 
-    def _look_back(self, trace: Trace, location: ComputedPlace, gradient: torch.Tensor) -> None:
+    def _look_back(
+        self,
+        trace: Trace,
+        location: ComputedPlace,
+        gradient: torch.Tensor,
+    ) -> None:
         with self._clock.during(HASHING):
             trace.add(location, gradient)
 

@@ -41,7 +41,10 @@ class SentSoFar:
     run: str = ""
     """The tracker's own id of the run; empty: none yet."""
     first_line: str = ""
-    """Checksum of the first line of metrics.jsonl. With `--redo` a training begins another file."""
+    """Checksum of the first line of metrics.jsonl.
+
+    With `--redo` a training begins another file.
+    """
     read: dict[str, int] = field(default_factory=dict)
     """Bytes that were sent, by file."""
 
@@ -54,10 +57,12 @@ def end_with(descriptor: int) -> Event:
     ended = Event()
 
     def wait() -> None:
-        while os.read(descriptor, 1):  # not a stream: Python would wait for its lock at exit
+        # Not a stream: Python would wait for its lock at exit
+        while os.read(descriptor, 1):
             pass
         ended.set()
-        signal.alarm(END_SECONDS)  # ends this process even where a library holds Python's lock
+        # Ends this process even where a library holds Python's lock
+        signal.alarm(END_SECONDS)
 
     Thread(target=wait, daemon=True).start()
     return ended
@@ -67,7 +72,11 @@ class Follower:
     """Sends one training to one tracker."""
 
     def __init__(
-        self, spec: PhasePlan, name: str, make_service: Callable[[], Service], ended: Event
+        self,
+        spec: PhasePlan,
+        name: str,
+        make_service: Callable[[], Service],
+        ended: Event,
     ) -> None:
         self._make_service = make_service
         self._files = (spec.path(spec.log.metrics), spec.path(spec.log.validation))
@@ -79,7 +88,8 @@ class Follower:
     def run(self) -> int:
         """Follow until the end; the exit code."""
         with self._place.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # the job before may still be sending its last numbers
+            # The job before may still be sending its last numbers
+            fcntl.flock(lock, fcntl.LOCK_EX)
             # Not before the lock: MLflow makes its database here, once.
             service = self._make_service()
             self.progress = read_progress(self._place, first_line_of(self._files[0]))
@@ -93,19 +103,24 @@ class Follower:
             if is_ended and gives_up_at == math.inf:
                 gives_up_at = time.monotonic() + LAST_TRIES_SECONDS
                 wait = LOOK_SECONDS
+
             try:
                 is_more = self._send(service)
                 if is_ended and not is_more:
                     service.close()
                     return 0
+
                 wait = LOOK_SECONDS
-            except Exception:  # a library may raise anything; its lines do not count as sent
+            except Exception:
+                # A library may raise anything; its lines do not count as sent
                 is_more = False
                 if is_ended and time.monotonic() + wait > gives_up_at:
                     LOG.exception("not sent")
                     self._say_unsent()
                     return 1
+
                 LOG.exception("not sent; tried again in %.0f s", wait)
+
             if not is_more:
                 self._pause(wait)
                 wait = min(
@@ -139,6 +154,7 @@ class Follower:
             self.progress.run = service.open(self.progress.run)
             self._open = True
             self._keep()
+
         is_more = False
         for path in self._files:
             start = self.progress.read.get(path.name, 0)
@@ -149,6 +165,7 @@ class Follower:
             self.progress.read[path.name] = start + sum(map(len, lines))
             self._keep()
             is_more = True
+
         return is_more
 
     def _keep(self) -> None:
@@ -164,6 +181,7 @@ def read_progress(path: Path, first_line: str) -> SentSoFar:
         progress = SentSoFar(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return SentSoFar()
+
     if progress.first_line != first_line:
         return SentSoFar()
     return progress
@@ -176,6 +194,7 @@ def first_line_of(path: Path) -> str:
             line = stream.readline()
     except OSError:
         return ""
+
     if line.endswith(b"\n"):
         return hashlib.sha256(line).hexdigest()
     return ""
@@ -189,6 +208,7 @@ def read_lines(path: Path, start: int) -> list[bytes]:
             lines = stream.readlines(READ_BYTES)
     except OSError:
         return []
+
     return [line for line in lines if line.endswith(b"\n")]
 
 

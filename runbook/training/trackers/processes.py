@@ -12,7 +12,10 @@ from runbook.plan_file.schema import PhasePlan
 from runbook.training.trackers.services import FOLDER
 
 CLOSE_SECONDS = 10.0
-"""So long the trainer waits for last numbers. A slower tracker sends them while the job ends."""
+"""So long the trainer waits for last numbers.
+
+A slower tracker sends them while the job ends.
+"""
 
 
 class TrackerProcesses:
@@ -36,7 +39,10 @@ class TrackerProcesses:
                 )
 
     def check(self) -> None:
-        """Report a tracker that ended before the training. Takes microseconds."""
+        """Report a tracker that ended before the training.
+
+        Takes microseconds.
+        """
         for name, process in list(self._running.items()):
             if process.poll() is not None:
                 self._report(name, f"ended with exit code {process.returncode}")
@@ -45,7 +51,9 @@ class TrackerProcesses:
         """Let each send its last numbers, and wait a moment for them."""
         for process in self._running.values():
             if process.stdin is not None:
-                process.stdin.close()  # empty: nothing is ever written to it
+                # empty: nothing is ever written to it
+                process.stdin.close()
+
         end = time.monotonic() + CLOSE_SECONDS
         for name, process in list(self._running.items()):
             try:

@@ -36,7 +36,10 @@ class Service(Protocol):
     """A tracker, whose methods may raise or hang: they are called in its own process only."""
 
     def open(self, run: str) -> str:
-        """Begin a run, or continue the one with this id (empty: none yet). Return its id."""
+        """Begin a run, or continue the one with this id (empty: none yet).
+
+        Return its id.
+        """
 
     def log(self, points: Sequence[TrackedPoint]) -> None:
         """Send numbers, in order."""
@@ -67,7 +70,10 @@ def _flat(prefix: str, content: Mapping[str, object]) -> Iterator[tuple[str, Set
 
 
 class WandbService:
-    """Weights & Biases. Without a key or with WANDB_MODE=offline: files for `wandb sync`."""
+    """Weights & Biases.
+
+    Without a key or with WANDB_MODE=offline: files for `wandb sync`.
+    """
 
     def __init__(self, spec: PhasePlan) -> None:
         import wandb
@@ -138,8 +144,10 @@ class MlflowService:
                 part = database.with_name(f"mlflow.{os.getpid()}.part")
                 MlflowClient(f"sqlite:///{part}")
                 part.replace(database)
+
             address = f"sqlite:///{database}"
             self._artifacts = (folder / "mlflow").as_uri()
+
         self._client = MlflowClient(address)
 
     def open(self, run: str) -> str:
@@ -148,6 +156,7 @@ class MlflowService:
             self._run = run
             self._client.update_run(run, status="RUNNING")
             return run
+
         spec = self._spec
         name = spec.log.tracker_project or os.environ.get("MLFLOW_EXPERIMENT_NAME") or PROJECT
         experiment = self._client.get_experiment_by_name(name)
@@ -155,6 +164,7 @@ class MlflowService:
             number = self._client.create_experiment(name, self._artifacts or None)
         else:
             number = experiment.experiment_id
+
         created = self._client.create_run(number, run_name=spec.root.resolve().name)
         self._run = str(created.info.run_id)
         parameters = [self._parameter(key, str(value)) for key, value in settings_of(spec).items()]
@@ -167,6 +177,7 @@ class MlflowService:
         for point in points:
             for name, value in point.values.items():
                 metrics.append(self._metric(name, value, int(point.time * 1000), point.iteration))
+
         for start in range(0, len(metrics), METRICS_PER_CALL):
             self._client.log_batch(self._run, metrics=metrics[start : start + METRICS_PER_CALL])
 
@@ -180,7 +191,8 @@ class TrackioService:
 
     def __init__(self, spec: PhasePlan) -> None:
         folder = str(spec.path(FOLDER).resolve() / "trackio")
-        os.environ.setdefault("TRACKIO_DIR", folder)  # read when trackio is imported
+        # Read when trackio is imported
+        os.environ.setdefault("TRACKIO_DIR", folder)
         import trackio
 
         self._trackio = trackio

@@ -26,7 +26,8 @@ def _answer_for_gpu(torch: Any) -> None:
 
     from runbook.training import cpu
 
-    cpu.widen_every_half_matmul()  # without kernels for fp16, most of the time would go into the logits
+    # Without kernels for fp16, most of the time would go into the logits
+    cpu.widen_every_half_matmul()
     cpu.name_types_as_on_gpu()
     _tensors_on_cpu(torch).__enter__()
     answers: dict[str, Any] = {
@@ -57,6 +58,7 @@ def _answer_for_gpu(torch: Any) -> None:
         module.manual_seed = torch.default_generator.manual_seed
         # torch.manual_seed calls it, and has seeded the one generator.
         module.manual_seed_all = lambda *_: None
+
     # Megatron-DeepSpeed gives it what apex's takes, also where it has torch's.
     init_norm = torch.nn.LayerNorm.__init__
     torch.nn.LayerNorm.__init__ = lambda self, *arguments, sequence_parallel=False, **options: (
@@ -67,7 +69,8 @@ def _answer_for_gpu(torch: Any) -> None:
     torch.utils.data.DataLoader.__init__ = lambda self, *arguments, **options: init_loader(
         self, *arguments, **{**options, "pin_memory": False}
     )
-    cpp_extension.CUDA_HOME = os.environ["CUDA_HOME"]  # Megatron asks its nvcc for a version
+    # Megatron asks its nvcc for a version
+    cpp_extension.CUDA_HOME = os.environ["CUDA_HOME"]
     # A program that leaves gloo's threads to the interpreter's end is now and then aborted by them
     # after all its work.
     atexit.register(
@@ -101,6 +104,7 @@ def _tensors_on_cpu(torch: Any) -> Any:
             if function is torch.Tensor.to:
                 tensor, *targets = arguments
                 arguments = [tensor, *("cpu" if is_gpu(target) else target for target in targets)]
+
             return function(*arguments, **options)
 
     return OnCpu()
@@ -134,14 +138,13 @@ def _run_deepspeed_on_cpu(module: Any) -> None:
         accelerator.Stream = property(lambda _: lambda **__: contextlib.nullcontext())
 
 
+# Gone since 2.0; Megatron saves with it
 CHANGES: dict[str, Callable[[Any], None]] = {
     "torch": _answer_for_gpu,
     # Megatron's checkpoints are written with a private function of torch, which has one more
     # argument since 2.7.
     "torch.distributed.checkpoint.filesystem": _keep_old_call,
-    "numpy": lambda module: setattr(
-        module, "product", module.prod
-    ),  # gone since 2.0; Megatron saves with it
+    "numpy": lambda module: setattr(module, "product", module.prod),
     # Megatron-LM e958b2ca asks for Transformer Engine even where no weight is in fp8.
     "megatron.core.fp8_utils": _allow_no_fp8,
     "deepspeed.accelerator.cpu_accelerator": _run_deepspeed_on_cpu,
@@ -167,6 +170,7 @@ def stand_ins() -> tuple[str, ...]:
         numbers = importlib.metadata.version("deepspeed").split(".")[:2]
     except importlib.metadata.PackageNotFoundError:
         return UNUSED
+
     is_old = tuple(map(int, numbers)) < (0, 15)
     return UNUSED + OF_OLD_DEEPSPEED if is_old else UNUSED
 
@@ -180,17 +184,24 @@ class Changer(MetaPathFinder, Loader):
     def __init__(self) -> None:
         self.may_miss = stand_ins()
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+    def find_spec(
+        self,
+        name: str,
+        path: Any = None,
+        target: Any = None,
+    ) -> Any:
         """Where a module that is changed or may be missing comes from; None for all others."""
         may_miss = any(f"{name}.".startswith(f"{word}.") for word in self.may_miss)
         if name in CHANGES or may_miss:
             spec = importlib.machinery.PathFinder.find_spec(name, path)
         else:
             spec = None
+
         if spec is None:
             if may_miss:
                 return importlib.machinery.ModuleSpec(name, self, is_package=True)
             return None
+
         if name in CHANGES and spec.loader:
             load = spec.loader.exec_module
 
@@ -199,6 +210,7 @@ class Changer(MetaPathFinder, Loader):
                 CHANGES[name](module)
 
             spec.loader.exec_module = load_and_change  # type: ignore[method-assign]
+
         return spec
 
     def exec_module(self, module: Any) -> None:

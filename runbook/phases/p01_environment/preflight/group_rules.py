@@ -47,6 +47,7 @@ def rank_presence_check(
             f"{rank_list}{where}"
         )
         return rule.broken(f"{value}. {first_end}".rstrip(". "), places)
+
     return rule.passed(f"{world_size} of {world_size}")
 
 
@@ -95,6 +96,7 @@ def groups_check(facts: Sequence[RankFacts], expected: Expectations) -> PlacedCh
     if has_no_megatron and expected.framework != "runbook":
         value = "megatron-core cannot be imported outside of the framework's checkout"
         return rule.broken(value, verdict="unknown")
+
     broken = _step_check(rule, facts, "groups", len(facts))
     if broken.verdict == "fail":
         return broken
@@ -158,7 +160,10 @@ def _step_text(rank: RankFacts) -> str:
 
 
 def _stuck_group(ranks: Sequence[RankFacts]) -> str:
-    """Return which step hung, with its ranks and nodes. Empty where none did."""
+    """Return which step hung, with its ranks and nodes.
+
+    Empty where none did.
+    """
     waiting = [rank["current"] for rank in ranks if rank.get("current")]
     if not waiting:
         return ""
@@ -167,6 +172,7 @@ def _stuck_group(ranks: Sequence[RankFacts]) -> str:
     for rank in ranks:
         if rank.get("current") and rank["current"]["step"] == earliest["step"]:
             inside.append(rank)
+
     nodes = ", ".join(dict.fromkeys(str(rank["host"]) for rank in inside))
     numbers = ", ".join(str(rank["rank"]) for rank in inside[:SHOWN_RANKS])
     return f". Waiting in {earliest['step']}: rank {numbers} on {nodes}"
@@ -184,6 +190,7 @@ def bandwidth_check(facts: Sequence[RankFacts], expected: Expectations) -> Place
             f"a sum over all ranks is right, with at least "
             f"{thresholds.FABRIC_SHARE.value:.0%} of the {stated}"
         )
+
     rule = PlacedRule(
         "all-reduce",
         text,
@@ -196,6 +203,7 @@ def bandwidth_check(facts: Sequence[RankFacts], expected: Expectations) -> Place
     if not all(group["sum_is_right"] for group in groups):
         remedy = "Report it: a device or adapter computes or carries wrongly."
         return rule.broken("the sum is wrong", remedy=remedy)
+
     speed = groups[0]["bus_bytes_per_second"]
     if speed is None:
         return rule.passed("one rank, nothing to carry")

@@ -50,6 +50,7 @@ def judge_each_node(
         fault = node_rule.fault(node_facts, expected)
         if fault:
             faults[node] = fault
+
     if faults:
         return node_rule.rule.broken(_by_node(faults), list(faults), verdict=node_rule.verdict)
     texts = dict.fromkeys(node_rule.shown(node_facts) for node_facts in facts.values())
@@ -104,6 +105,7 @@ def processes_fault(facts: NodeFacts, expected: Expectations) -> str:
         if limit is not None and limit < thresholds.PROCESSES.value:
             limit_text = f"{thresholds.PROCESSES.value:.0f}"
             return f"{limit} processes and threads for {source}, below {limit_text}"
+
     return ""
 
 
@@ -115,10 +117,12 @@ def shared_memory_fault(facts: NodeFacts, expected: Expectations) -> str:
     if facts["shm_total"] < threshold.value:
         size = show_bytes(facts["shm_total"])
         return f"/dev/shm has {size}, below {show_bytes(int(threshold.value))}"
+
     if facts["shm_free"] < threshold.value / 2:
         return (
             f"/dev/shm has {show_bytes(facts['shm_free'])} free of {show_bytes(facts['shm_total'])}"
         )
+
     return ""
 
 
@@ -164,6 +168,7 @@ def caches_fault(facts: NodeFacts, expected: Expectations) -> str:
             faults.append(f"{variable}: {cache['folder']} is on {cache['file_system']}")
         elif cache["refuses_libraries"]:
             faults.append(f"{variable}: {cache['folder']} is mounted noexec")
+
     return "; ".join(faults)
 
 
@@ -174,6 +179,7 @@ def names_fault(facts: NodeFacts, expected: Expectations) -> str:
         leads_here = all(address.startswith("127.") or address == "::1" for address in addresses)
         if leads_here and name != facts["own"]:
             faults.append(f"{name} is {', '.join(addresses)}, which is this node itself")
+
     return "; ".join(faults)
 
 
@@ -184,6 +190,7 @@ def folder_fault(facts: NodeFacts, expected: Expectations) -> str:
     if facts["errors"]:
         errors = ", ".join(f"{step}: {error}" for step, error in facts["errors"].items())
         return f"{folder} ({mount}): {errors}"
+
     if facts["read_only"]:
         return f"{folder} ({mount}) is mounted read-only"
     if facts["token"] == "other":
@@ -191,6 +198,7 @@ def folder_fault(facts: NodeFacts, expected: Expectations) -> str:
             f"{folder} ({mount}) shows other content than on the submitting machine: "
             f"another folder, or a stale view"
         )
+
     if facts["token"] != "same":
         return f"{folder} ({mount}): {facts['token']}"
     if facts["free_inodes"] is not None and facts["free_inodes"] < thresholds.FOLDER_INODES.value:
@@ -201,6 +209,7 @@ def folder_fault(facts: NodeFacts, expected: Expectations) -> str:
             f"{folder} ({mount}) has {free} free, a checkpoint needs "
             f"{show_bytes(expected.checkpoint_bytes)}"
         )
+
     return ""
 
 
@@ -392,9 +401,11 @@ def presence_check(answers: JobAnswers, rung: str) -> PlacedCheck:
     for node in answers.nodes:
         if all(answers.answer(rung, node, part) is None for part in answers.parts(rung)):
             silent.append(node)
+
     if silent or not answers.nodes:
         value = f"{len(answers.nodes) - len(silent)} of {len(answers.nodes)} nodes answered"
         return rule.broken(f"{value}; nothing came from {', '.join(silent) or 'the job'}", silent)
+
     return rule.passed(
         f"{len(answers.nodes)} of {len(answers.nodes)} nodes", ", ".join(answers.nodes)
     )
@@ -468,6 +479,7 @@ def different_versions(
             # Of two nodes that differ nobody knows which one is wrong.
             if is_tie or len(nodes) < majority:
                 odd_nodes += nodes
+
     return texts, list(dict.fromkeys(odd_nodes))
 
 
@@ -528,9 +540,11 @@ def interfaces_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck
         if fault:
             faults[node] = fault
             offered[node] = _usable_interfaces(facts)
+
     if faults:
         remedy = f"Name one that these nodes have: {_by_node(offered)}."
         return rule.broken(_by_node(faults), list(faults), remedy=remedy)
+
     return rule.passed("as named", ", ".join(answers.nodes))
 
 
@@ -540,6 +554,7 @@ def interface_fault(facts: NodeFacts, expected: Expectations) -> str:
         problem = _named_interface_problem(value, facts["interfaces"], expected)
         if problem:
             return f"{variable}={value}: {problem}"
+
     inactive = [port for port, state in facts["infiniband"].items() if "ACTIVE" not in state]
     if expected.fabric == "verbs" and inactive and len(inactive) == len(facts["infiniband"]):
         return f"no InfiniBand port is active: {', '.join(inactive)}"
@@ -551,7 +566,10 @@ def _named_interface_problem(
     interfaces: Mapping[str, NodeFacts],
     expected: Expectations,
 ) -> str:
-    """Return why none of the interfaces that a variable names can be used. Empty where one can."""
+    """Return why none of the interfaces that a variable names can be used.
+
+    Empty where one can.
+    """
     # `^eth` excludes some, and a leading `=` asks for exactly that name.
     if value.startswith("^"):
         return ""
@@ -580,6 +598,7 @@ def _usable_interfaces(facts: NodeFacts) -> str:
     for name, interface in facts["interfaces"].items():
         if _is_usable(interface) and name != "lo":
             usable.append(name)
+
     return ", ".join([*usable, *facts["infiniband"]]) or "none is up"
 
 
@@ -607,6 +626,7 @@ def host_names_check(answers: JobAnswers) -> PlacedCheck:
             faults[node] = f"it calls itself {host or 'nothing'}"
         elif num_nodes_of[host] > 1:
             faults[node] = f"{num_nodes_of[host]} nodes call themselves {host}"
+
     if faults:
         return rule.broken(_by_node(faults), list(faults))
     return rule.passed(f"{len(num_nodes_of)} names", ", ".join(hosts))
@@ -639,10 +659,12 @@ def foreign_addresses_check(answers: JobAnswers) -> PlacedCheck:
                 for address in sorted(has_address):
                     if not address.startswith(INNER_ADDRESSES):
                         own_outer_addresses.append(address)
+
                 faults[node] = (
                     f"{name} is {', '.join(addresses)}, which {name} does not have "
                     f"(it has {', '.join(own_outer_addresses)})"
                 )
+
     if faults:
         return rule.broken(_by_node(faults), list(faults))
     return rule.passed(
@@ -671,11 +693,13 @@ def slow_core_check(answers: JobAnswers) -> PlacedCheck:
         model = node_facts["model"]
         seconds = float(node_facts["loop_seconds"])
         quickest[model] = min(seconds, quickest.get(model, seconds))
+
     faults = {}
     for node, node_facts in facts.items():
         factor = node_facts["slowest_seconds"] / quickest[node_facts["model"]]
         if factor >= thresholds.SLOW_CORE.value:
             faults[node] = f"core {node_facts['slowest_core']} needs {factor:.1f} times as long"
+
     if faults:
         return rule.broken(_by_node(faults), list(faults))
     models = Counter(node_facts["model"] for node_facts in facts.values())

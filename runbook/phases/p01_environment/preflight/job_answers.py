@@ -20,21 +20,36 @@ class JobAnswers:
     """The newest answer of each node for each part of each rung."""
 
     nodes: tuple[str, ...]
-    """All nodes of the job, in the scheduler's order. Empty until the job has begun."""
+    """All nodes of the job, in the scheduler's order.
+
+    Empty until the job has begun.
+    """
     answers: Mapping[tuple[str, str, str], PartAnswer] = field(default_factory=dict)
     """By rung, node and part."""
 
-    def answer(self, rung: str, node: str, part: str) -> PartAnswer | None:
-        """Return a node's answer. None where it wrote nothing about the part."""
+    def answer(
+        self,
+        rung: str,
+        node: str,
+        part: str,
+    ) -> PartAnswer | None:
+        """Return a node's answer.
+
+        None where it wrote nothing about the part.
+        """
         return self.answers.get((rung, node, part))
 
     def facts(self, rung: str, part: str) -> dict[str, NodeFacts]:
-        """Return what each node found, by node. Nodes that found nothing are left out."""
+        """Return what each node found, by node.
+
+        Nodes that found nothing are left out.
+        """
         facts_by_node = {}
         for node in self.nodes:
             part_answer = self.answer(rung, node, part)
             if part_answer is not None and part_answer.state is PartState.DONE:
                 facts_by_node[node] = part_answer.facts
+
         return facts_by_node
 
     def missing(self, rung: str, part: str) -> dict[str, str]:
@@ -55,6 +70,7 @@ class JobAnswers:
                 )
             elif part_answer.state is PartState.BEGUN:
                 reasons[node] = "ended while it was asked"
+
         return reasons
 
     def parts(self, rung: str) -> list[str]:
@@ -75,6 +91,7 @@ class JobAnswers:
         for (rung, node, part), part_answer in self.answers.items():
             if node in by_node and part_answer.state is PartState.DONE and part != END:
                 by_node[node].setdefault(rung, {})[part] = part_answer.facts
+
         return by_node
 
 

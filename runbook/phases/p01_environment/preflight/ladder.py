@@ -59,7 +59,10 @@ RUNGS = (HOSTS, TORCH, PEERS, GROUPS)
 JUDGES = {HOSTS: host_checks, TORCH: torch_checks, PEERS: link_checks}
 """The rules of the rungs that nodes answer; ranks answer the last one."""
 ANSWERS = "environment/preflight"
-"""The folder below the run's that the nodes write to. It is emptied at each call."""
+"""The folder below the run's that the nodes write to.
+
+It is emptied at each call.
+"""
 POLL_SECONDS = 0.3
 QUEUE_SECONDS = 600.0
 """The queue starts the job within this time, or it is cancelled."""
@@ -143,8 +146,21 @@ def climb(
     if first.is_defect:
         return PreflightResult((first,), RUNGS)
     if settings.site.scheduler == "local":
-        return _climb_here(settings, plan, folder, first, report)
-    return _climb_in_queue(settings, plan, folder, first, report, wait_seconds)
+        return _climb_here(
+            settings,
+            plan,
+            folder,
+            first,
+            report,
+        )
+    return _climb_in_queue(
+        settings,
+        plan,
+        folder,
+        first,
+        report,
+        wait_seconds,
+    )
 
 
 def fit_layout(parallel: PlannedParallel, world_size: int) -> str:
@@ -172,7 +188,12 @@ def _answers_folder(folder: Path) -> Iterator[tuple[Path, str]]:
     yield answers, token
 
 
-def _probe_options(settings: Settings, plan: Plan, folder: Path, world_size: int) -> list[str]:
+def _probe_options(
+    settings: Settings,
+    plan: Plan,
+    folder: Path,
+    world_size: int,
+) -> list[str]:
     """Return what the ranks' program is told.
 
     Where to answer and to save, the device, the layout.
@@ -207,7 +228,12 @@ def _climb_here(
         report("asking this machine")
         start = time.monotonic()
         environment = {"RUNBOOK_NODES": "", "PYTHONPATH": str(PACKAGE)}
-        output = shell.run(argv, timeout=LOCAL_RUNG_SECONDS, check=False, env=environment)
+        output = shell.run(
+            argv,
+            timeout=LOCAL_RUNG_SECONDS,
+            check=False,
+            env=environment,
+        )
         node = next((part_answer.node for part_answer in read_answers(output.out)), host)
         answers = parse_job_answers(output.out, (node,))
         results = [first]
@@ -217,12 +243,21 @@ def _climb_here(
             start = time.monotonic()
             if results[-1].is_defect:
                 return _result(results, answers)
+
         results.append(RungResult(PEERS, tuple(link_checks(answers, expected)), 0.0))
         report("starting the ranks")
         facts, ended_text = _probe_here(settings, plan, folder)
         world_size = int(plan.phases[SMOKE].parallel.world_size)
         present = rank_presence_check(facts, world_size, ended_text)
-        group_checks = _group_checks(facts, world_size, present, "", settings, plan, expected)
+        group_checks = _group_checks(
+            facts,
+            world_size,
+            present,
+            "",
+            settings,
+            plan,
+            expected,
+        )
         results.append(RungResult(GROUPS, tuple(group_checks), time.monotonic() - start))
         return replace(_result(results, answers), ranks=tuple(facts))
 
@@ -245,6 +280,7 @@ def _probe_here(settings: Settings, plan: Plan, folder: Path) -> tuple[list[Prob
     finally:
         if not scheduler.state(job).final:
             scheduler.cancel(job)
+
     return read_facts(folder / ANSWERS), _first_end(job)
 
 
@@ -294,17 +330,28 @@ def _climb_in_queue(
             if refused is not None:
                 rung = RungResult("queue", (refused,), watch.seconds())
                 return PreflightResult((first, rung), RUNGS, str(job_folder.path))
+
             results = [first]
             for name in RUNGS:
                 answers, broken = watch.wait_for(name)
-                checks = _checks_of(name, answers, settings, plan, expected, folder, job_folder)
+                checks = _checks_of(
+                    name,
+                    answers,
+                    settings,
+                    plan,
+                    expected,
+                    folder,
+                    job_folder,
+                )
                 if broken is not None:
                     # What the nodes still said before the job ended is closer to the cause.
                     failed = [check for check in checks if check.verdict == "fail"]
                     checks = failed if failed and answers.nodes else [broken]
+
                 results.append(RungResult(name, tuple(checks), watch.seconds()))
                 if results[-1].is_defect:
                     break
+
         facts = tuple(read_facts(answers_folder))
         result = replace(_result(results, answers, str(job_folder.path)), ranks=facts)
         _report_bad_nodes(settings, result, answers, job_folder.path.name)
@@ -325,7 +372,13 @@ def _report_bad_nodes(
         blamed = check.nodes if isinstance(check, PlacedCheck) else ()
         if check.verdict == "fail" and 0 < len(blamed) < len(answers.nodes):
             evidence = f"{check.name}: {check.value}"
-            report_bad_nodes(settings, blamed, FoundBy.PREFLIGHT, evidence, job)
+            report_bad_nodes(
+                settings,
+                blamed,
+                FoundBy.PREFLIGHT,
+                evidence,
+                job,
+            )
 
 
 def _checks_of(
@@ -345,7 +398,15 @@ def _checks_of(
     facts = read_facts(folder / ANSWERS)
     output = job_folder.read_text(job.out)
     present = rank_presence_check(facts, world_size, _first_end(job), answers.nodes)
-    return _group_checks(facts, world_size, present, output, settings, plan, expected)
+    return _group_checks(
+        facts,
+        world_size,
+        present,
+        output,
+        settings,
+        plan,
+        expected,
+    )
 
 
 def _with_first_end(checks: Sequence[PlacedCheck], job: JobFolder) -> list[Check]:
@@ -355,6 +416,7 @@ def _with_first_end(checks: Sequence[PlacedCheck], job: JobFolder) -> list[Check
         first_end = _first_end(job)
     else:
         first_end = ""
+
     if first_end:
         first = replace(first, value=f"{first.value}. {first_end}")
     return [first, *others]
@@ -378,6 +440,7 @@ def _group_checks(
     if met.verdict == "fail":
         imports = probe_checks(facts, settings.site, plan, expected.framework)[:3]
         return [*[check for check in imports if check.verdict == "fail"], met]
+
     if present.verdict == "fail":
         return [present]
     num_hosts = len({rank["host"] for rank in facts})
@@ -450,6 +513,7 @@ class QueueWatch:
             return rule.broken(
                 str(error), remedy="Change jobs.environment as the queue's words say."
             )
+
         return None
 
     def _wait_for_begin(self, rule: PlacedRule) -> PlacedCheck | None:
@@ -469,6 +533,7 @@ class QueueWatch:
                     "longer (--wait)."
                 )
                 return rule.broken(value, remedy=remedy)
+
             time.sleep(POLL_SECONDS)
 
     def _tell(self, status: JobStatus) -> None:
@@ -500,7 +565,12 @@ class QueueWatch:
                 return answers, self._why_broken(rung, status, code)
             time.sleep(POLL_SECONDS)
 
-    def _why_broken(self, rung: str, status: JobStatus, code: int | None) -> PlacedCheck:
+    def _why_broken(
+        self,
+        rung: str,
+        status: JobStatus,
+        code: int | None,
+    ) -> PlacedCheck:
         rule = PlacedRule(
             f"job ({rung})",
             "the job runs to its end",
@@ -512,17 +582,20 @@ class QueueWatch:
             return rule.broken(
                 f"the launcher of rung {rung} ended with exit code {code}: {last_lines}"
             )
+
         value = f"the job is {status.state} ({status.reason}) {last_lines}".strip()
         if status.state is JobState.PENDING:
             value = (
                 f"a node was lost, and the queue holds the job again: {status.reason}. {last_lines}"
             ).strip()
+
         if not self._job.out.exists():
             value += (
                 f". It wrote nothing: the node could not open {self._job.out}, so the run's "
                 f"folder is missing or "
                 "read-only there"
             )
+
         return rule.broken(value)
 
 

@@ -31,14 +31,17 @@ def first_end(errors: str) -> str:
     if report is not None:
         ending = shell.how_it_ended(_exit_code(int(report["code"])))
         return f"rank {report['rank']} on {report['host']} ended first, with {ending}"
+
     last_words = ""
     for line in errors.splitlines():
         ended = TASK_ENDED.match(line)
         if ended is not None:
             text = f"task {ended['task']} on {ended['node']}: {ended['words'].strip()}"
             return f"{text}: {last_words}" if last_words else text
+
         if not OWN_LINES.match(line):
             last_words = line.strip()[:MAX_WORDS]
+
     return last_words
 
 

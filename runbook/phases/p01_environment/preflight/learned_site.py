@@ -62,7 +62,10 @@ class LearnedSite:
     job: str
     """What measured: a job, or this machine."""
     defect: str
-    """The first defect, above which nothing was measured. Empty where there was none."""
+    """The first defect, above which nothing was measured.
+
+    Empty where there was none.
+    """
 
     def as_dict(self) -> dict[str, object]:
         """Return the content of --json."""
@@ -98,7 +101,10 @@ class Request:
 
 
 def learn_site(
-    site: Site, result: PreflightResult, job: str, request: Request | None = None
+    site: Site,
+    result: PreflightResult,
+    job: str,
+    request: Request | None = None,
 ) -> LearnedSite:
     """Return what the answers of the nodes say of the site's values.
 
@@ -111,6 +117,7 @@ def learn_site(
             lessons.append(entry)
         else:
             gaps.append(entry)
+
     defect = result.defect.as_text() if result.defect else ""
     return LearnedSite(tuple(lessons), tuple(gaps), job, defect)
 
@@ -154,6 +161,7 @@ def _cores(site: Site, nodes: Answers, requested: int) -> Lesson | Gap:
             f"node has. Ask for "
             "more (jobs.training.cpus_per_task), or for none",
         )
+
     return Lesson((HARDWARE, "cores_per_node"), fewest, site.hardware.cores_per_node, evidence)
 
 
@@ -171,6 +179,7 @@ def _memory(site: Site, nodes: Answers, requested: str) -> Lesson | Gap:
             f"has. Ask for all "
             f"(jobs.environment.memory={ALL_MEMORY})",
         )
+
     sizes = {
         node: int(node_facts["limit"] or node_facts["total"]) // GIB
         for node, node_facts in facts.items()
@@ -185,11 +194,13 @@ def _devices(site: Site, nodes: Answers) -> Iterator[Lesson | Gap]:
     if site.hardware.device == CPU:
         yield Gap("hardware.device", "the site computes on CPUs, and its ranks see no GPU")
         return
+
     facts = _of_part(nodes, TORCH, TORCH)
     gpus = {node: node_facts.get("devices", []) for node, node_facts in facts.items()}
     if not gpus or not all(gpus.values()):
         yield _missing("hardware.device")
         return
+
     counts = {node: len(devices) for node, devices in gpus.items()}
     evidence = f"GPUs that torch sees on {_places(counts)}"
     old_count = site.hardware.devices_per_node
@@ -206,6 +217,7 @@ def _devices(site: Site, nodes: Answers) -> Iterator[Lesson | Gap]:
         yield Lesson(
             (HARDWARE, "device"), accelerator.name, site.hardware.device, f"torch calls it {name}"
         )
+
     smallest = min(int(device["total"]) for devices in gpus.values() for device in devices)
     old = f"{site.hardware.device_memory // GIB}GiB" if site.hardware.device_memory else ""
     evidence = "the smallest that torch sees, in whole GiB"
@@ -226,6 +238,7 @@ def _interface(site: Site, nodes: Answers) -> Lesson | Gap:
         for interface, details in facts[node]["interfaces"].items():
             if details["address"] and details["address"] == node_facts["address"]:
                 used.add(interface)
+
     if len(used) != 1:
         return Gap(name, f"the nodes listened at several: {', '.join(sorted(used)) or 'all'}")
     evidence = f"{_places(listening)} reached each other by it"
@@ -242,6 +255,7 @@ def _network(site: Site, nodes: Answers) -> Lesson | Gap:
         for key, part in rungs.get(PEERS, {}).items():
             if key.startswith("to ") and "bytes_per_second" in part:
                 speeds.append(float(part["bytes_per_second"]))
+
     if not speeds and len(nodes) > 1:
         return _missing(name)
     if not speeds:

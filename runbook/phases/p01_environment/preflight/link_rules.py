@@ -84,6 +84,7 @@ def listening_check(answers: JobAnswers) -> PlacedCheck:
     if silent:
         value = "; ".join(f"{node}: {error}" for node, error in silent.items())
         return rule.broken(value, list(silent))
+
     ports = {str(facts["port"]) for facts in answers.facts(PEERS, LISTEN).values()}
     return rule.passed(f"port {', '.join(sorted(ports))}", ", ".join(answers.nodes))
 
@@ -102,6 +103,7 @@ def _links(answers: JobAnswers) -> tuple[list[Link], dict[str, str]]:
             # Only some nodes call a peer; one that began to and said no more is a finding.
             if reason != "no answer":
                 silent[f"{source} to {target}"] = reason
+
     return links, silent
 
 
@@ -181,6 +183,7 @@ def lost_packets_check(links: Sequence[Link]) -> PlacedCheck:
         return rule.broken(
             "; ".join(texts[:4]), shared_nodes([{link.source, link.target} for link in lossy])
         )
+
     return rule.passed(f"{max(shares.values()):.1%} of the segments sent again, at most")
 
 
@@ -207,6 +210,7 @@ def round_trip_check(links: Sequence[Link]) -> PlacedCheck:
         return rule.broken(
             "; ".join(texts[:4]), shared_nodes([{link.source, link.target} for link in slow])
         )
+
     median = max(float(link.facts["round_trip"]) for link in links)
     return rule.passed(f"{median * 1e6:.0f} us at most, in the median")
 
@@ -220,6 +224,7 @@ def bandwidth_check(links: Sequence[Link], expected: Expectations) -> PlacedChec
         floor = thresholds.NETWORK_SHARE.value * expected.network_bytes
         stated = f"{expected.network_bytes / 1e9:g} GB/s that the site states"
         text = f"at least {thresholds.NETWORK_SHARE.value:.0%} of the {stated} (hardware.network)"
+
     rule = PlacedRule(
         "bandwidth between nodes",
         text,
@@ -233,5 +238,6 @@ def bandwidth_check(links: Sequence[Link], expected: Expectations) -> PlacedChec
         return rule.broken(
             "; ".join(texts[:4]), shared_nodes([{link.source, link.target} for link in slow])
         )
+
     slowest = min(float(link.facts["bytes_per_second"]) for link in links)
     return rule.passed(f"{slowest / 1e9:.2f} GB/s at least, one TCP connection")

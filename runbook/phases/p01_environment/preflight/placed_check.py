@@ -27,7 +27,13 @@ class PlacedRule:
 
     def passed(self, value: str, where: str = "") -> PlacedCheck:
         """Return the check that holds."""
-        return PlacedCheck(self.name, "pass", value, self.text, where=where)
+        return PlacedCheck(
+            self.name,
+            "pass",
+            value,
+            self.text,
+            where=where,
+        )
 
     def broken(
         self,

@@ -56,9 +56,11 @@ def import_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
             faults[node] = fault
         else:
             versions.add(str(facts["version"]))
+
     if faults:
         value = "; ".join(f"{node}: {fault}" for node, fault in faults.items())
         return rule.broken(value, list(faults))
+
     return rule.passed(f"torch {', '.join(sorted(versions))}", ", ".join(answers.nodes))
 
 
@@ -72,6 +74,7 @@ def _import_fault(facts: NodeFacts) -> str:
     if ended == "signal":
         meaning = SIGNALS.get(str(facts["signal"]), "a crash inside a library")
         return f"ended by {facts['signal']} ({meaning}) {last_line}".strip()
+
     return f"exit code {facts['exit_code']}: {last_line}"
 
 
@@ -90,6 +93,7 @@ def device_count_check(answers: JobAnswers, expected: Expectations) -> PlacedChe
     if short:
         value = ", ".join(f"{node}: {count}" for node, count in short.items())
         return rule.broken(value, list(short))
+
     return rule.passed(f"{min(counts.values())} on each node")
 
 
@@ -110,10 +114,12 @@ def compiler_check(answers: JobAnswers) -> PlacedCheck:
         cuda = str(facts["cuda"] or "")
         if compiler and cuda and _major(compiler) != _major(cuda):
             faults[node] = f"nvcc {compiler}, torch built with {cuda}"
+
     if faults:
         value = "; ".join(f"{node}: {fault}" for node, fault in faults.items())
         # Only who compiles an extension meets it.
         return rule.broken(value, list(faults), verdict="warn")
+
     compilers = {str(facts["nvcc"]) for facts in tools.values() if facts["nvcc"]}
     return rule.passed(f"nvcc {', '.join(sorted(compilers)) or 'is not there'}")
 
@@ -135,6 +141,7 @@ def right_product_check(facts: dict[str, NodeFacts]) -> PlacedCheck:
         for number, speed in enumerate(node_facts["speeds"]):
             if not speed["product_is_right"]:
                 wrong.append(f"{node} device {number}")
+
     nodes = list(dict.fromkeys(text.partition(" device")[0] for text in wrong))
     if wrong:
         return rule.broken(", ".join(wrong), nodes)
@@ -148,11 +155,24 @@ def speed_checks(facts: dict[str, NodeFacts], expected: Expectations) -> list[Pl
     if expected.accelerator is not None:
         peak_flops = 1e12 * expected.accelerator.peaks.get("bf16", 0.0)
         peak_bytes = expected.accelerator.memory_bandwidth
+
     products = _speeds(facts, "tflops", 1e12)
     copies = _speeds(facts, "bytes_per_second", 1.0)
     return [
-        speed_check("speed of products", products, peak_flops, thresholds.MATRIX_SHARE, "FLOP/s"),
-        speed_check("speed of memory", copies, peak_bytes, thresholds.COPY_SHARE, "B/s"),
+        speed_check(
+            "speed of products",
+            products,
+            peak_flops,
+            thresholds.MATRIX_SHARE,
+            "FLOP/s",
+        ),
+        speed_check(
+            "speed of memory",
+            copies,
+            peak_bytes,
+            thresholds.COPY_SHARE,
+            "B/s",
+        ),
     ]
 
 
@@ -183,6 +203,7 @@ def speed_check(
     if peak:
         floor = max(floor, share.value * peak)
         text += f", and each has {share.value:.0%} of the datasheet's ({share.source})"
+
     rule = PlacedRule(
         name,
         text,
@@ -196,6 +217,7 @@ def speed_check(
         parts = [f"{node}: {show_speed(speed, unit)}" for node, speed in slow.items()]
         value = f"{', '.join(parts)}; the quickest device has {show_speed(quickest, unit)}"
         return rule.broken(value, list(slow))
+
     slowest = min((min(values) for values in speeds.values() if values), default=0.0)
     return rule.passed(f"{show_speed(slowest, unit)} at least", ", ".join(speeds))
 
