@@ -55,6 +55,13 @@ class GivenFaults:
             self._failures.pop(0)
         return self._failures[0] if self._failures else (math.inf, SOFTWARE)
 
+    def quiet_until(self, held: float) -> float:
+        return held
+
+
+def sums_of(account) -> dict[str, float]:
+    return {name: value for name, value in vars(account).items() if name != "failures"}
+
 
 def parts_of(account) -> float:
     return (
@@ -95,6 +102,38 @@ def test_a_job_saves_before_its_limit_and_the_next_one_loses_no_step():
     assert account.queued == 5 * 3600
     assert account.lost_steps < account.jobs * 2 * parts.step
     assert parts_of(account) == pytest.approx(account.held)
+
+
+class OneByOne(PoissonFaults):
+    """The same failures, for a simulation that goes through every job."""
+
+    attempts = 0
+
+    def after(self, held: float, step: int, training_from: float) -> tuple[float, FaultKind]:
+        self.attempts += 1
+        return super().after(held, step, training_from)
+
+    def quiet_until(self, held: float) -> float:
+        return held
+
+
+class AtOnce(OneByOne):
+    def quiet_until(self, held: float) -> float:
+        return PoissonFaults.quiet_until(self, held)
+
+
+@pytest.mark.parametrize("spares", [0, 2])
+def test_jobs_between_two_failures_are_counted_at_once_and_change_no_account(spares):
+    parts = replace(PARTS, walltime=3600)
+    policy = Policy(spares=spares, detection={HANG.name: 40}, queue=60)
+    every_job = OneByOne(5e6, random.Random(7))
+    account = simulate(parts, policy, 4e7, every_job)
+    skipped = AtOnce(5e6, random.Random(7))
+    quick = simulate(parts, policy, 4e7, skipped)
+    assert len(account.failures) > 3
+    assert quick.failures == account.failures
+    assert sums_of(quick) == pytest.approx(sums_of(account))
+    assert every_job.attempts > 100 * skipped.attempts
 
 
 def test_spares_answer_lost_nodes_in_the_allocation_until_none_is_left():

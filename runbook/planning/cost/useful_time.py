@@ -127,6 +127,10 @@ class FaultSource(Protocol):
         """
         ...
 
+    def quiet_until(self, held: float) -> float:
+        """Return a held second before which no failure comes; `held` where that depends on the steps."""
+        ...
+
 
 class PoissonFaults:
     """Failures at a constant rate, of the kinds in `FAULT_KINDS`."""
@@ -134,15 +138,25 @@ class PoissonFaults:
     def __init__(self, seconds_between: float, draw: random.Random) -> None:
         self._rate = 1.0 / seconds_between
         self._draw = draw
-        self._next = draw.expovariate(self._rate)
         self._weights = [kind.count for kind in FAULT_KINDS]
+        self._next = 0.0
+        self._kind = FAULT_KINDS[0]
+        self._draw_next()
 
     def after(self, held: float, first_step: int, training_from: float) -> tuple[float, FaultKind]:
         """Return the next failure; one that came while nothing could fail is drawn anew."""
         while self._next <= held:
-            self._next += self._draw.expovariate(self._rate)
-        (kind,) = self._draw.choices(FAULT_KINDS, self._weights)
-        return self._next, kind
+            self._draw_next()
+        return self._next, self._kind
+
+    def quiet_until(self, held: float) -> float:
+        """Return the held second of the next failure."""
+        return max(held, self._next)
+
+    def _draw_next(self) -> None:
+        """Draw the second and the kind of the next failure; how many attempts ask for it changes neither."""
+        self._next += self._draw.expovariate(self._rate)
+        (self._kind,) = self._draw.choices(FAULT_KINDS, self._weights)
 
 
 @dataclass
@@ -174,13 +188,20 @@ class Account:
         return self.productive / self.held * nodes / (nodes + spares)
 
 
+_JOB_TOTALS = ("held", "productive", "starts", "lost_steps", "saves", "queued", "jobs", "steps")
+"""Sums of an `Account` that a job without a failure adds to."""
+
+
 def simulate(
     parts: CampaignParts, policy: Policy, seconds: float, faults: FaultSource, steps: int = 0
 ) -> Account:
     """Run one campaign that holds devices for so many seconds, or until so many steps are done (0: no such end)."""
     campaign = _Campaign(parts, policy, seconds, steps)
     while not campaign.is_over:
+        begun = replace(campaign.account)
         campaign.attempt(faults)
+        if campaign.is_between_jobs:
+            campaign.repeat_job(begun, faults.quiet_until(campaign.account.held))
     return campaign.account
 
 
@@ -195,6 +216,11 @@ class _Campaign:
         self._steps = steps
         self._job_began = 0.0
         self._spares_left = policy.spares
+
+    @property
+    def is_between_jobs(self) -> bool:
+        """Whether the next attempt is the first of a job, in a campaign that no step ends."""
+        return not self._steps and self.account.held == self._job_began
 
     @property
     def is_over(self) -> bool:
@@ -226,6 +252,25 @@ class _Campaign:
                 account.held += parts.save_lag
                 account.saves += parts.save_lag
                 self._begin_job()
+
+    def repeat_job(self, begun: Account, quiet_until: float) -> None:
+        """Account at once for the jobs before this second that are like the attempt since `begun`.
+
+        Thousands of jobs of an hour pass between two failures: each resumes, trains and saves alike.
+        """
+        account = self.account
+        job_seconds = account.held - begun.held
+        # The first job reads no checkpoint, and one with a failure has another length.
+        whole_job = self._last_save_at() + self._parts.save_lag - account.held
+        if not begun.steps or not math.isclose(job_seconds, whole_job):
+            return
+        count = math.floor((min(quiet_until, self._seconds) - account.held) / job_seconds) - 1
+        if count < 1:
+            return
+        for name in _JOB_TOTALS:
+            of_a_job = getattr(account, name) - getattr(begun, name)
+            setattr(account, name, getattr(account, name) + count * of_a_job)
+        self._job_began = account.held
 
     def _answer(self, kind: FaultKind) -> None:
         """Notice a failure, and restart in the allocation or by a new job."""

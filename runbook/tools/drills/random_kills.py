@@ -302,6 +302,10 @@ class KillsAfterSteps:
         self._furthest = max(self._furthest, first_step + int(trained / self._parts.step))
         return killed_at, SOFTWARE
 
+    def quiet_until(self, held: float) -> float:
+        """Return `held`: a kill waits for a step."""
+        return held
+
 
 SIMULATIONS = 21
 """With other moments of the kills; their median is compared with the one that was measured."""
