@@ -124,10 +124,12 @@ class Choice(Cut):
     @property
     def shown_data(self) -> float:
         """Share of the data-parallel communication of our own trainer that nothing hides."""
-        if not self.own_trainer or self.deepspeed or self.tuning.overlap_weights:
+        if not self.own_trainer or self.tuning.overlap_weights:
             return 0.0
         if not self.tuning.overlap_gradients:
             return 1.0
+        if self.deepspeed:
+            return 0.0
         return 1 / 3 if self.zero_stage else 0.0
 
     @property

@@ -12,7 +12,7 @@ from runbook.params.catalogues import read_models
 from runbook.params.project import project_root
 from runbook.planning.cost.accelerators import ACCELERATORS
 from runbook.planning.cost.iteration import StepModel, StepSetup, iteration
-from runbook.planning.cost.own_kernels import KERNEL_GAPS
+from runbook.planning.cost.own_kernels import KERNEL_GAPS, kernel_bandwidth, moving_seconds
 from runbook.planning.cost.step_inputs import code_of, setup_for
 from runbook.planning.layout import full_choice
 
@@ -123,3 +123,60 @@ def test_products_of_the_own_trainer_run_at_the_measured_rate_only_at_700_watts(
     assert rates["H200-SXM"] == rates["H100-SXM5"] == pytest.approx(0.75 * 989.4)
     assert rates["H100-PCIe"] == pytest.approx(0.688 * 756)
     assert rates["A100-SXM4-80GB"] == pytest.approx(0.821 * 312)
+
+
+def with_deepspeed(zero_stage: int, model: str, **training: object) -> StepSetup:
+    """Sixteen H100 on two nodes, with DeepSpeed and four micro-batches a step."""
+    sections = {
+        "training": {
+            "framework": "runbook",
+            "engine": "deepspeed",
+            "micro_batch": 1,
+            "global_batch": 64,
+            **training,
+        },
+        "parallel": {"tensor": 1, "pipeline": 1, "zero_stage": zero_stage},
+        "jobs": {"training": {"nodes": 2}},
+    }
+    choice = full_choice(
+        build(sections, device="H100-SXM", model=read_models(project_root()).get(model))
+    )
+    setup = setup_for(choice, ACCELERATORS["H100-SXM5"])
+    assert (setup.deepspeed, setup.data, setup.num_microbatches) == (True, 16, 4)
+    return setup
+
+
+def test_deepspeed_waits_longer_the_more_states_it_shards() -> None:
+    """Gradients of 350M fit into one bucket of DeepSpeed's, so nothing hides their reduction."""
+    stages = [iteration(with_deepspeed(stage, "350m")) for stage in (1, 2, 3)]
+    assert stages[0].data < stages[1].data < stages[2].data
+    model = StepModel(with_deepspeed(1, "350m"))
+    message = model.collective(2 * model._parameters, 16, span=16)
+    assert stages[0].data == pytest.approx(2 * message), "gradients reduced, weights gathered"
+
+
+def test_deepspeed_reduces_after_each_micro_batch_from_zero_2_on() -> None:
+    one = replace(with_deepspeed(2, "350m"), global_batch=16)
+    four = with_deepspeed(2, "350m")
+    gathers_and_reductions = iteration(four).data / iteration(one).data
+    assert gathers_and_reductions == pytest.approx((1 + 4) / (1 + 1), rel=1e-6)
+    assert iteration(with_deepspeed(1, "350m")).data == pytest.approx(
+        iteration(replace(with_deepspeed(1, "350m"), global_batch=16)).data
+    )
+
+
+def test_deepspeed_hides_a_reduction_of_several_buckets_where_it_is_told_to() -> None:
+    waiting = iteration(with_deepspeed(2, "6.7b")).data
+    hiding = iteration(with_deepspeed(2, "6.7b", overlap_gradients=True)).data
+    assert hiding < 0.75 * waiting
+    small = iteration(with_deepspeed(2, "350m")).data
+    assert iteration(with_deepspeed(2, "350m", overlap_gradients=True)).data == pytest.approx(small)
+
+
+def test_no_kernel_moves_its_bytes_faster_than_the_device() -> None:
+    """An H100 PCIe has 2.0 TB/s, below the 3.6 TB/s that a layer's kernels can use."""
+    pcie = ACCELERATORS["H100-PCIe"]
+    assert moving_seconds(pcie, 7.0, 6.0) == 6.0 / 2.0e12
+    h200_device = ACCELERATORS["H200-SXM"]
+    assert moving_seconds(h200_device, 7.0, 6.0) == 7.0 / 4.8e12
+    assert kernel_bandwidth(ACCELERATORS["H100-NVL"]) < kernel_bandwidth(ACCELERATORS["H100-SXM5"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any
@@ -167,3 +168,18 @@ def test_no_work_hides_the_first_and_the_last_bucket() -> None:
     assert iteration(longer).data > 3 * iteration(one).data > 0
     much_work = replace(one, micro_batch=64, global_batch=64 * one.global_batch)
     assert iteration(much_work).data > 5e-4
+
+
+@pytest.mark.parametrize("stages", [4, 8, 16])
+def test_a_vendors_model_with_another_layer_takes_no_less_time(stages: int) -> None:
+    """Stages of whole layers: 126 layers on 8 stages wait for those with 16, as 125 and 127 do."""
+    cells = {"tp": 4, "pp": stages, "vp": 1, "global_batch": 128, "micro_batch": 1, **TUNED}
+    size = {"hidden": 8192, "heads": 64, "kv_heads": 8, "ffn": 28672}
+    seconds = []
+    for layers in range(4 * stages, 6 * stages + 1):
+        deeper = setup("Llama-3 70B", "H100", 128, layers=layers, **size, **cells)
+        step = iteration(deeper)
+        # More layers have more parameters to send and update; here stages count.
+        seconds.append(step.seconds - step.data - step.optimizer - step.waiting)
+    assert seconds == sorted(seconds)
+    assert max(after / before for before, after in itertools.pairwise(seconds)) < 1.25

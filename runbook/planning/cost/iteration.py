@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 
+from runbook.plan_file.deepspeed import LARGEST_BUCKET
 from runbook.plan_file.schema import Shape
 from runbook.planning import sizes
 from runbook.planning.cost import own_kernels
@@ -160,6 +161,8 @@ _BUCKET = 40e6
 _BUCKET_PER_RANK = 1e6
 """Parameters of a bucket at least, and for each data-parallel rank (megatron-core's DistributedDataParallel). Nothing hides
 the first that is gathered and the last that is reduced."""
+_PREFETCHED = 50e6
+"""Parameters that DeepSpeed's ZeRO 3 gathers ahead (stage3_prefetch_bucket_size). Nothing hides the first of a pass."""
 _NETWORK_LATENCY = 3.0
 """Latency of a collective that leaves its node, relative to one inside."""
 
@@ -537,9 +540,17 @@ class StepModel:
         shape = self.setup.shape
         columns = shape.padded_vocabulary / setup.tensor
         _, products = self._product(columns, shape.hidden, self._half_rate)
-        logit_bytes = self._own.logit_bytes if self._own else _LOGIT_BYTES
-        loss = logit_bytes * self._tokens * columns / self._kernel_bandwidth
+        loss = self._tokens * columns * self._logit_seconds
         return products + loss + self._gradient_sums(columns * shape.hidden)
+
+    @property
+    def _logit_seconds(self) -> float:
+        """Return the seconds that loss and gradient of one logit take."""
+        device = self.setup.device
+        kernels = self._own
+        if kernels is None:
+            return _LOGIT_BYTES / device.memory_bandwidth
+        return own_kernels.moving_seconds(device, kernels.logit_bytes, kernels.least_logit_bytes)
 
     def _gradient_sums(self, parameters: float) -> float:
         """Return the seconds of adding a micro-batch's gradients to their sums, outside the products."""
@@ -549,7 +560,10 @@ class StepModel:
             gradient_bytes = own_kernels.DEEPSPEED_GRADIENT_BYTES
         else:
             gradient_bytes = self._own.gradient_bytes
-        return gradient_bytes * parameters / self._kernel_bandwidth
+        # Sums that a product's kernel adds to cost nothing of their own.
+        least_bytes = min(gradient_bytes, own_kernels.LEAST_GRADIENT_BYTES)
+        device = self.setup.device
+        return parameters * own_kernels.moving_seconds(device, gradient_bytes, least_bytes)
 
     def _kernel_gaps(self) -> float:
         """Return the seconds of a layer's two passes in which the device idles between kernels."""
@@ -571,19 +585,12 @@ class StepModel:
         tensor = self._tensor()
         again = self._recomputed(forward, attention_forward, elementwise_forward)
         layer = matrices + attention + elementwise + again + tensor
-        even_layers = setup.shape.layers / setup.pipeline
-        layers = max(setup.stage_layers, default=even_layers)
-        last_layers = setup.stage_layers[-1] if setup.stage_layers else even_layers
+        layers, last_layers = self._longest_and_last_stage()
         stage = layers * layer
         send = self._sends(stage)
-        mean = even_layers * layer + output / setup.pipeline + send
-        # A vendor's recipes give the last stage fewer layers where stages cannot be even; else all
-        # wait for it.
-        is_uneven = not even_layers.is_integer()
-        if setup.code == "tuned" and is_uneven and layers == even_layers:
-            slowest = mean
-        else:
-            slowest = max(stage, last_layers * layer + output) + send
+        mean_layers = setup.shape.layers / setup.pipeline
+        mean = mean_layers * layer + output / setup.pipeline + send
+        slowest = max(stage, last_layers * layer + output) + send
         least = layers * self.least_layer_seconds + self.least_microbatch_seconds
         gaps = layers * self._kernel_gaps()
         launching = gaps + self._launching(least, slowest + gaps)
@@ -610,6 +617,20 @@ class StepModel:
             optimizer=optimizer,
             waiting=work * self.waiting_share,
         )
+
+    def _longest_and_last_stage(self) -> tuple[float, float]:
+        """Return the layers of the longest stage, and of the last one, which has the output layer too.
+
+        A vendor's recipe that cannot be even gives the last stage the smaller number: 126 layers on
+        8 stages are 15, six times 16, 15.
+        """
+        setup = self.setup
+        if setup.stage_layers:
+            return max(setup.stage_layers), setup.stage_layers[-1]
+        even = setup.shape.layers / setup.pipeline
+        if setup.code != "tuned" or even.is_integer():
+            return even, even
+        return math.ceil(even), math.floor(even)
 
     def _recomputed(self, matrices: float, attention: float, elementwise: float) -> float:
         """Return the seconds of a layer's recomputation; arguments: its forward pass by part."""
@@ -672,6 +693,8 @@ class StepModel:
             return 0.0
         model_bytes = self._parameters * self._width
         gather = self.collective(model_bytes, ranks, span=setup.world // setup.pipeline)
+        if self._own and setup.deepspeed:
+            return self._deepspeed_data(microbatch, gather)
         if setup.zero_stage >= 2 and setup.pipeline == 1:
             return setup.num_microbatches * self._sharded_data(microbatch, gather)
         if not setup.zero_stage and setup.code == "unfused":
@@ -683,9 +706,39 @@ class StepModel:
         shown = max(setup.shown_data, self._bucket_share(ranks))
         forward = _FORWARD_SHARE * microbatch + pause / 2
         backward = (1 - _FORWARD_SHARE) * microbatch + pause / 2
-        hidden = 1 - shown
-        exposed = self.exposed(forward, hidden * gather) + self.exposed(backward, hidden * reduce)
-        return exposed + shown * (gather + reduce)
+        gathering = self._partly_hidden(forward, gather, shown)
+        return gathering + self._partly_hidden(backward, reduce, shown)
+
+    def _deepspeed_data(self, microbatch: float, gather: float) -> float:
+        """Return the seconds that the own trainer's DeepSpeed waits for replicas; weights take `gather`.
+
+        Counted in the source of DeepSpeed 0.19: gradients are reduced as wide as weights, by ZeRO 2
+        and 3 after each micro-batch, else after the last. The bucket that is not full yet is
+        reduced after the backward pass.
+        """
+        setup = self.setup
+        forward = _FORWARD_SHARE * microbatch
+        backward = microbatch - forward
+        bucket = min(1.0, LARGEST_BUCKET / self._parameters)
+        shown = max(setup.shown_data, bucket)
+        if not setup.zero_stage:
+            # One all-reduce, which is a reduce-scatter and an all-gather.
+            return self._partly_hidden(backward, 2 * gather, shown)
+        if setup.zero_stage == 1 or setup.pipeline > 1:
+            # Stepped weights are gathered at the step's end, where nothing hides them.
+            return gather + self._partly_hidden(backward, gather, shown)
+        if setup.zero_stage == 2:
+            return gather + setup.num_microbatches * self._partly_hidden(backward, gather, shown)
+        # ZeRO 3 gathers weights for each pass, the next layer's behind one layer's work.
+        first = min(1.0, _PREFETCHED / self._parameters)
+        gathering = self._partly_hidden(forward, gather, first)
+        gathering += self._partly_hidden(backward, gather, first)
+        reducing = self._partly_hidden(backward, gather, bucket)
+        return setup.num_microbatches * (gathering + reducing)
+
+    def _partly_hidden(self, work: float, talk: float, shown: float) -> float:
+        """Return what communication adds to work that hides all of it but the share `shown`."""
+        return self.exposed(work, (1 - shown) * talk) + shown * talk
 
     def _sharded_data(self, microbatch: float, gather: float) -> float:
         """Return the seconds that a micro-batch waits for ZeRO 2 or 3, whose weights take `gather` to gather.

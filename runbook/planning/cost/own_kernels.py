@@ -21,6 +21,8 @@ class OwnKernels:
     """Bytes of a layer's norms, activations and sums, relative to one read and write each by fused code."""
     logit_bytes: float
     """Loss and its gradient: bytes a token and vocabulary entry."""
+    least_logit_bytes: float
+    """Of these, what the kernels read and write at least, counted."""
     gradient_bytes: float
     """Adding a micro-batch's gradients to their sums: bytes a parameter, beyond the matrix products."""
 
@@ -33,21 +35,26 @@ _PLAIN_LOSS = 96.0
 """66 ms for 8 x 8,192 tokens x 50,304 logits, in about ten passes over float32 blocks."""
 _COMPILED_LOSS = 7.0
 """One read, then one read and write of 16 bits: 6 bytes; 5 ms in the profile."""
+_LEAST_PLAIN_LOSS = 40.0
+"""Ten passes over float32."""
+_LEAST_COMPILED_LOSS = 6.0
 _PLAIN_GRADIENTS = 21.2
 """46.6 ms for 8 x 1.32e9 gradients in 16 bits, added to float32 sums: 10 bytes at 47 % of the bandwidth."""
 
 OWN_KERNELS: Mapping[str, OwnKernels] = MappingProxyType(
     {
-        "plain": OwnKernels(_PLAIN_LAYERS, _PLAIN_LOSS, _PLAIN_GRADIENTS),
-        "compiled": OwnKernels(_COMPILED_LAYERS, _COMPILED_LOSS, 0.0),
+        "plain": OwnKernels(_PLAIN_LAYERS, _PLAIN_LOSS, _LEAST_PLAIN_LOSS, _PLAIN_GRADIENTS),
+        "compiled": OwnKernels(_COMPILED_LAYERS, _COMPILED_LOSS, _LEAST_COMPILED_LOSS, 0.0),
         # With dropout the layers stay megatron-core's; products and loss are compiled.
-        "compiled-dropout": OwnKernels(_PLAIN_LAYERS, _COMPILED_LOSS, 0.0),
+        "compiled-dropout": OwnKernels(_PLAIN_LAYERS, _COMPILED_LOSS, _LEAST_COMPILED_LOSS, 0.0),
     }
 )
 """By `StepSetup.code`."""
 
 DEEPSPEED_GRADIENT_BYTES = 6.8
 """DeepSpeed adds gradients in 16 bits: 6 bytes counted, at the bandwidth of a copy."""
+LEAST_GRADIENT_BYTES = 6.0
+"""Least bytes of adding a gradient in 16 bits to its sum: two reads and a write."""
 DEEPSPEED_STEP_BYTES = 16.0
 """More bytes a parameter in DeepSpeed's step than in megatron-core's, counted in its source: gradients copied into a
 bucket, divided, copied out and made flat, 4 bytes each."""
@@ -79,8 +86,11 @@ micro-batch of 2 sequences took 82 ms on the H200's machine, which waited for th
 fifth), and 76 ms on the H100's. With `training.kernels: plain` no row waited for it; the same is taken."""
 _H200_BANDWIDTH = 4.8e12
 _BUSY_BANDWIDTH = 3.6e12
-"""Bandwidth from which on the kernels of a layer gain nothing: on an H100, with 3.35 TB/s, they take 3 to 17 % longer than
-on an H200 with 4.8 TB/s (docs/measurements/gpu-h100.md)."""
+"""Bandwidth from which on the kernels of a layer gain nothing on H100's 132 processors: on an H100, with 3.35 TB/s, they
+take 3 to 17 % longer than on an H200 with 4.8 TB/s (docs/measurements/gpu-h100.md). Fewer or slower processors are busy
+at less."""
+_PEAK_TFLOPS = 989.4
+"""bf16 peak of these processors, which counts them and their clock."""
 
 
 def kernel_bandwidth(device: Accelerator) -> float:
@@ -89,12 +99,24 @@ def kernel_bandwidth(device: Accelerator) -> float:
     Other families than H100's, of which nothing was measured, scale with their datasheet.
 
     >>> from runbook.planning.cost.accelerators import ACCELERATORS
-    >>> [round(kernel_bandwidth(ACCELERATORS[name]) / 1e12, 2) for name in ("H200-SXM", "H100-SXM5")]
-    [4.8, 4.47]
+    >>> names = ("H200-SXM", "H100-SXM5", "H100-NVL", "H100-PCIe")
+    >>> [round(kernel_bandwidth(ACCELERATORS[name]) / 1e12, 2) for name in names]
+    [4.8, 4.47, 4.05, 2.67]
     """
     if device.family != POWER_FAMILY:
         return device.memory_bandwidth
-    return _H200_BANDWIDTH * min(device.memory_bandwidth, _BUSY_BANDWIDTH) / _BUSY_BANDWIDTH
+    busy_bandwidth = _BUSY_BANDWIDTH * min(1.0, device.peaks["bf16"] / _PEAK_TFLOPS)
+    bandwidth = min(device.memory_bandwidth, busy_bandwidth)
+    return _H200_BANDWIDTH * bandwidth / _BUSY_BANDWIDTH
+
+
+def moving_seconds(device: Accelerator, measured_bytes: float, least_bytes: float) -> float:
+    """Return the seconds of a kernel that costs `measured_bytes`, of which it moves `least_bytes` at least.
+
+    No device moves bytes faster than its datasheet says, which matters below the bandwidth that was measured.
+    """
+    measured = measured_bytes / kernel_bandwidth(device)
+    return max(measured, least_bytes / device.memory_bandwidth)
 
 
 def attention_rate(product_rate: float, head_size: int) -> float:
