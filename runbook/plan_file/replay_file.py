@@ -191,6 +191,7 @@ class ReplayLine(TypedDict, total=False):
     places_of_rank: list[int]
     iteration: int
     data: list[str]
+    samples: list[str]
     marks: list[str]
     seconds: float
 
@@ -216,10 +217,12 @@ class RecordedStep:
 
     iteration: int
     data: Sequence[str]
-    """Of each rank: a hash of the tokens that it computed."""
+    """Of each rank: a hash of the tokens of its first micro-batch."""
     marks: Sequence[Mapping[MarkKey, bytes]]
     """Of each rank."""
     circumstances: Circumstances
+    samples: Sequence[str] = ()
+    """Of each rank: a hash of all that it read for the step; older records have none."""
 
 
 def read_steps(lines: Iterable[ReplayLine]) -> dict[int, RecordedStep]:
@@ -245,8 +248,13 @@ def read_steps(lines: Iterable[ReplayLine]) -> dict[int, RecordedStep]:
                 for keys, text in zip(places, line["marks"], strict=True)
             ]
             iteration = line["iteration"]
-            steps[iteration] = RecordedStep(iteration, line["data"], marks, circumstances)
-
+            steps[iteration] = RecordedStep(
+                iteration=iteration,
+                data=line["data"],
+                marks=marks,
+                circumstances=circumstances,
+                samples=line.get("samples", ()),
+            )
     return steps
 
 
@@ -261,6 +269,17 @@ class Difference:
     block: str
     ranks: tuple[int, ...]
     """All ranks that differ there, the first one included."""
+
+
+def ranks_of_other_samples(first_step: RecordedStep, second_step: RecordedStep) -> tuple[int, ...]:
+    """Return the ranks that read something else for the same step."""
+    first = first_step.data
+    second = second_step.data
+    if first_step.samples and second_step.samples:
+        first = first_step.samples
+        second = second_step.samples
+    pairs = enumerate(zip(first, second, strict=False))
+    return tuple(rank for rank, (before, now) in pairs if before != now)
 
 
 def compare_steps(first_step: RecordedStep, second_step: RecordedStep) -> Difference | None:

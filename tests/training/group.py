@@ -30,13 +30,23 @@ class Zygote:
         self._warm.close()
         self._folder.cleanup()
 
-    def start(self, folder, content, *, world_size=None, phase="04-training", patch="", extra=None):
+    def start(
+        self,
+        folder,
+        content,
+        *,
+        world_size=None,
+        phase="04-training",
+        patch="",
+        extra=None,
+        arguments=(),
+    ):
         """Start the ranks of one job in `folder`; with `content` None plan.json is taken as it lies there."""
         folder = Path(folder)
         if content is not None:
             specs.write_plan(folder, content, phase)
             world_size = world_size or content["parallel"]["world_size"]
-        arguments = [str(folder / "plan.json"), "--phase", phase]
+        words = [str(folder / "plan.json"), "--phase", phase, *arguments]
         shared = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
@@ -48,7 +58,7 @@ class Zygote:
             ranks = []
             for rank in range(world_size):
                 environment = {"RANK": str(rank), "LOCAL_RANK": str(rank), **shared}
-                request = RankRequest("training.patched:main", arguments, environment, str(folder))
+                request = RankRequest("training.patched:main", words, environment, str(folder))
                 ranks.append(
                     Rank(request.send(str(self._warm.socket_path), [out.fileno(), err.fileno()]))
                 )

@@ -1,7 +1,7 @@
 """Whether a step that was trained again gave the same numbers, and what explains it if not."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from runbook.plan_file.replay_file import (
@@ -9,6 +9,7 @@ from runbook.plan_file.replay_file import (
     Difference,
     RecordedStep,
     compare_steps,
+    ranks_of_other_samples,
 )
 from runbook.results.history import Step
 
@@ -34,8 +35,8 @@ _MEANINGS = {
     "round otherwise: replay on a machine like the run's.",
     Verdict.HARDWARE: "Tokens, versions, code and kind of machine are the same: one of the two "
     "machines computed something wrong. Replay on a third one to see which.",
-    Verdict.UNKNOWN: "The run recorded neither tokens nor versions nor machines of these steps, so data, program, "
-    "machine and hardware may each explain it.",
+    Verdict.UNKNOWN: "Too little was recorded of the step to say which of data, program, machine and hardware "
+    "explains it.",
 }
 
 
@@ -58,7 +59,11 @@ class ReplayComparison:
     replayed_loss: float | None
     verdict: Verdict
     changes: tuple[str, ...]
-    """Versions, code and machines that differ."""
+    """Versions, code and machines that differ, or what was not recorded."""
+    ranks_of_other_samples: tuple[int, ...] = ()
+    """Ranks that read other samples for the first step that differs."""
+    has_fingerprints: bool = False
+    """Whether both recorded fingerprints of the first step that differs."""
 
     def as_text(self) -> str:
         """Return what a person reads."""
@@ -75,6 +80,16 @@ class ReplayComparison:
     def _first_text(self) -> str:
         losses = f"the loss was {self.loss!r} and is {self.replayed_loss!r}"
         first = f"The first step that differs is {self.first_step}: {losses}"
+        readers = ", ".join(map(str, self.ranks_of_other_samples))
+        if self.difference is None and readers:
+            return (
+                f"{first}; other samples were read by ranks {readers}, after the first micro-batch."
+            )
+        if self.difference is None and self.has_fingerprints:
+            return (
+                f"{first}. The fingerprints of its first micro-batch are the same, so it was another "
+                "micro-batch or a sum over ranks; rank and layer are not known."
+            )
         if self.difference is None:
             return f"{first}. It has no fingerprints, so rank and layer are not known."
         place = f"rank {self.difference.rank}"
@@ -84,7 +99,8 @@ class ReplayComparison:
         also = f", and at once on {others} more of its ranks" if others else ""
         where = self.difference
         block = f"layer {where.layer}, {where.block}, {where.part}"
-        return f"{first}; first on {place}, in {block}{also}."
+        read = f" Ranks that read other samples: {readers}." if readers else ""
+        return f"{first}; first on {place}, in {block}{also}.{read}"
 
 
 def compare(
@@ -99,57 +115,105 @@ def compare(
     """Compare the steps after `begin` up to `step`, of a run and trained again."""
     both = [number for number in range(begin + 1, step + 1) if number in run and number in replayed]
     with_marks = [number for number in both if number in recorded and number in again]
-    first_step = 0
-    for number in both:
-        is_marked = number in recorded and number in again
-        difference = compare_steps(recorded[number], again[number]) if is_marked else None
-        if difference or _numbers(run[number]) != _numbers(replayed[number]):
-            first_step = number
-            break
-    else:
-        difference = None
-
-    changes: tuple[str, ...] = ()
-    verdict = Verdict.SAME
-    if first_step:
-        known = first_step if first_step in with_marks else max(with_marks, default=0)
-        verdict, changes = _explain(recorded.get(known), again.get(known))
-
-    before = recorded.get(first_step)
-    hosts: Sequence[str] = before.circumstances.hosts if before else ()
+    differing = (
+        number
+        for number in both
+        if _differs(number, run, replayed) or _marks_differ(number, recorded, again)
+    )
+    first_step = next(differing, 0)
+    cause = DifferenceCause(Verdict.SAME)
+    if first_step in with_marks:
+        cause = _explain(recorded[first_step], again[first_step])
+    elif first_step:
+        cause = _explain_unrecorded(first_step, with_marks, recorded, again)
+    difference = _marks_differ(first_step, recorded, again)
     shown = first_step or step
+    host = _host(recorded[first_step], difference) if difference else ""
     return ReplayComparison(
         step=step,
         begin=begin,
         num_compared=len(with_marks),
         first_step=first_step,
         difference=difference,
-        host=hosts[difference.rank] if difference and difference.rank < len(hosts) else "",
-        loss=run[shown].loss if shown in run else None,
-        replayed_loss=replayed[shown].loss if shown in replayed else None,
-        verdict=verdict,
-        changes=changes,
+        host=host,
+        loss=_loss(run, shown),
+        replayed_loss=_loss(replayed, shown),
+        verdict=cause.verdict,
+        changes=cause.changes,
+        ranks_of_other_samples=cause.ranks_of_other_samples,
+        has_fingerprints=first_step in with_marks,
     )
+
+
+@dataclass(frozen=True)
+class DifferenceCause:
+    """What explains a difference, and what says so."""
+
+    verdict: Verdict
+    changes: tuple[str, ...] = ()
+    ranks_of_other_samples: tuple[int, ...] = ()
+
+
+def _differs(number: int, run: Mapping[int, Step], replayed: Mapping[int, Step]) -> bool:
+    """Return whether loss or gradient norm of a step differ."""
+    return _numbers(run[number]) != _numbers(replayed[number])
+
+
+def _marks_differ(
+    number: int, recorded: Mapping[int, RecordedStep], again: Mapping[int, RecordedStep]
+) -> Difference | None:
+    """Return where the fingerprints of a step differ; None where one of both has none."""
+    if number not in recorded or number not in again:
+        return None
+    return compare_steps(recorded[number], again[number])
+
+
+def _host(step: RecordedStep, difference: Difference) -> str:
+    hosts = step.circumstances.hosts
+    return hosts[difference.rank] if difference.rank < len(hosts) else ""
+
+
+def _loss(steps: Mapping[int, Step], number: int) -> float | None:
+    return steps[number].loss if number in steps else None
 
 
 def _numbers(step: Step) -> tuple[float | None, float | None]:
     return step.loss, step.grad_norm
 
 
-def _explain(
-    before: RecordedStep | None, now: RecordedStep | None
-) -> tuple[Verdict, tuple[str, ...]]:
-    """Return what explains a difference, by what was recorded of both, and what changed."""
-    if before is None or now is None:
-        return Verdict.UNKNOWN, ("training.replay_interval was 0 in the run.",)
+def _explain(before: RecordedStep, now: RecordedStep) -> DifferenceCause:
+    """Return what explains a difference, by what was recorded of both."""
     programs = _program_changes(before.circumstances, now.circumstances)
     machines = _machine_changes(before.circumstances, now.circumstances)
-    changes = (*programs, *machines)
-    if list(before.data) != list(now.data):
-        return Verdict.DATA, changes
-    if programs:
-        return Verdict.PROGRAM, changes
-    return (Verdict.MACHINE if machines else Verdict.HARDWARE), changes
+    readers = ranks_of_other_samples(before, now)
+    verdict = Verdict.HARDWARE
+    if readers:
+        verdict = Verdict.DATA
+    elif programs:
+        verdict = Verdict.PROGRAM
+    elif machines:
+        verdict = Verdict.MACHINE
+    return DifferenceCause(verdict, (*programs, *machines), readers)
+
+
+def _explain_unrecorded(
+    first_step: int,
+    with_marks: Sequence[int],
+    recorded: Mapping[int, RecordedStep],
+    again: Mapping[int, RecordedStep],
+) -> DifferenceCause:
+    """Return what explains a difference that begins at a step without a record, by the last one that has one."""
+    if not with_marks:
+        return DifferenceCause(Verdict.UNKNOWN, ("training.replay_interval was 0 in the run.",))
+    known = with_marks[-1]
+    cause = _explain(recorded[known], again[known])
+    if cause.verdict is not Verdict.HARDWARE:
+        return replace(cause, ranks_of_other_samples=())
+    reasons = (
+        f"Step {first_step} is none of training.replay_interval: its tokens were not recorded.",
+        "Versions, code and machines are the same. `runbook verify` compares the token files.",
+    )
+    return DifferenceCause(Verdict.UNKNOWN, reasons)
 
 
 def _program_changes(before: Circumstances, now: Circumstances) -> list[str]:

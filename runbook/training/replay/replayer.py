@@ -132,6 +132,7 @@ class Replayer:
         self._iteration = 0
         self._numbers: Numbers = {}
         self._data = ""
+        self._batches: list[MicroBatch] = []
         self._has_header = False
         self.last = ReplayedPart()
 
@@ -152,6 +153,8 @@ class Replayer:
         self.last = ReplayedPart()
         self._iteration = iteration
         size = self._engine.smallest_part
+        self._batches.clear()
+        batches = self._remembered(batches)
         first = list(itertools.islice(batches, size))
         self._data = hash_of_tokens(first)
         states = RandomStates.now()
@@ -167,12 +170,13 @@ class Replayer:
         others = self._engine.compute_others(batches, count, num_microbatches)
         return total_loss([*again.losses, *others])
 
-    def _pass(
-        self,
-        first: list[MicroBatch],
-        num_microbatches: int,
-        number: int,
-    ) -> Computation:
+    def _remembered(self, batches: MicroBatches) -> MicroBatches:
+        """Yield the micro-batches of a step, and keep them until its samples are hashed."""
+        for batch in batches:
+            self._batches.append(batch)
+            yield batch
+
+    def _pass(self, first: list[MicroBatch], num_microbatches: int, number: int) -> Computation:
         """Compute the first micro-batches from gradients of 0."""
         self._engine.clear_gradients()
         faults.armed.begin_computation(self._iteration, number)
@@ -299,14 +303,15 @@ class Replayer:
             ranks = gather_on_first_rank(own_keys)
             if ranks:
                 yield circumstances.header(ranks, is_bitwise=self.is_bitwise)
-
-        own_marks = (self._data, packed(marks.values()))
+        own_marks = (self._data, hash_of_samples(self._batches), packed(marks.values()))
+        self._batches.clear()
         steps = gather_on_first_rank(own_marks)
         if steps:
             yield {
                 "iteration": self._iteration,
-                "data": [data for data, _ in steps],
-                "marks": [text for _, text in steps],
+                "data": [data for data, _, _ in steps],
+                "samples": [samples for _, samples, _ in steps],
+                "marks": [text for _, _, text in steps],
                 "seconds": round(self.last.seconds, 4),
             }
 
@@ -345,6 +350,15 @@ def _most_frequent(numbers_of: list[Numbers]) -> Numbers:
     texts = [tuple(numbers.items()) for numbers in numbers_of]
     ((most_frequent, _),) = collections.Counter(reversed(texts)).most_common(1)
     return dict(most_frequent)
+
+
+def hash_of_samples(batches: list[MicroBatch]) -> str:
+    """Return a hash of all that this rank read for a step: tokens, labels, which of them count."""
+    digest = hashlib.blake2b(digest_size=4)
+    for batch in batches:
+        for _, values in sorted(batch.items()):
+            digest.update(values.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def hash_of_tokens(batches: list[MicroBatch]) -> str:

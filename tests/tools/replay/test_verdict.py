@@ -139,3 +139,38 @@ def test_a_replay_of_another_training_is_none(tmp_path):
     assert done.is_done
     assert not job("03-smoke-test", "a").is_done
     assert not job("04-training", "b").is_done
+
+
+def with_samples(step, *samples):
+    return dataclasses.replace(step, samples=samples)
+
+
+def test_samples_of_a_later_micro_batch_explain_a_difference_and_name_their_ranks():
+    """The fingerprints are of the first micro-batch, the samples of all that a rank read."""
+    before = with_samples(recorded(), "s1", "s2")
+    comparison = compared(before, with_samples(recorded(), "s1", "sx"), loss=2.5)
+    assert (comparison.verdict, comparison.difference) == (Verdict.DATA, None)
+    assert comparison.ranks_of_other_samples == (1,)
+    assert "read by ranks 1, after the first micro-batch" in comparison.as_text()
+
+
+def test_records_without_samples_are_compared_by_the_tokens_of_the_first_micro_batch():
+    now = with_samples(recorded(), "s1", "s2")
+    assert compared(recorded(), now).verdict is Verdict.SAME
+    changed = with_samples(recorded((1, 0), data=("d1", "dx")), "s1", "s2")
+    assert compared(recorded(), changed).ranks_of_other_samples == (1,)
+
+
+def test_hardware_is_not_accused_of_a_step_whose_tokens_were_not_recorded():
+    run = steps(3.0, 2.8, 2.6, 2.0)
+    replayed = steps(3.0, 2.8, 2.7, 2.1)
+    records = {4: recorded()}
+    comparison = compare(run, replayed, records, {4: recorded((0, 0))}, begin=0, step=4)
+    assert (comparison.verdict, comparison.first_step) == (Verdict.UNKNOWN, 3)
+    assert "tokens were not recorded" in comparison.as_text()
+
+
+def test_a_difference_outside_the_first_micro_batch_names_no_rank():
+    comparison = compared(recorded(), recorded(), loss=2.5)
+    assert (comparison.verdict, comparison.difference) == (Verdict.HARDWARE, None)
+    assert "first micro-batch are the same" in comparison.as_text()
