@@ -233,7 +233,10 @@ def _report_left_out(manifest: Manifest) -> None:
 @click.argument("prefix", type=_PATH)
 @AS_JSON
 def verify(prefix: Path, as_json: bool) -> None:
-    """Check every entry, token and checksum of PREFIX_text_document.bin and .idx; exit 1 where a check fails."""
+    """Check every entry, token and checksum of PREFIX_text_document.bin and .idx.
+
+    Exit 1 if a check fails.
+    """
     if not as_json:
         _verify([prefix])
         return

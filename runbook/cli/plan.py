@@ -177,11 +177,12 @@ def adopt(
 ) -> None:
     """Turn a job script, or a block of exports, into a run file, by running it in a sandbox with stub programs.
 
-    The sandbox has no network, no devices and none of your files except copies of the small text files next to the
-    script. Ends with every option of the script beside the run file's own command, by how much it matters, and names
-    which of the documents' known errors the script has. If the script starts others that are elsewhere, list them
-    after it. OLD_SCRIPT may also be a log with Megatron's printed arguments, or the configuration of another program:
-    torchtitan's TOML, the YAML of nanotron, GPT-NeoX, NeMo 2 or Megatron Bridge, or a recipe in Python, which is read
+    The sandbox has no network, no devices and none of your files except copies of the small text
+    files next to the script. Ends with every option of the script next to the run file's own
+    command, by how much it matters, and names which of the documents' known errors the script has.
+    If the script starts others that are elsewhere, list them after it. OLD_SCRIPT may also be a log
+    with Megatron's printed arguments, or the configuration of another program: torchtitan's TOML,
+    the YAML of nanotron, GPT-NeoX, NeMo 2 or Megatron Bridge, or a recipe in Python, which is read
     and never executed.
     """
     from runbook.tools.adopt import adopt_scripts

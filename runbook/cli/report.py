@@ -59,7 +59,7 @@ def logs(
     """Show the log of a RUN's newest job, or read log FILEs of any known program into records.
 
     Several files are one run, in the order given; gz, xz and zst are unpacked. With --json, --csv
-    or --to, RUN stands for the metrics of its training. Exit code 1 where neither a record nor an
+    or --to, RUN stands for the metrics of its training. Exit code 1 if neither a record nor an
     evaluation nor a known failure was found.
     """
     if as_json + as_csv + bool(to) > 1:
@@ -157,7 +157,9 @@ def explain(
     as_json: bool,
     set_words: tuple[str, ...],
 ) -> int:
-    """Say why a training is slower than expected: the gap in parts, each with its sign and what would mend it.
+    """Say why a training is slower than expected.
+
+    The gap in parts, each with its sign and what would fix it.
 
     LOG is a training's log, whole or an excerpt, also a command line, a YAML file or a question in
     words. What it does not say is taken from RUN or --set: accelerator=H100 n_accel=16

@@ -27,14 +27,14 @@ class Check:
         compare=False,
         metadata=NOT_IN_JSON,
     )
-    """What the rule is about; None where it has no code, and in a check that was read from a file.
+    """What the rule is about; None if it has no code, and in a check that was read from a file.
     """
     keys: tuple[str, ...] = field(
         default=(),
         compare=False,
         metadata=NOT_IN_JSON,
     )
-    """Keys of the run file that can mend it, the likeliest first."""
+    """Keys of the run file that can fix it, the likeliest first."""
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:

@@ -67,7 +67,7 @@ def sparkline(values: Sequence[float | None], width: int = 40) -> str:
 
 
 def _finite_mean(values: Iterable[float | None]) -> float | None:
-    """Return the mean of those values that are numbers; None where none is.
+    """Return the mean of those values that are numbers; None if none is.
 
     The mean, because a bar has no room for both the lowest and the highest value of its group.
     """
@@ -138,7 +138,7 @@ def loss_curve(
     """Return loss over iterations for each named series as SVG, with axes and their units.
 
     `untrained` is the loss of an untrained model, drawn as a level; `restarts` are drawn where a
-    job went on. Empty where nothing can be drawn.
+    job went on. Empty if nothing can be drawn.
     """
     thinned = [(name, thin(finite_points(points), MOST_POINTS)) for name, points in series]
     curves = [(name, points) for name, points in thinned if len(points) > 1]

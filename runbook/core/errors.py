@@ -6,7 +6,7 @@ from runbook.core.checks import Check
 
 
 class RunbookError(Exception):
-    """Something the user can mend.
+    """Something the user can fix.
 
     Its text is all that is shown, and the command ends with `exit_code`.
     """
@@ -55,7 +55,7 @@ class JobFailedError(JobError):
     def __init__(self, text: str, job_exit_code: int | None) -> None:
         super().__init__(text)
         self.job_exit_code = job_exit_code
-        """The job's own exit code; None where it left none."""
+        """The job's own exit code; None if it left none."""
 
 
 class DataError(RunbookError):

@@ -77,9 +77,9 @@ def read_json_record(
     remedy: str,
     error: type[RunbookError] = RecordError,
 ) -> Record | None:
-    """Return the dataclass that a JSON file holds; None where there is no file.
+    """Return the dataclass that a JSON file holds; None if there is no file.
 
-    Raise `RecordError` where a value is not strictly of its declared type.
+    Raise `RecordError` if a value is not strictly of its declared type.
 
     Anything else raises `error`: why the file is not what it is meant to be (`meaning`), and the
     remedy.

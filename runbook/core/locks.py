@@ -3,7 +3,7 @@
 The lock is the file's existence under its name, made by a hard link (or, where the file system has
 none, by exclusive creation): atomic on local and on network file systems, without flock, which many
 clusters do not mount. Only the death of a holder can be known on the holder's own machine, so only
-there is a lock taken over: by its process being gone, or by the machine having been started anew.
+there is a lock taken over: by its process being gone, or by the machine having been restarted.
 The one who may take over is decided by a second link that is named after the dead holder's lock; it
 is looked at again under that right, so two takers never both win.
 """
@@ -202,7 +202,7 @@ def _writing_seconds(path: Path) -> float:
 
 
 def _read(path: Path) -> Holder | str | None:
-    """The holder, None where there is no lock, or a text about a lock that cannot be read."""
+    """The holder, None if there is no lock, or a text about a lock that cannot be read."""
     remedy = f"If nobody works on {path.parent}, remove that file and try again."
     try:
         return read_json_record(

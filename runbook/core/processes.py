@@ -27,7 +27,7 @@ class Standing(StrEnum):
 
     ALIVE = "alive"
     DEAD = "dead"
-    # Same host, but the machine was started anew since
+    # Same host, but the machine was restarted since
     REBOOTED = "rebooted"
     # Another host or container: nothing can be said from here
     ELSEWHERE = "elsewhere"
@@ -53,7 +53,7 @@ class Identity:
 
 
 def boot_id() -> str:
-    """A text that changes whenever the machine is started anew."""
+    """A text that changes whenever the machine is restarted."""
     path = Path("/proc/sys/kernel/random/boot_id")
     if path.exists():
         return path.read_text().strip()

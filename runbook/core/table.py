@@ -38,7 +38,7 @@ class Table:
 
     rows: Sequence[Row]
     title: str = ""
-    # What a reader should know besides the rows: shown below them
+    # What a reader should know in addition to the rows: shown below them
     notes: Sequence[str] = ()
     # Files or pages the numbers come from
     source: str = ""
@@ -229,9 +229,9 @@ def _quantity(column: str, row: Row) -> str:
 def _rounded(name: str, value: Any) -> tuple[str, str]:
     """Return a value for people, and the HTML attribute that shows its digits under the pointer.
 
-    Measured numbers have four digits. The attribute is empty where no digit is lost.
+    Measured numbers have four digits. The attribute is empty if no digit is lost.
     """
-    # The number beside it is shown in a larger one
+    # The number next to it is shown in a larger one
     if name == "unit" and value == "B":
         return "", ""
     is_size = name.endswith("(B)") and isinstance(value, int) and not isinstance(value, bool)

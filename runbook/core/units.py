@@ -85,7 +85,7 @@ def parse_duration(text: str | int | float) -> int:
 
 
 def clock_seconds(text: str) -> int:
-    """Return the seconds of a scheduler's time limit; 0 where there is none or it is not a time.
+    """Return the seconds of a scheduler's time limit; 0 if there is none or it is not a time.
 
     >>> [clock_seconds(text) for text in ("00:05:00", "2-00:00:00", "30", "5:00", "1-2")]
     [300, 172800, 1800, 300, 93600]
@@ -254,7 +254,7 @@ def in_words(name: str) -> str:
 
 
 def unit_of(name: str) -> str:
-    """The unit in a name that its value does not show; empty where there is none.
+    """The unit in a name that its value does not show; empty if there is none.
 
     >>> unit_of("throughput (tokens/s)"), unit_of("memory (B)"), unit_of("iterations")
     ('tokens/s', '', '')

@@ -38,7 +38,7 @@ def visible(text: str) -> str:
 
 
 def find_hidden(text: str) -> str:
-    """The first character of a text that is not seen, as U+202E; empty where there is none."""
+    """The first character of a text that is not seen, as U+202E; empty if there is none."""
     match = _HIDDEN.search(text.replace("\r\n", "\n").removeprefix("\ufeff"))
     return f"U+{ord(match[0]):04X}" if match else ""
 

@@ -4,7 +4,7 @@
     loss=9.8, losses=sparkline(values))   cheap: at most one drawing a second
     progress.finish(done=100, loss=3.6)                            the final picture, always drawn
 
-`done` counts up to `total`; every other name is a fact shown beside it, and its newest value is
+`done` counts up to `total`; every other name is a fact shown next to it, and its newest value is
 kept (None takes it away). `draw_beside` adds a curve, where a drawing can be seen, and lines below.
 The work itself never lives here: whoever calls again later (a re-run cell, another machine) gets
 the same picture; `timed` adds how long this one took.
@@ -36,7 +36,7 @@ INK = "#7d8590"
 
 
 def curve_html(points: Points, label: str) -> str:
-    """Return the curve as an image; empty where fewer than two points can be drawn.
+    """Return the curve as an image; empty if fewer than two points can be drawn.
 
     >>> curve_html([(1, 2.0)], "loss")
     ''
@@ -242,7 +242,7 @@ class Progress:
                 show_to_new_pages(self._handle.display_id, self._bundle)
         elif self._place is Place.BROWSER and self.ended:
             # Server-side execution in JupyterLab loses updates: empty the old picture, and put the
-            # last one in anew.
+            # last one in again.
             self._handle.update({"text/plain": "", "text/html": ""}, raw=True)
             display_bundle(self._bundle())
         else:

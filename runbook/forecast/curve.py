@@ -73,7 +73,7 @@ class CurveModel:
 def forecast_curve(curve: PartialCurve) -> CurveForecast:
     """Return the forecast of the last validation loss.
 
-    Raise DataError where the curve is too short.
+    Raise DataError if the curve is too short.
     """
     steps, losses = _checked(curve)
     share = float(steps[-1] / curve.total_steps)

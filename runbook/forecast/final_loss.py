@@ -70,7 +70,7 @@ class LossForecast:
 def forecast_final_losses(runs: Runs, targets: Runs) -> list[LossForecast]:
     """Return a forecast for each target.
 
-    Raise DataError where the runs are too few.
+    Raise DataError if the runs are too few.
     """
     check_runs(runs)
     choices = voting_choices(runs)
@@ -135,7 +135,7 @@ def voting_choices(runs: Runs) -> list[LawChoice]:
 
 
 def check_runs(runs: Runs) -> None:
-    """Raise DataError where no law can be fitted to the runs."""
+    """Raise DataError if no law can be fitted to the runs."""
     if len(runs) < FEWEST_RUNS:
         raise DataError(
             f"A forecast needs at least {FEWEST_RUNS} finished runs, and there are {len(runs)}: a law of size and tokens "

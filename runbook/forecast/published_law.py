@@ -73,7 +73,7 @@ def published_loss(parameters: float, tokens: float) -> LawForecast:
 
 
 def why_not(parameters: float, tokens: float) -> str:
-    """Return why the law says nothing of a training. Empty where it does."""
+    """Return why the law says nothing of a training. Empty if it does."""
     if parameters < SMALLEST_SIZE or parameters > MOST_OVER * LARGEST_SIZE:
         fitted = f"{SMALLEST_SIZE:,.0f} to {LARGEST_SIZE:,.0f}"
         return f"{parameters:,.0f} parameters are outside of the {fitted} it was fitted to"

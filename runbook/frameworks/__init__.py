@@ -98,7 +98,7 @@ def _keys_of(framework: str) -> set[str]:
 
 
 def _refuse_unknown(settings: Settings) -> None:
-    """Raise `ParamsError` where a tuning was set that the framework's table has no option for."""
+    """Raise `ParamsError` if a tuning was set that the framework's table has no option for."""
     framework = settings.run.training.framework
     supported = _keys_of(framework)
     kernels = settings.run.training.kernels

@@ -114,7 +114,7 @@ def _unit(run: PhaseRun) -> str:
 def _in(unit: str, path: str) -> Callable[[PhaseRun], int | None]:
     """Return a writer of the plan's number of samples at `path` in this unit.
 
-    The writer returns None where the phase counts in another unit.
+    The writer returns None if the phase counts in another unit.
     """
 
     def write(run: PhaseRun) -> int | None:
@@ -131,7 +131,7 @@ def _in(unit: str, path: str) -> Callable[[PhaseRun], int | None]:
 
 
 def _train_samples(run: PhaseRun) -> int | None:
-    """Return the length in samples, or None where the phase counts in iterations.
+    """Return the length in samples, or None if the phase counts in iterations.
 
     A length in tokens needs it too: Megatron-DeepSpeed makes its number of iterations from the
     samples, and ends at whichever of the two lengths comes first.
@@ -242,7 +242,7 @@ def _layers_per_chunk(run: PhaseRun) -> int:
 
 
 def _shares_states(run: PhaseRun) -> int:
-    """Return 1 where a ZeRO stage is set: Megatron-LM has the distributed optimizer or nothing."""
+    """Return 1 if a ZeRO stage is set: Megatron-LM has the distributed optimizer or nothing."""
     return min(1, run.phase.parallel.zero_stage)
 
 

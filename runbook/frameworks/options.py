@@ -43,7 +43,7 @@ class PhaseRun:
 
     @property
     def evaluation_batches(self) -> int:
-        """Batches of an evaluation; 0 where there is none."""
+        """Batches of an evaluation; 0 if there is none."""
         if not self.phase.evaluation.interval:
             return 0
         return self.phase.evaluation.iterations
@@ -56,7 +56,7 @@ class PhaseRun:
     def tokenizer_file(self, name: str) -> str:
         """Return the path of a file of GPT-2's tokenizer.
 
-        It is where the site keeps it, else in the run's folder. Raise `ParamsError` where the run
+        It is where the site keeps it, else in the run's folder. Raise `ParamsError` if the run
         has another tokenizer.
         """
         tokenizer = self.settings.run.data.tokenizer

@@ -295,7 +295,7 @@ def _end_state(folder: JobFolder, code: int) -> JobState:
 
 
 def signal_of_code(code: int | None) -> int | None:
-    """The signal that a shell's exit code stands for; None where a program ended by itself.
+    """The signal that a shell's exit code stands for; None if a program ended by itself.
 
     >>> signal_of_code(137), signal_of_code(1), signal_of_code(None)
     (9, None, None)
@@ -354,7 +354,7 @@ def log_tail(path: Path, count: int = 12) -> list[str]:
 
 
 def read_text(path: Path) -> str:
-    """The text of a job's file; empty where it was not written."""
+    """The text of a job's file; empty if it was not written."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -423,7 +423,7 @@ class Scheduler(ABC):
     def queue_followers(self, folder: JobFolder, count: int) -> list[str]:
         """Queue more jobs from a folder, each after the end of the one before; return their ids.
 
-        Raise `JobError` where the scheduler cannot, or where the queue refuses one.
+        Raise `JobError` if the scheduler cannot, or where the queue refuses one.
         """
         raise JobError(
             f"This machine has no queue in which {count + 1} jobs could wait. Set "
@@ -458,7 +458,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def _existing_job(self, folder: JobFolder) -> JobStatus | None:
-        """Where the folder's job stands; None where its submission was cut off before it began."""
+        """Where the folder's job stands; None if its submission was cut off before it began."""
 
     @abstractmethod
     def _start(

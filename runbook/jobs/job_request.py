@@ -12,7 +12,7 @@ from runbook.jobs.job_folder import WORST_FIRST, JobFolder, JobState, JobStatus
 
 @dataclass(frozen=True)
 class JobRequest:
-    """Part of a job's directives that queues limit; 0 and empty where the script does not say."""
+    """Part of a job's directives that queues limit; 0 and empty if the script does not say."""
 
     partition: str = ""
     account: str = ""
@@ -71,7 +71,7 @@ class QueueLimits:
     kinds: tuple[tuple[NodeKind, int], ...] = ()
     """Kinds of node in it, each with its number.
 
-    Empty where that was not asked, or the scheduler does not say.
+    Empty if that was not asked, or the scheduler does not say.
     """
 
 
@@ -106,7 +106,7 @@ def read_job_request(folder: JobFolder) -> JobRequest:
 
 
 def whole_number(text: str) -> int:
-    """A scheduler's count, also with a + for "or more"; 0 where there is none (UNLIMITED, N/A).
+    """A scheduler's count, also with a + for "or more"; 0 if there is none (UNLIMITED, N/A).
 
     >>> [whole_number(text) for text in ("64", "64+", "UNLIMITED", "")]
     [64, 64, 0, 0]

@@ -81,7 +81,7 @@ class Queue(ABC):
     """
 
     def refuse(self, script: str) -> None:
-        """Raise `JobError` where a script asks for more than the queue can give now."""
+        """Raise `JobError` if a script asks for more than the queue can give now."""
         missing = [name for name in self.programs if shutil.which(name) is None]
         if missing:
             raise JobError(
@@ -113,7 +113,7 @@ class Queue(ABC):
         """Submit job.sh, marked with the token, and return the queue's id.
 
         The job starts when the jobs `after` are done, or when the job `follows` has ended
-        somehow. Raise `LostAnswerError` where it is not known whether the queue took the job,
+        somehow. Raise `LostAnswerError` if it is not known whether the queue took the job,
         `JobError` where it refused it.
         """
         argv, env = self.submission(token, after, follows)
@@ -144,7 +144,7 @@ class Queue(ABC):
         )
 
     def parse_job_id(self, text: str) -> str:
-        """Return the id that the queue printed at a submission; empty where there is none."""
+        """Return the id that the queue printed at a submission; empty if there is none."""
         for line in reversed(text.splitlines()):
             match = self.job_id_line.fullmatch(line.strip())
             if match:
@@ -161,7 +161,7 @@ class Queue(ABC):
     ) -> str:
         """Return the output of one of the queue's programs.
 
-        Raise `error` where the program fails and its stderr has none of the texts `accept`.
+        Raise `error` if the program fails and its stderr has none of the texts `accept`.
         """
         try:
             ended = shell.run(argv, timeout=ANSWER_SECONDS, check=False)
@@ -254,9 +254,9 @@ class _SignOfLife:
     """When a job, or the liveliest element of an array, last showed that it runs."""
 
     start: job_folder.Started | None
-    """What the job wrote at its start; None where it has not begun."""
+    """What the job wrote at its start; None if it has not begun."""
     age_seconds: float | None
-    """None where there is no heartbeat, or none that could be dated."""
+    """None if there is no heartbeat, or none that could be dated."""
 
     @property
     def is_alive(self) -> bool:
@@ -299,7 +299,7 @@ class QueueScheduler(Scheduler):
     def state(self, folder: JobFolder) -> JobStatus:
         """Return where the job stands: by its own files, then by the queue, then by its history.
 
-        Raise `JobError` where no job was submitted. A state that nobody knows is UNKNOWN.
+        Raise `JobError` if no job was submitted. A state that nobody knows is UNKNOWN.
         """
         if not folder.was_submitted():
             raise JobError(
@@ -364,7 +364,7 @@ class QueueScheduler(Scheduler):
         write_text(folder.chain, ids, error=JobError)
 
     def _waiting_follower(self, folder: JobFolder, status: JobStatus) -> JobStatus | None:
-        """Return the status of the chain's next job. None where it will not go on.
+        """Return the status of the chain's next job. None if it will not go on.
 
         Where the queue does not answer, the status is UNKNOWN. Taken for an ended chain, it would
         let a second training begin in the same folders.
@@ -485,7 +485,7 @@ class QueueScheduler(Scheduler):
     ) -> str:
         """Return the queue's id of a job whose submission got no answer.
 
-        Raise `JobError` where the queue does not answer, or does not have the job (yet).
+        Raise `JobError` if the queue does not answer, or does not have the job (yet).
         """
         try:
             number = self.queue.find(folder, token)
@@ -505,7 +505,7 @@ class QueueScheduler(Scheduler):
 
     def _existing_job(self, folder: JobFolder) -> JobStatus | None:
         record = job_folder.read_record(folder)
-        # Raises where the queue does not answer
+        # Raises if the queue does not answer
         number = self._number(folder)
         if not number:  # the queue never took it
             folder.record.unlink()
@@ -524,7 +524,7 @@ class QueueScheduler(Scheduler):
         return status
 
     def _number(self, folder: JobFolder) -> str:
-        """Return the queue's id of the folder's job; empty where the queue does not have it."""
+        """Return the queue's id of the folder's job; empty if the queue does not have it."""
         record = job_folder.read_record(folder)
         start = job_folder.read_started(folder)
         if start and start.job_id in _chain(folder)[1:]:
@@ -703,7 +703,7 @@ def _forgotten(folder: JobFolder) -> tuple[JobState, str]:
         return JobState.CANCELLED, "cancelled; the queue does not know it any more"
     start = job_folder.read_started(folder)
     last_seen = job_folder.last_seen(folder)
-    # The moment of its last sign of life: an age would grow for ever.
+    # The moment of its last sign of life: an age would grow forever.
     if last_seen is None:
         sighting = "never seen"
     else:

@@ -59,7 +59,7 @@ NEVER = frozenset(
         "ReservationDeleted",
     }
 )
-"""Reasons of a waiting job that no time mends."""
+"""Reasons of a waiting job that no time fixes."""
 
 
 def state_of(word: str) -> JobState:
@@ -75,7 +75,7 @@ def state_of(word: str) -> JobState:
 
 
 def never_starts(reason: str) -> bool:
-    """Whether a waiting job's reason is one that waiting does not mend.
+    """Whether a waiting job's reason is one that waiting does not fix.
 
     >>> never_starts("PartitionTimeLimit"), never_starts("Resources"), never_starts(
     ...     "Job's account not known, so it can't use this partition (paid allows physics)")
@@ -104,7 +104,7 @@ def parse_jobs(text: str, columns: Sequence[str]) -> list[QueueJob]:
 def parse_exit_code(text: str) -> int | None:
     """Return the code that a shell would show for Slurm's CODE:SIGNAL.
 
-    `text` is that pair, or the output of `scontrol show job` with it. None where it has no such
+    `text` is that pair, or the output of `scontrol show job` with it. None if it has no such
     pair.
 
     >>> parse_exit_code("1:0"), parse_exit_code("0:15"), parse_exit_code("strange")
@@ -300,7 +300,7 @@ class Slurm(Queue):
         return parse_unusable_nodes(text)
 
     def most_cores(self, partition: str) -> int:
-        """Return the cores of a partition's largest node; 0 where Slurm does not say."""
+        """Return the cores of a partition's largest node; 0 if Slurm does not say."""
         text = self.answer("sinfo", "--noheader", f"--partition={partition}", "--format=%c")
         counts = [whole_number(word.rstrip("+")) for word in text.split()]
         return max(counts, default=0)

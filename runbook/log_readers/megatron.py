@@ -93,7 +93,7 @@ A log with it is not Megatron-DeepSpeed's, whatever a fork added.
 
 
 def meaning(key: str) -> str:
-    """Return the field of ours that a key stands for; empty where there is none.
+    """Return the field of ours that a key stands for; empty if there is none.
 
     >>> meaning(" throughput per GPU (TFLOP/s/GPU)"), meaning(" num zeros")
     ('tflops', '')
@@ -120,7 +120,7 @@ def layout_of(
 ) -> re.Pattern[str] | None:
     """Return an expression that matches records with exactly these keys in this order.
 
-    Each record ends with a bar. The groups of the expression are our fields. None where a piece
+    Each record ends with a bar. The groups of the expression are our fields. None if a piece
     has no value. `rate_first`: gpt-neox's samples/sec stand before the iteration.
     """
     pattern = r"(?P<prefix>[^|]*?\s|)iteration\s*=?\s*(?P<iteration>\d+)\s*/\s*\d+\s*\|"
@@ -463,7 +463,7 @@ class Megatron(LineReader):
     def _cut_off(self, pending: _Pending) -> str | None:
         """Return the field whose value the end of the line may have cut.
 
-        "" where only the fields after it are missing; None where nothing is.
+        "" where only the fields after it are missing; None if nothing is.
         """
         last = pending.text.rpartition("|")[2]
         if not last.strip():
@@ -676,7 +676,7 @@ def _tells_lost_loss(record: Record) -> bool:
 
 
 def _ending(line: str) -> str | None:
-    """Return how the training ended, in the program's words; None where the line does not say."""
+    """Return how the training ended, in the program's words; None if the line does not say."""
     if "exiting program" in line:
         return line[line.index("exiting program") :].strip(" ]")[:100]
     if "exits with return code" in line:

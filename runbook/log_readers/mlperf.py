@@ -126,7 +126,7 @@ class MlPerf(LineReader):
         return self.facts
 
     def _iteration(self, metadata: dict[str, object], facts: Facts) -> int | None:
-        """Return the step a position stands for; None where its unit is not known.
+        """Return the step a position stands for; None if its unit is not known.
 
         Logs count samples, tokens (GPT-3) or steps.
         """

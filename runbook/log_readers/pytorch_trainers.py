@@ -64,7 +64,7 @@ _TIME = re.compile(r"([\d.]+(?:[eE][-+]?\d+)?)(ms|s)?$")
 
 
 def seconds_of(dt: str, rate: str) -> float | None:
-    """Return the seconds of a step; None where the unit of `dt` cannot be told.
+    """Return the seconds of a step; None if the unit of `dt` cannot be told.
 
     `dt` has no unit of its own: ezpz writes seconds, its forerunner wordplay milliseconds. Where
     the line has samples per second (`rate`) too, they tell which: their product is the number of

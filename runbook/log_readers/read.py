@@ -38,7 +38,7 @@ _CONTROL = re.compile(
 def open_log(path: Path) -> Iterator[IO[bytes]]:
     """Open the unpacked bytes of a log; its first bytes, not its name, say how it is packed.
 
-    Raise `DataError` where it cannot be read.
+    Raise `DataError` if it cannot be read.
     """
     try:
         stream = path.open("rb")

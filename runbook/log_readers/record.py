@@ -13,7 +13,7 @@ from runbook.results.failures.finder import Failure
 
 @dataclass(slots=True)
 class Record:
-    """One iteration in a log; None where the log does not say."""
+    """One iteration in a log; None if the log does not say."""
 
     iteration: int
     loss: float | None = None
@@ -98,7 +98,7 @@ class Validation:
 
 @dataclass
 class Facts:
-    """Facts about the whole run from the MLPerf lines of a log; None where they do not say."""
+    """Facts about the whole run from the MLPerf lines of a log; None if they do not say."""
 
     benchmark: str | None = None
     global_batch_size: int | None = None
@@ -128,9 +128,9 @@ class ParsedLog:
     cause: Failure | None = None
     """Failure that explains the end of the training.
 
-    None where no failure is known, or the training went on after it."""
+    None if no failure is known, or the training went on after it."""
     facts: Facts | None = None
-    """None where the log has no MLPerf line."""
+    """None if the log has no MLPerf line."""
 
     @property
     def segments(self) -> int:
@@ -156,7 +156,7 @@ _LEADING = re.compile(
 
 
 def number(text: str | None) -> float | None:
-    """Return the number a value begins with, as logs write it; None where it begins with none.
+    """Return the number a value begins with, as logs write it; None if it begins with none.
 
     >>> number(" 1.5E-04 "), number("10,050"), number("1467.8/1466.1"), number("112.9TFLOPS")
     (0.00015, 10050.0, 1467.8, 112.9)
@@ -171,7 +171,7 @@ def number(text: str | None) -> float | None:
 
 
 def whole(value: object) -> int | None:
-    """Return the whole number of a value; None where it is another, or none at all.
+    """Return the whole number of a value; None if it is another, or none at all.
 
     >>> whole(" 12 "), whole(8.0), whole("0.5"), whole("nan"), whole(None)
     (12, 8, None, None, None)
@@ -183,7 +183,7 @@ def whole(value: object) -> int | None:
 
 
 def milliseconds(text: str | None) -> float | None:
-    """Return the seconds that a text in milliseconds means; None where it begins with no number.
+    """Return the seconds that a text in milliseconds means; None if it begins with no number.
 
     The exponent is written rather than divided by, so that 150471.3 ms is 150.4713 s and no digit
     more.
@@ -263,7 +263,7 @@ class Assembly:
         return self.records[-1].iteration if self.records else None
 
     def previous(self) -> Record | None:
-        """Return the newest record of this segment; None where the segment has none."""
+        """Return the newest record of this segment; None if the segment has none."""
         if len(self.records) > self._start and not self._restarting:
             return self.records[-1]
         return None
@@ -328,7 +328,7 @@ class Assembly:
         return earlier is self.records[-1] and 0 <= lines_apart <= CLOSE_LINES
 
     def _place_of(self, iteration: int) -> int | None:
-        """Return the place of this segment's record of an iteration; None where there is none."""
+        """Return the place of this segment's record of an iteration; None if there is none."""
         # iterations rise within a segment
         index = bisect_left(
             self.records, iteration, lo=self._start, key=lambda record: record.iteration

@@ -95,7 +95,7 @@ def json_lines(path: Path) -> Iterator[JobEvent]:
 def events_of_job(events: Sequence[JobEvent], job: str) -> Sequence[JobEvent]:
     """Return the events since the job was submitted for the last time.
 
-    Empty where it never was.
+    Empty if it never was.
     """
     for index in reversed(range(len(events))):
         event = events[index]
@@ -123,7 +123,7 @@ def split_by_attempt(events: Sequence[JobEvent], job: str) -> list[list[JobEvent
 
 
 def _newest_event(events: Sequence[JobEvent], name: str) -> JobEvent | None:
-    """Return the newest event of this name, or None where there is none."""
+    """Return the newest event of this name, or None if there is none."""
     return next((event for event in reversed(events) if event.get("event") == name), None)
 
 
@@ -140,7 +140,7 @@ class _JobFailure:
 
 
 def _find_failure(job: EndedJob, events: Sequence[JobEvent]) -> _JobFailure | None:
-    """Return why a job failed, or None where nothing failed."""
+    """Return why a job failed, or None if nothing failed."""
     if job.end.state in (JobState.DONE, JobState.STOPPED, JobState.CANCELLED):
         return None
     hang = next((event for event in events if event.get("event") == "hang"), None)
@@ -167,7 +167,7 @@ def _find_failure(job: EndedJob, events: Sequence[JobEvent]) -> _JobFailure | No
 def _last_error(lines: Sequence[str]) -> str:
     """Return the last line that names an exception.
 
-    Empty where no line does.
+    Empty if no line does.
     """
     for line in reversed(lines):
         if ERROR_LINE.match(line.strip()):

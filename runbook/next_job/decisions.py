@@ -114,7 +114,7 @@ def decide_restart(attempts: Sequence[Attempt], budget: int) -> Decision:
 def _reason_to_stop(attempts: Sequence[Attempt]) -> str:
     """Return why no job may follow the last one, whatever the budget.
 
-    Empty where one may.
+    Empty if one may.
     """
     last = attempts[-1]
     end = last.end
@@ -143,7 +143,7 @@ def _reason_to_stop(attempts: Sequence[Attempt]) -> str:
 def reason_of_budget(attempts: Sequence[Attempt], budget: int) -> str:
     """Return why the budget of jobs without a new step is used up.
 
-    Empty where it is not.
+    Empty if it is not.
     """
     furthest_step = 0
     jobs_without_progress = 0

@@ -91,7 +91,7 @@ class Rung:
         action: Callable[[], Facts],
         seconds: float,
     ) -> Facts | None:
-        """Write what `action` found, or why it failed. None where it failed or took too long.
+        """Write what `action` found, or why it failed. None if it failed or took too long.
 
         A question about a dead file server never returns, and no signal ends it. It stays behind in
         its thread, and the next part is asked.

@@ -83,7 +83,7 @@ def _nearest(folder: Path) -> Path:
 def _write_error(folder: Path) -> str:
     """Return why the cache takes no file.
 
-    Empty where it does. Nothing is left behind.
+    Empty if it does. Nothing is left behind.
     """
     try:
         with tempfile.TemporaryFile(dir=_nearest(folder)):

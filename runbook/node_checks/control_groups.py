@@ -15,14 +15,14 @@ NO_LIMIT = 1 << 60
 def memory_limit() -> int | None:
     """Return the smallest limit of memory in bytes.
 
-    None where there is none.
+    None if there is none.
     """
     values = [*_values("memory", "memory.limit_in_bytes"), *_values("", "memory.max")]
     return _smallest(values)
 
 
 def task_limit() -> int | None:
-    """Return the smallest limit of processes and threads. None where there is none.
+    """Return the smallest limit of processes and threads. None if there is none.
 
     systemd calls it TasksMax; Kubernetes and Docker set it too.
     """
@@ -32,7 +32,7 @@ def task_limit() -> int | None:
 def core_quota() -> float | None:
     """Return how many cores' time the processes may use.
 
-    None where there is no limit.
+    None if there is no limit.
     """
     quotas = []
     for text in _values("", "cpu.max"):

@@ -79,7 +79,7 @@ def _mix(total: int, number: int) -> int:
 
 
 def _model() -> str:
-    """Return the processor's name. Empty where the kernel does not say."""
+    """Return the processor's name. Empty if the kernel does not say."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()

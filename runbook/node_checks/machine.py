@@ -35,7 +35,7 @@ TOOL_SECONDS = 20
 def look_at_software() -> Facts:
     """Return Python's version and the version of each package.
 
-    None where there is none.
+    None if there is none.
     """
     installed = {name: _version(name) for name in PACKAGES}
     return {
@@ -113,7 +113,7 @@ def look_at_scratch() -> Facts:
 def look_at_tools() -> Facts:
     """Return the versions of nvcc and of the GPU's driver.
 
-    Empty where there is none.
+    Empty if there is none.
     """
     return {"nvcc": _nvcc_version(), "driver": _driver_version()}
 

@@ -48,7 +48,7 @@ def describe_interface(name: str) -> Facts:
 def interface_address(name: str) -> str:
     """Return an interface's IPv4 address.
 
-    Empty where it has none, or where there is no such interface.
+    Empty if it has none, or where there is no such interface.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
         try:
@@ -72,7 +72,7 @@ def _ask_interface(name: str, request: int, form: str) -> int | None:
 
 
 def local_addresses() -> list[str]:
-    """Return every address of this node, also those that an interface has besides its first.
+    """Return every address of this node, also those that an interface has in addition to its first.
 
     Empty: not known.
     """
@@ -129,7 +129,7 @@ def _infiniband() -> Facts:
 def chosen_address() -> str:
     """Return the address at which gloo or NCCL would listen here.
 
-    That of the interface that the environment names, else what the host name means. Empty where
+    That of the interface that the environment names, else what the host name means. Empty if
     neither gives one.
     """
     for variable in INTERFACE_VARIABLES:

@@ -135,7 +135,7 @@ def _listen(address: str, port: int) -> socket.socket:
 def _receive(connection: socket.socket, num_bytes: int) -> bytes:
     """Read exactly so many bytes; only the first 64 are kept.
 
-    Raise `EOFError` where the peer hung up.
+    Raise `EOFError` if the peer hung up.
     """
     head = b""
     missing = num_bytes

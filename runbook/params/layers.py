@@ -140,7 +140,7 @@ class Layer:
         where: str,
         value: Any,
     ) -> str:
-        """The key or section that a path means; empty where it is none, which is reported."""
+        """The key or section that a path means; empty if it is none, which is reported."""
         try:
             ours = full_path(path)
         except ValueError as error:
@@ -252,11 +252,11 @@ class LayerStack:
             self.problems.append(hidden_problem(key, origin.where, character))
 
     def origin(self, key: str) -> Origin | None:
-        """The origin of the value that wins so far; None where none was given."""
+        """The origin of the value that wins so far; None if none was given."""
         return self.chains[key][-1] if self.chains.get(key) else None
 
     def value(self, key: str) -> Any:
-        """The value that wins so far; None where none was given."""
+        """The value that wins so far; None if none was given."""
         origin = self.origin(key)
         return origin.value if origin else None
 

@@ -152,7 +152,7 @@ def parse_amd(text: str) -> list[Gpu]:
 
 
 def _amd_gpu(card: Mapping[str, object]) -> Gpu:
-    """Return one card of rocm-smi. Its name is empty where no key has it."""
+    """Return one card of rocm-smi. Its name is empty if no key has it."""
     values = {str(key).lower(): str(value) for key, value in card.items()}
     name = values.get("card series") or values.get("device name") or values.get("card model", "")
     memory = values.get("vram total memory (b)", "")

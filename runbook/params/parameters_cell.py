@@ -82,7 +82,7 @@ def bind(
 def _chosen_values(file: RunFile, namespace: Mapping[str, object]) -> dict[str, object]:
     """Return the parameters that are neither at their defaults nor as the run file has them.
 
-    Raise `ParamsError` where they are those of another run file.
+    Raise `ParamsError` if they are those of another run file.
     """
     values = {name: _value(name, namespace[name]) for name in _FROM_FILE if name in namespace}
     not_default = {}
@@ -224,7 +224,7 @@ def _executed(namespace: Mapping[str, object]) -> list[str]:
 
 
 def assignments(source: str) -> dict[str, ast.expr]:
-    """Return what a cell assigns to names, in its order; empty where it is not Python."""
+    """Return what a cell assigns to names, in its order; empty if it is not Python."""
     try:
         body = ast.parse(source).body
     except SyntaxError:
@@ -255,7 +255,7 @@ def _literal(value: ast.expr) -> Any:
 def _as_papermill(file: RunFile) -> dict[str, object]:
     """The run file as papermill would inject it.
 
-    Empty where it cannot be read; loading reports that better.
+    Empty if it cannot be read; loading reports that better.
     """
     try:
         text = read_text(file.path, file.where)
@@ -294,7 +294,7 @@ def _values_of_other_run(
 ) -> list[str]:
     """Return the given keys that have another run's values and not this run's.
 
-    Empty where less than half of what the other run file says was given.
+    Empty if less than half of what the other run file says was given.
     """
     stated = {}
     for key, value in _as_papermill(other_file).items():

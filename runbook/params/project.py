@@ -133,7 +133,7 @@ def find_run_file(name: str, project: Path | None = None) -> RunFile:
 def _split_variant(name: str) -> tuple[str, str]:
     """Split `run:variant`.
 
-    The variant is empty where the colon is part of a path.
+    The variant is empty if the colon is part of a path.
     """
     word, colon, variant = name.rpartition(":")
     has_variant = bool(colon and word)

@@ -37,7 +37,7 @@ def rehearse(
 ) -> Layer:
     """The layer that makes a run file of another site fit `site`.
 
-    Empty where the run file's own site is used.
+    Empty if the run file's own site is used.
 
     Only what stands in files is changed: a value given by hand is kept, and the plan's rules judge
     it.

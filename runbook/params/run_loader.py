@@ -183,7 +183,7 @@ class RunLoading:
         return self._find("site", origin, lambda: with_visible_gpus(site))
 
     def _bind(self, site: Site | None) -> Settings | None:
-        """Return the settings; None where something is missing, which is reported."""
+        """Return the settings; None if something is missing, which is reported."""
         project = self.file.project
         models_file = Origin("", "params/models.yaml", ...)
         models = self._find("model", models_file, lambda: catalogues.read_models(project))
@@ -232,7 +232,7 @@ class RunLoading:
         return with_shape(model, shape) if model and has_sizes else model
 
     def _recorded_variant(self, run_name: str) -> str:
-        """Return the variant in the name of a recorded run's folder; empty where it has none."""
+        """Return the variant in the name of a recorded run's folder; empty if it has none."""
         name, dashes, variant = self.file.path.parent.name.partition("--")
         if self.file.is_record and dashes and name == run_name:
             return variant
@@ -283,7 +283,7 @@ class RunLoading:
             self._report("training", where, rule)
 
     def _entry(self, key: str, catalogue: Catalogue[Any] | None) -> Any:
-        """Return the entry of a catalogue that a key names; None where there is none.
+        """Return the entry of a catalogue that a key names; None if there is none.
 
         A value that is no name was reported when its layer was checked.
         """
@@ -318,7 +318,7 @@ class RunLoading:
     ) -> Found | None:
         """Return what a file holds.
 
-        None where it is wrong, which is reported with everything else.
+        None if it is wrong, which is reported with everything else.
         """
         try:
             return find()

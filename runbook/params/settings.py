@@ -81,7 +81,7 @@ class Settings:
     def rehearsed(self) -> dict[str, str]:
         """What the site changed of another site's run file, and why.
 
-        Empty where the run is at home.
+        Empty if the run is at home.
         """
         wheres = {}
         for key, chain in self.origins.items():

@@ -20,7 +20,7 @@ def set_value(
     r"""Return the text with the key at `path` set to a scalar, and a comment behind it.
 
     A key that is there is replaced together with its comment; else it becomes the first of its section, and a section
-    that is not there is added. Raise `ParamsError` where the place is no block of one key a line.
+    that is not there is added. Raise `ParamsError` if the place is no block of one key a line.
 
     >>> set_value("hardware:\n  device: cpu\n", ("hardware", "cores_per_node"), 2, "measured")
     'hardware:\n  cores_per_node: 2  # measured\n  device: cpu\n'
@@ -70,5 +70,5 @@ def _nearest_section(
 
 
 def _child(node: yaml.MappingNode, key: str) -> yaml.Node | None:
-    """Return the value of a key. None where it is not there."""
+    """Return the value of a key. None if it is not there."""
     return next((value for name, value in node.value if name.value == key), None)

@@ -141,7 +141,7 @@ def _composed(
 ) -> yaml.Node | None:
     """Return the nodes of `text`.
 
-    Raise `ParamsError` where it is no YAML, or nested too deeply.
+    Raise `ParamsError` if it is no YAML, or nested too deeply.
     """
     try:
         _refuse_depth(text, where, allow_aliases=allow_aliases)

@@ -44,7 +44,7 @@ class OpenRun:
             self.folder = run_folder(str(run))
             self._source = str(self.folder / "run.yaml")
         except ParamsError as no_folder:
-            # A folder is no run file either
+            # A folder is not a run file either
             if Path(run).is_dir():
                 raise
             try:

@@ -171,7 +171,7 @@ def _run_value(file: RunFile, copies: Path, project: Path) -> str:
 def _move_aside(folder: Path) -> Path | None:
     """Move a run's copies into a dated folder, and return it.
 
-    None where there is no copy.
+    None if there is no copy.
     """
     copies = [folder / f"{phase}.ipynb" for phase in PHASES]
     present = [path for path in copies if path.exists()]
@@ -252,8 +252,8 @@ def _code_by_id(cells: tuple[MasterCell, ...]) -> dict[str, str]:
 
 
 LAB_SETTINGS = PACKAGE / "display" / "jupyter" / "lab_settings"
-"""What our JupyterLab leaves out besides a user's own settings: the question whether to show news
-in a corner.
+"""What our JupyterLab leaves out in addition to a user's own settings: the question whether to show
+news in a corner.
 """
 SETTINGS_VARIABLE = "JUPYTER_CONFIG_PATH"
 

@@ -66,7 +66,7 @@ class OpenPhase:
         return phase_fingerprint(self.settings, self.plan, self.folder, self.phase)
 
     def hold(self, purpose: str) -> AbstractContextManager[None]:
-        """Keep others from changing the run meanwhile.
+        """Keep others from changing the run in the meantime.
 
         `runbook run` already holds it for its own notebooks.
         """
@@ -180,7 +180,7 @@ def open_run_phase(settings: Settings, phase: str) -> OpenPhase:
 def _promises(plan: Plan, phase: str) -> dict[str, object]:
     """Return what the plan promises of a training.
 
-    The record has it beside what came true.
+    The record has it next to what came true.
     """
     phase_plan = plan.phases[phase]
     promises: dict[str, object] = {
@@ -300,7 +300,7 @@ def refuse_changed_results(
     folder: Path,
     phase: str,
 ) -> None:
-    """Raise `ChangedOutputError` where a finished training's results were changed.
+    """Raise `ChangedOutputError` if a finished training's results were changed.
 
     Only results that this phase reads count.
 
@@ -376,7 +376,7 @@ def _data_inputs(settings: Settings, folder: Path) -> dict[str, object]:
 
 
 def checksums_of_step(folder: Path, step: str) -> Any:
-    """Checksums of what an earlier step made, or None where it is not done.
+    """Checksums of what an earlier step made, or None if it is not done.
 
     A manifest is left out: it also says when and how fast, and the same tokens made again are the
     same.

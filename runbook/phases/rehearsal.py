@@ -1,6 +1,6 @@
 """A run's training rehearsed at full size on this machine.
 
-What each stage really needs, beside what the plan says.
+What each stage really needs, next to what the plan says.
 """
 
 from __future__ import annotations
@@ -384,7 +384,7 @@ def _replayed(
 def _seconds_of_a_send(stage: Stage, phase_plan: PhasePlan, model: StepModel) -> float:
     """Return the mean time of a point-to-point send of this stage.
 
-    0 where it sends nothing.
+    0 if it sends nothing.
     """
     sends = [kind for kind in stage.collectives if kind.op == "send"]
     num_sends = sum(kind.count for kind in sends)

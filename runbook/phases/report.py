@@ -81,7 +81,7 @@ def file_notebook(notebook: Path, folder: Path) -> str:
 def read_front_page(folder: Path) -> run_pages.FrontPage:
     """Show what the model wrote before and after, and the numbers a reader wants first.
 
-    The plan stands beside what came true.
+    The plan stands next to what came true.
     """
     samples, trained, comparison = _outcome(folder)
     sample = None
@@ -108,7 +108,7 @@ def read_front_page(folder: Path) -> run_pages.FrontPage:
 def _bad_node_facts(folder: Path, settings: params.Settings) -> list[tuple[str, str]]:
     """Return what the report says of the site's bad nodes.
 
-    Empty where none is known.
+    Empty if none is known.
     """
     entries = read_bad_nodes(folder.parent / settings.site.site / FILE_NAME, time.time())
     if not entries:
@@ -123,7 +123,7 @@ MOST_MISSES = 3
 def _forecast_facts(runs: Path) -> list[tuple[str, str]]:
     """Return the calibration of all forecasts of the project, misses first.
 
-    Empty where none was scored.
+    Empty if none was scored.
     """
     scores = read_scores_of_all(runs)
     if not scores:
@@ -147,7 +147,7 @@ def _forecast_facts(runs: Path) -> list[tuple[str, str]]:
 def _outcome(
     folder: Path,
 ) -> tuple[dict[int, str], list[training_results.TrainingResults], Sequence[Row]]:
-    """Return what the model wrote, the trainings with metrics, and plan beside actual."""
+    """Return what the model wrote, the trainings with metrics, and plan next to actual."""
     plan = run_files.read_plan_file(folder)
     tokenizer = run_files.tokenizer_of(folder)
     samples = {}

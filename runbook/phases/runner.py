@@ -224,7 +224,7 @@ def why_not_done(
 ) -> str:
     """Return why a phase has to run.
 
-    Empty where it is done, its inputs are unchanged and its outputs whole.
+    Empty if it is done, its inputs are unchanged and its outputs whole.
     """
     digest = open_phase.phase_fingerprint(settings, plan, folder, phase)
     missing = run_files.what_is_missing(folder, phase, digest)

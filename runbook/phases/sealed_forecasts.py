@@ -53,8 +53,8 @@ free cores.
 def seal_forecasts(open_phase: OpenPhase) -> None:
     """Write what is forecast of the training, once, with the time and a checksum.
 
-    A training that begins anew with other values gets a new seal; the old one moves into the
-    history. Raise `RecordError` where a sealed forecast was changed.
+    A training that begins again with other values gets a new seal; the old one moves into the
+    history. Raise `RecordError` if a sealed forecast was changed.
     """
     folder = open_phase.folder
     sealed = read_sealed(folder)
@@ -122,7 +122,7 @@ def make_forecasts(open_phase: OpenPhase) -> list[Forecast]:
 def _useful_time_forecast(plan: Plan) -> list[Forecast]:
     """Return the share of useful time, as 05 measures it.
 
-    Empty where no rate of failures is known.
+    Empty if no rate of failures is known.
     """
     expectation = useful_time(plan)
     if expectation is None or not expectation.median:
@@ -235,7 +235,7 @@ def actual_numbers(open_phase: OpenPhase, results: TrainingResults) -> dict[str,
 
 
 def all_scores_table(runs: Path) -> Table | None:
-    """Return the scores of all runs, misses first; None where nothing was scored."""
+    """Return the scores of all runs, misses first; None if nothing was scored."""
     scores = read_scores_of_all(runs)
     if not scores:
         return None

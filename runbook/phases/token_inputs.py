@@ -148,7 +148,7 @@ def _is_unvouched(text: TextShare) -> bool:
 def _files_now(settings: Settings, texts: Sequence[TextShare]) -> list[tuple[Any, ...]]:
     """Return (path, size, date, sample) of each text file.
 
-    Raise `DataError` where one is gone.
+    Raise `DataError` if one is gone.
     """
     paths: list[Path] = []
     for text in texts:

@@ -242,7 +242,7 @@ def import_weights(folder: Path, source: Path, phase: str = TRAINED) -> str:
 
 
 def _compare_tokenizers(name: str, source: Path) -> None:
-    """Raise `ParamsError` where the folder has a tokenizer that gives other ids than the run's."""
+    """Raise `ParamsError` if the folder has a tokenizer that gives other ids than the run's."""
     candidates = (source / "tokenizer.json", source / "tokenizer.model")
     path = next((path for path in candidates if path.exists()), None)
     if path is None:

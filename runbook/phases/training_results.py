@@ -76,7 +76,10 @@ class TrainingResults:
         return account_wall_time(self.history, self.validation, self.events)
 
     def loss_figure(self, title: str = "") -> Any:
-        """The loss over all restarts, beside ln(vocabulary): a matplotlib figure, as the others."""
+        """The loss over all restarts, next to ln(vocabulary).
+
+        A matplotlib figure, as the others.
+        """
         vocabulary = self.phase_plan.model.vocabulary
         title = title or f"Loss of {self.phase}"
         return run_figures.loss_figure(
@@ -161,7 +164,7 @@ def rounded(value: Any) -> Any:
 def show_loss(open_phase: OpenPhase, phases: Sequence[str] = ()) -> View:
     """Show the loss curve of the open phase, or of each phase named, over all restarts.
 
-    It stands beside ln(vocabulary), and is told in words too.
+    It stands next to ln(vocabulary), and is told in words too.
     """
     view = View()
     for phase in phases or [open_phase.phase]:
@@ -261,7 +264,7 @@ def _is_token(value: object) -> bool:
 
 
 def headline(training: TrainingResults, rates: Rates) -> list[tuple[str, str, str]]:
-    """What a reader asks first of a training: name, answer, and what stands beside it.
+    """What a reader asks first of a training: name, answer, and what stands next to it.
 
     Empty before the first step.
     """
@@ -345,7 +348,7 @@ EXPLAINED_DIFFERENCE = 0.05
 
 
 def plan_versus_actual(training: TrainingResults) -> Table:
-    """Return the plan's numbers of one training phase beside the measured ones.
+    """Return the plan's numbers of one training phase next to the measured ones.
 
     A difference comes with what explains it.
     """

@@ -183,7 +183,7 @@ def _confirming_records(num_before: int) -> int:
     """Return how many records in a row make a spike, after so many ordinary ones.
 
     Few records, as a log of every thousandth step has, are smooth. A single one is no base at all:
-    after a resume the curve begins anew, and one batch of two sequences may be 60 % above another.
+    after a resume the curve begins again, and one batch of two sequences may be 60 % above another.
     """
     if num_before == 1:
         return CONFIRMING
@@ -318,7 +318,7 @@ class LossWatch:
     ) -> Iterator[Alarm]:
         """What is wrong with the curve now that this loss is known.
 
-        `grad_norm` is NaN where nobody knows it.
+        `grad_norm` is NaN if nobody knows it.
         """
         sudden = self._find_sudden(iteration, loss, grad_norm)
         was_spike = self._is_spike

@@ -46,7 +46,7 @@ def iteration_of(name: str) -> int | None:
 
 
 def checkpoint_folders(root: Path) -> list[Path]:
-    """Return the folders of whole checkpoints, newest first; empty where `root` is no folder."""
+    """Return the folders of whole checkpoints, newest first; empty if `root` is not a folder."""
     if not root.is_dir():
         return []
     by_iteration = {
@@ -58,7 +58,7 @@ def checkpoint_folders(root: Path) -> list[Path]:
 
 
 def newest_checkpoint(root: Path) -> Path | None:
-    """Return the folder of the newest whole checkpoint, or None where there is none."""
+    """Return the folder of the newest whole checkpoint, or None if there is none."""
     folders = checkpoint_folders(root)
     return folders[0] if folders else None
 

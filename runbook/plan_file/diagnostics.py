@@ -47,7 +47,7 @@ class RuleResult:
     values: Mapping[str, Value]
     """Values by the names that the templates of the code's message use."""
     keys: tuple[str, ...]
-    """Keys of the run file that can mend it, the likeliest first."""
+    """Keys of the run file that can fix it, the likeliest first."""
 
     def render(self) -> RuleText:
         """Return the text, with every value filled in."""

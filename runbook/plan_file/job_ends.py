@@ -44,7 +44,7 @@ class EndCause(StrEnum):
     FILE_MISSING = "file missing"
     LAUNCHER_NEEDS_SSH = "launcher needs ssh"
     WRONG_NETWORK_INTERFACE = "wrong network interface"
-    # Any other failure: the same one twice at one step is no accident.
+    # Any other failure: the same one twice at one step is not an accident.
     OTHER = "another failure"
 
 

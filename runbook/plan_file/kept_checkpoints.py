@@ -1,6 +1,6 @@
 """Number of checkpoints that are on the disk at once.
 
-They are the newest ones, those that are kept for ever, and the one being written.
+They are the newest ones, those that are kept forever, and the one being written.
 """
 
 import math

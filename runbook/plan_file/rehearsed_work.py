@@ -21,7 +21,8 @@ class Work:
     """What one part of a step computes, moves through the device's memory and sends."""
 
     part: str
-    """`FORWARD` or `BACKWARD`: of one micro-batch; `ONCE`: of a step besides those; `OPTIMIZER`."""
+    """`FORWARD` or `BACKWARD`: of one micro-batch; `ONCE`: of a step in addition to those;
+    `OPTIMIZER`."""
     chunk: int
     """Of the model, where a stage of an interleaved pipeline has several."""
     amounts: dict[str, int]
@@ -29,7 +30,7 @@ class Work:
     and `KERNELS`.
 
     And bytes of collectives by `group:operation:overlapped` or `:alone`: whether other work goes on
-    meanwhile.
+    in the meantime.
     """
 
 
@@ -79,7 +80,7 @@ class RehearsedRank:
     resume_bytes: int
     """What this rank reads of a checkpoint."""
     resume_peak_bytes: int
-    """What it holds meanwhile, on device and host together."""
+    """What it holds in the meantime, on device and host together."""
     largest: tuple[Allocation, ...]
     timeline: tuple[tuple[Any, ...], ...]
     """Moment and bytes, along the step."""

@@ -414,7 +414,7 @@ class Checkpoint:
     resume_changed: bool = field(default=False, metadata=OMIT_DEFAULT)
     """Resume from a checkpoint that was trained with other values than these."""
     saves: bool = field(default=True, metadata=OMIT_DEFAULT)
-    """False where another framework trains and saves nothing."""
+    """False if another framework trains and saves nothing."""
     near_interval: int = field(default=0, metadata=OMIT_DEFAULT)
     """Steps between two copies of each rank's state in the memory of its node; 0: none."""
     near_folder: str = field(default=NEAR_FOLDER, metadata=OMIT_DEFAULT)

@@ -40,7 +40,8 @@ MOST_OVERHEAD = 0.10
 FEWEST_STEPS_TO_EVALUATE = 1_000
 """A shorter run is a test of speed or of the set-up; its evaluations cost little."""
 MOST_JOBS = 30
-"""In a row: each waits in the queue and starts anew. BLOOM trained 3.5 months in jobs of 20 h with its own allocation."""
+"""In a row: each waits in the queue and starts again. BLOOM trained 3.5 months in jobs of 20 h with
+its own allocation."""
 DAY = 86_400.0
 FEWEST_SECONDS_BETWEEN_SAVES = 300.0
 """Unless Daly's interval is shorter: a failure then costs five minutes at most, of a day or more."""

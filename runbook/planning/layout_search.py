@@ -65,7 +65,7 @@ class Search:
     broke_a_rule: int
     did_not_fit: int
     reason: str = ""
-    """Which rule left no candidate, and what to change; empty where there is one."""
+    """Which rule left no candidate, and what to change; empty if there is one."""
 
 
 def search(choice: Choice, tokens: float = 0.0) -> Search:
@@ -261,7 +261,7 @@ def _why_none(choice: Choice, device: Accelerator, num_layouts: int, rejected: _
 class Alternative:
     """One way to do the training.
 
-    Figures are None where they cannot be known or a rule is broken.
+    Figures are None if they cannot be known or a rule is broken.
     """
 
     change: str
@@ -274,7 +274,7 @@ class Alternative:
     device_hours: float | None = None
     cost: float | None = None
     problem: str = ""
-    """The first rule that it breaks; empty where it breaks none."""
+    """The first rule that it breaks; empty if it breaks none."""
 
 
 def what_if(

@@ -122,7 +122,10 @@ def _needed_memory(plan: Plan) -> tuple[str, str]:
 
 
 def _with_failures(plan: Plan) -> list[tuple[str, str, str]]:
-    """Return the row of what failures are expected to cost. None where no rate of failures is known."""
+    """Return the row of what failures are expected to cost.
+
+    None if no rate of failures is known.
+    """
     expectation = useful_time(plan)
     if expectation is None:
         return []
@@ -186,7 +189,7 @@ def _text_disk(plan: Plan) -> tuple[str, str]:
 
 
 def sizes_table(plan: Plan) -> Table:
-    """Parameters by part, and the labels people use beside the counts."""
+    """Parameters by part, and the labels people use next to the counts."""
 
     def rows(phase: str) -> dict[str, str]:
         counts = plan.parameters[phase]

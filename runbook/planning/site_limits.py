@@ -119,7 +119,7 @@ def _write_time(seconds: float) -> str:
 
 
 def _stated_time(stated_minutes: float, minutes: float) -> str:
-    """Return a document's time and how far it is from ours; empty where it states none."""
+    """Return a document's time and how far it is from ours; empty if it states none."""
     if not stated_minutes:
         return ""
     return f"{stated_minutes:.2f} min ({stated_minutes / minutes - 1:+.1%})"
@@ -130,7 +130,10 @@ def _tiers(site: Site) -> dict[str, Tier]:
 
 
 def chosen_tier(site: Site, wanted: str) -> tuple[str, Tier | None]:
-    """The tier of the site's storage that `jobs.storage` names, else the first; empty where there are none."""
+    """The tier of the site's storage that `jobs.storage` names, else the first.
+
+    Empty if there are none.
+    """
     tiers = _tiers(site)
     if wanted in tiers:
         return wanted, tiers[wanted]

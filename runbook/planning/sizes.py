@@ -1,4 +1,7 @@
-"""How many parameters a GPT really has: whole, by part and on each rank, beside the label people use."""
+"""How many parameters a GPT really has.
+
+Whole, by part and on each rank, next to the label people use.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,7 @@ def shape_of(
 
 @dataclass(frozen=True)
 class Parameters:
-    """Parameters by part; `output` is 0 where the output layer is the token embedding itself."""
+    """Parameters by part; `output` is 0 if the output layer is the token embedding itself."""
 
     COMPUTED: ClassVar = ("total",)
 
@@ -151,7 +154,7 @@ def expected_first_loss(shape: Shape) -> float:
 
 
 def label_count(label: str) -> int | None:
-    """The count a label names, or None where it names none.
+    """The count a label names, or None if it names none.
 
     >>> label_count("375M"), label_count("GPT-3 1.3b"), label_count("tiny")
     (375000000, 1300000000, None)
@@ -171,7 +174,7 @@ def label_fits(label: str, parameters: int) -> bool:
 
 
 def label_text(label: str, parameters: int) -> str:
-    """The label beside what was counted.
+    """The label next to what was counted.
 
     >>> label_text("375M", 64_633_856)
     '"375M" is 64.6 M: 64,633,856 parameters by count; the label says 5.8 times as many'

@@ -39,7 +39,7 @@ class PlannedFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class BlendPart(PlannedFiles):
-    """One text of a blend, with its weight beside the others'."""
+    """One text of a blend, with its weight next to the others'."""
 
     weight: float
     train_share: float
@@ -65,7 +65,7 @@ class DataPlan(PlannedFiles):
     split: str
     held_out: int
     parts: tuple[BlendPart, ...] = field(default=(), metadata=OMIT_DEFAULT)
-    """The texts of a blend; empty where there is one text."""
+    """The texts of a blend; empty if there is one text."""
 
     @property
     def train_share(self) -> float:
@@ -197,7 +197,8 @@ def _prefixes(
 def text_place(settings: Settings, text: TextShare) -> str:
     """Return the folder of a text's files, relative to the project or absolute.
 
-    What is fetched goes to the site's folder for data, where the run has such a place, beside its token files.
+    What is fetched goes to the site's folder for data, where the run has such a place, next to its
+    token files.
     """
     dataset = text.dataset
     if text.folder:
@@ -209,7 +210,10 @@ def text_place(settings: Settings, text: TextShare) -> str:
 
 
 def _shared_folder(settings: Settings) -> str:
-    """Return the site's folder for data, which may still begin with {stage}; empty where the site has none."""
+    """Return the site's folder for data, which may still begin with {stage}.
+
+    Empty if the site has none.
+    """
     folder = settings.site.paths.get("data", "").rstrip("/")
     return folder if folder.startswith(("/", STAGE)) else ""
 
@@ -260,7 +264,7 @@ def held_out_split(prefixes: list[str], held_out: int) -> tuple[list[str], list[
 
 
 def split_shares(split: str) -> tuple[float, float, float]:
-    """Shares of train, validation and test, summing to 1; all 0 where the words are all 0.
+    """Shares of train, validation and test, summing to 1; all 0 if the words are all 0.
 
     >>> split_shares("949,50,1")
     (0.949, 0.05, 0.001)
@@ -580,7 +584,10 @@ THREE_STEPS = PreparationCost("the documents' three steps", "extract, join, prep
 def data_work(
     settings: Settings, data: DataPlan, machine: Machine | None = None
 ) -> tuple[PreparationCost, ...]:
-    """Both ways for the run's text; none where no text is tokenized, figures None where its size is not known."""
+    """Both ways for the run's text.
+
+    None where no text is tokenized, figures None if its size is not known.
+    """
     datasets = [text.dataset for text in settings.texts if text.dataset.kind != TOKENIZED]
     if data.mock or not datasets:
         return ()

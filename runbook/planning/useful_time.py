@@ -50,7 +50,10 @@ class FaultCosts:
 
 
 def fault_costs(plan: Plan) -> FaultCosts | None:
-    """Return what failures cost this training; None where its speed or the rate of failures is not known."""
+    """Return what failures cost this training.
+
+    None if its speed or the rate of failures is not known.
+    """
     phase = plan.phases[FULL]
     speed = plan.time[FULL]
     hours_between = plan.endurance.hours_between_failures
@@ -106,7 +109,7 @@ def detection_seconds(timeout: float, step_seconds: float) -> dict[str, float]:
 
 
 def useful_time(plan: Plan) -> UsefulTime | None:
-    """Return the expected share of useful time; None where it cannot be known.
+    """Return the expected share of useful time; None if it cannot be known.
 
     A training shorter than its own start is a trial: the share would tell of the assumed start alone.
     """

@@ -37,7 +37,7 @@ LONGEST_NOTE = 10_000
 class LogbookEntry(NamedTuple):
     """One thing that happened.
 
-    `loss_around` is the iteration around which the loss shows it, 0 where it does not.
+    `loss_around` is the iteration around which the loss shows it, 0 if it does not.
     """
 
     moment: str
@@ -81,7 +81,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _time_of(event: Mapping[str, Any]) -> float:
-    """Seconds since 1970; 0 where the event has no time, or one that no clock shows."""
+    """Seconds since 1970; 0 if the event has no time, or one that no clock shows."""
     moment = event.get("time", 0)
     is_number = isinstance(moment, int | float) and not isinstance(moment, bool)
     return moment if is_number and 0 <= moment < LAST_MOMENT else 0

@@ -56,7 +56,7 @@ WRITTEN_BY = {
     "05-analysis": ("results.csv", "variants.csv"),
     "06-evaluation": ("evaluation/*",),
 }
-"""Files of each phase, beside its jobs and steps.
+"""Files of each phase, next to its jobs and steps.
 
 The end of no other phase records them again.
 """
@@ -116,7 +116,7 @@ def _refuse_folder(error: OSError) -> None:
 
 
 def writer_of(name: str) -> str:
-    """Return the phase that writes a file of the run's folder; empty where no single phase does.
+    """Return the phase that writes a file of the run's folder; empty if no single phase does.
 
     >>> writer_of("metrics.jsonl"), writer_of("jobs/04-training-2/out")
     ('04-training', '04-training')
@@ -253,9 +253,9 @@ def move_files(run_folder: Path, moved: Mapping[Path, Path]) -> None:
 
 
 def read_manifest(run_folder: Path) -> dict[str, Entry]:
-    """Return the entries by relative path; empty where there is no manifest.
+    """Return the entries by relative path; empty if there is no manifest.
 
-    Raise `RecordError` where it is broken.
+    Raise `RecordError` if it is broken.
     """
     remedy = (
         "So nothing can be said about later edits of this run. Restore it from a copy; only if "
@@ -384,7 +384,7 @@ DRAWN = (
 def changed_records(run_folder: Path) -> list[Finding]:
     """Return the sources of a report that were changed or lost after they were recorded.
 
-    Empty where nothing was recorded yet. Only these are read, not the checkpoints and token files.
+    Empty if nothing was recorded yet. Only these are read, not the checkpoints and token files.
     """
     if not (run_folder / MANIFEST_NAME).exists():
         return []
@@ -436,7 +436,7 @@ def cache_agrees(run_folder: Path) -> list[Finding]:
 def _saved_order(checkpoints: Path) -> dict[str, str]:
     """Return the checksums of the cache in the newest checkpoint.
 
-    Empty where there is no checkpoint, or none with them.
+    Empty if there is no checkpoint, or none with them.
     """
     newest = newest_checkpoint(checkpoints)
     if newest is None:
@@ -536,7 +536,7 @@ def _said_by_notebook(path: Path) -> dict[str, str]:
 
 
 def said_by_html(path: Path) -> dict[str, str]:
-    """Return what the card of a report says about its record; empty where the file is no report."""
+    """Return what the card of a report says about its record; empty if the file is no report."""
     card = re.search(r'<[^<>]* id="record"[^<>]*>', path.read_text(encoding="utf-8"))
     if card is None:
         return {}

@@ -227,7 +227,7 @@ def _is_running(run_folder: Path, phase: str, twin: Twin) -> bool:
 def _deciding_phase(phases: Sequence[PhaseState]) -> str:
     """Return the phase that runs, else the last that did not end as done.
 
-    Empty where all ended so.
+    Empty if all ended so.
     """
     executed = [phase for phase in phases if phase.state != "not run"]
     running = [phase.phase for phase in executed if phase.state == "running"]

@@ -3,7 +3,7 @@
 session = start(settings, phase, run_folder)      opens the record; again in one execution: the same
 record session.check(check)                              one row of the checks; the same name again
 replaces the row session.add_results({key: value})                 numbers or texts of the results
-session.plan[key] = value                         what was foreseen, beside the result of the same
+session.plan[key] = value                         what was foreseen, next to the result of the same
 key session.finish() -> Twin                          the notebook came to its end, and the record
 is frozen
 
@@ -55,7 +55,7 @@ class MasterCell:
 def read_master(notebook: Path) -> tuple[MasterCell, ...]:
     """Return the code cells of a notebook in order.
 
-    Empty where the notebook does not exist (a phase called without one).
+    Empty if the notebook does not exist (a phase called without one).
     """
     try:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
@@ -201,7 +201,7 @@ class Session:
         return bool(self._finished or self._failures)
 
     def verdict(self, name: str) -> str:
-        """The verdict of a check that this execution recorded; empty where it did not."""
+        """The verdict of a check that this execution recorded; empty if it did not."""
         return self._checks[name].verdict if name in self._checks else ""
 
     def check(self, check: Check) -> None:

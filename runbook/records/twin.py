@@ -67,7 +67,7 @@ class Twin:
     ended: Moment | Literal[""]
     # Why it is not done; empty when it is
     reason: str
-    # Of the project; `-dirty` where files differ from it, empty where it is not in git
+    # Of the project; `-dirty` where files differ from it, empty if it is not in git
     commit: str
     versions: Mapping[str, str]
     parameters: Mapping[str, Any]
@@ -143,7 +143,7 @@ def twin_path(run_folder: Path, phase: str) -> Path:
 
 
 def find_twin(run_folder: Path, phase: str) -> Twin | None:
-    """The twin of a phase's newest execution, or None where the phase was never executed."""
+    """The twin of a phase's newest execution, or None if the phase was never executed."""
     path = twin_path(run_folder, phase)
     return read_twin(path) if path.exists() else None
 
@@ -293,7 +293,7 @@ def versions() -> dict[str, str]:
 
 
 def commit_of(project: Path) -> str:
-    """Return the commit of the project's repository; empty where git tells none.
+    """Return the commit of the project's repository; empty if git tells none.
 
     It ends with `-dirty` where tracked files differ. git refuses a clone of another owner, as a
     container sees one; the clone that this very code runs from is trusted.

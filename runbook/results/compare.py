@@ -81,7 +81,7 @@ class Comparison:
 def read_run(folder: Path, phase: str = "04-training") -> RunFacts:
     """Read everything a comparison needs from a run's folder.
 
-    Raise `RecordError` where the phase was not run.
+    Raise `RecordError` if the phase was not run.
     """
     is_smoke = phase.startswith("03")
     metrics_folder = folder / "smoke" if is_smoke else folder
@@ -136,7 +136,7 @@ def _recorded_environment(path: Path) -> dict[str, str]:
 
 
 def _read_parameters(path: Path) -> Mapping[str, object]:
-    """Return the dotted keys of a run.yaml; empty where there is none."""
+    """Return the dotted keys of a run.yaml; empty if there is none."""
     if not path.exists():
         return {}
     return dotted(yaml.safe_load(path.read_text()) or {})
@@ -289,7 +289,7 @@ def _loss_check(base: RunFacts, run: RunFacts, allowed: float) -> Check:
 def loss_at(history: History, tokens: int) -> float | None:
     """Return the median of the last losses up to a number of tokens.
 
-    None where there is none, or none of the last ones is a number.
+    None if there is none, or none of the last ones is a number.
     """
     steps = [step for step in history.steps if step.consumed_tokens <= tokens][-LOSSES:]
     losses = [step.loss for step in steps if step.loss is not None and math.isfinite(step.loss)]
@@ -304,7 +304,7 @@ def _check(
     allowed: float,
     sign: int = 1,
 ) -> Check:
-    """Check that a number got worse by no more than a share; `sign` is -1 where more is better."""
+    """Check that a number got worse by no more than a share; `sign` is -1 if more is better."""
     if not base_value or run_value is None:
         return Check(name, "unknown", "not known for both", rule)
     change = run_value / base_value - 1

@@ -15,7 +15,7 @@ PHASE = "04-training"
 def forecast_of_run(folder: Path) -> CurveForecast:
     """Return the forecast of a run's training.
 
-    Raise DataError where it has too few evaluations.
+    Raise DataError if it has too few evaluations.
     """
     plan = read_plan(folder / "plan.json", PHASE)
     evaluations = read_validation(plan.path(plan.log.validation))
@@ -43,7 +43,7 @@ def curve_of(plan: PhasePlan, evaluations: list[ValidationLoss]) -> PartialCurve
 def decay_begins(learning_rate: LearningRate, samples: int) -> float:
     """Return the share of the training after which the learning rate falls.
 
-    1 where it never does.
+    1 if it never does.
     """
     if learning_rate.schedule == "constant":
         return 1.0

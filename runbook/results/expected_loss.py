@@ -32,7 +32,7 @@ class ExpectedLoss:
     sealed: Forecast | None
     """Forecast of the loss from before the first step.
 
-    None where none was sealed.
+    None if none was sealed.
     """
 
     @property
@@ -81,7 +81,7 @@ def newest_expected_loss(folder: Path, plan: PhasePlan) -> ExpectedLoss | None:
 def sealed_loss(folder: Path) -> Forecast | None:
     """Return the loss as it was sealed.
 
-    None where it was not, was sealed late, or was changed since.
+    None if it was not, was sealed late, or was changed since.
     """
     try:
         sealed = read_sealed(folder)

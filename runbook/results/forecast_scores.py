@@ -17,7 +17,7 @@ from runbook.plan_file.json_records import append_line
 FORECASTS_FILE = "forecasts.json"
 """In the run's folder: the forecasts as they were sealed."""
 SCORES_FILE = "forecasts.jsonl"
-"""Beside the run folders: one line for each forecast that was scored, over all runs."""
+"""Next to the run folders: one line for each forecast that was scored, over all runs."""
 COVERAGE = 0.8
 """Share of forecasts whose interval holds what came true, if the intervals are right."""
 FEWEST_OWN_SCORES = 5
@@ -69,7 +69,7 @@ def seal(forecasts: SealedForecasts, folder: Path) -> SealedForecasts:
 def read_sealed(folder: Path) -> SealedForecasts | None:
     """Return a run's sealed forecasts, or None.
 
-    Raise `RecordError` where they were changed.
+    Raise `RecordError` if they were changed.
     """
     remedy = "It was written by runbook before the first step; restore it from a copy."
     path = folder / FORECASTS_FILE
@@ -86,7 +86,7 @@ def read_sealed(folder: Path) -> SealedForecasts | None:
 
 @dataclass(frozen=True)
 class ForecastScore:
-    """A forecast beside what came true."""
+    """A forecast next to what came true."""
 
     run: str
     checksum: str
@@ -189,7 +189,7 @@ def own_half_width(scores: Sequence[ForecastScore], quantity: str) -> float | No
 
 
 def scores_table(scores: Sequence[ForecastScore], title: str) -> Table:
-    """Return forecasts beside what came true, misses first."""
+    """Return forecasts next to what came true, misses first."""
     ordered = sorted(scores, key=lambda one: (one.hit, one.run, one.quantity))
     rows = [
         {

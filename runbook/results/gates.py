@@ -56,7 +56,7 @@ def smoke_gate(
 ) -> list[Check]:
     """Return what the short run must prove before the long one may start.
 
-    `events` are those of this phase only; `seconds_band` is None where the plan had no measurement
+    `events` are those of this phase only; `seconds_band` is None if the plan had no measurement
     to go by. `network_bytes_per_second` is what the adapters of a node carry; 0: the site does not
     say; None: one node uses none.
     """
@@ -86,7 +86,7 @@ def _finite_evaluations(validation: Sequence[ValidationLoss]) -> Check:
 def credible_step_seconds(estimate: float | None) -> tuple[float, float] | None:
     """Return the shortest and longest step that agree with the plan's estimate.
 
-    None where the plan has none.
+    None if the plan has none.
 
     >>> credible_step_seconds(1.5), credible_step_seconds(None)
     ((0.5, 4.5), None)
@@ -180,7 +180,7 @@ def resume_check(
 ) -> list[Check]:
     """Check that segments join without a repeated step and that the loss goes on where it was.
 
-    Empty where nothing was resumed. `tolerance` is the largest jump of the loss over a seam, as a
+    Empty if nothing was resumed. `tolerance` is the largest jump of the loss over a seam, as a
     share: steps before and after it are other samples, so a seam may step as much as neighbours
     before it did.
     """
@@ -227,7 +227,7 @@ def _loss_over_seams(metrics: History, tolerance: float) -> Check:
 def _done_twice(metrics: History, events: Sequence[Event]) -> Check:
     """Check that no step was repeated after a stop that saved.
 
-    A killed segment goes back to its last checkpoint, which is no fault.
+    A killed segment goes back to its last checkpoint, which is not a fault.
     """
     stopped_segments = set()
     segment = 0
@@ -269,7 +269,7 @@ def _usual_jump(metrics: History, first: int) -> float:
 def _jump(metrics: History, first: int) -> float | None:
     """Return the change of the loss at the first step of a segment, as a share.
 
-    It is measured against the median of the five losses before. None where a side has no loss.
+    It is measured against the median of the five losses before. None if a side has no loss.
     """
     before = [loss for iteration, loss in metrics.losses if first - 5 <= iteration < first]
     after = [loss for iteration, loss in metrics.losses if iteration == first]

@@ -19,7 +19,7 @@ from runbook.plan_file.schema import RANK_TIMES
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Line of metrics.jsonl; None where the trainer had no value (a skipped step has no loss)."""
+    """Line of metrics.jsonl; None if the trainer had no value (a skipped step has no loss)."""
 
     iteration: int
     seconds: float
@@ -40,7 +40,7 @@ class Step:
     memory_bytes: int = 0
     time: float = 0.0
     forward_backward_seconds: float = 0.0
-    """Time on the rank that writes; 0 where the trainer did not measure the parts of a step."""
+    """Time on the rank that writes; 0 if the trainer did not measure the parts of a step."""
     communication_seconds: float = 0.0
     """Part of `forward_backward_seconds`, where the engine measures it apart."""
     optimizer_seconds: float = 0.0
@@ -75,7 +75,7 @@ class ValidationLoss:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Line of events.jsonl; a field is None or empty where events of its name do not have it."""
+    """Line of events.jsonl; a field is None or empty if events of its name do not have it."""
 
     name: str
     time: float = 0.0
@@ -265,7 +265,7 @@ def parse_metrics(
 def _step(line: str, number: int) -> Step | None:
     """Return the step in a line.
 
-    None where the line is cut off, holds something else, or lacks a field.
+    None if the line is cut off, holds something else, or lacks a field.
     """
     try:
         values = json.loads(line)
@@ -295,7 +295,7 @@ def _rank_times(path: Path) -> Iterator[RankTimes]:
 def read_metrics(path: Path) -> History:
     """Return the history in a metrics.jsonl.
 
-    Raise `RecordError` where the file is missing or holds no whole record.
+    Raise `RecordError` if the file is missing or holds no whole record.
     """
     try:
         with path.open(encoding="utf-8", errors="replace") as stream:
@@ -314,7 +314,7 @@ def read_metrics(path: Path) -> History:
 
 
 def read_validation(path: Path) -> tuple[ValidationLoss, ...]:
-    """Return all evaluations; empty where none was made.
+    """Return all evaluations; empty if none was made.
 
     Where an iteration was evaluated twice, the last one written counts.
     """

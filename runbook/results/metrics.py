@@ -28,7 +28,7 @@ WARM_UP_RULE = (
 
 @dataclass(frozen=True)
 class Summary:
-    """Numbers of one phase; None where the run does not tell."""
+    """Numbers of one phase; None if the run does not tell."""
 
     iterations: int
     first_iteration: int
@@ -184,7 +184,7 @@ def _per_device(tokens_per_second: float | None, world_size: int) -> float | Non
 
 
 def _median_tflops(steps: Sequence[Step]) -> float | None:
-    """Return the median of what the trainer computed; None where it computed nothing."""
+    """Return the median of what the trainer computed; None if it computed nothing."""
     tflops = [step.tflops_per_device for step in steps if step.tflops_per_device is not None]
     return statistics.median(tflops) if tflops else None
 
@@ -222,7 +222,7 @@ def find_spikes(
 def recovery(spike: Alarm, losses: Sequence[tuple[int, float]]) -> int | None:
     """Return the first iteration after a spike with a loss within 2 % of the usual one.
 
-    None where the loss did not come back.
+    None if the loss did not come back.
     """
     highest = 1.02 * spike.usual
     for iteration, loss in losses:

@@ -16,7 +16,7 @@ PEAKS = "hardware_peaks.csv"
 
 @dataclass(frozen=True)
 class Published:
-    """One published result; None where its source does not say."""
+    """One published result; None if its source does not say."""
 
     model: str
     parameters: float | None
@@ -91,7 +91,7 @@ def same_device(first_name: str, second_name: str) -> bool:
 
 
 def peak_tflops(device: str, precision: str) -> float | None:
-    """Return the datasheet peak of one device, dense; None where it is not known.
+    """Return the datasheet peak of one device, dense; None if it is not known.
 
     >>> peak_tflops("H100-SXM", "bf16"), peak_tflops("MI250X-GCD", "fp16")
     (989.4, 191.5)

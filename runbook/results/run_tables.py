@@ -209,7 +209,7 @@ def planned_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
 def _planned_useful_time(plan: Plan, phase: str) -> float | None:
     """Return the expected percentage of useful time of the training.
 
-    None where no rate of failures is known.
+    None if no rate of failures is known.
     """
     expectation = useful_time(plan) if phase == FULL else None
     return None if expectation is None else 100 * expectation.of_training_nodes
@@ -273,7 +273,7 @@ def speed_table(
 
 
 def _percent_of_peak(tflops: float | None, peak: float | None) -> float | None:
-    """Return TFLOP/s as % of the device's peak; None where one of them is not known."""
+    """Return TFLOP/s as % of the device's peak; None if one of them is not known."""
     if tflops is None or not peak:
         return None
     return 100 * tflops / peak
@@ -380,7 +380,7 @@ def _published_row(
 
 
 def why_not_comparable(result: Published, parameters: int, device: str) -> str:
-    """Return why a published speed says nothing about this run's; empty where it does.
+    """Return why a published speed says nothing about this run's; empty if it does.
 
     >>> result = nearest(125e6, device="A100-80GB")[0]
     >>> why_not_comparable(result, 124_000_000, "A100-80GB")
@@ -548,7 +548,7 @@ class ThroughputRow:
         return LUMI_CONVENTION
 
     def tflops(self, convention: str) -> float | None:
-        """TFLOP/s per device; None where it was not measured."""
+        """TFLOP/s per device; None if it was not measured."""
         if self.samples_per_second is None:
             return None
         return tflops_per_device(

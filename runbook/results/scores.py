@@ -24,7 +24,7 @@ class Change(StrEnum):
     WORSE = "worse"
     SAME = "same"
     UNKNOWN = "unknown"
-    """Nothing was measured before the training, or one of the two is no number."""
+    """Nothing was measured before the training, or one of the two is not a number."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Score:
     def chance(self) -> float | None:
         """Return how far a share of so many samples moves by chance (95 %).
 
-        None where the score is no share.
+        None if the score is no share.
         """
         if not self.is_share or self.before is None or self.after is None or not self.samples:
             return None

@@ -63,7 +63,7 @@ class WallTime:
 def account_wall_time(
     history: History, validation: Sequence[ValidationLoss] = (), events: Sequence[Event] = ()
 ) -> WallTime | None:
-    """Return the account of a run; None where no step was made."""
+    """Return the account of a run; None if no step was made."""
     steps = sorted(
         (*history.steps, *history.repeated), key=lambda step: (step.segment, step.iteration)
     )
@@ -218,7 +218,7 @@ def _interruption(last: Step, following: Step, events: Sequence[Event]) -> Inter
 
 
 def _find_end(events: Sequence[Event], last_step_at: float, resumed_at: float) -> Event | None:
-    """Return the event of the job's end between two steps; None where nobody noticed it."""
+    """Return the event of the job's end between two steps; None if nobody noticed it."""
     for event in sorted(events_named(events, "ended"), key=_ended_at):
         if last_step_at - 1 <= _ended_at(event) <= resumed_at:
             return event
@@ -231,7 +231,7 @@ def _queue_seconds(
 ) -> float:
     """Return the seconds from a job's submission to its start.
 
-    0 where the next job was submitted before this one started.
+    0 if the next job was submitted before this one started.
     """
     later = (moment for moment in submitted if moment > submitted_at)
     next_submitted_at = min(later, default=float("inf"))
@@ -274,7 +274,7 @@ def _ended_at(event: Event) -> float:
 
 @dataclass(frozen=True)
 class Rates:
-    """Cost of a device; None where it is not stated."""
+    """Cost of a device; None if it is not stated."""
 
     price_per_device_hour: float | None = None
     currency: str = ""

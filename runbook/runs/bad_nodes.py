@@ -157,7 +157,7 @@ class Exclusion:
     def as_text(self) -> str:
         """Return what a person is told before the job is submitted.
 
-        Empty where no node is known as bad.
+        Empty if no node is known as bad.
         """
         lines = [f"Left out: {entry.describe()}" for entry in self.left_out]
         lines += [f"Known as bad, and not left out: {entry.describe()}" for entry in self.kept]

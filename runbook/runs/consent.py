@@ -33,7 +33,7 @@ def command_checks(settings: Settings) -> list[Check]:
 
 
 def commands_table(settings: Settings) -> list[Table]:
-    """The same for a plan; empty where the run has no command."""
+    """The same for a plan; empty if the run has no command."""
     rows = []
     for check in command_checks(settings):
         rows.append(

@@ -29,7 +29,7 @@ CPU_FACTS = Path("/proc/cpuinfo")
 def measure_machine(site: Site) -> Machine | None:
     """Cores, memory and matrix instructions of this machine.
 
-    None where the jobs run on another one.
+    None if the jobs run on another one.
 
     Free disk space changes by the minute and is therefore no part of a plan: 01-environment asks
     for it.
@@ -110,12 +110,12 @@ def num_cores() -> int:
 
 
 def cpu_flags(path: Path = CPU_FACTS) -> frozenset[str]:
-    """Instruction sets the kernel names; empty where it names none (macOS)."""
+    """Instruction sets the kernel names; empty if it names none (macOS)."""
     return frozenset(_cpu_fact(path, "flags").split())
 
 
 def _cpu_fact(path: Path, name: str) -> str:
-    """What the kernel says of its first CPU under this name; empty where it says nothing."""
+    """What the kernel says of its first CPU under this name; empty if it says nothing."""
     try:
         lines = path.read_text().splitlines()
     except OSError:
@@ -134,7 +134,7 @@ def keep_calibration(
 ) -> Calibration | None:
     """Write what the smoke test measured against its plan.
 
-    None where too few steps were timed or nothing planned.
+    None if too few steps were timed or nothing planned.
 
     `warned`: a check of the test did not pass, so that its times are no measure for other runs.
     """

@@ -190,7 +190,7 @@ def mark_path(run_folder: Path, step: str) -> Path:
 
 
 def read_mark(run_folder: Path, step: str) -> DoneMark | None:
-    """The done-mark of a step, or None where there is none; a broken one is refused by name."""
+    """The done-mark of a step, or None if there is none; a broken one is refused by name."""
     remedy = "Delete it: the step then runs again and finds what is already there."
     return read_json_record(mark_path(run_folder, step), DoneMark, "a done-mark", remedy)
 
@@ -257,7 +257,7 @@ class StepStatus:
         return self.state in (StepState.OUTPUT_MISSING, StepState.OUTPUT_CHANGED)
 
     def as_text(self) -> str:
-        """Why the step is not done; empty where it is."""
+        """Why the step is not done; empty if it is."""
         if self.state is StepState.DONE:
             return ""
         if self.state is StepState.OUTPUT_MISSING:
@@ -317,7 +317,7 @@ def what_is_missing(
 ) -> str:
     """Return why the step must run (again).
 
-    The text is empty where the step is done and its outputs are still the same.
+    The text is empty if the step is done and its outputs are still the same.
 
     Without a digest its inputs are not compared. Without `by_content` only the sizes of the outputs
     are: terabytes of tokens take hours to read.
@@ -345,6 +345,6 @@ class ChangedOutputError(RecordError):
 
 
 def refuse_changed_output(step: str, status: StepStatus, remedy: str) -> None:
-    """Raise `ChangedOutputError` where a file of the finished step is not what the step made."""
+    """Raise `ChangedOutputError` if a file of the finished step is not what the step made."""
     if status.lost_an_output:
         raise ChangedOutputError(step, status, remedy)

@@ -182,7 +182,7 @@ def facts_of_one(name: str, runs: Path | None) -> dict[str, object]:
 def _expected_loss(folder: Path) -> ExpectedLoss | None:
     """Return the final loss that the training's curve announces.
 
-    None where there is no such curve.
+    None if there is no such curve.
     """
     try:
         plan = read_plan(folder / "plan.json", FULL)
@@ -297,7 +297,7 @@ def _job_row(job: JobFolder, status: JobStatus) -> Row:
 def _nodes(job: JobFolder) -> str:
     """Return the hosts that a job recorded, else the hosts where it began.
 
-    Empty where neither is known.
+    Empty if neither is known.
     """
     if job.hostfile.exists():
         return ",".join(job.hostfile.read_text(encoding="utf-8").split())
@@ -309,7 +309,7 @@ def _nodes(job: JobFolder) -> str:
 def _numbers(results: Mapping[str, object]) -> str:
     """Return the first and last loss and the throughput.
 
-    Empty where there is no loss.
+    Empty if there is no loss.
     """
     if results.get("last_loss") is None:
         return ""

@@ -107,7 +107,7 @@ def _border(
 ) -> int:
     """Return the end of the first piece that ends behind `start`.
 
-    0 where there is none in what is there so far.
+    0 if there is none in what is there so far.
     """
     for border in _BORDER.finditer(text, start):
         end = border.end()

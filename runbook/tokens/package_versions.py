@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 @functools.cache
 def package_version(package: str) -> str:
-    """Return the version of an installed package; empty where it is not installed."""
+    """Return the version of an installed package; empty if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

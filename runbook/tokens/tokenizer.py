@@ -264,7 +264,7 @@ class Tokenizer:
         """Return the id put after each document.
 
         It is that of the named token, or else of the first known name that the vocabulary has.
-        Raise `DataError` where the vocabulary has none.
+        Raise `DataError` if the vocabulary has none.
         """
         candidates = (name,) if name else EOD_NAMES
         for candidate in candidates:
@@ -360,7 +360,7 @@ def _gpt2(special_tokens: bool, encoder: str) -> Tokenizer:
 
 
 def _content(path: Path, name: str) -> bytes:
-    # To read a pipe waits for ever, and a device has no end.
+    # To read a pipe waits forever, and a device has no end.
     if path.exists() and not path.is_file():
         raise DataError(
             f"tokenizer {name!r}: {path} is no plain file, but a pipe, a device or a folder."

@@ -17,7 +17,7 @@ _FIXED_32 = 5
 
 
 def read_vocabulary_size(name: str) -> int | None:
-    """Return one more than the largest token id of a tokenizer; None where its file is not at hand.
+    """Return one more than the largest token id of a tokenizer; None if its file is not at hand.
 
     `DataError` where the file is there and is neither a tokenizer.json nor a SentencePiece model.
     """

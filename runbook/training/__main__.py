@@ -98,7 +98,7 @@ def main() -> int:
     arguments = parser.parse_args()
     # Registered first, so called last: after a traceback was shown
     atexit.register(_leave, FAILED)
-    # Before the imports that take seconds: a signal meanwhile is not lost
+    # Before the imports that take seconds: a signal in the meantime is not lost
     stopping = StopConditions()
     rank = 0
     try:

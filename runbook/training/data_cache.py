@@ -42,7 +42,7 @@ class CacheCheck:
     faults: Mapping[str, CacheFault] = field(default_factory=dict)
     """Files that were removed and built again."""
     checksums: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of each file. Empty where nothing is cached (mock data)."""
+    """SHA-256 of each file. Empty if nothing is cached (mock data)."""
 
     @property
     def changed(self) -> list[str]:
@@ -132,7 +132,7 @@ def other_order(saved: Mapping[str, str], planned: Mapping[str, str]) -> list[st
 def _fault(path: Path, newest_text: int, built: CachedFile | None) -> CacheFault | None:
     """Return why a cached file must not be read.
 
-    None where it is what was built of this text.
+    None if it is what was built of this text.
     """
     try:
         numpy.load(path, mmap_mode="r")

@@ -388,7 +388,7 @@ class TrainingLoop:
     def _answer(self, steps: list[BadStep]) -> str:
         """Whether to go on without the step, or to go back and leave its samples out.
 
-        Raises where it is to stop.
+        Raises if it is to stop.
         """
         root = self.spec.path(self.spec.checkpoint.folder)
         bad = steps[-1]
@@ -799,7 +799,7 @@ class Stepper:
 def make_replayer(spec: PhasePlan, engine: TrainingEngine) -> Any:
     """What computes micro-batches again to find silent data corruption.
 
-    None where the plan does not want it.
+    None if the plan does not want it.
     """
     if not spec.limits.replay_interval:
         return None

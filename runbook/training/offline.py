@@ -43,7 +43,7 @@ class OfflineRequest:
     cache: bool = True
     # Of the draw; None: the plan's
     seed: int | None = None
-    # Tokens after which nothing is drawn, besides the end of a document
+    # Tokens after which nothing is drawn, in addition to the end of a document
     stops: tuple[int, ...] = ()
     # In float32, with the optimizer's float32 weights, as `score` does
     exact: bool = False

@@ -123,7 +123,7 @@ def main() -> int:
 
 
 def _installed_version(name: str) -> str | None:
-    """Return the version of a package. None where it is not installed."""
+    """Return the version of a package. None if it is not installed."""
     for distribution in distributions(name=name):
         return distribution.version
     return None

@@ -172,7 +172,7 @@ def gather_on_first_rank(value: T) -> list[T]:
 def run_on_all_ranks(action: Callable[[], T]) -> T:
     """Run an action on every rank.
 
-    Where it fails on one, every rank raises that error instead of waiting for ever.
+    Where it fails on one, every rank raises that error instead of waiting forever.
     """
     result = None
     error = None

@@ -47,7 +47,7 @@ def datasets(spec: PhasePlan, tokens: Mapping[str, int]) -> Samples:
     evaluates = spec.evaluation.interval > 0 and spec.evaluation.iterations > 0
     config = _dataset_config(spec, tokens)
     if config.split_matrix is not None:
-        # No test samples are drawn here, and megatron-core loops for ever on a split without
+        # No test samples are drawn here, and megatron-core loops forever on a split without
         # documents.
         train_range, validation_range, _ = config.split_matrix
         config.split_matrix = [train_range, validation_range if evaluates else None, None]

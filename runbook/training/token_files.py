@@ -292,7 +292,7 @@ def _check_share(
     spec: PhasePlan,
     use: str,
 ) -> None:
-    """Refuse a share without tokens, on which megatron-core would loop for ever."""
+    """Refuse a share without tokens, on which megatron-core would loop forever."""
     sequences = len(file.lengths)
     begin, end = (round(bound * sequences) for bound in share)
     tokens = int(file.lengths[begin:end].sum(dtype=numpy.int64))

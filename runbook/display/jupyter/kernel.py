@@ -90,7 +90,7 @@ class PageKernel:
             changed.wait(REDIRECT_SECONDS)
 
     def running_cell(self) -> CellRequest | None:
-        """The cell that runs now, of a page that says its id; None where there is none."""
+        """The cell that runs now, of a page that says its id; None if there is none."""
         request = self._kernel.get_parent("shell")
         code = request.get("content", {}).get("code")
         cell = request.get("metadata", {}).get("cellId")
@@ -171,7 +171,7 @@ def listen(listener: Listener) -> Callable[[], None]:
 
 
 def read(message: Sequence[Any]) -> Message | None:
-    """A message as it came over the wire; None where it cannot be read."""
+    """A message as it came over the wire; None if it cannot be read."""
     parts = [bytes(part) for part in message]
     try:
         at = parts.index(DELIMITER)

@@ -6,11 +6,11 @@
 
 A button works while its cell still runs where the kernel hears it then (`kernel`); with an older
 ipykernel only when the cell has ended. What it can do is therefore always written as a command too.
-Where that command ends with "...", the action takes a text, which is typed beside its button.
+Where that command ends with "...", the action takes a text, which is typed next to its button.
 
     show_form(sections, consider, write, table)
 
-`consider(changes)` is asked at each change and answers with the errors that stand beside their
+`consider(changes)` is asked at each change and answers with the errors that stand next to their
 fields and what follows from the values; `write(name, changes)` keeps them and says where. The form
 itself does not know what the values mean.
 """
@@ -39,7 +39,7 @@ TextFields = dict[str, Any]
 Actions = Mapping[str, tuple[Callable[..., str], str]]
 TYPED = '"..."'
 WHOLE = {"width": "auto", "flex": "0 0 auto"}
-"""A button as wide as its word, whatever stands beside it."""
+"""A button as wide as its word, whatever stands next to it."""
 ANSWER_LINE = {
     "flex": "1 1 100%",
     "width": "100%",
@@ -242,7 +242,7 @@ class Field:
     key: str
     help: str
     value: str
-    # Empty where anything may be written
+    # Empty if anything may be written
     choices: tuple[str, ...] = ()
 
 

@@ -266,7 +266,7 @@ A checkpoint of 2.4 TB takes minutes.
 def warn_after(job: Job) -> int:
     """Return the seconds after which a job asks itself to stop.
 
-    A queue may give no warning. 0 where the job is too short for one.
+    A queue may give no warning. 0 if the job is too short for one.
     """
     if job.walltime > 2 * WARNING_SECONDS:
         return job.walltime - WARNING_SECONDS

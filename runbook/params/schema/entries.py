@@ -136,7 +136,7 @@ class TextShare:
 
     name: str
     weight: float
-    """Beside those of the run's other texts; their sum need not be 1."""
+    """Next to those of the run's other texts; their sum need not be 1."""
     dataset: Dataset
     folder: str = ""
     """Folder of its files, where it is not the catalogue's."""

@@ -212,7 +212,7 @@ class Training(Strict):
     where they can run.
     """
     overlap_tensor: Annotated[StrictBool, Aliases("tp_comm_overlap", "ub_tp_comm_overlap")] = False
-    """Tensor-parallel messages beside the matrix products, by Transformer Engine; needs
+    """Tensor-parallel messages next to the matrix products, by Transformer Engine; needs
     parallel.sequence.
     """
     cuda_graphs: Annotated[StrictBool, Aliases("enable_cuda_graph")] = False
@@ -283,7 +283,7 @@ class Training(Strict):
     keep_checkpoints: Whole = 2
     """Newest checkpoints that are kept. Megatron-LM and Megatron-DeepSpeed delete none."""
     keep_every: WholeOrZero = 0
-    """Keep for ever each checkpoint at a multiple of this many steps as well; 0: only the newest.
+    """Keep forever each checkpoint at a multiple of this many steps as well; 0: only the newest.
     """
     async_save: StrictBool = False
     """Write checkpoints in the background: training continues once the state is copied. Needs that

@@ -39,7 +39,7 @@ class ImageRecipe(Strict):
     by themselves.
     """
     libraries: list[str] = []
-    """Folders that the dynamic linker searches besides its own."""
+    """Folders that the dynamic linker searches in addition to its own."""
     environment: dict[str, str] = {}
     """Variables of the image."""
 

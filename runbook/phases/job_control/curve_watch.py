@@ -9,7 +9,7 @@ from runbook.results.expected_loss import LEFT_EVENT, ExpectedLoss, expected_los
 
 
 class CurveWatch:
-    """Forecasts the loss anew at each evaluation of a training, and at no other moment."""
+    """Forecasts the loss again at each evaluation of a training, and at no other moment."""
 
     def __init__(self, open_phase: OpenPhase) -> None:
         self._open_phase = open_phase

@@ -89,7 +89,7 @@ def readiness_checks(open_phase: OpenPhase, *, by_content: bool = True) -> list[
 
 
 def require_ready(open_phase: OpenPhase) -> None:
-    """Raise `JobError` where the job may not be submitted, whatever a cell above has shown.
+    """Raise `JobError` if the job may not be submitted, whatever a cell above has shown.
 
     Token files that passed in this notebook are not read a second time: their sizes are compared.
     """
@@ -155,7 +155,7 @@ def read_attempt(
 def decision_of_job(folder: JobFolder) -> Decision | None:
     """Return what a job of a chain or with spare nodes decided at its end.
 
-    None where it decided nothing.
+    None if it decided nothing.
     """
     lines = job_folder.read_text(folder.decision).splitlines()
     if not folder.exit_code.exists() or len(lines) < 4 or lines[0] not in set(Action):
@@ -166,7 +166,7 @@ def decision_of_job(folder: JobFolder) -> Decision | None:
 
 
 def nodes_of_job(folder: JobFolder) -> list[str]:
-    """Return the nodes that a job recorded. Empty where it recorded none."""
+    """Return the nodes that a job recorded. Empty if it recorded none."""
     return job_folder.read_text(folder.hostfile).split()
 
 
@@ -235,7 +235,7 @@ def _inputs(open_phase: OpenPhase) -> dict[str, Any]:
 def _started_phase(open_phase: OpenPhase) -> PhasePlan | None:
     """The plan of the training whose outputs are in the folder.
 
-    None where its inputs are others, or not known.
+    None if its inputs are others, or not known.
     """
     started = started_path(open_phase.folder, open_phase.phase)
     if not started.exists():
@@ -253,7 +253,7 @@ def why_continued(open_phase: OpenPhase) -> str:
 
     It says what that means.
 
-    Empty where it is another training, where nothing was saved, or where nothing is left to train:
+    Empty if it is another training, where nothing was saved, or where nothing is left to train:
     it begins again.
     """
     # The one phase that may be prolonged: a smoke test is judged from its first step on.

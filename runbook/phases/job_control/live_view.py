@@ -235,7 +235,7 @@ def thinned(rows: Sequence[Row]) -> list[Row]:
 
 
 def ask_gpus() -> str:
-    """What nvidia-smi says of this machine's GPUs; empty where there is none."""
+    """What nvidia-smi says of this machine's GPUs; empty if there is none."""
     try:
         return str(shell.run(list(GPU_QUESTION), timeout=5).out)
     except (ProgramError, OSError):

@@ -39,7 +39,7 @@ def step_name(open_phase: OpenPhase) -> str:
 def require_unchanged(open_phase: OpenPhase, digest: str) -> run_files.StepStatus:
     """Return where the training stands.
 
-    Raise `ChangedOutputError` where a file of a finished one was changed.
+    Raise `ChangedOutputError` if a file of a finished one was changed.
 
     A finished training is never marked done again over other files: the change would become the
     record.
@@ -247,7 +247,7 @@ def stop_gently(open_phase: OpenPhase) -> JobStatus:
         if scheduler.state(folder).state in ACTIVE:
             raise
 
-    # It may have ended by itself meanwhile
+    # It may have ended by itself in the meantime
     return follow(open_phase)
 
 

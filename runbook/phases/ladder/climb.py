@@ -38,7 +38,7 @@ class FinishedRung:
 def climb(ladder: Ladder, settings: Settings, say: Say) -> list[FinishedRung]:
     """Train every rung that is not trained yet, the smallest first.
 
-    Raise `RunbookError` where one fails.
+    Raise `RunbookError` if one fails.
     """
     finished = []
     for position, planned in enumerate(ladder.rungs):
@@ -121,7 +121,7 @@ def _has_tokens(folder: Path) -> bool:
 
 
 def read_rung(folder: Path, planned: PlannedRung) -> FinishedRung | None:
-    """Return what a rung reached, or None where its training is not finished."""
+    """Return what a rung reached, or None if its training is not finished."""
     if not read_mark(folder, train_step(FULL)):
         return None
     plan = read_plan(folder / "plan.json", FULL)
@@ -171,7 +171,7 @@ def training_rows(rungs: list[FinishedRung], series: str) -> list[TrainingRow]:
 def as_fit(rungs: list[FinishedRung]) -> Runs:
     """Return the rungs as arrays for a fit.
 
-    Raise `ParamsError` where none is trained.
+    Raise `ParamsError` if none is trained.
     """
     if not rungs:
         raise ParamsError("No rung of this ladder is trained yet.")

@@ -41,7 +41,7 @@ CLOSE_ENOUGH = 1.02
 
 @dataclass(frozen=True)
 class PlannedRung:
-    """A rung with what the plan says of its time; None where the plan does not know."""
+    """A rung with what the plan says of its time; None if the plan does not know."""
 
     rung: LadderRung
     name: str
@@ -77,7 +77,7 @@ class Ladder:
     def seconds(self) -> float | None:
         """Planned time of all rungs one after the other, with their starts.
 
-        None where one is not known.
+        None if one is not known.
         """
         times = [rung.seconds for rung in self.rungs]
         known_times = [seconds for seconds in times if seconds is not None]
@@ -271,12 +271,12 @@ def family_values(settings: Settings, plan: Plan) -> dict[str, object]:
 
 
 def ladder_folder(settings: Settings, name: str) -> Path:
-    """Return the folder of a ladder's own files, beside those of its rungs."""
+    """Return the folder of a ladder's own files, next to those of its rungs."""
     return runs_folder(settings.project) / f"{settings.run.run}--{name}"
 
 
 def read_ladder(folder: Path) -> Ladder | None:
-    """Return the ladder that was begun in this folder, or None where none was."""
+    """Return the ladder that was begun in this folder, or None if none was."""
     remedy = "Delete it: the ladder is designed again, and rungs that are done stay as they are."
     return read_json_record(folder / LADDER_FILE, Ladder, "a ladder", remedy)
 

@@ -54,7 +54,7 @@ def forecast_run(
     """Return the forecast for a run as it is planned now.
 
     `values` are the run's `family_values`, `epochs` how often its tokens repeat (None: not known).
-    Raise `DataError` where the rungs are too few or of other text, or tokens repeat too often.
+    Raise `DataError` if the rungs are too few or of other text, or tokens repeat too often.
     """
     _refuse_other_text(ladder, values)
     doubts = [
@@ -106,7 +106,7 @@ def _recipe_doubt(ladder: Ladder, values: dict[str, object]) -> _Doubt:
 def _epochs_doubt(epochs: float | None) -> _Doubt:
     """Return how often tokens repeat.
 
-    Raise `DataError` where they repeat so often that no law holds.
+    Raise `DataError` if they repeat so often that no law holds.
     """
     if epochs is None or epochs <= 1:
         return _Doubt()

@@ -164,7 +164,7 @@ class LadderRung:
 def design_rungs(family: Family, count: int, largest_flops: float) -> list[LadderRung]:
     """Return the rungs, the smallest first; the largest of them has `largest_flops`.
 
-    Raise `ParamsError` where the count is not 5 to 8, or the run is too small for so many rungs.
+    Raise `ParamsError` if the count is not 5 to 8, or the run is too small for so many rungs.
     """
     if not FEWEST_RUNGS <= count <= MOST_RUNGS:
         raise ParamsError(

@@ -207,7 +207,7 @@ def _forecast(
 
 
 def epochs_of(plan: Plan) -> float | None:
-    """Return how often the training reads its text; None where the text is not counted."""
+    """Return how often the training reads its text; None if the text is not counted."""
     available = plan.data.estimated_tokens * plan.data.train_share
     if plan.data.mock or not available:
         return None
@@ -217,7 +217,7 @@ def epochs_of(plan: Plan) -> float | None:
 def forecast_of_plan(settings: Settings, plan: Plan) -> RunForecast | None:
     """Return what the run's finished ladder forecasts for it as it is planned now.
 
-    None where there is none.
+    None if there is none.
     """
     ladder = read_ladder(ladder_folder(settings, _prefix(settings, "ladder")))
     if ladder is None:
@@ -247,7 +247,7 @@ def figure_of(state: LadderState, settings: Settings) -> Any:
 def reached_loss(folder: Path) -> float | None:
     """Return the loss of a run after its last step.
 
-    None where it is not trained or not evaluated there.
+    None if it is not trained or not evaluated there.
     """
     if not read_mark(folder, f"{FULL}--train"):
         return None

@@ -151,7 +151,7 @@ def show_storage(open_phase: OpenPhase) -> View:
 
 
 def show_rehearsal(open_phase: OpenPhase) -> None:
-    """One step of the training at full size, counted stage by stage beside the plan."""
+    """One step of the training at full size, counted stage by stage next to the plan."""
     rehearsal_gate.show(replace(open_phase, phase=FULL))
 
 
@@ -303,7 +303,7 @@ def consider_changes(
     keys: Iterable[str],
     values_over_file: Mapping[str, Any] | None = None,
 ) -> Answer:
-    """What the changes do: the plan in short, or each error beside the field that it is about."""
+    """What the changes do: the plan in short, or each error next to the field that it is about."""
     try:
         settings = params.load(run, overrides=values_over_file, set_words=_set_words(changes))
         calibrations = machine.known_calibrations(settings, runs_folder(settings.project))
@@ -409,10 +409,10 @@ def _problems_by_field(problems: Iterable[tuple[str, str]], keys: Iterable[str])
 
 
 def _field_of(check: Check, changes: Mapping[str, str], keys: Iterable[str]) -> str:
-    """Return the field that a broken rule is shown beside; empty where it concerns none.
+    """Return the field that a broken rule is shown beside; empty if it concerns none.
 
-    That is a field that was changed and that can mend it, else the field that was changed last,
-    else the first that can mend it.
+    That is a field that was changed and that can fix it, else the field that was changed last,
+    else the first that can fix it.
     """
     mending = [key for key in keys if key in check.keys]
     changed = [key for key in mending if key in changes]

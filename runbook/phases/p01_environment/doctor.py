@@ -155,7 +155,7 @@ def climb_with_run(
 ) -> PreflightResult:
     """Climb the ladder by a job in the run's own folder, and keep the answers there.
 
-    The folder is held meanwhile.
+    The folder is held in the meantime.
     """
     folder = runs_folder(settings.project) / settings.name
     with hold_run(folder, "checking the nodes"):
@@ -702,7 +702,7 @@ def _planned_space(settings: Settings, plan: Plan) -> list[tuple[str, float]]:
 
 
 def _still_to_fetch(settings: Settings, text: TextShare) -> int:
-    """Return the bytes of a text that are not in its folder yet; 0 where its size is not known."""
+    """Return the bytes of a text that are not in its folder yet; 0 if its size is not known."""
     home = text_home(settings, text)
     whole = fetched_bytes(text.dataset)
     if STAGE in str(home) or not whole or not home.is_dir():

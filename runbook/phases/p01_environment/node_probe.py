@@ -130,7 +130,7 @@ def software_check(facts: Sequence[ProbeAnswer], framework: Framework) -> Check:
 def _versions_of(rank_facts: ProbeAnswer) -> dict[str, str | None]:
     """Return the version of each package and GPU library of a rank.
 
-    None where there is none.
+    None if there is none.
     """
     torch = _torch_of(rank_facts)
     versions: dict[str, str | None] = dict(rank_facts["packages"])
@@ -142,7 +142,7 @@ def _versions_of(rank_facts: ProbeAnswer) -> dict[str, str | None]:
 def _import_fault(versions: Mapping[str, str | None], errors: Mapping[str, str]) -> str:
     """Return why the trainer's packages cannot be imported.
 
-    Empty where they can.
+    Empty if they can.
     """
     # A torch that is installed and cannot be imported says more than the list of packages does.
     if versions.get("torch") and errors.get("torch"):
@@ -213,7 +213,7 @@ def _missing_gpus_check(
 def _cpu_build_of_torch(facts: Sequence[ProbeAnswer]) -> str:
     """Return the version of the first torch built without CUDA and ROCm.
 
-    Empty where there is none.
+    Empty if there is none.
     """
     for rank_facts in facts:
         torch = _torch_of(rank_facts)
@@ -346,6 +346,6 @@ def gpus_of(rank_facts: ProbeAnswer) -> Sequence[ProbeAnswer]:
 def _torch_of(rank_facts: ProbeAnswer) -> ProbeAnswer:
     """Return what torch said of a rank's devices.
 
-    Empty where it could not be asked.
+    Empty if it could not be asked.
     """
     return rank_facts.get("torch") or {}

@@ -402,7 +402,7 @@ def show_plan_beside(open_phase: OpenPhase) -> View:
 
 
 def _planned_work(open_phase: OpenPhase) -> dict[str, float | None]:
-    """Return the plan's estimates. None where the plan has none."""
+    """Return the plan's estimates. None if the plan has none."""
     plan = open_phase.plan
     planned: dict[str, float | None] = {
         "tokens": plan.data.estimated_tokens or None,

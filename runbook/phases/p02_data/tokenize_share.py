@@ -67,7 +67,7 @@ def share_of(environment: Mapping[str, str]) -> tuple[int, int] | None:
 def _task_number(environment: Mapping[str, str], tasks: int) -> int:
     """Return which of an element's tasks this one is.
 
-    Raise `JobError` where no variable says.
+    Raise `JobError` if no variable says.
     """
     for name in RANK_VARIABLES:
         if environment.get(name):

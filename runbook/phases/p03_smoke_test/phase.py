@@ -116,7 +116,7 @@ def _write_verdict(open_phase: OpenPhase, checks: Sequence[Check]) -> None:
 
 
 def outlook(open_phase: OpenPhase) -> list[Row]:
-    """The training's planned time beside the time that the measured steps promise."""
+    """The training's planned time next to the time that the measured steps promise."""
     settings = open_phase.settings
     planned = open_phase.plan.time[FULL]
     measured = machine.known_calibrations(settings, open_phase.folder.parent)

@@ -161,7 +161,7 @@ def stops(open_phase: OpenPhase) -> list[Event]:
 def own_checkpoints(open_phase: OpenPhase, events: Sequence[Event]) -> list[Check]:
     """Whether each resume took up this training and not another that was put in its place.
 
-    Empty where none was.
+    Empty if none was.
     """
     resumed = events_named(events, "resumed")
     if not resumed:

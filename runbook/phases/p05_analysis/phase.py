@@ -53,7 +53,7 @@ def show_numbers(open_phase: OpenPhase) -> View:
 
 
 def show_plan_versus_actual(open_phase: OpenPhase) -> View:
-    """Each promise of the plan beside what came true, with the reason where it did not.
+    """Each promise of the plan next to what came true, with the reason where it did not.
 
     Kept in the record.
     """
@@ -303,7 +303,7 @@ def variants_tables(runs_of: Sequence[Settings], runs: Path) -> tuple[Table, Tab
 
 
 def variants_text(runs_of: Sequence[Settings], runs: Path, name: str) -> str:
-    """The table for a terminal; kept as NAME.variants.csv beside the run folders."""
+    """The table for a terminal; kept as NAME.variants.csv next to the run folders."""
     table, _ = variants_tables(runs_of, runs)
     path = runs / f"{Path(name).stem}.variants.csv"
     write_text(path, table.to_csv())

@@ -39,7 +39,7 @@ class Accelerator:
     network_bandwidth: float
     """Bandwidth between nodes, as usual for this machine."""
     power_watts: float | None = None
-    """Board power of the datasheet; None where we have no source."""
+    """Board power of the datasheet; None if we have no source."""
     source: str = ""
 
 
@@ -126,7 +126,7 @@ class _NameRule(NamedTuple):
 
     pattern: str
     name: str
-    """Empty where the pattern means a device that is not in the table."""
+    """Empty if the pattern means a device that is not in the table."""
 
 
 _NAME_RULES = (
@@ -178,7 +178,7 @@ _LONGER_NAME = re.compile(r"(?<![A-Z0-9])(V100|A100|H100|H200|B200)(?!SXM|PCIE)[
 
 @cache
 def find_accelerator(text: str) -> Accelerator | None:
-    """Return the device that a name means, or None where the table has none.
+    """Return the device that a name means, or None if the table has none.
 
     An A100 without its memory is the 80 GB one.
 
@@ -229,7 +229,7 @@ def named_memory(text: str) -> int:
 
 
 def memory_sizes(text: str) -> tuple[int, ...]:
-    """Return the gigabytes that a device is sold with; empty where there is only one size."""
+    """Return the gigabytes that a device is sold with; empty if there is only one size."""
     device = find_accelerator(text)
     if "GH200" in _plain(text):
         name = "GH200"

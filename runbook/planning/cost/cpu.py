@@ -94,7 +94,7 @@ FORWARD_SHARE = 1 / 3
 def cpu_step(choice: Choice, machine: Machine | None) -> tuple[dict[str, float] | None, str]:
     """Return the seconds of a step on the site's CPUs by part, and their source.
 
-    None where they are not known, with the reason.
+    None if they are not known, with the reason.
     """
     cores = _cores_per_node(choice, machine) * choice.nodes
     if not cores:

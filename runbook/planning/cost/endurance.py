@@ -39,7 +39,7 @@ class Storage:
     bytes_per_parameter: int
     checkpoint_bytes: int
     num_checkpoints: int
-    """Most at once: kept ones, and the one being written; 0 where nothing is saved."""
+    """Most at once: kept ones, and the one being written; 0 if nothing is saved."""
     disk_bytes: int
 
 
@@ -84,7 +84,7 @@ class Saves:
 
 @dataclass(frozen=True)
 class Endurance:
-    """What comes on top of the steps; None where it cannot be known."""
+    """What comes on top of the steps; None if it cannot be known."""
 
     saves: tuple[Saves, ...]
     interval_seconds: float | None
@@ -135,7 +135,9 @@ def seconds_between_failures(devices: int) -> float:
 
 
 def jobs_in_a_row(seconds: float, walltime: float, reserve: float) -> int | None:
-    """Jobs that a training takes where each keeps a reserve for its last save; None where none makes progress.
+    """Jobs that a training takes where each keeps a reserve for its last save.
+
+    None if none makes progress.
 
     >>> jobs_in_a_row(30 * 86400, 2 * 86400, 600), jobs_in_a_row(3600, 7200, 600), jobs_in_a_row(9999, 600, 600)
     (16, 1, None)

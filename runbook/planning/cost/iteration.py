@@ -1,8 +1,9 @@
 """Seconds of one training step on accelerators, part by part, with the calibrated coefficients.
 
-Counted: operations and bytes of every layer, of the output layer, of collectives and of the optimizer. Calibrated:
-the few shares in `Coefficients`. A matrix product takes the time of its operations at the sustained rate, with half a
-wave of idle processors, plus the time of its bytes. The host launches operators one by one, beside the device's work.
+Counted: operations and bytes of every layer, of the output layer, of collectives and of the
+optimizer. Calibrated: the few shares in `Coefficients`. A matrix product takes the time of its
+operations at the sustained rate, with half a wave of idle processors, plus the time of its bytes.
+The host launches operators one by one, next to the device's work.
 """
 
 import math
@@ -79,11 +80,12 @@ class Coefficients:
     unfused_operator_microseconds: float = 39.4
     """The same in DeepSpeed's forks of Megatron, whose engine and hooks are Python."""
     microbatch_operators: float = 94.6
-    """Operators of a micro-batch on a stage besides its layers': embedding, output layer, loss, sends, the schedule."""
+    """Operators of a micro-batch on a stage in addition to its layers': embedding, output layer,
+    loss, sends, the schedule."""
     launch_power: float = 4.3
     """How sharply the host's launching hides behind the device's work (1: not at all, infinite: wholly)."""
     step_milliseconds: float = 7.21
-    """What a step takes besides its micro-batches, outside DeepSpeed's forks.
+    """What a step takes in addition to its micro-batches, outside DeepSpeed's forks.
 
     The norm that all ranks wait for, clipping, and the host, which begins with nothing launched ahead."""
     latency_microseconds: float = 8.01
@@ -763,7 +765,7 @@ class StepModel:
 
     @property
     def _step_seconds(self) -> float:
-        """Return the seconds of a step besides its micro-batches.
+        """Return the seconds of a step in addition to its micro-batches.
 
         Those of the own trainer are in what was measured of it, those of DeepSpeed's forks in the
         time of their launches.

@@ -46,7 +46,8 @@ class StageMemory:
     attention_scores: int
     logits: int
     buffers: int = 0
-    """What the engine keeps beside its states: DeepSpeed's buckets, weights that ZeRO 3 gathered."""
+    """What the engine keeps next to its states: DeepSpeed's buckets, weights that ZeRO 3
+    gathered."""
     host: int = 0
     """In the node's main memory, for each device: the optimizer's states where they are offloaded."""
     passing: int = 0
@@ -108,8 +109,9 @@ LOSS_BLOCK_BYTES = 2**28
 
 
 CROSS_ENTROPY_BYTES = 4
-"""Of each logit in fp32, which Megatron's loss makes of those in 16 bits and keeps for backward, beside them
-(vocab_parallel_cross_entropy of megatron-core). Its fused loss keeps them twice, and is not asked for by our scripts."""
+"""Of each logit in fp32, which Megatron's loss makes of those in 16 bits and keeps for backward,
+next to them (vocab_parallel_cross_entropy of megatron-core). Its fused loss keeps them twice, and
+is not asked for by our scripts."""
 
 
 LIVE_PARAMETERS = 10**9
@@ -495,7 +497,10 @@ def check_host_memory(choice: Choice, stages: list[StageMemory]) -> list[Check]:
 
 
 def _ways_to_save_memory(choice: Choice) -> dict[str, object]:
-    """Return what makes a phase smaller, beside a larger layout: keys and the values to give them."""
+    """Return what makes a phase smaller, next to a larger layout.
+
+    Keys and the values to give them.
+    """
     ways: dict[str, object] = {}
     if choice.micro_batch > 1:
         ways[choice.keys.micro_batch] = 1

@@ -330,7 +330,7 @@ class _Timeline:
             self.clocks[stage] = end
 
     def run_pass(self, stage: int, kind: str, chunk: int, microbatch: int) -> bool:
-        """Run one pass and send its result; return False where its input has not come yet."""
+        """Run one pass and send its result; return False if its input has not come yet."""
         source = _source(stage, self.num_stages, self.num_chunks, kind, chunk, microbatch)
         if source not in self.arrivals:
             return False

@@ -56,7 +56,7 @@ class Calibration:
 
 
 def read_calibration(content: Any) -> Calibration | None:
-    """The calibration in the JSON that `as_json` wrote; None where it is none."""
+    """The calibration in the JSON that `as_json` wrote; None if it is none."""
     with contextlib.suppress(RefusedError):
         calibration = from_json(
             Calibration, content, name="the calibration", failure="this is no calibration:"
@@ -70,7 +70,7 @@ def read_calibration(content: Any) -> Calibration | None:
 def calibrate(measured_seconds: Sequence[float], predicted_seconds: float) -> float | None:
     """What to multiply predicted steps with: the median of measured steps, the first left out, over the prediction.
 
-    None where there are too few, or one of them is no time.
+    None if there are too few, or one of them is no time.
 
     >>> calibrate([30.0, 12.0, 11.0, 13.0, 12.0], 10.0), calibrate([30.0, 12.0, 11.0], 10.0)
     (1.2, None)
@@ -109,7 +109,7 @@ ACCELERATOR_EFFICIENCY = 0.35
 
 @dataclass(frozen=True)
 class Speed:
-    """Expected speed of one phase; every figure is None where `basis` says why it cannot be known."""
+    """Expected speed of one phase; every figure is None if `basis` says why it cannot be known."""
 
     seconds_per_iteration: float | None
     seconds: float | None
@@ -120,9 +120,10 @@ class Speed:
     cost: float | None
     basis: str
     mfu: float | None = None
-    """Share of the datasheet's peak in our convention; None where the device has no datasheet's peak."""
+    """Share of the datasheet's peak in our convention; None if the device has no datasheet's
+    peak."""
     parts: dict[str, float] | None = None
-    """Seconds of a step by what takes them; None where a step is not modelled part by part."""
+    """Seconds of a step by what takes them; None if a step is not modelled part by part."""
 
 
 def estimate(

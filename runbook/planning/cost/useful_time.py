@@ -144,7 +144,7 @@ class PoissonFaults:
         self._draw_next()
 
     def after(self, held: float, first_step: int, training_from: float) -> tuple[float, FaultKind]:
-        """Return the next failure; one that came while nothing could fail is drawn anew."""
+        """Return the next failure; one that came while nothing could fail is drawn again."""
         while self._next <= held:
             self._draw_next()
         return self._next, self._kind

@@ -263,7 +263,7 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
             self.state, self.reason = ExecutionState.FAILED, str(self.unsaved)
 
     def error_of_a_cell(self) -> PapermillExecutionError | None:
-        """Return papermill's own error for a cell that raised; None where none did.
+        """Return papermill's own error for a cell that raised; None if none did.
 
         Its banner is put into the notebook.
 

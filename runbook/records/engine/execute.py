@@ -65,7 +65,7 @@ def file_execution(
 ) -> Twin | None:
     """Write records/<phase>.{ipynb,html,json}, the pages over them and the manifest.
 
-    None where no run is known.
+    None if no run is known.
 
     `record` names run folder and phase for a notebook that may have failed before it could;
     `ended_as` is what the engine saw, which counts more than what the kernel could still write;
@@ -281,7 +281,7 @@ def execute_phase(
 
 
 def refuse_hand_edits(notebook: Path, given: Collection[str] = ()) -> None:
-    """Raise `ParamsError` where the parameters cell of a master is not at its defaults.
+    """Raise `ParamsError` if the parameters cell of a master is not at its defaults.
 
     See `params.notebook`.
     """
@@ -295,7 +295,7 @@ def adopt_execution(notebook: Path, run_folder: Path | None = None) -> Outcome:
     """File a notebook that another tool (stock papermill, nbconvert, JupyterLab) executed.
 
     The notebook itself stays where it is; a copy goes to records/<phase>.ipynb with report and twin
-    beside it. Where `run_folder` is given, a notebook of another run is refused.
+    next to it. Where `run_folder` is given, a notebook of another run is refused.
     """
     content = ipynb.read_notebook(notebook)
     announced = announced_by(content) or _by_its_name(notebook, content, run_folder)

@@ -4,7 +4,7 @@
     papermill.execute_notebook(..., engine_name="runbook", record=(run_folder, phase))
 
 papermill's own engine marks every cell `completed` when the kernel dies, a cell runs out of time or
-Ctrl-C is pressed, and leaves a notebook `running` for ever on SIGTERM. Here each of them leaves the
+Ctrl-C is pressed, and leaves a notebook `running` forever on SIGTERM. Here each of them leaves the
 running cell `failed` with the reason, later cells `pending`, a banner on top, an end time, no
 kernel, and papermill's own exit code.
 """

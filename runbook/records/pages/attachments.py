@@ -21,7 +21,7 @@ class Attachment(NamedTuple):
     name: str
     shown_size: str
     content: Markup
-    """`data:` address; empty where the file is too large to travel."""
+    """`data:` address; empty if the file is too large to travel."""
 
 
 def attachments(run_folder: Path) -> list[Attachment]:

@@ -164,7 +164,7 @@ class Rewriter(HTMLParser):
         return names
 
     def _shown_name(self, tag: str) -> str | None:
-        """Return the name that is written for a tag, or None where it is left out."""
+        """Return the name that is written for a tag, or None if it is left out."""
         if not _TAG_NAME.fullmatch(tag):
             return None
         name = self.renamed(tag)

@@ -43,10 +43,10 @@ class OverlayCurve:
     validation: Sequence[Point]
     restarts: Sequence[Point]
     untrained: float
-    """Loss of an untrained model, ln of its vocabulary; 0 where there is no plan."""
+    """Loss of an untrained model, ln of its vocabulary; 0 if there is no plan."""
     running: bool
     iterations: int
-    """Planned steps; 0 where there is no plan."""
+    """Planned steps; 0 if there is no plan."""
 
     def as_json(self) -> Markup:
         """Return the curve as JSON that can stand inside a script."""
@@ -68,7 +68,7 @@ def overlay_curves(runs: Iterable[RunState]) -> list[OverlayCurve]:
 
 
 def read_overlay_curve(run_folder: Path, *, is_running: bool) -> OverlayCurve:
-    """Return the losses of a run's full training, empty where it has not begun."""
+    """Return the losses of a run's full training, empty if it has not begun."""
     rows = _sampled_rows(run_folder / METRICS[FULL])
     return curve_of_rows(run_folder, rows, is_running=is_running)
 
@@ -159,7 +159,7 @@ def _joined(rows: Iterable[Row]) -> tuple[list[Point], list[Point]]:
 
 
 def _number(row: Row, key: str) -> float:
-    """Return a number of a row; 0 where the row lacks it."""
+    """Return a number of a row; 0 if the row lacks it."""
     return float(row.get(key) or 0.0)
 
 

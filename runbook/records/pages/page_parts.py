@@ -26,7 +26,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 @dataclass(frozen=True)
 class ResultRow:
-    """A result of a twin, with the planned value of the same key beside it."""
+    """A result of a twin, with the planned value of the same key next to it."""
 
     key: str
     name: str  # the key in words
@@ -34,7 +34,7 @@ class ResultRow:
     exact: str
     value: Markup
     planned: Markup
-    # Value by plan; empty where one of them is missing or no number
+    # Value by plan; empty if one of them is missing or no number
     ratio: str
     # Numbers stand to the right, text to the left
     is_number: bool
@@ -162,7 +162,7 @@ HELP_NAME = "when-it-fails.html"
 
 
 def write_help(runs_folder: Path) -> Path:
-    """Write the page anew where it is not the newest."""
+    """Write the page again where it is not the newest."""
     path = runs_folder / HELP_NAME
     rows = [(anchor(kind.name), kind.name, kind.remedy, examples_of(kind)) for kind in KINDS]
     text = page(

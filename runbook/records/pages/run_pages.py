@@ -1,7 +1,7 @@
 """Pages over the records of one run: its front page, and the report to mail.
 
-A campaign shows the plan beside what came true where plan and results of a twin share a key, unless
-it is given an `FrontPage` with more.
+A campaign shows the plan next to what came true where plan and results of a twin share a key,
+unless it is given an `FrontPage` with more.
 """
 
 import contextlib
@@ -68,13 +68,16 @@ LARGEST_METRICS = 64 * 2**20
 
 
 class FrontPage(NamedTuple):
-    """What the first page tells besides the records: made by whoever knows plan and prices."""
+    """What the first page tells in addition to the records.
+
+    Made by whoever knows plan and prices.
+    """
 
     # Text before and after training
     sample: tuple[str, str] | None = None
     # Phase, what, planned, actual, ratio, remark
     comparison: Sequence[Row] = ()
-    # Name, value, what stands beside it
+    # Name, value, what stands next to it
     tiles: Sequence[tuple[str, str, str]] = ()
     # What, measure, samples, before and after the training
     scores: Sequence[Row] = ()
@@ -102,7 +105,7 @@ class Curve(NamedTuple):
     points: Sequence[tuple[float, int, float]]
     validation: Sequence[tuple[int, int, float]]
     restarts: Sequence[tuple[int, int, float]]
-    # Loss of an untrained model, ln of its vocabulary; 0 where there is no plan
+    # Loss of an untrained model, ln of its vocabulary; 0 if there is no plan
     untrained: float
 
 
@@ -250,7 +253,7 @@ def loss_charts(run_folder: Path, *, with_others: bool = True) -> list[Chart]:
 
 
 def _other_curves(run_folder: Path, phase: str) -> list[Curve]:
-    """Return the curves of the runs beside this one that changed last."""
+    """Return the curves of the runs next to this one that changed last."""
     paths = run_folder.parent.glob(f"*/{METRICS[phase]}")
     folders = [path.parent for path in paths if path.parent != run_folder]
     folders.sort(key=lambda folder: folder.stat().st_mtime, reverse=True)
@@ -277,7 +280,7 @@ def _chart(phase: str, curve: Curve, others: Sequence[Curve]) -> Chart:
 def read_curve(run_folder: Path, phase: str, name: str) -> Curve | None:
     """Return the losses of a run's training.
 
-    None where there are fewer than two, or the file is too long to read for this.
+    None if there are fewer than two, or the file is too long to read for this.
     """
     from runbook.results.history import read_metrics, read_validation
 
@@ -346,7 +349,7 @@ def _answer(run: RunState) -> str:
 
 
 def _planned_row(row: Row) -> Row:
-    """Return a number of the plan beside what came true; the bar's width is 0 where both agree."""
+    """Return a number of the plan next to what came true; the bar's width is 0 if both agree."""
     quantity = str(row["what"])
     ratio = row.get("ratio") or 0.0
     # The bar is on a logarithmic scale that ends at 8 times the plan, or an eighth of it.

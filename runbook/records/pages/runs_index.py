@@ -117,7 +117,7 @@ def _score_name(score: Score) -> str:
 def main_scores(run_folder: Path) -> Sequence[Score]:
     """Return the scores of a run.
 
-    Empty where somebody else wrote or changed the file.
+    Empty if somebody else wrote or changed the file.
     """
     try:
         return read_main_scores(run_folder)

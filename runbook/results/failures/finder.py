@@ -316,7 +316,7 @@ class FailureFinder:
 def find_cause(failures: Sequence[Failure], root_rank: int | None = None) -> Failure | None:
     """Return the earliest failure of the strongest level, that of `root_rank` before others.
 
-    None where there is none.
+    None if there is none.
     """
     last = [failure for failure in failures if not failure.overcome]
     if not last:

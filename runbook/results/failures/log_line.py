@@ -28,7 +28,7 @@ MAX_PREFIXES = 4
 class LogLine:
     """The text of a line, and who wrote it.
 
-    `rank` is None and `host` is empty where the line does not say.
+    `rank` is None and `host` is empty if the line does not say.
     """
 
     text: str

@@ -100,5 +100,5 @@ TRIALS = (
 
 
 def trial_of(kind: FailureKind) -> Trial | None:
-    """Return how a remedy was tried. None where it was not."""
+    """Return how a remedy was tried. None if it was not."""
     return next((trial for trial in TRIALS if trial.kind == kind), None)

@@ -85,7 +85,7 @@ def memory(plan: Plan, phase: str) -> tuple[str, str]:
 def step_time(plan: Plan, phase: str) -> tuple[str, str] | None:
     """Return the operations of a step over what the devices reach of their peak.
 
-    None where the time is not known.
+    None if the time is not known.
     """
     time = plan.time[phase]
     flops = plan.flops[phase]

@@ -50,7 +50,7 @@ class Placement:
         size: int,
         wait_seconds: float,
     ) -> int | None:
-        """Note the size of a finished shard; return where it goes, None where that stays unknown.
+        """Note the size of a finished shard; return where it goes, None if that stays unknown.
 
         Wait up to `wait_seconds` for the sizes of the shards before it.
         """

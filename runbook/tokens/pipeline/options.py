@@ -61,7 +61,7 @@ class TokenizeOptions:
     """Refuse to begin when the disk is too small for the estimate."""
 
     def __post_init__(self) -> None:
-        """Raise `DataError` where a source is both kept and dropped."""
+        """Raise `DataError` if a source is both kept and dropped."""
         both = sorted(set(self.keep_sources) & set(self.drop_sources))
         if both:
             raise DataError(
@@ -219,7 +219,7 @@ def unknown_sources(manifests: Sequence[Manifest]) -> list[str]:
 def unknown_sources_text(*manifests: Manifest) -> str:
     """Return a warning of chosen sources that no record names, most likely typing errors.
 
-    Empty where there is none.
+    Empty if there is none.
     """
     unknown = unknown_sources(manifests)
     if not unknown:

@@ -221,7 +221,7 @@ class PartsFolder:
     def read(self, shard: int) -> ShardMark | None:
         """The mark of a shard.
 
-        None where there is none, or one that was not written whole (after a power cut).
+        None if there is none, or one that was not written whole (after a power cut).
         """
         import numpy as np
 

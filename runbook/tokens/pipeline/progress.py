@@ -42,7 +42,7 @@ class DataProgress:
     shards_total: int = 0
 
     def as_facts(self) -> Row:
-        """Return the moment as facts beside a bar of bytes.
+        """Return the moment as facts next to a bar of bytes.
 
         They are the stage, files, speed, time left, workers and failures.
         """

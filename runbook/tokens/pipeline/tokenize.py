@@ -309,7 +309,7 @@ class _Job:
     def _close(self, tokenizer: Tokenizer) -> Manifest:
         """Index, renames, manifest.
 
-        The order lets an interruption anywhere be mended by a second run.
+        The order lets an interruption anywhere be fixed by a second run.
         """
         files = self.files
         totals = self._committer.totals

@@ -363,7 +363,7 @@ def join_first(
 def file_fault(folder: Path, file: SourceFile, *, checksums: bool = True) -> str:
     """What is wrong with one file of a list, with its name.
 
-    Empty where nothing is, as far as the list says.
+    Empty if nothing is, as far as the list says.
     """
     fault = content_fault(place_of(folder, file), file, checksums=checksums)
     return fault and f"{file.path}: {fault}"
@@ -372,7 +372,7 @@ def file_fault(folder: Path, file: SourceFile, *, checksums: bool = True) -> str
 def content_fault(path: Path, file: SourceFile | RemoteFile, *, checksums: bool = True) -> str:
     """What is wrong with a file: its size, and with `checksums` its first bytes and its sum.
 
-    Empty where nothing is.
+    Empty if nothing is.
     """
     if not path.is_file():
         return "missing"

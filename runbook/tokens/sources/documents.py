@@ -177,7 +177,7 @@ class Parser:
         return batch
 
     def _huge(self, line: bytes | bytearray, offset: int) -> DocumentBatch | None:
-        """A huge line's text, not decoded yet; None where it is no text, or more than one line."""
+        """A huge line's text, not decoded yet; None if it is no text, or more than one line."""
         try:
             raw = memoryview(self._raw.decode(line).text)
         except (ValueError, RecursionError):

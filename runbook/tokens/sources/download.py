@@ -140,7 +140,7 @@ def _refuse_missing_files(folder: Path, files: list[RemoteFile], tally: _Tally) 
 
 
 def _size_fault(folder: Path, file: RemoteFile) -> str:
-    """Return why a file is not there; empty where it is.
+    """Return why a file is not there; empty if it is.
 
     A file gets its name only after it was checked, so its size is enough to know it again.
     """
@@ -316,7 +316,7 @@ def _fetch_from_s3(
 
 
 def _last_line(text: str) -> str:
-    """Return the last line that is not blank; empty where there is none."""
+    """Return the last line that is not blank; empty if there is none."""
     lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else ""
 

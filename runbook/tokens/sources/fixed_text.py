@@ -49,7 +49,7 @@ def fixed_pieces(pieces: Iterable[str]) -> Iterator[str]:
 def _line_end(text: str, start: int, longest: int) -> int:
     """Return where the next segment that ftfy repairs by itself ends.
 
-    0 where the text so far does not say.
+    0 if the text so far does not say.
     """
     end = text.find("\n", start, start + longest) + 1
     if not end and len(text) - start > longest:

@@ -299,7 +299,7 @@ DECOMPRESSED = 2 << 20
 HUGE = 16 << 20
 """Bytes of a line, or of a text file, from which on it is read in pieces."""
 MAX_RECORD_BYTES = 256 << 20
-"""A longer record is no document: compressed, a line of 3 GB takes 91 kB on disk."""
+"""A longer record is not a document: compressed, a line of 3 GB takes 91 kB on disk."""
 HEAD_BYTES = 200
 """Of a record that is too long, for messages and the quarantine."""
 RAW_BLOCK = 4 << 20
@@ -352,7 +352,7 @@ class _XzStream(io.RawIOBase):
 
 
 class BrokenFileError(DataError):
-    """A file that cannot be read to its end, or changed meanwhile: none of it may be used."""
+    """A file that cannot be read to its end, or changed in the meantime: none of it may be used."""
 
     def __init__(
         self,

@@ -76,13 +76,14 @@ class AdoptReport:
     adopted: Adoption
     path: Path
     refused: str
-    """Why `runbook check` would not take the run file; empty where it does."""
+    """Why `runbook check` would not take the run file; empty if it does."""
     proof: Sequence[ProvenOption] = ()
-    """Every option of the script beside the run file's own; empty where the script starts no training."""
+    """Every option of the script next to the run file's own; empty if the script starts no
+    training."""
     site_block: str = ""
     """What to paste into the site's file."""
     model_entry: str = ""
-    """What to paste into params/models.yaml; empty where the catalogue has the model."""
+    """What to paste into params/models.yaml; empty if the catalogue has the model."""
     differences: Sequence[Row] = ()
     """What differs because the trainer is another program; none for Megatron's and NeMo's own scripts."""
 
@@ -320,7 +321,7 @@ def adopt_job(
 
 
 def _run_file_path(out: Path | None, name: str, project: Path) -> Path:
-    """Return where the run file is written. Raise `ParamsError` where that is no name of one."""
+    """Return where the run file is written. Raise `ParamsError` if that is no name of one."""
     path = out or project / "params" / f"{name}.yaml"
     if path.suffix not in (".yaml", ".yml"):
         raise ParamsError(f"--out {path}: a run file is called NAME.yaml.")
@@ -350,7 +351,10 @@ def _write(
 
 
 def _log_text(path: Path) -> str:
-    """Return the beginning of a log with Megatron's printed arguments; empty where the file is none."""
+    """Return the beginning of a log with Megatron's printed arguments.
+
+    Empty if the file is none.
+    """
     try:
         with path.open("rb") as stream:
             text = stream.read(_MOST_BYTES_OF_LOG).decode("utf-8", errors="replace")
@@ -403,7 +407,7 @@ _WORDS_OF_YAML = ("true", "false", "yes", "no", "on", "off", "null", "inf", "nan
 
 
 def _read(path: Path) -> str:
-    """Read a job script. Raise `ParamsError` where it is no text file of at most 256 KiB."""
+    """Read a job script. Raise `ParamsError` if it is not a text file of at most 256 KiB."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -538,11 +542,11 @@ class TriedRunFile:
     """What `runbook check` says of a run file."""
 
     refused: str
-    """Why it would not take the run file; empty where it would."""
+    """Why it would not take the run file; empty if it would."""
     checks: tuple[Check, ...]
     """The checks that failed, where values do not fit together."""
     rendered: RenderedPhase | None
-    """The run file's own training; None where none can be planned."""
+    """The run file's own training; None if none can be planned."""
 
 
 def _tried(adopted: Adoption, project: Path) -> TriedRunFile:

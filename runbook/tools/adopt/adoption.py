@@ -50,7 +50,7 @@ class Adoption:
     base: str
     """The run whose script is called, and whose values fill in what is missing.
 
-    Empty where the script is whole.
+    Empty if the script is whole.
     """
     script: Script
     findings: Findings
@@ -61,7 +61,7 @@ class Adoption:
     source: str = ""
     """What people call the job: the script's name."""
     launch: Launch | None = None
-    """The one that became the run file; None where only a document's variables were read."""
+    """The one that became the run file; None if only a document's variables were read."""
 
 
 def adopt(
@@ -157,7 +157,7 @@ def _chosen(launches: Sequence[Launch], number: int, file_name: str) -> list[Lau
 
 
 def _refuse_foreign(script: Script, file_name: str) -> None:
-    """Raise `ParamsError` where the job trains by a program that adopt does not read."""
+    """Raise `ParamsError` if the job trains by a program that adopt does not read."""
     trainings = foreign_trainings(script.commands)
     if not trainings:
         return
@@ -178,7 +178,10 @@ _READ_AS_CONFIG = ("torchtitan", "nanotron", "GPT-NeoX", "a recipe of NeMo 2", "
 
 
 def _config_of(script: Script, training: ForeignTraining) -> str:
-    """Return how to adopt the configuration that a foreign training is started with; empty where it has none."""
+    """Return how to adopt the configuration that a foreign training is started with.
+
+    Empty if it has none.
+    """
     if training.framework not in _READ_AS_CONFIG:
         return ""
     words = {
@@ -203,7 +206,7 @@ def _site_of(script: Script, project: Path) -> Site:
 
 
 def _base(script: Script, launches: Sequence[Launch], calls: Sequence[DocumentCall]) -> str:
-    """Return the run that fills in what a script leaves to another file; empty where it is whole.
+    """Return the run that fills in what a script leaves to another file; empty if it is whole.
 
     The other file is a document's script, or NeMo's own.
     """
@@ -247,7 +250,7 @@ def _base_settings(
 def _size_of_launches(launches: Sequence[Launch]) -> str:
     """Return the size that names NeMo's own file in the first launch that has one.
 
-    Empty where none has.
+    Empty if none has.
     """
     for launch in launches:
         size = options.size_of(launch.arguments)
@@ -406,7 +409,7 @@ def _take_submission(call: DocumentCall, findings: Findings) -> None:
 
 
 def _take_last_launch(evidence: Evidence, framework: str) -> options.ModelKind:
-    """Take the last launch: the options of program and starter, and the knobs beside them."""
+    """Take the last launch: the options of program and starter, and the knobs next to them."""
     launch = evidence.launches[-1]
     findings = evidence.findings
     kind: options.ModelKind = {}

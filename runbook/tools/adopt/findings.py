@@ -56,7 +56,7 @@ class Findings:
     kind_lines: dict[str, int] = field(default_factory=dict)
     """Where the script says something of the model's kind, by the field of a model."""
     model_kind: dict[str, str | float] = field(default_factory=dict)
-    """The kind of model that no entry of the catalogue has; empty where one has it."""
+    """The kind of model that no entry of the catalogue has; empty if one has it."""
     questions: dict[str, str] = field(default_factory=dict)
     """What the source leaves open, by the key that answers it; the run file has a value that stands in."""
     tokenizer_kind: str = ""

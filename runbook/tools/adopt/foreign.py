@@ -74,7 +74,7 @@ options.
 
 
 def foreign_framework(script: Word, arguments: Sequence[Word]) -> str:
-    """Return the framework or model that a program belongs to; empty where no sign says so.
+    """Return the framework or model that a program belongs to; empty if no sign says so.
 
     >>> arguments = [Word("--per_device_train_batch_size", 1), Word("4", 1)]
     >>> foreign_framework(Word("train.py", 1), arguments)

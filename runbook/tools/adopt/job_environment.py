@@ -267,7 +267,7 @@ _READERS: dict[type[Any], Callable[[str], Any]] = {bool: truth, float: float, in
 
 
 def key_of(name: str) -> str:
-    """Return the key that a document's variable means; empty where it means none.
+    """Return the key that a document's variable means; empty if it means none.
 
     >>> key_of("TENSOR_MODEL_PARALLEL_SIZE"), key_of("mp_size"), key_of("NNODES"), key_of("PATH")
     ('parallel.tensor', 'parallel.tensor', 'jobs.training.nodes', '')
@@ -390,7 +390,7 @@ JOB = "jobs.training"
 def clock(text: str) -> str:
     """Return a time limit as the run file has it.
 
-    Slurm's bare number is minutes. Raise `ValueError` where it is none.
+    Slurm's bare number is minutes. Raise `ValueError` if it is none.
 
     >>> clock("30"), clock("1-00:00:00"), clock("01:00:00"), clock('"45:00"')
     ('00:30:00', '24:00:00', '01:00:00', '00:45:00')
@@ -404,7 +404,7 @@ def clock(text: str) -> str:
 def _devices(text: str) -> int:
     """Return the last number of gpu:a100:4, which counts the devices.
 
-    Raise `ValueError` where there is none.
+    Raise `ValueError` if there is none.
     """
     numbers = re.findall(r"\d+", text)
     if not numbers:
@@ -423,7 +423,7 @@ def lsf_clock(text: str) -> str:
 
 
 def _devices_of_lsf(text: str) -> int:
-    """Return the devices of `-gpu "num=4:mode=shared"`. Raise `ValueError` where it names none."""
+    """Return the devices of `-gpu "num=4:mode=shared"`. Raise `ValueError` if it names none."""
     match = re.search(r"num=(\d+)", text)
     if match is None:
         raise ValueError(text)

@@ -118,7 +118,7 @@ def _labels(evidence: Evidence) -> Iterator[KnownError]:
 def _line_of_label(evidence: Evidence, label: str) -> int | None:
     """Return the line that calls a shape by its document's wrong label, else the shape's.
 
-    None where the script has its shape from elsewhere.
+    None if the script has its shape from elsewhere.
     """
     mentions = evidence.script.matching(rf"(?i)\b{label[:-1]}\s*M")
     if mentions:
@@ -285,7 +285,7 @@ _OWN_FOLDERS = (
 class DocumentStart:
     """The size and the folder that a document's script is started with.
 
-    Empty where it takes its own.
+    Empty if it takes its own.
     """
 
     line: int
@@ -329,7 +329,7 @@ def _checkpoints_of_launches(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _value(launch: Launch, name: str) -> str:
-    """Return the value of a launch's option; empty where it has none."""
+    """Return the value of a launch's option; empty if it has none."""
     word = option(launch.arguments, name)
     return word.text if word else ""
 

@@ -94,7 +94,7 @@ class ForeignTraining:
     """One start of a training that adopt does not read."""
 
     framework: str
-    """Whose program it is; empty where nothing says so."""
+    """Whose program it is; empty if nothing says so."""
     script: Word
 
 
@@ -150,7 +150,7 @@ def _has_enough_options(shell_words: Sequence[Word]) -> bool:
 def option(shell_words: Sequence[Word], *names: str) -> Word | None:
     """Return the last value of an option, as `--name value` or `--name=value`.
 
-    None where it has none.
+    None if it has none.
 
     Dashes and underscores in its name are alike.
     """
@@ -167,7 +167,7 @@ def option(shell_words: Sequence[Word], *names: str) -> Word | None:
 
 
 def _launch(command: StartedProgram, commands: Sequence[StartedProgram]) -> Launch | None:
-    """Return the launch that a command is; None where it starts no training."""
+    """Return the launch that a command is; None if it starts no training."""
     shell_words = command.words
     index = _place_of_script(command, commands)
     if index is None:
@@ -193,7 +193,7 @@ _AROUND_A_TRAINING = ("step", "container", "wrapper", "starter")
 def _place_of_script(command: StartedProgram, commands: Sequence[StartedProgram]) -> int | None:
     """Return which word of a command is the training program.
 
-    None where none is, or where the command goes on to start something else, which is recorded by
+    None if none is, or where the command goes on to start something else, which is recorded by
     itself.
     """
     if command.kind in ("starter", "python"):
@@ -217,7 +217,7 @@ def _is_started_on_devices(command: StartedProgram, shell_words: Sequence[Word])
 
 
 def _python_file_place(shell_words: Sequence[Word]) -> int | None:
-    """Return which word is the first Python file; None where none is."""
+    """Return which word is the first Python file; None if none is."""
     for index, word in enumerate(shell_words):
         if word.text.endswith(".py") and not word.text.startswith("-"):
             return index
@@ -282,7 +282,7 @@ def program_name(word: Word) -> str:
 
 
 def _script_place(shell_words: Sequence[Word]) -> int:
-    """Return which word of a starter or of Python is the training script; 0 where none is.
+    """Return which word of a starter or of Python is the training script; 0 if none is.
 
     It is a .py file, or the module after -m.
     """
@@ -364,7 +364,7 @@ def site_of(script: Script, sites: Collection[str]) -> str:
 def _most_signs(script: Script, sites: Collection[str]) -> tuple[str, int]:
     """Return the site that most signs in the script speak for, and their weight.
 
-    Slurm's own with 0 where none does.
+    Slurm's own with 0 if none does.
     """
     queues = {directive.queue for directive in script.directives}
     best = "slurm"
@@ -434,7 +434,7 @@ def calls_of(commands: Sequence[StartedProgram]) -> list[DocumentCall]:
 
 
 def _word_like(pattern: str, shell_words: Sequence[Word]) -> str:
-    """Return the first word that has a pattern; empty where none has it."""
+    """Return the first word that has a pattern; empty if none has it."""
     return next((word.text for word in shell_words if re.search(pattern, word.text)), "")
 
 
@@ -443,7 +443,7 @@ def run_of(script: Script) -> str:
 
     Where none are set, the run of the machine that the text clearly speaks of.
 
-    Empty where neither tells.
+    Empty if neither tells.
     """
     names = {setting.name for setting in script.settings}
     for command in script.commands:

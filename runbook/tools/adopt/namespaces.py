@@ -336,7 +336,7 @@ def _pbs_variables(size: JobSize) -> dict[str, str]:
 def _number(text: str) -> int:
     """Return the number that a text begins with.
 
-    0 where there is none, or one that no machine has.
+    0 if there is none, or one that no machine has.
     """
     match = re.match(r"\d{1,6}(?!\d)", text)
     return int(match[0]) if match else 0

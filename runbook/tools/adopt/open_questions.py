@@ -15,7 +15,7 @@ from runbook.tools.adopt.findings import Findings
 
 Models = Mapping[str, Model]
 Answer = Callable[[Findings, Models], bool]
-"""Changes a value so that a check passes; False where nothing is left to change."""
+"""Changes a value so that a check passes; False if nothing is left to change."""
 _MOST_NODES = 1024
 
 
@@ -199,4 +199,4 @@ _BY_KEYS: Sequence[tuple[tuple[str, ...], Answer]] = (
     (("data.tokenizer", "model"), _tokenizer),
     (("training.offload", "parallel.zero_stage", "training.framework"), _offload),
 )
-"""Checks without a code, by the keys that mend them."""
+"""Checks without a code, by the keys that fix them."""

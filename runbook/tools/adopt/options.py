@@ -61,7 +61,7 @@ def _held_out(values: Sequence[Word], findings: Findings) -> None:
 
 
 def dataset_of(path: str) -> str:
-    """Return the dataset of the catalogue that a path names; empty where it names none."""
+    """Return the dataset of the catalogue that a path names; empty if it names none."""
     for word, dataset in _DATASETS.items():
         if word in path.lower():
             return dataset
@@ -71,7 +71,7 @@ def dataset_of(path: str) -> str:
 def _blend(values: Sequence[Word]) -> dict[str, float]:
     """Return the weight of each text of `weight prefix weight prefix ...`.
 
-    Empty where it is no such list.
+    Empty if it is no such list.
 
     The files of one dataset are one text, whose weights are added up.
     """
@@ -350,7 +350,7 @@ MODELS = {"126m": "126m", "5b": "5b", "20b": "20b", "40b": "40b", "175b": "nemo-
 
 
 def size_of(words: Sequence[Word]) -> Word | None:
-    """Return the size that names NeMo's own file; None where no word names one.
+    """Return the size that names NeMo's own file; None if no word names one.
 
     It is `--config-name=175b.yaml`, or `training=gpt3/5b` of the launcher.
     """
@@ -502,7 +502,7 @@ def _zero(value: Mapping[str, Any], line: int, script: Script, findings: Finding
 
 
 def _sites_overlap(findings: Findings) -> object:
-    """Return DeepSpeed's overlap_comm in the site's file; None where it has none."""
+    """Return DeepSpeed's overlap_comm in the site's file; None if it has none."""
     for name, checkout in findings.site.frameworks.items():
         if name == "megatron-deepspeed":
             section = checkout.deepspeed.get("zero_optimization")
@@ -541,6 +541,6 @@ _SCALE_KEYS: tuple[tuple[str, str, Any], ...] = (
 
 
 def _line(script: Script, name: str) -> int:
-    """Return the first line that has a JSON key; 0 where none has."""
+    """Return the first line that has a JSON key; 0 if none has."""
     matches = script.matching(rf'"{re.escape(name)}"')
     return matches[0][0] if matches else 0

@@ -247,7 +247,7 @@ def _printed(lines: Sequence[str]) -> dict[str, tuple[str, int]]:
 def _option_words(argument: str, value: str) -> list[str]:
     """Return the words with which an argument is given.
 
-    None where it is off, or another one says the same.
+    None if it is off, or another one says the same.
     """
     if value == "False":
         if argument in _NEGATED:

@@ -12,7 +12,7 @@ from runbook.tools.adopt.findings import Findings
 
 
 def site_block(findings: Findings) -> str:
-    """Return what a person can paste into the site's file; empty where there is nothing.
+    """Return what a person can paste into the site's file; empty if there is nothing.
 
     Each value is the script's own. Variables that nothing sets are left as $NAME.
     """
@@ -60,7 +60,7 @@ def _leaves(tree: Mapping[str, object]) -> dict[str, object]:
 def model_entry(name: str, source: str, model: Model, findings: Findings) -> str:
     """Return an entry for params/models.yaml with the script's own kind of model.
 
-    Empty where it needs none.
+    Empty if it needs none.
     """
     if not findings.model_kind:
         return ""

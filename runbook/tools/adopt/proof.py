@@ -1,4 +1,6 @@
-"""The proof of an adoption: every option of the script beside the option that the run file renders.
+"""The proof of an adoption.
+
+Every option of the script next to the option that the run file renders.
 
 An option is the same, changed, dropped or added, each with its reason. One that is none of these is
 unaccounted for, and a run file with such an option never passes.
@@ -47,7 +49,7 @@ class ProvenOption:
     verdict: OptionVerdict
     why: str
     line: int
-    """Of the script; 0 where the script lacks it."""
+    """Of the script; 0 if the script lacks it."""
     known_rank: Rank | None = None
     """How much a key of another program's configuration matters; None for an option, whose name says it."""
 
@@ -190,7 +192,7 @@ class _Proof:
         return self._row(name, word, values, text, OptionVerdict.CHANGED, why)
 
     def _value_of(self, key: str) -> Any:
-        """Return the value of a key in the run; None where there is no such key."""
+        """Return the value of a key in the run; None if there is no such key."""
         if self.rendered is None:
             return self.findings.value(key)
         if key == "training.sequence_length":
@@ -203,14 +205,14 @@ class _Proof:
             return None
 
     def _carried_from(self, name: str) -> str:
-        """Return the key and value that an option became; empty where it became none."""
+        """Return the key and value that an option became; empty if it became none."""
         for carried in self.findings.carried.values():
             if carried.source in (f"--{name}", name):
                 return f"{carried.key}: {carried.value}"
         return ""
 
     def _reason(self, name: str, values: Sequence[Word]) -> str:
-        """Return why an option is not as the script has it; empty where nothing says so."""
+        """Return why an option is not as the script has it; empty if nothing says so."""
         option = self.table.get(name)
         starts = [f"--{name}", f"{name}=", f"{name} "]
         if option and option.key.startswith("model."):
@@ -393,7 +395,7 @@ def _rendered_values(framework: str, rendered: RenderedPhase) -> dict[str, list[
 
 
 def _wanted(option: Option, values: Sequence[Word]) -> Any:
-    """Return the value that an option asks for; None where it cannot be told."""
+    """Return the value that an option asks for; None if it cannot be told."""
     if option.means is not None:
         return option.means
     if option.read is None or not values:

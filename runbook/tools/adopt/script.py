@@ -111,7 +111,7 @@ class Script:
         return self.text.splitlines()
 
     def value(self, name: str) -> Word | None:
-        """Return the last value that a variable was given; None where it was given none.
+        """Return the last value that a variable was given; None if it was given none.
 
         Values for the whole script come before those for one command.
         """

@@ -98,7 +98,7 @@ class WordLines:
         return replace(command, words=tuple(located_words))
 
     def _last(self, pattern: str) -> tuple[int, re.Match[str]] | None:
-        """Return the last line that has the pattern, with the match; None where no line has it."""
+        """Return the last line that has the pattern, with the match; None if no line has it."""
         compiled = re.compile(pattern)
         for number, row in reversed(self.rows):
             match = compiled.search(row)
@@ -107,7 +107,7 @@ class WordLines:
         return None
 
     def _last_line(self, pattern: str) -> int:
-        """Return the number of the last line that has the pattern; 0 where no line has it."""
+        """Return the number of the last line that has the pattern; 0 if no line has it."""
         last = self._last(pattern)
         return last[0] if last else 0
 
@@ -169,7 +169,7 @@ class RunTrace:
     called: list[str] = field(default_factory=list)
     """Programs that were called by a full path."""
     exit_code: int | None = None
-    """None where the job was stopped at the limit."""
+    """None if the job was stopped at the limit."""
 
 
 def follow(
@@ -317,7 +317,7 @@ def _absent_programs(trace: RunTrace, job: SandboxJob, stubs: Sequence[str]) -> 
 def _submitted(job: SandboxJob, trace: RunTrace, numbers: LineNumbers) -> SandboxJob | None:
     """Return the job that this one gives to a queue last, with what it exports.
 
-    None where it gives none.
+    None if it gives none.
     """
     for command in reversed(trace.commands):
         text = command.environment.get("ADOPT_SUBMITTED", Word("", 0)).text
@@ -480,7 +480,7 @@ def _record(text: str, trace: RunTrace) -> None:
 
 
 def _exit_code(fields: Sequence[str]) -> int | None:
-    """Return a job's exit code; None where it was stopped at the limit, or gave none."""
+    """Return a job's exit code; None if it was stopped at the limit, or gave none."""
     if not fields or not fields[0].isdigit():
         return None
     code = int(fields[0])
@@ -494,7 +494,7 @@ _STOPPED = (124, 137)
 def _line_of_call(path: str, parent: str, trace: RunTrace) -> int:
     """Return the line that started a program last, or the line of the program around it.
 
-    0 where neither is known.
+    0 if neither is known.
     """
     called = path.rpartition("/")[2]
     for name, number in reversed(trace.steps):
@@ -526,7 +526,7 @@ def visible_parts(text: str) -> list[str]:
 def _unquoted(text: str) -> str | None:
     """Return a word as bash's trace writes it, without its quotes.
 
-    None where it is more than one word.
+    None if it is more than one word.
     """
     ansi_quoted = re.fullmatch(r"\$'((?:[^'\\]|\\.)*)'", text, re.DOTALL)
     if ansi_quoted:

@@ -275,7 +275,7 @@ class DrillRun:
     def train(self, faults: str = "") -> str:
         """Run jobs until the training is done or a person has to act.
 
-        Return the error that this person sees; it is empty where there is none.
+        Return the error that this person sees; it is empty if there is none.
         """
         with environment({FAULTS: faults or None}):
             try:
@@ -440,11 +440,11 @@ class DrillEnding:
     action: str = ""
     """What the runbook did about it."""
     detected_after_s: float | None = None
-    """From the fault to its being known; None where nothing is to be detected."""
+    """From the fault to its being known; None if nothing is to be detected."""
     steps_lost: int | None = None
     """Most steps that had to be done again after one fault."""
     final_loss_equal: bool | None = None
-    """Whether every loss equals the undisturbed run's, bit by bit; None where the drill trains
+    """Whether every loss equals the undisturbed run's, bit by bit; None if the drill trains
     nothing to its end.
     """
     passed: list[str] = field(default_factory=list)
@@ -484,7 +484,7 @@ class DrillVerdict:
     extra: dict[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; what a drill tells beyond the common keys stands beside them."""
+        """For JSON; what a drill tells beyond the common keys stands next to them."""
         common = {}
         for key, value in vars(self).items():
             if key not in ("extra", "figures"):

@@ -57,7 +57,7 @@ class RealRules:
         self._attempts: list[Attempt] = []
 
     def __call__(self, failures: Sequence[CampaignFailure]) -> FollowUp:
-        """Return what follows the last failure; after a person's restart the count begins anew."""
+        """Return what follows the last failure; after a person's restart the count begins again."""
         self._attempts = self._attempts[-REMEMBERED:]
         self._attempts.append(_attempt(failures[-1], len(failures)))
         decision = decide_restart(self._attempts, self._budget)

@@ -151,7 +151,7 @@ class ForkServer:
 
 
 def _answer(connection: socket.socket, key: str, value: int) -> None:
-    # The client was killed meanwhile: its end is read next, and ends the rank
+    # The client was killed in the meantime: its end is read next, and ends the rank
     with contextlib.suppress(OSError):
         connection.sendall(json.dumps({key: value}).encode() + b"\n")
 

@@ -126,7 +126,7 @@ def preemption(bench: Bench) -> DrillEnding:
 
 
 def hang(bench: Bench) -> DrillEnding:
-    """One rank is stopped by SIGSTOP, in the next job another one sleeps for ever."""
+    """One rank is stopped by SIGSTOP, in the next job another one sleeps forever."""
     limit = 20
     set_words = (f"training.process_group_timeout={limit}",)
     case = DrillRun(bench, "hang", *set_words)

@@ -103,7 +103,7 @@ class Wish:
     """What to score."""
 
     tasks: tuple[str, ...]
-    # Of task files besides the harness's own
+    # Of task files in addition to the harness's own
     folder: Path | None = None
     # So many samples of each task
     limit: int | None = None

@@ -109,7 +109,7 @@ def _finite(value: object) -> object:
 def write_csv(log: ParsedLog, stream: IO[str]) -> None:
     """Write one line for each record.
 
-    A cell is empty where the log does not say. Several states are joined by a space.
+    A cell is empty if the log does not say. Several states are joined by a space.
     """
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow((*KEYS, "source"))

@@ -99,7 +99,7 @@ def _published_runs(site: Path) -> list[str]:
 
 
 def copy_whole_run(folder: Path, site: Path) -> str:
-    """Copy what a run's pages are made from, and write the pages anew over the copy."""
+    """Copy what a run's pages are made from, and write the pages again over the copy."""
     copy = site / folder.name
     for pattern in COPIED:
         for path in folder.glob(pattern):

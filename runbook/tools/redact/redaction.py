@@ -97,7 +97,7 @@ def plain_png(content: bytes) -> bytes:
 
 
 def _address(match: re.Match[str], text: Redact, markup: Redact) -> str:
-    """Return a `data:` address with its content redacted; empty where it cannot be looked into."""
+    """Return a `data:` address with its content redacted; empty if it cannot be looked into."""
     kind = match[1] or "text/plain"
     options = match[2]
     body = urllib.parse.unquote(match[3])
@@ -121,7 +121,7 @@ def _address(match: re.Match[str], text: Redact, markup: Redact) -> str:
 
 
 def _decoded(text: str) -> bytes | None:
-    """Return the bytes of a base64 text; None where it is none."""
+    """Return the bytes of a base64 text; None if it is none."""
     try:
         return base64.b64decode("".join(text.split()), validate=True)
     except ValueError:

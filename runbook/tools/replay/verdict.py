@@ -52,9 +52,9 @@ class ReplayComparison:
     first_step: int
     """The first step that differs; 0: none."""
     difference: Difference | None
-    """Where that step first differs; None where it has no fingerprints, or nothing differs."""
+    """Where that step first differs; None if it has no fingerprints, or nothing differs."""
     host: str
-    """Where the run computed that rank; empty where that is not known."""
+    """Where the run computed that rank; empty if that is not known."""
     loss: float | None
     replayed_loss: float | None
     verdict: Verdict
@@ -162,7 +162,7 @@ def _differs(number: int, run: Mapping[int, Step], replayed: Mapping[int, Step])
 def _marks_differ(
     number: int, recorded: Mapping[int, RecordedStep], again: Mapping[int, RecordedStep]
 ) -> Difference | None:
-    """Return where the fingerprints of a step differ; None where one of both has none."""
+    """Return where the fingerprints of a step differ; None if one of both has none."""
     if number not in recorded or number not in again:
         return None
     return compare_steps(recorded[number], again[number])

@@ -207,7 +207,7 @@ def _ask(argv: tuple[str, ...]) -> tuple[str, str]:
 
 
 def _bytes(text: str) -> int:
-    """Read a size of PBS, such as 512gb; 0 where it is none."""
+    """Read a size of PBS, such as 512gb; 0 if it is none."""
     match = re.fullmatch(r"(\d+)([kmgt]?)b", text.lower())
     if match is None:
         return 0

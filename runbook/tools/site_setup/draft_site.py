@@ -159,7 +159,7 @@ def _scheduler_line(wish: ClusterWish, cluster: Cluster) -> str:
 
 
 def _facts_text(cluster: Cluster, date: str) -> str:
-    """Return the section that says who answered and when; empty where nobody did."""
+    """Return the section that says who answered and when; empty if nobody did."""
     if not cluster.source:
         return ""
     fact = f'{{source: "{cluster.source}, asked by runbook init", date: "{date}"}}'
@@ -402,7 +402,7 @@ def _default_text(cluster: Cluster, kind: NodeKind) -> str:
 def _default_queue(queues: Sequence[QueueLimits], kind: NodeKind) -> QueueLimits | None:
     """Return the cluster's default queue for this kind of node, else the one with most of them.
 
-    None where no queue has such nodes.
+    None if no queue has such nodes.
     """
     num_nodes = {queue.name: _count_nodes(queue, kind) for queue in queues}
     with_nodes = [queue for queue in queues if num_nodes[queue.name]]

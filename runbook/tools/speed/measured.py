@@ -69,7 +69,7 @@ def measured_parts(text: str, log: ParsedLog, facts: Facts) -> tuple[float, list
 
 
 def _seconds_before_growth(seconds: list[float]) -> float:
-    """Return the time of a step before steps began to take longer and longer; 0 where they do not.
+    """Return the time of a step before steps began to take longer and longer; 0 if they do not.
 
     >>> _seconds_before_growth([1.0] * 6 + [1.2] * 6 + [1.4] * 6), _seconds_before_growth([1.0] * 30)
     (1.0, 0.0)

@@ -90,7 +90,7 @@ class Prediction:
 
 
 def check_columns(columns: Iterable[str] | None) -> None:
-    """Raise `ParamsError` if a file with these columns is no table of results."""
+    """Raise `ParamsError` if a file with these columns is not a table of results."""
     names = list(columns or ())
     missing = [name for name in NEEDED if name not in names]
     if not missing:

@@ -50,7 +50,7 @@ def environment_name(versions: Versions) -> str:
 def interpreter(versions: Versions) -> str:
     """Find a Python of this version, on PATH or of pyenv.
 
-    Raise `RunbookError` where there is none.
+    Raise `RunbookError` if there is none.
     """
     name = f"python{versions.python}"
     on_path = shutil.which(name)

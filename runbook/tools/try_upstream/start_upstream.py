@@ -206,7 +206,7 @@ class SmallJob:
 def _pinned_checkout(run: str, settings: Settings, checkout: Path) -> Checkout:
     """Return the checkout that the site pins.
 
-    Raise `RunbookError` where this one has not its program.
+    Raise `RunbookError` if this one has not its program.
     """
     framework = settings.run.training.framework
     if framework not in ("megatron-lm", "megatron-deepspeed"):
@@ -301,7 +301,7 @@ def check_checkout(checkout: Path, pinned: Checkout) -> Check:
 
 
 def _git(checkout: Path, *git_arguments: str) -> str:
-    """Return what git says of a folder; empty where it is no repository's top folder."""
+    """Return what git says of a folder; empty if it is not a repository's top folder."""
     if not (checkout / ".git").exists():
         return ""
     finished = shell.run(

@@ -139,7 +139,7 @@ def write_tracker(root: Path, iteration: int) -> None:
 
 
 def tracked_iteration(root: Path) -> int | None:
-    """The iteration the tracker names; None where it is missing, empty or garbage."""
+    """The iteration the tracker names; None if it is missing, empty or garbage."""
     try:
         text = (root / TRACKER).read_text(encoding="ascii").strip()
     except (FileNotFoundError, UnicodeDecodeError):
@@ -236,7 +236,10 @@ def check_metadata(metadata: Mapping[str, Any]) -> None:
 
 
 def require_file(path: Path) -> None:
-    """`OSError` where a path is no plain file: to open a pipe waits for ever, and a device has no end."""
+    """`OSError` where a path is no plain file.
+
+    To open a pipe waits forever, and a device has no end.
+    """
     if path.exists() and not path.is_file():
         raise OSError(
             errno.EINVAL, "it is no plain file, but a pipe, a device or a folder", str(path)

@@ -299,7 +299,7 @@ def load_checkpoint(
 ) -> LoadedCheckpoint | None:
     """Load the newest whole checkpoint.
 
-    None where there never was one, `RefusedError` where none is whole or fits. Newer copies in node
+    None if there never was one, `RefusedError` where none is whole or fits. Newer copies in node
     memory come first.
     """
     root = spec.path(spec.checkpoint.folder)

@@ -292,7 +292,7 @@ class Box(NamedTuple):
         return cls(top, left, height, width)
 
     def overlap(self, other: Box) -> Box:
-        """What both cover; its height or width is 0 where that is nothing."""
+        """What both cover; its height or width is 0 if that is nothing."""
         top = max(self.top, other.top)
         left = max(self.left, other.left)
         bottom = min(self.top + self.height, other.top + other.height)
@@ -629,7 +629,7 @@ MAX_COMMON_BYTES = 256 * 2**20
 
 
 def read_common(folder: Path, description: metadata.Metadata) -> Any:
-    """Return what a checkpoint says besides its tensors.
+    """Return what a checkpoint says in addition to its tensors.
 
     `RefusedError` where it is more than data or missing.
     """

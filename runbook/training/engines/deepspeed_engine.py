@@ -133,7 +133,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         self.engine._take_model_step = step_and_change
 
     def _norm(self) -> float:
-        """Norm of the whole gradient; DeepSpeed gives inf or -1 where it is not finite."""
+        """Norm of the whole gradient; DeepSpeed gives inf or -1 if it is not finite."""
         norm = getattr(self.engine.optimizer, "_global_grad_norm", None)
         value = self.norm if norm is None else float(norm)
         if value >= 0:

@@ -150,7 +150,7 @@ class OptimizerUpdate:
     """What one optimizer step did."""
 
     gradient_norm: (
-        # Norm of the whole gradient before clipping; NaN where the step was skipped
+        # Norm of the whole gradient before clipping; NaN if the step was skipped
         float
     )
     # Whether the step was left out because a gradient overflowed (fp16)
@@ -424,7 +424,7 @@ class TrainingEngine(abc.ABC):
     ) -> None:
         """Take over a checkpoint, range by range and in place.
 
-        Without the optimizer's state, Adam begins anew.
+        Without the optimizer's state, Adam begins again.
 
         Each number is read by one data-parallel copy: by the one that owns it, or by one that sends
         it to the others.
@@ -506,7 +506,7 @@ class TrainingEngine(abc.ABC):
                 torch.distributed.broadcast(shared.tensor.view(torch.uint8), source, group=group)
 
     def _reset_optimizer(self) -> None:
-        """Take the float32 copies from the weights and let Adam begin anew."""
+        """Take the float32 copies from the weights and let Adam begin again."""
         for weight, part in self._owned().parts.items():
             part.adam.state[part.main].clear()
             part.set_group_steps(0)

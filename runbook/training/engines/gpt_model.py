@@ -495,7 +495,7 @@ def draw_token(
 ) -> int:
     """Draw one of the likeliest tokens.
 
-    At temperature 0 take the likeliest, which small models repeat for ever.
+    At temperature 0 take the likeliest, which small models repeat forever.
 
     The likeliest are those that together have a share `top_p` of the probability, or `NUM_CHOICES`
     where it is 0.

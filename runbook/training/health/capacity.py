@@ -23,7 +23,7 @@ from runbook.plan_file.schema import PhasePlan
 from runbook.training.ranks import on_gpu
 
 LEAK_SHARE = (
-    # Of what is left: growth that takes less than this until the training's end is no leak
+    # Of what is left: growth that takes less than this until the training's end is not a leak
     0.5
 )
 # A leak is reported again when it has become so many times as fast
@@ -110,7 +110,7 @@ class MemoryWatch:
 
 
 def host_bytes() -> int:
-    """What this process has in the machine's memory now; 0 where the system does not say."""
+    """What this process has in the machine's memory now; 0 if the system does not say."""
     try:
         _, resident_pages, *_ = Path("/proc/self/statm").read_text("ascii").split()
     except OSError:
@@ -230,7 +230,7 @@ def first_without_room(
     num_bytes: int,
     saved: list[int],
 ) -> int:
-    """Iteration of the first save that does not fit beside those that are kept; 0: all fit."""
+    """Iteration of the first save that does not fit next to those that are kept; 0: all fit."""
     keep = spec.checkpoint.keep
     newest = sorted(saved)[-keep:]
     for save in saves:

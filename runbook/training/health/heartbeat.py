@@ -76,7 +76,7 @@ def uptime() -> float:
 def process_start_ticks(pid: int) -> int:
     """When a process was started, in clock ticks.
 
-    0 where there is none, -1 where this cannot be known.
+    0 if there is none, -1 if this cannot be known.
     """
     if not Path("/proc/self/stat").exists():
         return -1

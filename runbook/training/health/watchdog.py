@@ -105,7 +105,7 @@ def _waiting(counts: Mapping[int, Mapping[str, int]]) -> tuple[set[int], set[int
 def _late_sender(key: str, count: int, counts: Mapping[int, Mapping[str, int]]) -> int | None:
     """Return who has sent fewer messages than a rank began to receive.
 
-    None where nobody has.
+    None if nobody has.
     """
     route = key.removeprefix("recv ")
     sender = int(route.rpartition(" ")[2].partition(">")[0])
@@ -415,7 +415,7 @@ def overslept(looked: float, now: float, limit: float) -> bool:
 
 
 def make_watchdog(spec: PhasePlan, ranks: Ranks, environment: Mapping[str, str]) -> Watchdog | None:
-    """The watchdog of this rank; None where the job has no folder."""
+    """The watchdog of this rank; None if the job has no folder."""
     folder = environment.get(FOLDER_VARIABLE, "")
     if not folder:
         return None
@@ -560,7 +560,7 @@ def switch_recorder_on(folder: Path) -> None:
 def write_collectives(path: Path) -> str:
     """Write this rank's record as JSON.
 
-    What it shows, empty where torch has none or one that cannot be read.
+    What it shows, empty if torch has none or one that cannot be read.
 
     Whatever form a version of torch gives it: the thread that finds hung ranks must not end with
     it.

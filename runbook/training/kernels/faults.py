@@ -21,7 +21,7 @@ ADVICE = "Set TORCHDYNAMO_VERBOSE"
 def slower_kernels(spec: PhasePlan) -> str:
     """Return why `auto` does not take the trainer's own kernels on this GPU.
 
-    Empty where it does.
+    Empty if it does.
     """
     if spec.tuning.kernels != "auto" or not on_gpu():
         return ""

@@ -112,7 +112,7 @@ def _loss_forward(
 ):
     row = tl.program_id(0).to(tl.int64)
     start = logits + row * width
-    # The smallest float32 stands for minus infinity, whose difference to itself is no number.
+    # The smallest float32 stands for minus infinity, whose difference to itself is not a number.
     highest = tl.full([BLOCK], -3.0e38, dtype=tl.float32)
     total = tl.zeros([BLOCK], dtype=tl.float32)
     for first in range(0, num_words, BLOCK):

@@ -82,7 +82,7 @@ def add_partials(
 
 
 def _gradient_to_return(parameter: Any, total: torch.Tensor | None) -> torch.Tensor | None:
-    """What autograd gets for a parameter: None where the gradient is in its sum already."""
+    """What autograd gets for a parameter: None if the gradient is in its sum already."""
     if parameter is None or total is None:
         return None
     if sums_in_place(parameter):

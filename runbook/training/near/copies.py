@@ -185,7 +185,7 @@ class NearCopies:
     def _try(
         self, choice: NearChoice, files: Mapping[CopyKey, OpenState]
     ) -> LoadedCheckpoint | None:
-        """Verify, send and load copies; None where one is damaged, which is not tried again."""
+        """Verify, send and load copies; None if one is damaged, which is not tried again."""
         copies = choice.copies
         readers = [self.nodes.holder(copy.rank, copy.node) for copy in copies]
         read_here = [copy for copy in copies if readers[copy.rank] == self.rank]

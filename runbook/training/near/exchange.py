@@ -108,7 +108,7 @@ class _Flow(abc.ABC):
             os.close(self._descriptor)
 
     def raise_fault(self) -> None:
-        """Raise `TrainingError` where the file could not be read or written."""
+        """Raise `TrainingError` if the file could not be read or written."""
         if self._fault is not None:
             raise TrainingError(f"{self._path}: {self._fault}")
 

@@ -21,7 +21,7 @@ _CACHE = ("inactive_file", "total_inactive_file")
 
 
 def lack_of_room(folder: Path, needed: int) -> str:
-    """Return why so many more bytes do not fit into a folder of node memory; empty where they do.
+    """Return why so many more bytes do not fit into a folder of node memory; empty if they do.
 
     What is in the folder is memory of the node, and counts against the limit of its writer's job.
     """
@@ -41,7 +41,7 @@ def _left_in_groups() -> Iterator[int]:
     for controller, limit_name, used_name in _FILES:
         for folder in _folders(controller):
             with contextlib.suppress(OSError, ValueError):
-                limit = int((folder / limit_name).read_text("ascii"))  # "max" is no number
+                limit = int((folder / limit_name).read_text("ascii"))  # "max" is not a number
                 used = int((folder / used_name).read_text("ascii"))
                 yield limit - used + _cache_bytes(folder)
 

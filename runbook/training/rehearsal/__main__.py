@@ -42,7 +42,7 @@ def main() -> int:
             sys.stderr.write(f"a rehearsal needs {needed}: {error}\n")
             return CANNOT_REHEARSE
 
-        # Only now: what is no fault of the job leaves no file
+        # Only now: what is not a fault of the job leaves no file
         if arguments.out:
             results = arguments.out.open("w", encoding="utf-8")
         for rank in arguments.ranks.split(","):

@@ -70,7 +70,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._snapshot_at = 0.0
 
     def reset(self) -> StepCounts:
-        """What was counted so far; count anew, with what is alive as the first peak."""
+        """What was counted so far; count again, with what is alive as the first peak."""
         counts = self.counts
         self.counts = StepCounts()
         self._snapshot_at = 0.0

@@ -244,7 +244,7 @@ class Replayer:
         return numbers
 
     def _suspect(self, own_numbers: list[Numbers], neighbour: Numbers | None) -> "_Suspect | None":
-        """Return where this rank's first two computations part; None where they do not."""
+        """Return where this rank's first two computations part; None if they do not."""
         difference = first_difference(own_numbers[0], own_numbers[1], self._tolerance)
         if difference is None:
             return None

@@ -24,7 +24,7 @@ class Expectations:
     cores_per_node: int
     """0: the site does not say."""
     fabric: str
-    """The fast network's name; empty where there is none, or none is known."""
+    """The fast network's name; empty if there is none, or none is known."""
     network_bytes: float
     """Bytes a second that a node's network carries; 0: the site does not say."""
     checkpoint_bytes: int

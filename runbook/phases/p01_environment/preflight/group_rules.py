@@ -162,7 +162,7 @@ def _step_text(rank: RankFacts) -> str:
 def _stuck_group(ranks: Sequence[RankFacts]) -> str:
     """Return which step hung, with its ranks and nodes.
 
-    Empty where none did.
+    Empty if none did.
     """
     waiting = [rank["current"] for rank in ranks if rank.get("current")]
     if not waiting:

@@ -14,7 +14,7 @@ HOSTS = "hosts"
 ANSWERED = "answers"
 """Begins the name of the check that every node answered."""
 Fault = Callable[[NodeFacts, Expectations], str]
-"""What is wrong with a node's facts, in words; empty where nothing is."""
+"""What is wrong with a node's facts, in words; empty if nothing is."""
 UNLIMITED = "unlimited"
 INNER_ADDRESSES = ("127.", "::1", "fe80:")
 """Beginnings of addresses that mean the same on every node."""
@@ -568,7 +568,7 @@ def _named_interface_problem(
 ) -> str:
     """Return why none of the interfaces that a variable names can be used.
 
-    Empty where one can.
+    Empty if one can.
     """
     # `^eth` excludes some, and a leading `=` asks for exactly that name.
     if value.startswith("^"):

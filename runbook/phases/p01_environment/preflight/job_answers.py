@@ -35,7 +35,7 @@ class JobAnswers:
     ) -> PartAnswer | None:
         """Return a node's answer.
 
-        None where it wrote nothing about the part.
+        None if it wrote nothing about the part.
         """
         return self.answers.get((rung, node, part))
 

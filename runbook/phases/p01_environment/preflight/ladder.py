@@ -96,7 +96,7 @@ class PreflightResult:
     not_asked: tuple[str, ...] = ()
     """Rungs above the first defect."""
     job: str = ""
-    """Folder of the job; empty where nothing was submitted."""
+    """Folder of the job; empty if nothing was submitted."""
     nodes: dict[str, Any] = field(default_factory=dict)
     """What each node said, by node, rung and part."""
     ranks: tuple[ProbeAnswer, ...] = ()
@@ -109,7 +109,7 @@ class PreflightResult:
 
     @property
     def defect(self) -> Check | None:
-        """The first check that failed. None where none did."""
+        """The first check that failed. None if none did."""
         return next((check for check in self.checks if check.verdict == "fail"), None)
 
     def as_dict(self) -> dict[str, object]:
@@ -559,7 +559,7 @@ class QueueWatch:
                 return answers, None
             if code is not None or status.final:
                 return answers, self._why_broken(rung, status, code)
-            # Slurm puts the job of a lost node back into the queue, where it may wait for ever.
+            # Slurm puts the job of a lost node back into the queue, where it may wait forever.
             is_put_back = status.state is JobState.PENDING
             if is_put_back or time.monotonic() > deadline:
                 return answers, self._why_broken(rung, status, code)

@@ -22,7 +22,7 @@ MAX_WORDS = 300
 def first_end(errors: str) -> str:
     r"""Return which process of a step ended first and how, by the text of its stderr.
 
-    Empty where it does not say.
+    Empty if it does not say.
 
     >>> first_end("python3: No module named x\nsrun: error: n2: task 1: Exited with exit code 1\n")
     'task 1 on n2: Exited with exit code 1: python3: No module named x'

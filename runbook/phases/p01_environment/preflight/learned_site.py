@@ -64,7 +64,7 @@ class LearnedSite:
     defect: str
     """The first defect, above which nothing was measured.
 
-    Empty where there was none.
+    Empty if there was none.
     """
 
     def as_dict(self) -> dict[str, object]:

@@ -219,7 +219,7 @@ def bandwidth_check(links: Sequence[Link], expected: Expectations) -> PlacedChec
     """Judge the bandwidth of large messages against what the site states for its network."""
     floor = thresholds.NETWORK_FLOOR.value
     text = f"at least {floor / 1e9:g} GB/s: {thresholds.NETWORK_FLOOR.source}"
-    # The fabric's bandwidth is not TCP's: the all-reduce is held against it.
+    # The fabric's bandwidth is not TCP's: the all-reduce is compared with it.
     if expected.network_bytes and not expected.fabric:
         floor = thresholds.NETWORK_SHARE.value * expected.network_bytes
         stated = f"{expected.network_bytes / 1e9:g} GB/s that the site states"

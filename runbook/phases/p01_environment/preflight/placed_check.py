@@ -13,7 +13,7 @@ class PlacedCheck(Check):
     where: str = ""
     """The nodes that break the rule, or all that were asked."""
     nodes: tuple[str, ...] = ()
-    """The nodes that break the rule, by name. Empty where none does, or where no node is to
+    """The nodes that break the rule, by name. Empty if none does, or where no node is to
     blame."""
 
 

@@ -193,7 +193,7 @@ def speed_check(
 ) -> PlacedCheck:
     """Judge each device's speed against its datasheet, and each node against the quickest node.
 
-    `peak` is 0 where no datasheet is known; then nodes are compared alone.
+    `peak` is 0 if no datasheet is known; then nodes are compared alone.
     """
     quickest = max(
         (max(node_speeds) for node_speeds in speeds.values() if node_speeds), default=0.0

@@ -67,16 +67,16 @@ class ProgramConfig:
 
     @property
     def recipe(self) -> str:
-        """The recipe that the file begins with; empty where it begins with none."""
+        """The recipe that the file begins with; empty if it begins with none."""
         name = by_name(self.values).get("recipe")
         return str(name.value) if name else ""
 
 
 def read_config(files: Sequence[tuple[str, str]], launch_number: int = 0) -> ProgramConfig | None:
-    """Return the configuration that files are; None where they are something else, such as a script.
+    """Return the configuration that files are; None if they are something else, such as a script.
 
     Of several recipes in a Python file the file's default counts, or the one that `launch_number` counts.
-    Raise `ParamsError` where a second file, or the number, would count for nothing.
+    Raise `ParamsError` if a second file, or the number, would count for nothing.
     """
     endings = {Path(name).suffix for name, _ in files}
     if endings <= {".yaml", ".yml"} and endings:
@@ -137,7 +137,7 @@ def _signs(config_format: ConfigFormat, values: Sequence[ConfigValue]) -> int:
 
 
 def _read_recipe(name: str, text: str, launch_number: int) -> ProgramConfig | None:
-    """Return the recipe of a Python file; None where it calls none."""
+    """Return the recipe of a Python file; None if it calls none."""
     calls = recipe_calls(text, name)
     if not calls:
         raise ParamsError(
@@ -227,7 +227,7 @@ _MOST = {
 
 
 def _refuse_impossible_sizes(findings: Findings) -> None:
-    """Raise `ParamsError` where a size is beyond any machine and model."""
+    """Raise `ParamsError` if a size is beyond any machine and model."""
     for key, most in _MOST.items():
         if findings.number(key) > most:
             carried = findings.carried[key]
@@ -243,7 +243,7 @@ def _kind_of_unknown(config: ProgramConfig) -> ModelKind:
 
 
 def _refuse_other_models(values: Sequence[ConfigValue], name: str) -> None:
-    """Raise `ParamsError` where a configuration's model is no dense GPT: Mamba, RWKV, gMLP."""
+    """Raise `ParamsError` if a configuration's model is no dense GPT: Mamba, RWKV, gMLP."""
     for value in values:
         is_other_config = value.name.endswith(".is_mamba_config") and value.value is True
         layers = json.dumps(value.value) if value.name == "attention_config" else ""
@@ -313,7 +313,10 @@ def _ask_for_unknown(config: ProgramConfig, findings: Findings) -> None:
 
 
 def _our_values(row: KeyRow, value: ConfigValue) -> list[tuple[str, Any]]:
-    """Return the keys and values that a value of the program becomes; none where it is no value of ours."""
+    """Return the keys and values that a value of the program becomes.
+
+    None where it is not a value of ours.
+    """
     keys = row.key.split()
     try:
         ours = row.read(value.value)
@@ -431,7 +434,7 @@ def _actual(key: str, findings: Findings, rendered: RenderedPhase | None) -> Any
 
 
 def _why_otherwise(value: ConfigValue, keys: Sequence[str], findings: Findings) -> str:
-    """Return why the run has another value than the file; empty where nothing says so."""
+    """Return why the run has another value than the file; empty if nothing says so."""
     for key in keys:
         carried = findings.carried.get(key)
         if carried and carried.source != value.name:

@@ -45,7 +45,7 @@ class ConfigValue:
 
 
 def toml_values(text: str, file_name: str) -> list[ConfigValue]:
-    """Return the values of a TOML file. Raise `ParamsError` where it is none."""
+    """Return the values of a TOML file. Raise `ParamsError` if it is none."""
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -59,7 +59,10 @@ def toml_values(text: str, file_name: str) -> list[ConfigValue]:
 
 
 def yaml_values(text: str, file_name: str) -> list[ConfigValue]:
-    """Return the values of a YAML file, aliases resolved. Raise `ParamsError` where it is no mapping."""
+    """Return the values of a YAML file, aliases resolved.
+
+    Raise `ParamsError` if it is not a mapping.
+    """
     node = compose_with_aliases(text, file_name)
     if not isinstance(node, yaml.MappingNode):
         raise ParamsError(f"{file_name} is no configuration: it has no `key: value` lines.")
@@ -136,7 +139,7 @@ class _Reader:
                 yield self._value(name, self._plain(child, depth, name), line)
 
     def _key(self, node: yaml.Node) -> str:
-        """Return a key of YAML. Raise `ParamsError` where it is a list or a section."""
+        """Return a key of YAML. Raise `ParamsError` if it is a list or a section."""
         if not isinstance(node, yaml.ScalarNode):
             line = node.start_mark.line + 1
             raise ParamsError(
@@ -168,7 +171,7 @@ class _Reader:
         return value
 
     def _count(self, depth: int, name: str) -> None:
-        """Raise `ParamsError` where a file is deeper, longer or wider than a configuration."""
+        """Raise `ParamsError` if a file is deeper, longer or wider than a configuration."""
         self.nodes += 1
         if len(name) > _MOST_LETTERS:
             shown = safe_name(name[:60])

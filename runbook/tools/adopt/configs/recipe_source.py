@@ -64,7 +64,10 @@ class RecipeCall:
 
 
 def recipe_calls(text: str, file_name: str) -> list[RecipeCall]:
-    """Return every call of a recipe in a Python file, in order. Raise `ParamsError` where it is no Python."""
+    """Return every call of a recipe in a Python file, in order.
+
+    Raise `ParamsError` if it is no Python.
+    """
     try:
         tree = ast.parse(text)
         if sum(1 for _ in ast.walk(tree)) > _MOST_NODES:
@@ -83,7 +86,7 @@ def recipe_calls(text: str, file_name: str) -> list[RecipeCall]:
 
 
 def default_factory(text: str) -> str:
-    """Return the function that a file names as its default recipe; empty where it names none."""
+    """Return the function that a file names as its default recipe; empty if it names none."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.keyword) and node.arg == "default_factory":
             return _dotted(node.value)
@@ -356,7 +359,7 @@ class _Reader:
             self._add(variable, change, path)
 
     def _changes(self, variable: str, statement: ast.AST) -> list[ConfigValue] | None:
-        """Return what a statement changes in a recipe; None where that is not understood."""
+        """Return what a statement changes in a recipe; None if that is not understood."""
         if isinstance(statement, ast.Return | ast.Expr) and _is_plain_use(statement.value):
             return []
         if isinstance(statement, ast.Assert) or _reads_numbers(statement, variable):
@@ -382,7 +385,10 @@ class _Reader:
         return [change for name in names for change in self._value(name, value)]
 
     def _given_to(self, call: ast.Call, variable: str) -> list[ConfigValue] | None:
-        """Return what a function that is given the recipe changes in it; None where nobody here knows it."""
+        """Return what a function that is given the recipe changes in it.
+
+        None if nobody here knows it.
+        """
         function = _dotted(call.func)
         given = [*call.args, *(keyword.value for keyword in call.keywords)]
         is_whole = [_dotted(argument) == variable for argument in given]
@@ -479,7 +485,7 @@ def _names_in(nodes: Sequence[ast.AST]) -> set[str]:
 
 
 def _path_in(target: ast.expr, variable: str) -> str:
-    """Return the dotted key of a recipe's attribute; empty where the target is something else."""
+    """Return the dotted key of a recipe's attribute; empty if the target is something else."""
     name = _dotted(target)
     return name.removeprefix(f"{variable}.") if name.startswith(f"{variable}.") else ""
 

@@ -27,7 +27,7 @@ class ModelRecipe:
     """What a recipe trains."""
 
     model: str = ""
-    """The catalogue's name; empty where `shape` says it."""
+    """The catalogue's name; empty if `shape` says it."""
     shape: Mapping[str, int] = field(default_factory=dict)
     kind: ModelKind = field(default_factory=dict)
     vocabulary: int = 0
@@ -131,7 +131,9 @@ OTHER_MODELS = (
 
 
 def recipe_of(name: str) -> ModelRecipe | None:
-    """Return a recipe by its name, with the length that some names end with; None where the table has none.
+    """Return a recipe by its name, with the length that some names end with.
+
+    None if the table has none.
 
     >>> recipe_of("llama3_8b_16k").layout["data.seq_length"], recipe_of("nemotron4_15b")
     (16384, None)

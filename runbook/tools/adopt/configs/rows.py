@@ -69,7 +69,7 @@ class ConfigFormat:
     """Dotted keys, or sections ending with a dot, of which two make a file this program's."""
 
     def row(self, name: str) -> KeyRow | None:
-        """Return the row of a key; None where the table has none."""
+        """Return the row of a key; None if the table has none."""
         return next((row for row in self.rows if row.matches(name)), None)
 
 
@@ -94,7 +94,7 @@ def whole_number(values: Values, name: str, default: int = 0) -> int:
 
 
 def text(values: Values, name: str) -> str:
-    """Return a text of a configuration; empty where the key is missing or has none."""
+    """Return a text of a configuration; empty if the key is missing or has none."""
     value = values[name].value if name in values else ""
     return value if isinstance(value, str) else ""
 
@@ -105,7 +105,7 @@ def is_on(values: Values, name: str) -> bool:
 
 
 def line_of(values: Values, *names: str) -> int:
-    """Return the line of the first of these keys that the file has; 0 where it has none."""
+    """Return the line of the first of these keys that the file has; 0 if it has none."""
     return next((values[name].line for name in names if name in values), 0)
 
 
@@ -151,7 +151,7 @@ def chosen(words: Mapping[Any, Any]) -> Read:
 
 
 def zero_if_off(value: Any) -> int:
-    """Read a switch that is off as an interval of 0. Raise ValueError where it is on."""
+    """Read a switch that is off as an interval of 0. Raise ValueError if it is on."""
     if value:
         raise ValueError(value)
     return 0
