@@ -267,6 +267,7 @@ def _ended_event(
         "at": now,
         "decision": str(decision.action),
         "why": decision.why,
+        "waits": decision.wait_seconds,
         "by": "the job itself",
         "began_at": attempt.began_at,
         "reached": attempt.reached,

@@ -13,12 +13,14 @@ and diverging curves the numbers below were tried.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from math import exp, expm1, inf, isfinite, log, log10, nan
 from statistics import median
 from typing import Any
+
+from runbook.plan_file.recent_steps import RecentStep
 
 Show = Callable[[float], str]
 WINDOW = 40
@@ -762,6 +764,16 @@ class MetricWatch:
         self._saves = deque[float](maxlen=WINDOW)
         self._evaluations = dict[str, EvaluationWatch]()
         self._begin()
+
+    def remember(self, steps: Iterable[RecentStep]) -> None:
+        """Take the losses and gradient norms of a training that goes on as what is usual.
+
+        What they show was reported by the start that made them. Times are left out: the nodes may be
+        other ones.
+        """
+        for step in steps:
+            for _ in self.look(step):
+                pass
 
     def _begin(self) -> None:
         self.loss = LossWatch()

@@ -102,6 +102,8 @@ class Event:
     """Whether a job's end is the stop that training.rehearse_stop asked for."""
     at: float | None = None
     """Time of a job's end, where it was noticed later."""
+    waits: float = 0.0
+    """Seconds that a job of a chain waits before it ends and the next one begins."""
     failure: str = ""
     why: str = ""
     state: str = ""

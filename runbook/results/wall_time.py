@@ -248,10 +248,13 @@ def _chain_waits(events: Sequence[Event]) -> list[float]:
     for before, after in pairwise(events_named(events, "attempt_began")):
         if before.job != after.job or before.id == after.id:
             continue
-        ends = [_ended_at(event) for event in events_named(events, "ended")]
-        between = [moment for moment in ends if before.time <= moment <= after.time]
-        if between:
-            waits.append(after.time - max(between))
+        ends = []
+        for event in events_named(events, "ended"):
+            if before.time <= _ended_at(event) <= after.time:
+                # A job that waits before it ends still holds its nodes.
+                ends.append(min(_ended_at(event) + event.waits, after.time))
+        if ends:
+            waits.append(after.time - max(ends))
 
     return waits
 

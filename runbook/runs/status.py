@@ -402,17 +402,33 @@ def cancel_jobs(folder: Path, scheduler: Scheduler) -> str:
     """End every living job of a run."""
     ends = [(job, scheduler.cancel(job)) for job, _ in active_jobs(folder, scheduler, LIVING)]
     lines = [f"{job.path.name}: {status.state} ({status.reason})" for job, status in ends]
+    lines += _end_waits(folder)
     return "\n".join(lines) or "No job of this run is running; nothing was cancelled."
 
 
 def stop_jobs(folder: Path, scheduler: Scheduler) -> str:
     """Ask every living job of a run to save and stop, as a queue does before its time limit."""
     lines = [_request_stop(job, scheduler) for job, _ in active_jobs(folder, scheduler)]
+    lines += _end_waits(folder)
     return "\n".join(lines) or "No job of this run is running; none was stopped."
 
 
-def _request_stop(job: JobFolder, scheduler: Scheduler) -> str:
+def _end_waits(folder: Path) -> list[str]:
+    """Ask watchers that wait after a failure not to submit the next job; return a line for each."""
+    lines = []
+    for job in job_folders(folder):
+        if job.watcher_waits.exists():
+            _note_request(job)
+            lines.append(f"{job.path.name}: it has ended, and no job follows it")
+    return lines
+
+
+def _note_request(job: JobFolder) -> None:
     write_text(job.stop_requested, time.strftime("%Y-%m-%dT%H:%M:%SZ\n", time.gmtime()))
+
+
+def _request_stop(job: JobFolder, scheduler: Scheduler) -> str:
+    _note_request(job)
     try:
         scheduler.request_stop(job)
     except JobError:

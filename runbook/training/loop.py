@@ -210,6 +210,9 @@ class TrainingLoop:
         if loaded is not None:
             self._refuse_other_training(loaded)
             vars(self.progress).update(vars(loaded.progress))
+            # On all ranks: they skip a spike together.
+            recent = share_value(self.report.recent_steps(self.progress.iteration))
+            self.stepper.watch.remember(recent)
             self.saved_order = loaded.data_cache
             self._pass_over_again()
 

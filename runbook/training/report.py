@@ -24,9 +24,10 @@ from threading import Thread, current_thread
 from typing import Any
 from urllib.error import URLError
 
-from runbook.plan_file.alarms import Alarm, ExchangedTimes
+from runbook.plan_file.alarms import WINDOW, Alarm, ExchangedTimes
 from runbook.plan_file.allowed_commands import allowed_commands_file, how_to_allow, is_allowed
 from runbook.plan_file.json_records import append_line, as_line
+from runbook.plan_file.recent_steps import RecentStep, read_recent_steps
 from runbook.plan_file.schema import FLOPS_CONVENTION, PhasePlan
 from runbook.training.ranks import Ranks
 from runbook.training.trackers.processes import TrackerProcesses
@@ -148,6 +149,14 @@ class TrainingReport:
                     events.append(event)
 
         return events
+
+    def recent_steps(self, iteration: int) -> list[RecentStep]:
+        """Return what is usual for this training: its last steps up to an iteration.
+
+        Call it on rank 0.
+        """
+        metrics = self.spec.path(self.spec.log.metrics)
+        return read_recent_steps(metrics, iteration, WINDOW)
 
     def step(
         self,

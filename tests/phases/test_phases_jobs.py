@@ -19,7 +19,7 @@ from runbook.phases.p03_smoke_test import phase as smoke_test
 from runbook.phases.p04_training import phase as training
 from runbook.results.history import Event
 from runbook.runs import run_files
-from runbook.runs.status import refuse_while_a_job_runs
+from runbook.runs.status import cancel_jobs, refuse_while_a_job_runs, stop_jobs
 
 PHASE = "04-training"
 
@@ -284,15 +284,39 @@ def test_the_cluster_is_given_time_where_a_node_did_not_answer_the_starter(
         waits.append(seconds)
         queue.after_submit = JobState.DONE
 
+    monkeypatch.setattr(jobs, "LOOK_SECONDS", 1.5 * job_rules.RECOVERY_SECONDS)
     monkeypatch.setattr(jobs.time, "sleep", wait)
+    monkeypatch.setattr(jobs.time, "monotonic", lambda: sum(waits))
     jobs.launch(open_phase)
+    meet_a_lost_node(open_phase)
+    write_metrics(open_phase, 6)
+    jobs.watch(open_phase)
+    assert waits == [jobs.LOOK_SECONDS]
+    assert "node out of reach. The next one is submitted in 2 min" in capsys.readouterr().out
+
+
+def meet_a_lost_node(open_phase):
     (open_phase.folder / "jobs" / "04-training" / "err").write_text(
         "srun: error: Application launch failed: Communication connection failure\n"
     )
-    write_metrics(open_phase, 6)
-    jobs.watch(open_phase)
-    assert waits == [job_rules.RECOVERY_SECONDS]
-    assert "node out of reach. The next one is submitted in 2 min" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("end", [cancel_jobs, stop_jobs])
+def test_a_cancel_during_the_wait_for_a_lost_node_is_the_end(open_phase, queue, monkeypatch, end):
+    queue.after_submit = JobState.FAILED
+    lines = []
+
+    def cancel(seconds):
+        lines.append(end(open_phase.folder, queue))
+
+    monkeypatch.setattr(jobs.time, "sleep", cancel)
+    jobs.launch(open_phase)
+    meet_a_lost_node(open_phase)
+    with pytest.raises(JobError, match="Not started again: a person asked for the end"):
+        jobs.watch(open_phase)
+    assert lines == ["04-training: it has ended, and no job follows it"]
+    assert [call for call in queue.calls if call.startswith("submit")] == ["submit 04-training"]
+    assert not jobs._latest(open_phase).watcher_waits.exists()
 
 
 def test_a_failed_job_is_told_in_its_own_last_words(open_phase, queue):

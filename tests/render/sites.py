@@ -37,7 +37,11 @@ OF_EACH_FRAMEWORK = {
 
 
 UNATTENDED = {
-    "own-trainer-slurm": ("azure-175b", "training.framework=runbook"),
+    "own-trainer-slurm": (
+        "azure-175b",
+        "training.framework=runbook",
+        "training.near_interval=10",
+    ),
     "megatron-lm-slurm": ("azure-175b",),
     "megatron-deepspeed-pbs": ("polaris-25b",),
 }

@@ -1,6 +1,7 @@
 """Alarms: silent on healthy curves, no later than people on trainings that went wrong; each names its evidence."""
 
 import csv
+import json
 import math
 import random
 from collections import defaultdict
@@ -12,6 +13,7 @@ import pytest
 from log_lines import parse_lines
 
 from runbook.plan_file.alarms import GrowthWatch, MetricWatch
+from runbook.plan_file.recent_steps import RecentStep, read_recent_steps
 from runbook.results.metrics import find_alarms, find_spikes
 from runbook.tools.logs.summary import summary
 
@@ -422,3 +424,36 @@ def test_the_published_healthy_curves_are_silent():
         if name == "val_loss":
             alarms = find_alarms([], records) + alarms
         assert alarms == [], run
+
+
+def test_a_training_that_goes_on_knows_what_was_usual():
+    """Without the records before its start, a jump within its first steps is no jump."""
+    before = [RecentStep(n, loss=3.0 + 0.01 * (n % 3), grad_norm=0.5) for n in range(1, 41)]
+    after = [
+        SimpleNamespace(iteration=n, loss=loss, grad_norm=0.5, seconds=99.0)
+        for n, loss in enumerate([3.01, 3.8, 3.8, 3.8], 41)
+    ]
+    watch = MetricWatch()
+    watch.remember([RecentStep(0, nan=1), *before])
+    assert kinds(alarm for step in after for alarm in watch.look(step)) == [
+        ("spike", "loss", 42, 44)
+    ]
+    fresh = MetricWatch()
+    assert not [alarm for step in after for alarm in fresh.look(step)]
+
+
+def test_what_a_rollback_left_behind_is_not_usual(tmp_path):
+    metrics = tmp_path / "metrics.jsonl"
+    rows = [*range(1, 9), *range(5, 8)]
+    lines = [json.dumps({"iteration": n, "loss": float(row)}) for row, n in enumerate(rows)]
+    metrics.write_text("\n".join([*lines, '{"iteration": 8, "torn']))
+    recent = read_recent_steps(metrics, 7, 5)
+    assert [(step.iteration, step.loss) for step in recent] == [
+        (3, 2.0),
+        (4, 3.0),
+        (5, 8.0),
+        (6, 9.0),
+        (7, 10.0),
+    ]
+    assert [step.iteration for step in read_recent_steps(metrics, 4, 9)] == [1, 2, 3, 4]
+    assert read_recent_steps(tmp_path / "absent", 7, 5) == []

@@ -184,6 +184,10 @@ def test_the_queue_between_two_jobs_of_a_chain_holds_no_device_and_spares_do(mak
     ]
     one = account(events=[EVENTS[0], *chain])
     assert one.waiting_seconds == 19.0 - 13.0
+    chain[-2] = {**chain[-2], "waits": 4.0}
+    assert account(events=[EVENTS[0], *chain]).waiting_seconds == 2.0, "a job that waits holds them"
+    chain[-2] = {**chain[-2], "waits": 120.0}
+    assert account(events=[EVENTS[0], *chain]).waiting_seconds == 0.0, "a wait that was cut short"
     summary = summarize(parse_metrics([json.dumps(line) for line in ROWS]), sequence_length=128)
     alone = cost_table(summary, one, Rates()).rows[0]["value"]
     with_spares = cost_table(summary, one, Rates(held_devices=1.125)).rows[0]["value"]

@@ -1,7 +1,7 @@
 """Which copies in node memory a start takes: pure functions, without a process group."""
 
 from runbook.training.near.choice import CopyKey, HeldCopy, LoadHistory, choose_copies, load_history
-from runbook.training.near.nodes import NodeMap
+from runbook.training.near.nodes import NodeMap, transfer_rounds
 
 TWO_NODES = (0, 0, 1, 1)
 """The node of each of four ranks."""
@@ -82,6 +82,29 @@ def test_a_third_start_does_not_begin_from_the_same_copies():
     once = [STARTED, loading(), continued]
     assert load_history(once).spent == set()
     assert load_history([*once, loading(), continued]).spent == {(8, "a")}
+
+
+def test_copies_over_which_two_starts_died_are_not_verified_a_third_time():
+    """Whatever killed them left no other trace: no load, no broken copy."""
+    look = loading(name="near_verifying")
+    assert load_history([STARTED, look]).spent == set()
+    assert load_history([STARTED, look, look]).spent == {(8, "a")}
+    named = [STARTED, look, loading(name="near_broken"), look]
+    assert load_history(named).spent == set(), "the first one lived on"
+    a_torn_file = {"event": "near_broken", "message": "not a copy"}
+    assert load_history([STARTED, look, a_torn_file, look]).spent == {(8, "a")}
+    continued = loading(name="near_continued")
+    assert load_history([STARTED, look, loading(), continued, look]).spent == set()
+
+
+def test_no_partner_waits_while_the_other_one_is_busy():
+    ring = [(rank, (rank + 1) % 7) for rank in range(7)]
+    rounds = transfer_rounds(ring)
+    assert sorted(pair for transfers in rounds for pair in transfers) == sorted(ring)
+    for transfers in rounds:
+        ranks = [rank for pair in transfers for rank in pair]
+        assert len(ranks) == len(set(ranks))
+    assert len(rounds) == 3, "however long an odd ring is"
 
 
 def test_a_rollback_makes_all_copies_before_it_unusable():

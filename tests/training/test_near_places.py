@@ -6,7 +6,11 @@ import time
 import pytest
 
 from runbook.plan_file.errors import TrainingError
-from runbook.training.near.places import STALE_SECONDS, open_place
+from runbook.plan_file.schema import read_plan
+from runbook.training.near import removal
+from runbook.training.near.places import STALE_SECONDS, open_place, training_name
+
+from . import specs
 
 
 def test_only_whole_files_of_this_training_are_listed(tmp_path):
@@ -43,3 +47,18 @@ def test_a_folder_that_is_not_ours_is_refused(tmp_path):
         open_place(str(tmp_path), "run-1")
     with pytest.raises(TrainingError, match="a variable that is not set"):
         open_place("/dev/shm/$NOT_SET_ANYWHERE", "run-1")
+
+
+def test_a_training_that_stops_for_a_person_leaves_nothing_in_node_memory(tmp_path, monkeypatch):
+    monkeypatch.setenv("NODE_MEMORY", str(tmp_path / "memory"))
+    plan = specs.spec(checkpoint={"near_interval": 2, "near_folder": "$NODE_MEMORY/a"})
+    run = tmp_path / "run"
+    run.mkdir()
+    file = specs.write_plan(run, plan)
+    spec = read_plan(file, plan["phase"])
+    place = open_place(spec.checkpoint.near_folder, training_name(spec))
+    other = open_place(spec.checkpoint.near_folder, "other-training")
+    for folder in (place, other):
+        folder.path(4, 0).write_text("state")
+    assert removal.main([str(file), "--phase", plan["phase"]]) == 0
+    assert not place.folder.exists() and other.path(4, 0).exists()

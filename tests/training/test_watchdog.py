@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -453,6 +454,27 @@ def test_the_process_groups_wait_longer_where_measured_steps_take_long(monkeypat
         pytest.approx(3 * 13 / 0.6),
         pytest.approx(3 * 40 / 0.6),
     ]  # the planned 60 s are enough for 10 s
+
+
+def test_a_group_that_keeps_its_own_limit_is_left_out(tmp_path):
+    """A partner of copies in node memory that is gone is noticed after a minute, however long a step takes."""
+    import torch
+
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1
+    )
+    try:
+        default = torch.distributed.group.WORLD
+        minute = timedelta(seconds=60)
+        kept = torch.distributed.new_group(
+            [0], timeout=minute, backend="gloo", group_desc=watchdog.KEEPS_ITS_TIMEOUT
+        )
+        watchdog.raise_timeouts(5000)
+        cpu = torch.device("cpu")
+        limits = [group._get_backend(cpu).options._timeout for group in (default, kept)]
+        assert limits == [timedelta(seconds=5000), minute]
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 class TestStopping:

@@ -80,6 +80,17 @@ def probe_command(settings: Settings) -> str:
     return f"timeout {PROBE_SECONDS} srun --overlap {where} true"
 
 
+def near_removal_command(settings: Settings, argv: Sequence[str], mounts: Sequence[str]) -> str:
+    """Return the command of one process on the node `$node`, in the training's container."""
+    if settings.site.scheduler == "pbs":
+        starter = 'timeout 60 mpiexec -n 1 --ppn 1 --hosts "$node"'
+    else:
+        starter = 'timeout 60 srun --overlap --nodes=1 --ntasks=1 --nodelist="$node"'
+    pyxis = _pyxis(settings, ["PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERED"], mounts)
+    program = " ".join(map(quote, argv))
+    return _LINE_END.join([starter, *pyxis, *_inside(settings, mounts), program])
+
+
 RUNG_SCRIPT = 'bash "$job/rung.sh"'
 """What a node of the preflight job runs: see templates/rung.sh.j2."""
 

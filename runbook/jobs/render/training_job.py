@@ -13,6 +13,7 @@ from runbook.jobs.job_folder import JobFolder
 from runbook.jobs.render.launch_commands import (
     PROBE_SECONDS,
     image_on_nodes,
+    near_removal_command,
     node_command,
     one_process_command,
     probe_command,
@@ -130,6 +131,7 @@ class QueuedTraining:
             attempts=self.goes_on_by_itself,
             events=quote(spec.log.events),
             decide_command=self._decide_command(mounts) if self.goes_on_by_itself else "",
+            near_removal_command=self._near_removal_command(mounts),
             probe_command=probe_command(settings),
             probe_seconds=PROBE_SECONDS,
             phase=spec.phase,
@@ -152,6 +154,15 @@ class QueuedTraining:
     def goes_on_by_itself(self) -> bool:
         """Whether the job decides what follows an attempt: in a chain, or with spare nodes."""
         return self.job.chain > 1 or self.job.spares > 0
+
+    def _near_removal_command(self, mounts: Sequence[str]) -> str:
+        """Return the command that removes the copies in a node's memory. Empty where none are kept."""
+        if not self.goes_on_by_itself or not self.spec.checkpoint.near_interval:
+            return ""
+        arguments = training_arguments(self.settings, self.spec)
+        python = self.site.python or "python3"
+        argv = [python, "-m", "runbook.training.near.removal", *arguments]
+        return near_removal_command(self.settings, argv, mounts)
 
     def _decide_command(self, mounts: Sequence[str]) -> str:
         """Return the command that decides what follows an attempt."""

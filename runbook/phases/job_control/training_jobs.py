@@ -175,7 +175,10 @@ def watch(open_phase: OpenPhase) -> None:
             break
         if decision.action is Action.STOP or _require_latest(open_phase).stop_requested.exists():
             raise JobError(failure_text(open_phase, status, decision))
-        _wait_for_recovery(decision)
+        _wait_for_recovery(_require_latest(open_phase), decision)
+        if _require_latest(open_phase).stop_requested.exists():
+            stop = Decision(Action.STOP, "a person asked for the end during the wait")
+            raise JobError(failure_text(open_phase, status, stop))
         folder = resubmit(open_phase)
         show_text(
             f"The job ended as {status.state} ({status.reason}); it goes on as "
@@ -192,12 +195,26 @@ def watch(open_phase: OpenPhase) -> None:
     )
 
 
-def _wait_for_recovery(decision: Decision) -> None:
-    """Give the cluster the time that the decision names, and say why nothing happens."""
-    if decision.wait_seconds:
-        wait = show_duration(decision.wait_seconds)
-        show_text(f"The job met this: {decision.why}. The next one is submitted in {wait}.")
-        time.sleep(decision.wait_seconds)
+LOOK_SECONDS = 1.0
+"""Time between two looks whether a person asked for the end during a wait."""
+
+
+def _wait_for_recovery(job: JobFolder, decision: Decision) -> None:
+    """Give the cluster the time that the decision names, and say why nothing happens.
+
+    `runbook cancel` ends the wait: the ended job's folder says that a watcher waits.
+    """
+    if not decision.wait_seconds:
+        return
+    wait = show_duration(decision.wait_seconds)
+    show_text(f"The job met this: {decision.why}. The next one is submitted in {wait}.")
+    job.watcher_waits.touch()
+    try:
+        end = time.monotonic() + decision.wait_seconds
+        while time.monotonic() < end and not job.stop_requested.exists():
+            time.sleep(LOOK_SECONDS)
+    finally:
+        job.watcher_waits.unlink(missing_ok=True)
 
 
 def follow(open_phase: OpenPhase, until: int = 0) -> JobStatus:

@@ -531,11 +531,17 @@ def entered() -> dict[str, int]:
     return counts
 
 
+KEEPS_ITS_TIMEOUT = "near copies"
+"""Description of a group for which nothing waits but a thread: it notices a lost partner by its own limit."""
+
+
 def raise_timeouts(seconds: float) -> None:
-    """Let every wait of this rank's groups last so long."""
+    """Let every wait of this rank's groups last so long, but of those that keep their own limit."""
     from torch.distributed import distributed_c10d
 
     for group in list(distributed_c10d._world.pg_names):
+        if group.group_desc == KEEPS_ITS_TIMEOUT:
+            continue
         with contextlib.suppress(ValueError, RuntimeError):
             distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
 

@@ -59,10 +59,11 @@ def load_history(events: Iterable[Mapping[str, object]]) -> LoadHistory:
 
     A rollback leaves samples out, so that copies from before it are of another course. Copies that
     were loaded and led to no step are not tried again, and none is loaded more often than
-    `MOST_LOADS`.
+    `MOST_LOADS`. As often may a start die while it verifies or brings them.
     """
     lineages: set[str] = set()
     loads: dict[tuple[int, str], int] = {}
+    looks: dict[tuple[int, str], int] = {}  # whose end is not noted
     open_loads: set[tuple[int, str]] = set()
     for event in events:
         name = event.get("event")
@@ -71,12 +72,19 @@ def load_history(events: Iterable[Mapping[str, object]]) -> LoadHistory:
             lineages.clear()
         if name in ("started", "rolled_back") and copy[1]:
             lineages.add(copy[1])
+        elif name == "near_verifying":
+            looks[copy] = looks.get(copy, 0) + 1
+        elif name == "near_broken":
+            looks.pop(copy, None)  # that start lived on, and named what is wrong with them
         elif name == "near_loading":
+            looks.pop(copy, None)
             loads[copy] = loads.get(copy, 0) + 1
             open_loads.add(copy)
         elif name == "near_continued":
             open_loads.discard(copy)
-    often = {copy for copy, count in loads.items() if count >= MOST_LOADS}
+    often: set[tuple[int, str]] = set()
+    for counts in (loads, looks):
+        often.update(copy for copy, count in counts.items() if count >= MOST_LOADS)
     return LoadHistory(frozenset(lineages), frozenset(open_loads | often))
 
 

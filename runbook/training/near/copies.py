@@ -32,7 +32,7 @@ from runbook.training.near.choice import (
     load_history,
 )
 from runbook.training.near.exchange import Exchange
-from runbook.training.near.nodes import NodeMap
+from runbook.training.near.nodes import NodeMap, transfer_rounds
 from runbook.training.near.places import NodePlace
 from runbook.training.near.room import lack_of_room
 from runbook.training.near.state_file import OpenState, StateHeader
@@ -189,6 +189,8 @@ class NearCopies:
         copies = choice.copies
         readers = [self.nodes.holder(copy.rank, copy.node) for copy in copies]
         read_here = [copy for copy in copies if readers[copy.rank] == self.rank]
+        # Before anything is read: a start that dies here is a try as well.
+        self.report.event("near_verifying", iteration=choice.iteration, near=choice.lineage)
         faults = self._faults(lambda copy: files[copy].fault(self.threads), read_here)
         if not faults:
             faults = self._bring(choice, readers, files)
@@ -197,7 +199,7 @@ class NearCopies:
             opened = state_file.open_state(self.place.path(choice.iteration, self.rank))
             faults = self._faults(lambda _: self._fill(opened), [copies[self.rank]])
             self.is_spoiled = bool(faults)
-        self._report_broken([fault for _, fault in faults])
+        self._report_broken([fault for _, fault in faults], choice)
         self._bad.update(copy for copy, _ in faults)
         if faults:
             return None
@@ -209,22 +211,39 @@ class NearCopies:
     def _bring(
         self, choice: NearChoice, readers: list[int], files: Mapping[CopyKey, OpenState]
     ) -> list[tuple[CopyKey, str]]:
-        """Send copies to ranks whose own node has none; what went wrong."""
-        faults: list[tuple[CopyKey, str]] = []
+        """Send copies to ranks whose own node has none; what went wrong.
+
+        After each round all ranks meet, so that the next one begins on all of them together.
+        """
         brought = choice.from_other_nodes(self.nodes.node_of_rank)
-        for rank in (rank for rank in brought if self.rank in (rank, readers[rank])):
-            copy = choice.copies[rank]
-            part = self.place.part(f"brought.rank_{rank:05d}")
-            try:
-                assert self._exchange is not None, "without partners only own copies are chosen"
-                if self.rank == rank:
-                    self._exchange.receive(part, readers[rank])
-                    self._take_over(part)
-                else:
-                    self._exchange.send(files[copy].path, rank)
-            except (TrainingError, OSError, RuntimeError) as error:
-                faults.append((copy, _here(str(error))))
-        return [fault for faults_there in _gather(faults) for fault in faults_there]
+        pairs = [(readers[rank], rank) for rank in brought]
+        faults: list[tuple[CopyKey, str]] = []
+        for transfers in transfer_rounds(pairs):
+            faults_here = []
+            for reader, rank in transfers:
+                copy = choice.copies[rank]
+                fault = self._carry(copy, reader, files)
+                if fault:
+                    faults_here.append((copy, _here(fault)))
+            for faults_there in _gather(faults_here):
+                faults += faults_there
+            if faults:  # a rank whose partner failed would wait for it again
+                break
+        return faults
+
+    def _carry(self, copy: CopyKey, reader: int, files: Mapping[CopyKey, OpenState]) -> str:
+        """Send or receive one copy, where this rank is one of both; what went wrong."""
+        assert self._exchange is not None, "without partners only own copies are chosen"
+        try:
+            if self.rank == copy.rank:
+                part = self.place.part(f"brought.rank_{copy.rank:05d}")
+                self._exchange.receive(part, reader)
+                self._take_over(part)
+            elif self.rank == reader:
+                self._exchange.send(files[copy].path, copy.rank)
+        except (TrainingError, OSError, RuntimeError) as error:
+            return str(error)
+        return ""
 
     def _take_over(self, part: Path) -> None:
         """Give a received file its name, once it was compared with its checksum."""
@@ -408,10 +427,13 @@ class NearCopies:
         faults_here = [(copy, _here(fault)) for copy in copies if (fault := look(copy))]
         return [fault for faults in _gather(faults_here) for fault in faults]
 
-    def _report_broken(self, problems: list[str]) -> None:
+    def _report_broken(self, problems: list[str], choice: NearChoice | None = None) -> None:
+        facts = {}
+        if choice is not None:
+            facts = {"iteration": choice.iteration, "near": choice.lineage}
         for problem in problems:
             self._say(f"near copy passed over: {problem}")
-            self.report.event("near_broken", message=problem)
+            self.report.event("near_broken", message=problem, **facts)
 
     def _say(self, text: str) -> None:
         if self.rank == 0:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from runbook.plan_file.errors import TrainingError
+from runbook.training.health.watchdog import KEEPS_ITS_TIMEOUT
 from runbook.training.near.nodes import NodeMap
 from runbook.training.near.state_file import BLOCK_BYTES, write_all
 
@@ -27,7 +28,9 @@ class Exchange:
         timeout = datetime.timedelta(seconds=timeout_seconds)
         self._group: Any = None
         for ring in nodes.rings():
-            group = torch.distributed.new_group(ring, timeout=timeout, backend="gloo")
+            group = torch.distributed.new_group(
+                ring, timeout=timeout, backend="gloo", group_desc=KEEPS_ITS_TIMEOUT
+            )
             if rank in ring:
                 self._group = group
 

@@ -63,3 +63,26 @@ class NodeMap:
     def holder(self, rank: int, node: int) -> int:
         """Return the rank of the same place on a node, which reads the state of `rank` there."""
         return self.ranks_on(node)[self.place(rank)]
+
+
+def transfer_rounds(pairs: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """Return transfers (from a rank, to a rank) in rounds; a rank takes part in one transfer of a round.
+
+    In each round all partners begin together, so that none waits while the other one is busy with
+    somebody else.
+
+    >>> transfer_rounds([(0, 1), (1, 2), (2, 3), (3, 0)])
+    [[(0, 1), (2, 3)], [(1, 2), (3, 0)]]
+    """
+    rounds: list[list[tuple[int, int]]] = []
+    busy: list[set[int]] = []
+    for pair in pairs:
+        number = 0
+        while number < len(rounds) and busy[number] & set(pair):
+            number += 1
+        if number == len(rounds):
+            rounds.append([])
+            busy.append(set())
+        rounds[number].append(pair)
+        busy[number].update(pair)
+    return rounds

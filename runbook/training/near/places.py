@@ -69,13 +69,18 @@ def _remove_stale(top: Path, kept: str) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def open_place(near_folder: str, training: str) -> NodePlace:
-    """Make the folder, for this user alone; `TrainingError` where that is not possible."""
-    user = os.getuid()
+def top_folder(near_folder: str) -> Path:
+    """Return the folder of all this user's trainings; `TrainingError` where a variable is not set."""
     expanded = os.path.expandvars(near_folder)
     if "$" in expanded:
         raise TrainingError(f"training.near_folder {near_folder} has a variable that is not set")
-    top = Path(expanded) / f"runbook-near-{user}"
+    return Path(expanded) / f"runbook-near-{os.getuid()}"
+
+
+def open_place(near_folder: str, training: str) -> NodePlace:
+    """Make the folder, for this user alone; `TrainingError` where that is not possible."""
+    user = os.getuid()
+    top = top_folder(near_folder)
     try:
         top.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = top.lstat()

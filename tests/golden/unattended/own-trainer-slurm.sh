@@ -233,6 +233,20 @@ leave_queue() { # the jobs of the chain that still wait would begin only to leav
   scancel "${behind[@]#slurm-}" || true
 }
 
+remove_near_copies() { # where the training stops for a person: the nodes' memory belongs to whoever comes next
+  local node
+  for node in "${hosts[@]}"; do
+    timeout 60 srun --overlap --nodes=1 --ntasks=1 --nodelist="$node" \
+      --container-image=/GIVE_JOBS_STAGE/pytorch+25.03+py3.sqsh \
+      --container-mounts="$PWD:$PWD",/GIVE_JOBS_STAGE:/GIVE_JOBS_STAGE,/opt/microsoft:/opt/microsoft,/var/tmp:/var/tmp,/project:/project \
+      --container-workdir="$PWD" \
+      --no-container-mount-home \
+      --container-env=PYTHONPATH,PYTHONSAFEPATH,PYTHONUNBUFFERED \
+      python3 -m runbook.training.near.removal plan.json --phase 04-training &>/dev/null &
+  done
+  wait
+}
+
 # 16 of the 18 nodes train, the others are spare. `trusted` has all nodes that answer, those under suspicion last.
 trusted=("${hosts[@]}")
 
@@ -391,5 +405,6 @@ while true; do
   replace_nodes || break
   if [[ -n $asked ]]; then break; fi
 done
+if [[ $action == "stop" ]]; then remove_near_copies; fi
 if [[ $action == "go on" ]]; then wait_for_recovery; else leave_queue; fi
 exit "$job_result"

@@ -1,0 +1,72 @@
+"""Last steps of a training, read from the end of its metrics.jsonl."""
+
+import contextlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+TAIL_BYTES = 1_000_000
+"""Read so much of the file's end: a record takes some 700 bytes."""
+
+
+@dataclass(frozen=True)
+class RecentStep:
+    """What alarms compare of one step; a loss that was no finite number is None."""
+
+    iteration: int
+    loss: float | None = None
+    grad_norm: float | None = None
+    nan: int = 0
+    segment: int = 0
+
+
+def read_recent_steps(metrics: Path, iteration: int, count: int) -> list[RecentStep]:
+    """Return the last `count` steps up to an iteration, oldest first. Empty where there are none."""
+    try:
+        with metrics.open("rb") as stream:
+            stream.seek(max(0, metrics.stat().st_size - TAIL_BYTES))
+            lines = stream.read().splitlines()
+    except OSError:
+        return []
+    steps = []
+    for line in lines:
+        # A line may be cut off by the seek, or by a kill.
+        with contextlib.suppress(ValueError, RecursionError, TypeError, KeyError):
+            steps.append(_parse(json.loads(line)))
+    return recent_steps(steps, iteration, count)
+
+
+def _parse(row: dict[str, object]) -> RecentStep:
+    iteration = row["iteration"]
+    loss = row.get("loss")
+    grad_norm = row.get("grad_norm")
+    segment = row.get("segment")
+    if not isinstance(iteration, int):
+        raise TypeError(f"{iteration!r} is no iteration")
+    return RecentStep(
+        iteration,
+        loss=loss if isinstance(loss, float) else None,
+        grad_norm=grad_norm if isinstance(grad_norm, float) else None,
+        nan=1 if row.get("nan") else 0,
+        segment=segment if isinstance(segment, int) else 0,
+    )
+
+
+def recent_steps(steps: Iterable[RecentStep], iteration: int, count: int) -> list[RecentStep]:
+    """Return the last `count` of these steps up to an iteration, each as it was made last.
+
+    Steps that a rollback or an older checkpoint left behind are no part of the training.
+
+    >>> steps = [RecentStep(number) for number in (1, 2, 3, 4)]
+    >>> steps += [RecentStep(3, segment=1), RecentStep(4, segment=1)]
+    >>> [(step.iteration, step.segment) for step in recent_steps(steps, 3, 2)]
+    [(2, 0), (3, 1)]
+    """
+    recent: list[RecentStep] = []
+    limit = iteration + 1
+    for step in reversed([*steps]):
+        if step.iteration < limit and len(recent) < count:
+            recent.append(step)
+            limit = step.iteration
+    return recent[::-1]

@@ -1,0 +1,38 @@
+"""Program that removes a training's copies from the memory of the node it runs on.
+
+    python -m runbook.training.near.removal plan.json --phase 04-training
+
+A job runs it on each node when the training stops for a person: nobody needs the copies soon, and
+the memory belongs to the next job. It needs no torch.
+"""
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from runbook.plan_file.schema import PhasePlan, read_plan
+from runbook.training.near import places
+
+
+def remove_copies(spec: PhasePlan) -> None:
+    """Remove the copies of this training that lie on this node."""
+    folder = places.top_folder(spec.checkpoint.near_folder) / places.training_name(spec)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Remove the copies of one phase's training."""
+    parser = argparse.ArgumentParser(
+        prog="python -m runbook.training.near.removal", description=__doc__
+    )
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("--phase", required=True)
+    arguments = parser.parse_args(argv)
+    remove_copies(read_plan(arguments.plan, arguments.phase))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
