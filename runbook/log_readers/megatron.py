@@ -675,12 +675,18 @@ def _tells_lost_loss(record: Record) -> bool:
     return any(state == "cut_line" or state.endswith("_loss") for state in record.states)
 
 
+RETURN_CODE = "exits with return code"
+SIGKILL = "sigkill_handler"
+ENDINGS = (RETURN_CODE, SIGKILL)
+"""Words of a launcher that name no cause, and that a rule for failures may know."""
+
+
 def _ending(line: str) -> str | None:
     """Return how the training ended, in the program's words; None if the line does not say."""
     if "exiting program" in line:
         return line[line.index("exiting program") :].strip(" ]")[:100]
-    if "exits with return code" in line:
-        return f"a process {line[line.index('exits with return code') :].strip()[:40]}"
-    if "sigkill_handler" in line:
+    if RETURN_CODE in line:
+        return f"a process {line[line.index(RETURN_CODE) :].strip()[:40]}"
+    if SIGKILL in line:
         return "the launcher killed a process (sigkill_handler)"
     return None

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from runbook.core.errors import DataError
-from runbook.log_readers.megatron import Megatron
+from runbook.log_readers.divergence import find_divergence
+from runbook.log_readers.megatron import ENDINGS, Megatron
 from runbook.log_readers.mlperf import MARK, MlPerf
 from runbook.log_readers.nanogpt import LlmC, Modded, NanoGpt
 from runbook.log_readers.nemo import Nemo1, Nemo2
@@ -236,7 +237,10 @@ class LogReader:
             line = clean(line)
         if MARK in line:
             self._feed_mlperf(line)
-        elif not self._feed_megatron(line) and line and not line.isspace():
+        elif self._feed_megatron(line):
+            if any(words in line for words in ENDINGS):
+                self.failures.look(line, self.line)
+        elif line and not line.isspace():
             self._others(line)
 
     def _feed_megatron(self, line: str) -> bool:
@@ -316,6 +320,10 @@ class LogReader:
         self.failures.note_progress(self.num_records())
         log.failures = self.failures.found()
         log.cause = self.failures.cause()
+        divergence = find_divergence(log.records)
+        if divergence is not None:
+            log.failures.append(divergence)
+            log.cause = log.cause or divergence
         log.notes = [*self.notes, *self._notes(out)]
         return log
 

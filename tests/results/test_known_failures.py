@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,12 @@ from runbook.results.failures.finder import FailureFinder, find_cause, find_fail
 from runbook.results.failures.kinds import BUILD_HANGS, COMPILE_CACHE, KINDS
 from runbook.results.failures.rule import FailureKind, Level, NextStep, Rule
 from runbook.results.failures.rules import RULES
+from runbook.results.failures.signal_words import SIGNAL_WORDS
+
+if sys.version_info >= (3, 11):
+    from re import _parser as regex_parser
+else:
+    import sre_parse as regex_parser
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 SHOWN = {
@@ -123,6 +130,35 @@ def test_ordinary_words_are_no_failures():
     )
 
 
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+
+
+def literals_of(tree) -> list[list[str]]:
+    """Return the fixed texts, in lower case, of each way to match a parsed pattern."""
+    ways = [[""]]
+    for operator, argument in tree:
+        choices = _choices(str(operator), argument)
+        ways = [[*way[:-1], way[-1] + choice[0], *choice[1:]] for way in ways for choice in choices]
+    return ways
+
+
+def _choices(operator: str, argument) -> list[list[str]]:
+    if operator == "LITERAL":
+        return [[chr(argument).lower()]]
+    if operator == "SUBPATTERN":
+        return literals_of(argument[3])
+    if operator == "BRANCH":
+        return [way for branch in argument[1] for way in literals_of(branch)]
+    if operator in ("MAX_REPEAT", "MIN_REPEAT"):
+        least, most, repeated = argument
+        if least == 0:
+            return [["", ""]] if most != 1 else [[""], *literals_of(repeated)]
+        return [[*way, ""] for way in literals_of(repeated)]
+    if operator == "IN" and all(str(kind) == "LITERAL" for kind, _ in argument):
+        return [[letter] for letter in sorted({chr(value).lower() for _, value in argument})]
+    return [[""]] if operator.startswith(("AT", "ASSERT")) else [["", ""]]
+
+
 OWN_ERROR = [
     "[rank0]: Traceback (most recent call last):",
     '[rank0]:   File "transformer.py", line 731, in forward',
@@ -155,7 +191,7 @@ def test_an_error_with_a_name_of_its_own_stays_beside_the_closed_connection():
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.kind.name}: {rule.example[:40]}")
 def test_a_rule_recognizes_its_example_and_leaves_its_counterexample(rule):
-    before = ["Building extension module of triton"] if rule.after else []
+    before = [rule.example_before or "Building extension module of triton"] if rule.after else []
     (failure,) = find_failures([*before, rule.example])
     assert failure.name == rule.kind.name
     assert not rule.counterexample or not rule.matches(rule.counterexample)
@@ -167,6 +203,76 @@ def test_a_rule_without_source_or_example_does_not_build():
         Rule(kind=kind, patterns=("x",), example="x", source="")
     with pytest.raises(ValueError, match="example"):
         Rule(kind=kind, patterns=("x",), example="", source="x")
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.kind.name}: {rule.example[:40]}")
+def test_the_first_look_lets_every_pattern_through(rule):
+    """Each way to match a pattern holds a word for which lines are looked at more closely."""
+    for pattern in rule.patterns:
+        for literals in literals_of(regex_parser.parse(pattern)):
+            assert any(word in literal for literal in literals for word in SIGNAL_WORDS), (
+                pattern,
+                literals,
+            )
+
+
+def test_source_text_in_a_traceback_says_nothing():
+    frame = '  File "torch/distributed/rendezvous.py", line 142, in _tcp_rendezvous_handler'
+    source = "    store = TCPStore(result.hostname, world_size, start_daemon, timeout)"
+    raised = "    raise RendezvousConnectionError("
+    assert find_failures([frame, source]) == []
+    assert find_failures([f"[rank3]: {frame}", f"[rank3]: {source}"]) == []
+    assert [failure.name for failure in find_failures([frame, raised])] == ["ranks did not meet"]
+    assert [failure.line for failure in find_failures([frame, source, OOM])] == [3]
+
+
+def test_nccl_and_libfabric_may_say_what_they_tried():
+    lines = [
+        "n1:933:933 [1] NCCL INFO NET/Plugin: libnccl-net.so: cannot open shared object file",
+        "n1:933:933 [1] NCCL INFO NET/IB : No device found.",
+        "libfabric:12:core:core:fi_getinfo_():955<warn> fi_getinfo: provider ofi_rxd returned -61",
+    ]
+    assert find_failures(lines) == []
+
+
+def test_a_launchers_words_that_a_reader_takes_still_name_a_failure(tmp_path):
+    path = tmp_path / "err"
+    path.write_text(
+        "[2023-04-07 13:09:33,220] [ERROR] [launch.py:324:sigkill_handler] ['python3', 'run.py'] "
+        "exits with return code = -9\n"
+    )
+    assert [failure.name for failure in parse_files([path]).failures] == ["process killed"]
+
+
+RECORD = (
+    " iteration {:8}/  250000 | consumed samples: 43408 | elapsed time per iteration (ms): 4247.9 | "
+    "learning rate: 2.999E-04 | global batch size: 8 | {}loss scale: {} | grad norm: {} | "
+    "number of skipped iterations: {:3} | number of nan iterations:   0 |\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("records", "line"),
+    [
+        (
+            [
+                ("lm loss: 2.1E+00 | ", "1.0", "0.3", 0),
+                ("", "1.0", "nan", 0),
+                ("", "1.0", "nan", 0),
+            ],
+            2,
+        ),
+        ([("", "1.0", "nan", 0), ("lm loss: 2.1E+00 | ", "1.0", "0.3", 0)], None),
+        ([("", "32768.0", "nan", 1)], None),
+    ],
+)
+def test_records_that_end_without_numbers_are_a_failure(tmp_path, records, line):
+    path = tmp_path / "log"
+    path.write_text("".join(RECORD.format(n, *record) for n, record in enumerate(records, 1)))
+    log = parse_files([path])
+    assert [(failure.name, failure.line) for failure in log.failures] == (
+        [("NaN in the loss", line)] if line else []
+    )
 
 
 def test_the_cause_is_the_earliest_line_of_the_strongest_level():
@@ -228,7 +334,7 @@ def test_rank_and_host_are_taken_from_the_prefix(line, rank, host):
 @pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.log")), ids=lambda path: path.stem)
 def test_healthy_logs_of_other_programs_name_no_failure(path):
     failures = parse_files([path]).failures
-    ended = {"megatron-v2": ["time limit"]}
+    ended = {"megatron-v2": ["time limit"], "megatron-core16": ["NaN in the loss"]}
     assert [failure.name for failure in failures] == ended.get(path.stem, [])
 
 

@@ -10,6 +10,7 @@ from runbook.results.failures.kinds import BUILD_HANGS, PEER_DIED
 from runbook.results.failures.log_line import LogLine, split_prefix
 from runbook.results.failures.rule import FailureKind, Level, NextStep, Rule
 from runbook.results.failures.rules import RULES
+from runbook.results.failures.signal_words import SIGNAL_WORDS
 
 CONTEXT_LINES = 10
 MAX_EVIDENCE = 300
@@ -21,109 +22,6 @@ MAX_SHAPES = 10_000
 MAX_LAST_LINES = 3
 """A build hangs where at most so many lines follow the last of its words."""
 
-SIGNAL_WORDS = (
-    "error",
-    "fail",
-    "warn",
-    "abort",
-    "kill",
-    "exception",
-    "cannot",
-    "can't",
-    "couldn't",
-    "could not",
-    "unable",
-    "fatal",
-    "refused",
-    "denied",
-    "invalid",
-    "exceed",
-    "no such",
-    "not found",
-    "timed out",
-    "timeout",
-    "out of",
-    "memory",
-    "missing",
-    "died",
-    "cancel",
-    "mismatch",
-    "corrupt",
-    "undefined",
-    "unexpected",
-    "unrecogni",
-    "unknown",
-    "insufficient",
-    "unavailable",
-    "busy",
-    "already",
-    "duplicate",
-    "nan",
-    "xid",
-    "quota",
-    "space left",
-    "preempt",
-    "lost",
-    "reset",
-    "closed",
-    "not initialized",
-    "no module",
-    "assert",
-    "stale",
-    "read-only",
-    "must be",
-    "should be",
-    "not enough",
-    "oom",
-    "neither",
-    "hangs at",
-    "not meet",
-    "limit",
-    "walltime",
-    "rejected",
-    "violates",
-    "no gpu",
-    "worker_count",
-    "qosm",
-    "completion",
-    "mpi",
-    "pmi",
-    "no makefile",
-    "nosuch",
-    "no kernel",
-    "not divisible",
-    "overflows",
-    "bus ",
-    "ecc",
-    "held by",
-    "are free",
-    "unreachable",
-    "gated",
-    "offline",
-    "connect to",
-    "exists",
-    "signal",
-    "terminated",
-    "incomplete",
-    "empty list",
-    "no optimal",
-    "not a parquet",
-    "incompatible",
-    "unsupported",
-    "not supported",
-    "nothing was",
-    "returned -",
-    "status=",
-    "alloc",
-    "exit",
-    "problem",
-    "another rank",
-)
-(
-    "Every rule's lines hold one of these in lower case. Looking for words first is ten times as "
-    "fast as the rules."
-)
-
 TRACEBACK = "Traceback (most recent call last)"
 _ERROR = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): \S")
 _OF_COMMUNICATION = re.compile(
@@ -131,6 +29,10 @@ _OF_COMMUNICATION = re.compile(
     r"|TCPStore|[Ww]atchdog"
 )
 """Errors that a rank raises because it no longer reaches another one."""
+
+FRAME = 'File "'
+_FRAME = re.compile(r'^\s*File "[^"]*", line \d+')
+_RAISES = re.compile(r"\s*raise\b")
 
 ROOT_CAUSE = "Root Cause (first observed failure):"
 _ROOT_RANK = re.compile(r"^\s*rank\s*: (\d+)")
@@ -169,6 +71,7 @@ class FailureFinder:
         # A warning that comes with each step is looked at once: all rules together take 0.1 to 0.4
         # ms.
         self._harmless_shapes: set[str] = set()
+        self._in_frame = False
         self._build: Failure | None = None
         self._lines_since_build = 0
         self._num_records = 0
@@ -183,8 +86,9 @@ class FailureFinder:
         self._look_for_build(line, number)
         self._look_for_root_cause(line)
         self._look_for_own_error(line)
+        is_source = self._is_source(line)
         lowered = line[:MAX_TEXT].lower()
-        if any(word in lowered for word in SIGNAL_WORDS):
+        if not is_source and any(word in lowered for word in SIGNAL_WORDS):
             log_line = split_prefix(line[:MAX_TEXT])
             rule = self._rule_of(log_line.text)
             if rule is not None and not self._is_after_effect(rule):
@@ -273,7 +177,9 @@ class FailureFinder:
         )
 
     def _look_for_build(self, line: str, number: int) -> None:
-        if any(sentence in line for sentence in BUILD_HANGS.words):
+        if any(end in line for end in BUILD_HANGS.ends):
+            self._build = None
+        elif any(sentence in line for sentence in BUILD_HANGS.words):
             self._build = Failure(
                 name=BUILD_HANGS.kind.name,
                 line=number,
@@ -285,8 +191,6 @@ class FailureFinder:
                 source=BUILD_HANGS.source,
             )
             self._lines_since_build = 0
-        elif BUILD_HANGS.end in line:
-            self._build = None
 
     def _is_after_effect(self, rule: Rule) -> bool:
         """Tell whether a lost connection follows from another rank's error that no rule knows."""
@@ -303,6 +207,22 @@ class FailureFinder:
         elif self._in_traceback and _ERROR.match(split_prefix(line[:MAX_TEXT]).text):
             self._in_traceback = False
             self._own_error = self._own_error or not _OF_COMMUNICATION.search(line)
+
+    def _is_source(self, line: str) -> bool:
+        """Tell whether a line of a traceback shows source text.
+
+        Source text names arguments and functions (`store = TCPStore(host, timeout)`), and says nothing about what
+        happened. A `raise` says it: some logs end there.
+        """
+        if not self._in_frame and FRAME not in line:
+            return False
+        text = split_prefix(line[:MAX_TEXT]).text
+        if _FRAME.match(text):
+            self._in_frame = True
+            return True
+        was_in_frame = self._in_frame
+        self._in_frame = False
+        return was_in_frame and text.startswith("    ") and not _RAISES.match(text)
 
     def _look_for_root_cause(self, line: str) -> None:
         if ROOT_CAUSE in line:

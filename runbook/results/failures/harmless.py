@@ -37,6 +37,16 @@ _HARMLESS = re.compile(
             r"libibverbs: Warning: couldn't open config directory",
             r"sparse_attn requires|Please specify the CUTLASS|async_io requires the dev libaio",
             r"no version information available",
+            # NCCL tries plug-ins, networks and features, and says which are not there.
+            r"NCCL INFO",
+            # MPICH asks for a key that is not there, to wait for the others.
+            r"NONEXIST-KEY|PMI2_KVS_Get:_pmi2_kvs_get failed",
+            # The start of a container tidies its read-only image.
+            r"^rm: cannot remove|chmod: changing permissions",
+            # libfabric asks every provider in turn.
+            r"fi_getinfo: provider \S+ returned -61|OFI_MRAIL_ADDR_STRC",
+            # A statement of the program, as tracebacks show it.
+            r"^\s*(?:\w+(?:, ?\w+)* = |return )[\w.]+\(.*[),]$",
             r"Terminating (?:StepId|job step)|Job step aborted: Waiting",
         )
     )

@@ -373,7 +373,7 @@ class SilentEnd:
 
     kind: FailureKind
     words: tuple[str, ...]
-    end: str
+    ends: tuple[str, ...]
     """What the program says when all went well."""
     source: str
 
@@ -388,6 +388,6 @@ BUILD_HANGS = SilentEnd(
         "Loading extension module ",
         "Detected CUDA files, patching ldflags",
     ),
-    "Time to load ",
+    ("Time to load ", "done with compiling", "ninja: no work to do"),
     "NVIDIA/Megatron-LM#82",
 )

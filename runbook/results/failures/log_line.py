@@ -4,6 +4,11 @@ import re
 from dataclasses import dataclass
 
 _PREFIXES = (
+    # A log collector's time stamp before the launcher's prefix: "2025-06-24 17:29:06  [rank0]:..."
+    re.compile(r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d)?\s+(?=\S)"),
+    # NeMo-Run and torchx: "i.pretrain/0 [default0]:..."
+    re.compile(r"^[a-zA-Z][\w.-]*/\d+ (?=\S|  )"),
+    re.compile(r"^(?:stdout|stderr): (?=\S)"),
     # torchrun: "[rank3]: ...", "[rank3]:[E ...] ..."
     re.compile(r"^\[rank(?P<rank>\d+)\]:\s?"),
     # torchrun with --tee: "[trainer3]:...", "[trainer0|0]:...", "[default0]:..."

@@ -77,6 +77,8 @@ class Rule:
     """A line that the rule must leave alone."""
     after: str = ""
     """A pattern that one of the ten lines before must hold."""
+    example_before: str = ""
+    """A line before the example that holds it."""
     level: Level | None = None
     """None: the level of the kind."""
     decision: NextStep | None = None

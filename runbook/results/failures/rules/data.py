@@ -52,7 +52,7 @@ DATA_RULES = (
             r"checkpoint.{0,80}world size",
             r"Automatic adjustment of ZeRO",
             r"ZeRORuntimeException",
-            r"CheckpointingException",
+            r"Checkpoint(?:ing)?Exception",
             r"Weights only load failed",
             r"WeightsUnpickler error",
             r"Unsupported (?:global|operand|class)",
@@ -124,7 +124,7 @@ DATA_RULES = (
             r"\[Errno 37\]",
             r"file signature not found",
         ),
-        unless=r"publickey|pyxis|enroot|docker|ImportError",
+        unless=r"publickey|pyxis|enroot|docker|ImportError|\buc[pt]_\w+|UCX|pml_|mtl_",
         example="OSError: [Errno 30] Read-only file system",
         source="NVlabs/nvdiffrast#33",
         in_warnings=False,
@@ -135,6 +135,7 @@ DATA_RULES = (
             r"Input/output error",
             r"\[Errno 5\]",
         ),
+        unless=r"\buc[pt]_\w+|UCX|pml_|mtl_",
         example="OSError: [Errno 5] Input/output error: '/opt/data/private/dataset/a'",
         source="whwu95/Text4Vis#6",
         decision=NextStep.RETRY_AFTER_WAIT,
@@ -159,7 +160,10 @@ DATA_RULES = (
             r"DatasetGenerationError",
             r"doesn't match expected format",
             r"(?:doc|sample|shuffle|document)_?(?:idx|index)\S*\.npy",
-            r"\.(?:bin|idx)\b.{0,60}(?:No such|not found|does not exist|missing|corrupt|mismatch)",
+            (
+                r"\.(?:bin|idx)\b.{0,60}(?:No such|not found|cannot be found|does not exist|missing"
+                r"|corrupt|mismatch)"
+            ),
             (
                 r"(?:No such|not found|does not exist|missing).{0,200}\.(?:bin|idx|npy|jsonl?"
                 r"|parquet|arrow|mds|tar|zst|gz|tfrecord|csv|txt)\b"
@@ -190,6 +194,7 @@ DATA_RULES = (
             r"number of (?:samples|documents).{0,60}(?:mismatch|not)",
             r"[Dd]ata (?:prefix|path|file).{0,60}(?:not|does not)",
             r"pyarrow\.lib\.\w+",
+            r"Invalid flatbuffers message",
             r"webdataset.{0,60}(?:error|fail)",
             r"shard .{0,40}(?:missing|corrupt|truncated)",
             r"invalid (?:magic|index file)",

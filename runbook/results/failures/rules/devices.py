@@ -1,6 +1,13 @@
 """GPUs: which one a rank sees, the software around it, its hardware, and its kernels."""
 
-from runbook.results.failures.kinds import CONTAINER, GPU_STACK, KERNEL, NODE, VISIBILITY
+from runbook.results.failures.kinds import (
+    CONFIGURATION,
+    CONTAINER,
+    GPU_STACK,
+    KERNEL,
+    NODE,
+    VISIBILITY,
+)
 from runbook.results.failures.rule import Level, NextStep, Rule
 
 DEVICE_RULES = (
@@ -35,6 +42,8 @@ DEVICE_RULES = (
             r"amdgpu.{0,60}(?:GPU reset|ring .{0,20}timeout)",
             r"HSA_STATUS_ERROR_(?:FATAL|HARDWARE)",
             r"NVML: (?:GPU is lost|Unknown Error)",
+            r"CUDA_ERROR_CONTAINED|cudaErrorContained",
+            r"over nvlink or a hardware error",
             r"\bRAS\b.{0,30}(?:uncorrectable|poison)",
         ),
         example="RuntimeError: CUDA error: uncorrectable ECC error encountered",
@@ -60,6 +69,14 @@ DEVICE_RULES = (
         source="nebius/soperator#854",
     ),
     Rule(
+        kind=NODE,
+        patterns=(r"nvls\.cc:\d+ NCCL WARN Cuda failure",),
+        example="gpu46:78367:78492 [0] transport/nvls.cc:244 NCCL WARN Cuda failure 1 'invalid argument'",
+        source="NVIDIA/nccl#1562",
+        also=GPU_STACK,
+        check="If nvidia-fabricmanager is active on the node, NCCL_NVLS_ENABLE=0 shows whether NVLS is to blame.",
+    ),
+    Rule(
         kind=VISIBILITY,
         patterns=(
             r"Duplicate GPU detected",
@@ -74,6 +91,15 @@ DEVICE_RULES = (
             "4000"
         ),
         source="horovod/horovod#3929",
+    ),
+    Rule(
+        kind=VISIBILITY,
+        patterns=(r"ncclInvalidUsage", r"invalid usage, NCCL version"),
+        example="ncclInvalidUsage: This usually reflects invalid usage of NCCL library (such as too many async ops)",
+        source="TencentARC/GFPGAN#154",
+        level=Level.SYMPTOM,
+        also=CONFIGURATION,
+        check="NCCL_DEBUG=WARN prints the call that was wrong: two ranks on one GPU, or arguments that differ.",
     ),
     Rule(
         kind=VISIBILITY,
@@ -212,7 +238,7 @@ DEVICE_RULES = (
             r"cudaErrorIllegalAddress",
             r"cudaErrorLaunchFailure",
             r"cudaErrorAssert",
-            r"Assertion `?.{0,120}`? failed\.?$",
+            r"\.cuh?:\d+: .{0,200}Assertion",
             r"indexSelect\w*Index.{0,60}Assertion",
             r":\d+: .{0,120}: block: \[\d+,\d+,\d+\], thread: \[",
             r"too many resources requested for launch",
@@ -222,6 +248,8 @@ DEVICE_RULES = (
             r"VM_L2_PROTECTION_FAULT",
             r"PTX JIT compilation failed",
             r"Triton Error \[(?:CUDA|HIP)\]: (?:an illegal|device|misaligned|invalid)",
+            r"CUDA_EXCEPTION_\d+",
+            r"CUDA Exception: \w",
         ),
         unless=r"launcher|AssertionError",
         example="RuntimeError: CUDA error: device-side assert triggered",

@@ -36,6 +36,7 @@ ENDING_RULES = (
             r"Fatal Python error",
             r"exit code 13[469]\b",
             r"\bAborted\b",
+            r": Assertion `.{0,200}' failed\.?$",
         ),
         unless=r"died from signal",
         example="Fatal Python error: Segmentation fault",

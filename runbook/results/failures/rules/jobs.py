@@ -81,7 +81,7 @@ JOB_RULES = (
             r"walltime .{0,20}exceeded limit",
             r"TERM_RUNLIMIT",
             r"[Ww]all ?time (?:limit )?(?:exceeded|reached)",
-            r"exceeded (?:the )?(?:wall ?(?:clock|time)|time) limit",
+            r"exceed(?:s|ed) (?:\w+ ){0,2}(?:wall ?(?:clock|time)|run ?time|time)[ -]?limit",
             r"\bTIMEOUT\b.{0,30}(?:JOB|job)",
             r"job .{0,20}hit .{0,10}time limit",
             r"job exceeded (?:its )?(?:time|wall)",
@@ -134,6 +134,8 @@ JOB_RULES = (
                 r"|Illegal|Unauthorized|Bad UID|Access|Invalid|cannot|illegally|Maximum|Queue"
                 r"|directive|No default)"
             ),
+            # qsub prints nothing else but how an interactive job gets on.
+            r"qsub: (?!waiting for job|[Jj]ob \S+ (?:ready|completed)|Maximum server)\S",
             r"Job rejected by all possible destinations",
             r"Job exceeds queue (?:resource )?limits",
             r"cannot satisfy queue",
@@ -151,6 +153,7 @@ JOB_RULES = (
             r"Job credential (?:revoked|expired)",
             r"Requested partition configuration not available",
             r"nodes are busy$",
+            r"[Nn]odes required for job are DOWN",
             r"PartitionTimeLimit",
             r"PartitionNodeLimit",
             r"ReqNodeNotAvail",
@@ -199,6 +202,8 @@ JOB_RULES = (
                 r"(?:FATAL|ERROR): .{0,60}(?:container|image|mount|overlay|bind|squashfs"
                 r"|squashfuse|SIF|sif|unpack|build)"
             ),
+            # Singularity and Apptainer set their words apart by spaces.
+            r"^(?:FATAL: {3}|ERROR: {3}|ERROR {2}: )\S",
             r"failed to (?:import|pull|start|create) .{0,30}(?:image|container)",
             r"[Ee]rror response from daemon",
             r"Cannot connect to the Docker daemon",
@@ -244,6 +249,7 @@ JOB_RULES = (
             r"ssh .{0,60}(?:timed out|refused)",
             r"Could not create directory '.{0,60}\.ssh'",
             r"RuntimeError: launcher 'pdsh' not installed",
+            r"KeyError: 'PDSH_",
         ),
         example=(
             "subprocess.CalledProcessError: Command 'ssh -o PasswordAuthentication=no "
@@ -266,6 +272,9 @@ JOB_RULES = (
             r"PM[Ix2]+_Init",
             r"PMI\d?_?Init\w* .{0,20}(?:fail|intialize)",
             r"PMI .{0,30}(?:fail|not|error)",
+            r"\bpmix_\w+ failed",
+            r"PMIX[ _]ERROR",
+            r"instead of PMIX_SUCCESS",
             r"OMPI was not built with",
             r"application appears to have been direct launched",
             r"ORTE (?:was unable|has lost|does not know)",
@@ -287,12 +296,18 @@ JOB_RULES = (
             r"There are not enough slots",
             r"hydra_pmi_proxy",
             r"HYD\w+ .{0,80}(?:error|fail)",
-            r"launch_agent",
             r"bstrap",
             r"proxy:\d+:\d+@.{0,120}(?:error|unable)",
             r"MPI_Init_?\w*.{0,30}(?:fail|error|abort)",
             r"MPI_ERR\w*",
             r"An error occurred in MPI_Init",
+            r"Fatal error in (?:internal_Init|P?MPI_Init)\w*",
+            r"PMI\d?_KVS_\w+ returned -1",
+            r"PMI\d?_SUCCESS' failed",
+            r"PMII?_singinit",
+            r"process manager support was required",
+            r"GTL library is not linked",
+            r"MPICH ERROR \[Rank",
             r"PALS.{0,60}(?:rror|fail|denied)",
             r"pals_\w+.{0,60}fail",
             r"apshepherd",

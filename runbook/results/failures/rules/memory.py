@@ -1,7 +1,13 @@
 """Memory of device, host and /dev/shm, and the limits of the operating system."""
 
-from runbook.results.failures.kinds import DEVICE_MEMORY, HOST_MEMORY, LIMITS, SHARED_MEMORY
-from runbook.results.failures.rule import NextStep, Rule
+from runbook.results.failures.kinds import (
+    DEVICE_MEMORY,
+    GPU_STACK,
+    HOST_MEMORY,
+    LIMITS,
+    SHARED_MEMORY,
+)
+from runbook.results.failures.rule import Level, NextStep, Rule
 
 MEMORY_RULES = (
     # /dev/shm comes first: its lines also say "no space left" and "memory".
@@ -37,6 +43,7 @@ MEMORY_RULES = (
             r"\(core dumped\).*SIGBUS",
             r"signal 7\b.{0,20}[Bb]us error",
             r"exitcode\s*: -7\b",
+            r"exits with return code = -7\b",
             r"<Signals\.SIGBUS",
         ),
         example="ERROR: Unexpected bus error encountered in worker. This might be caused by "
@@ -146,6 +153,18 @@ MEMORY_RULES = (
         in_warnings=True,
     ),
     Rule(
+        kind=DEVICE_MEMORY,
+        patterns=(
+            r"CU(?:BLAS|DNN)_STATUS_NOT_INITIALIZED",
+            r"cublas runtime error : library not init",
+        ),
+        example="RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+        source="milesial/Pytorch-UNet#372",
+        level=Level.SYMPTOM,
+        also=GPU_STACK,
+        check="If nvidia-smi shows free memory on the device, compare its CUDA version with torch's.",
+    ),
+    Rule(
         kind=HOST_MEMORY,
         patterns=(
             r"oom[-_ ]kill",
@@ -205,6 +224,16 @@ MEMORY_RULES = (
         ),
         example="=>> PBS: job killed: mem 131334144kb exceeded limit 125829120kb",
         source="OpenPBS, a message of pbs_mom",
+    ),
+    Rule(
+        kind=HOST_MEMORY,
+        patterns=(r"Killing subprocess \d+",),
+        after=r"CPU Virtual Memory: +used = .*percent = (?:[89]\d|100)",
+        example_before="CPU Virtual Memory:  used = 26.4 GB, percent = 84.6%",
+        example="[2024-01-22 16:50:49,553] [INFO] [launch.py:315:sigkill_handler] Killing subprocess 1080504",
+        source="deepspeedai/DeepSpeed#4571",
+        level=Level.SYMPTOM,
+        in_warnings=True,
     ),
     Rule(
         kind=HOST_MEMORY,

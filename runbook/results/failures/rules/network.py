@@ -148,6 +148,16 @@ NETWORK_RULES = (
         in_warnings=True,
     ),
     Rule(
+        kind=INTERFACE,
+        patterns=(r"connectFullMesh failed.{0,200}(?:no error|remote=\[127\.)",),
+        unless=r"[Cc]losed by peer|reset by peer",
+        example="RuntimeError: Gloo connectFullMesh failed with [../gloo/transport/tcp/pair.cc:144] no error",
+        source="gpustack/gpustack#2125",
+        level=Level.SYMPTOM,
+        also=PEER_DIED,
+        check="If another rank's log ends earlier or names an error, that rank ended first.",
+    ),
+    Rule(
         kind=FABRIC,
         patterns=(
             r"Got completion .{0,80}(?:status|error)",
@@ -178,6 +188,9 @@ NETWORK_RULES = (
             r"Link failure",
             r"uct?_\w+.{0,80}ERROR",
             r"UCX\s+ERROR",
+            r"\b(?:pml|mtl|btl)_\w+\.c:\d+:?\s+Error",
+            r"\buc[pt]_\w+\(.{0,40}\) failed",
+            r"Failed to (?:create|resolve) UC[PT]",
             r"UCP? .{0,40}(?:ERROR|error)",
             r"mlx5\w*.{0,80}(?:error|timeout|fail)",
             r"PSM[23]?.{0,60}(?:error|fail|timeout)",

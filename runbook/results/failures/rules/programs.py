@@ -43,6 +43,7 @@ PROGRAM_RULES = (
             r"The total norm .{0,60}non-finite",
             r"lm loss: (?:nan|NaN|inf)",
             r"""[\"']?loss[\"']?: (?:nan|NaN|inf)""",
+            r"""grad_norm[\"']?: nan\b""",
         ),
         unless=r"number of nan iterations: +0|nan_to_num|skip_?nan.*=",
         example=(

@@ -1,7 +1,7 @@
 """Failures of software: broken builds, libraries, modules and compile caches."""
 
 from runbook.results.failures.kinds import ABI, BUILD, COMPILE_CACHE, MODULE, STALE_LOCK, STORAGE
-from runbook.results.failures.rule import NextStep, Rule
+from runbook.results.failures.rule import Level, NextStep, Rule
 
 _CACHE_PATH = (
     r"(?:\.triton|triton[_/-]cache|triton/compiler|torchinductor|inductor|torch_extensions"
@@ -41,6 +41,19 @@ SOFTWARE_RULES = (
             "If the path in the traceback is no compile cache, the shared file system replaced "
             "an open file."
         ),
+    ),
+    # Two ranks wrote one file of the cache, and a third one read it half written.
+    Rule(
+        kind=COMPILE_CACHE,
+        patterns=(
+            r"JSONDecodeError: ",
+            r"EOFError: Ran out of input",
+            r"UnpicklingError: ",
+        ),
+        after=r"torch/_inductor/|\.triton|triton/runtime/|autotune_cache",
+        example_before='  File "torch/_inductor/runtime/autotune_cache.py", line 112, in read_best',
+        example="json.decoder.JSONDecodeError: Extra data: line 1 column 345 (char 344)",
+        source="pytorch/pytorch#153791",
     ),
     Rule(
         kind=COMPILE_CACHE,
@@ -115,6 +128,8 @@ SOFTWARE_RULES = (
             r"subprocess-exited-with-error",
             r"Failed building wheel for",
             r"g\+\+: (?:error|[Cc]ommand not found|not found)",
+            r"Error compiling objects for extension",
+            r"\.(?:h|hpp|cuh?|c|cc|cpp|cxx)[:(]\d+(?:[:,]\d+)*\)?: (?:fatal |internal compiler )?error:",
             r"error: identifier \".{0,60}\" is undefined",
             r"unsupported GNU version",
             r"make: \*\*\*",
@@ -135,6 +150,13 @@ SOFTWARE_RULES = (
         unless=r"no work to do",
         example="nvcc fatal   : Value 'c++17' is not defined for option 'std'",
         source="deepspeedai/DeepSpeedExamples#594",
+    ),
+    Rule(
+        kind=BUILD,
+        patterns=(r"has no attribute 'ds_opt_\w+'",),
+        example="AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'",
+        source="deepspeedai/DeepSpeed#1846",
+        level=Level.SYMPTOM,
     ),
     Rule(
         kind=BUILD,
@@ -228,6 +250,16 @@ SOFTWARE_RULES = (
         unless=r"ipykernel|No such kernel",
         example="ModuleNotFoundError: No module named 'amp_C'",
         source="NVIDIA/apex#1208",
+    ),
+    Rule(
+        kind=MODULE,
+        patterns=(
+            r"NameError: name '(?:TE\w+|te|tex|nltk|apex|amp_C|flash_attn\w*|transformer_engine\w*)' is",
+            r"NameError: name '(?:Fused|fused)\w+' is",
+        ),
+        example="NameError: name 'TENorm' is not defined",
+        source="NVIDIA/Megatron-LM#1049",
+        counterexample="NameError: name 'batch' is not defined",
     ),
     Rule(
         kind=MODULE,
