@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
+from re import _parser as regex_parser
 
 import pytest
 from click.testing import CliRunner
@@ -14,11 +14,6 @@ from runbook.results.failures.kinds import BUILD_HANGS, COMPILE_CACHE, KINDS
 from runbook.results.failures.rule import FailureKind, Level, NextStep, Rule
 from runbook.results.failures.rules import RULES
 from runbook.results.failures.signal_words import SIGNAL_WORDS
-
-if sys.version_info >= (3, 11):
-    from re import _parser as regex_parser
-else:
-    import sre_parse as regex_parser
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 SHOWN = {
