@@ -184,11 +184,16 @@ def precision(*, rehearsal: bool) -> list[Job]:
         Job(stage, "fp16", "trainings:fp16", 40, 10, size),
         throughput_job(stage, "recompute full", recompute="full", **common),
         throughput_job(stage, "recompute selective", recompute="selective", **common),
-        throughput_job(stage, "DeepSpeed ZeRO 1", engine="deepspeed", **common),
+        *(
+            throughput_job(
+                stage, f"DeepSpeed ZeRO {zero}", engine="deepspeed", zero_stage=zero, **common
+            )
+            for zero in (1, 2, 3)
+        ),
         Job(stage, "fp8", "precision:fp8", 40, 10, eight_bits),
         Job(stage, "fp8, losses", "trainings:eight_bits", 40, 10, size),
     ]
-    return [jobs[0], *jobs[4:]] if rehearsal else jobs
+    return [jobs[0], *jobs[-2:]] if rehearsal else jobs
 
 
 def repeats(*, rehearsal: bool) -> list[Job]:
@@ -207,10 +212,24 @@ def repeats(*, rehearsal: bool) -> list[Job]:
     return [] if rehearsal else jobs
 
 
+def several_ranks(*, rehearsal: bool) -> list[Job]:
+    """Return trainings of several ranks that share the one GPU."""
+    arguments = {
+        "size": "rehearsal" if rehearsal else "full",
+        "ranks_at_once": 2 if rehearsal else 20,
+    }
+    jobs = [
+        Job("ranks", "several ranks", "ranks:train", 330, 60, arguments),
+        Job("ranks", "copies in node memory", "ranks:near", 160, 40, arguments),
+    ]
+    return jobs[:1] if rehearsal else jobs
+
+
 STAGES: dict[str, Callable[..., list[Job]]] = {
     "environment": environment,
     "ceilings": ceilings,
     "correctness": correctness,
+    "ranks": several_ranks,
     "1.3b": model_1_3b,
     "batches": batches,
     "shapes": shapes,

@@ -32,6 +32,7 @@ def test_a_rehearsal_runs_without_git_and_is_marked_as_one(tmp_path):
         "--stages",
         "1.3b",
         "precision",
+        "ranks",
     ]
     environment = {**os.environ, "PATH": "/nonexistent"}
     answer = subprocess.run(
@@ -52,6 +53,9 @@ def test_a_rehearsal_runs_without_git_and_is_marked_as_one(tmp_path):
     assert steps[0]["parts"] == "" and steps[1]["parts"] == "norm,linear,cross_entropy,layers"
     assert all(len(row["losses"]) == 4 for row in steps)
     assert len([row for row in content["rows"] if "kinds" in row]) == 3
+    shared = [row for row in content["rows"] if row["stage"] == "ranks"]
+    assert [(row["exit_codes"], row["agrees"]) for row in shared] == [([0, 0], True)] * 2
+    assert all(row["worst_relative"] < 1e-5 for row in shared)
     assert "REHEARSAL, no measurement" in answer.stdout
     assert len(answer.stdout) < 12_000
     assert len(list(out.iterdir())) <= 8
