@@ -655,16 +655,17 @@ def _show_campaign(
     from runbook.plan_file import json_records
     from runbook.planning import FULL
     from runbook.runs.machine import make_plan_here
-    from runbook.tools.drills.campaign import run_campaign
+    from runbook.tools.drills.campaign import CampaignTerms, run_campaign
 
-    campaign = run_campaign(
-        make_plan_here(settings),
-        _seconds("--campaign", campaign_time),
+    terms = CampaignTerms(
+        seconds=_seconds("--campaign", campaign_time),
         restarts=settings.job(FULL).restarts,
         spares=settings.job(FULL).spares,
         queue=_seconds("--queue", queue),
         person=_seconds("--person", person),
+        writes_copies=settings.run.training.framework == "runbook",
     )
+    campaign = run_campaign(make_plan_here(settings), terms)
     if as_json:
         click.echo(json.dumps(json_records.as_json(campaign), indent=1))
     else:

@@ -14,6 +14,7 @@ from runbook.planning.cost.useful_time import (
     FAULT_SOURCE,
     NODE,
     CampaignParts,
+    NearParts,
     Policy,
     UsefulTime,
     expected,
@@ -31,6 +32,12 @@ LOST_NODE_SECONDS = 300.0
 """Until a node that answers no more is noticed: Slurm's SlurmdTimeout by default."""
 COPY_BYTES_PER_SECOND = 10e9
 """From a device to pinned memory: 10 to 23 GB/s on one H200 (docs/measurements/gpu-h200.md)."""
+POSSIBLE_NEAR_SECONDS = 60.0
+"""Between the copies that a campaign tries where the plan has none."""
+NEAR_BYTES_PER_SECOND = 2e9
+"""At which a rank writes its state to node memory, with a checksum, or reads it; assumed."""
+PARTNER_BYTES_PER_SECOND = 1e9
+"""At which a node sends the states of its ranks to its partner, over TCP; assumed."""
 ASSUMED_GIGABYTES_A_NODE = 1.0
 ASSUMED_GIGABYTES_AT_MOST = 20.0
 """Write speed of the storage where a site states none: for each node, and for all of them."""
@@ -65,6 +72,7 @@ def fault_costs(plan: Plan) -> FaultCosts | None:
     stall = write_seconds
     if phase.checkpoint.asynchronous:
         stall = plan.checkpoint[FULL].checkpoint_bytes / devices / COPY_BYTES_PER_SECOND
+    near = near_parts(plan, nodes)
     parts = CampaignParts(
         step=speed.seconds_per_iteration,
         steps_between_saves=phase.checkpoint.interval or phase.duration.iterations,
@@ -74,12 +82,14 @@ def fault_costs(plan: Plan) -> FaultCosts | None:
         resume=write_seconds,
         nodes=nodes,
         walltime=float(plan.endurance.walltime_seconds),
+        near=near,
     )
     assumptions = (
         f"failures: {FAILURE_SOURCE}",
         f"their kinds: {FAULT_SOURCE}",
         f"{show_duration(START_UP_SECONDS)} to start (assumed)",
         storage,
+        *([_near_text(near)] if near is not None else []),
     )
     return FaultCosts(
         parts=parts,
@@ -89,6 +99,44 @@ def fault_costs(plan: Plan) -> FaultCosts | None:
         training_seconds=speed.seconds,
         seconds_between=seconds_between_failures(devices),
         assumptions=assumptions,
+    )
+
+
+def possible_copies(plan: Plan, parts: CampaignParts) -> NearParts | None:
+    """Return what copies in node memory about every minute would take."""
+    return near_parts(plan, parts.nodes, max(1, round(POSSIBLE_NEAR_SECONDS / parts.step)))
+
+
+def near_parts(plan: Plan, nodes: int, steps_between: int = 0) -> NearParts | None:
+    """Return what copies in node memory take; None where the plan wants none.
+
+    `steps_between`: another interval than the plan's.
+    """
+    steps_between = steps_between or plan.phases[FULL].checkpoint.near_interval
+    if not steps_between:
+        return None
+    stage = plan.memory[FULL].fullest_stage
+    rank_bytes = stage.weights + stage.optimizer
+    stall = rank_bytes / NEAR_BYTES_PER_SECOND
+    has_partner = nodes > 1
+    ranks_of_a_node = math.ceil(plan.phases[FULL].parallel.world_size / nodes)
+    sending = ranks_of_a_node * rank_bytes / PARTNER_BYTES_PER_SECOND if has_partner else 0.0
+    return NearParts(
+        steps_between=steps_between,
+        stall=stall,
+        lag=stall + sending,
+        resume=stall + sending,
+        has_partner=has_partner,
+    )
+
+
+def _near_text(near: NearParts) -> str:
+    speeds = f"{NEAR_BYTES_PER_SECOND / 1e9:g} GB/s a rank"
+    if near.has_partner:
+        speeds += f" and {PARTNER_BYTES_PER_SECOND / 1e9:g} GB/s to the partner of a node"
+    return (
+        f"a copy in node memory every {near.steps_between} steps at {speeds} (assumed), used where "
+        "the same allocation goes on"
     )
 
 

@@ -13,6 +13,7 @@ import pytest
 from runbook.core.checks import Check
 from runbook.planning import make_plan
 from runbook.planning.cost.useful_time import (
+    CORRUPTION,
     FAULT_KINDS,
     GPU,
     HANG,
@@ -21,6 +22,7 @@ from runbook.planning.cost.useful_time import (
     CampaignParts,
     FaultKind,
     FollowUp,
+    NearParts,
     PoissonFaults,
     Policy,
     expected,
@@ -169,6 +171,59 @@ def test_failures_come_at_the_rate_and_in_the_shares_that_were_published():
     assert sum(kind.count for kind in FAULT_KINDS) == 419
 
 
+NEAR = NearParts(steps_between=2, stall=1, lag=4, resume=5, has_partner=True)
+WITH_COPIES = replace(PARTS, save_stall=0, save_lag=0, near=NEAR)
+"""A step takes 10.5 s with its half of a copy, and a cycle of ten 105 s."""
+
+
+def test_a_failure_takes_back_to_the_newest_copies_in_the_same_allocation():
+    # Trains from 60 and fails in the 18th step; copies of 16 steps were complete at 60 + 168 + 4.
+    faults = [(60 + 17.5 * 10.5, GPU)]
+    account = simulate(WITH_COPIES, Policy(spares=1), 2000, GivenFaults(*faults))
+    assert account.near_restarts == 1
+    assert account.lost_steps == pytest.approx(1.5 * 10.5, abs=10.5)
+    assert account.starts == 60 + (60 + 5), "copies are read faster than the checkpoint"
+    without = simulate(
+        replace(WITH_COPIES, near=None), Policy(spares=1), 2000, GivenFaults(*faults)
+    )
+    assert without.lost_steps > 70
+    assert parts_of(account) == pytest.approx(account.held)
+
+
+def test_copies_that_are_on_their_way_do_not_count():
+    faults = GivenFaults((60 + 14 * 10.5 + 3, SOFTWARE))
+    account = simulate(WITH_COPIES, Policy(spares=1), 60 + 14 * 10.5 + 3.5, faults)
+    assert account.steps == 12
+
+
+@pytest.mark.parametrize(
+    ("kind", "policy", "near"),
+    [
+        (SOFTWARE, Policy(), NEAR),
+        (GPU, Policy(spares=1), replace(NEAR, has_partner=False)),
+        (CORRUPTION, Policy(spares=1), NEAR),
+    ],
+    ids=["a new job gets other nodes", "no partner", "the copies may be wrong"],
+)
+def test_copies_that_cannot_be_used_cost_the_steps_since_the_checkpoint(kind, policy, near):
+    parts = replace(WITH_COPIES, near=near)
+    account = simulate(parts, policy, 60 + 18 * 10.5, GivenFaults((60 + 17.5 * 10.5, kind)))
+    assert (account.near_restarts, account.steps) == (0, 10)
+
+
+def test_steps_behind_copies_are_lost_with_the_allocation():
+    """The third failure needs a new job, which begins with the checkpoint of step 10 again."""
+    first = 60 + 17.5 * 10.5
+    second = first + 60 + 5 + 1
+    faults = GivenFaults((first, SOFTWARE), (second, GPU))
+    account = simulate(WITH_COPIES, Policy(spares=1), second + 1, faults)
+    assert (account.steps, account.jobs) == (16, 1), "the spare takes the place of the lost node"
+    faults = GivenFaults((first, SOFTWARE), (second, GPU), (second + 2, GPU))
+    account = simulate(WITH_COPIES, Policy(spares=1), second + 60, faults)
+    assert (account.steps, account.jobs) == (10, 2)
+    assert parts_of(account) == pytest.approx(account.held)
+
+
 def test_llama_3s_rate_gives_over_ninety_percent():
     """Over 90 % is what its authors state (arXiv 2407.21783, 3.3.4): 419 stops in 54 days, with restarts of minutes."""
     devices = 16_384
@@ -267,3 +322,18 @@ def test_a_chain_is_compared_with_the_jobs_that_failures_take():
     assert verdict(jobs).verdict == "warn"
     assert "with those to expect" in verdict(jobs).value
     assert verdict(2 * jobs).verdict == "pass"
+
+
+def test_copies_in_node_memory_are_in_the_plans_useful_time():
+    jobs = {"jobs": {"training": {"nodes": 16, "spares": 2}}}
+    own = {**AZURE, **jobs, "training": {**AZURE["training"], "framework": "runbook"}}
+    plan = make_plan(build(own, model="175b", device="H100-SXM", site=QUEUED))
+    near = {**own, "training": {**own["training"], "near_interval": 5}}
+    with_copies = make_plan(build(near, model="175b", device="H100-SXM", site=QUEUED))
+    costs = fault_costs(with_copies)
+    assert costs is not None and costs.parts.near is not None
+    assert costs.parts.near.has_partner
+    assert any("node memory every 5 steps" in text for text in costs.assumptions)
+    assert fault_costs(plan).parts.near is None
+    useful = [useful_time(made).median for made in (plan, with_copies)]
+    assert useful[0] != useful[1]

@@ -4,8 +4,9 @@
     expected(parts, policy, seconds, faults)     many of them: the median, and what eight of ten lie between
 
 Faults come at random moments. Each costs the time until it is noticed, a start, the checkpoint that is
-read, and the steps since the last complete save, which are done again. Time in a queue holds no device
-and is counted by itself.
+read, and the steps since the last complete save, which are done again. Copies in node memory are used
+where the training goes on in the same allocation: a partner has those of a lost node. Time in a queue
+holds no device and is counted by itself.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class FaultKind:
     """The node cannot be used again before somebody has repaired it."""
     hangs: bool = False
     """No process ends: only the watchdog notices."""
+    spoils_copies: bool = False
+    """The newest state may be wrong, so that copies in node memory are not used."""
 
 
 GPU = FaultKind("GPU or its memory", 262, loses_node=True)
@@ -39,9 +42,33 @@ SOFTWARE = FaultKind("software", 56)
 """Bugs 54, dependency 2."""
 MAINTENANCE = FaultKind("unplanned maintenance of a host", 32, loses_node=True)
 HANG = FaultKind("collective that hangs", 7, hangs=True)
-CORRUPTION = FaultKind("wrong numbers without a message", 6, loses_node=True)
+CORRUPTION = FaultKind("wrong numbers without a message", 6, loses_node=True, spoils_copies=True)
 FAULT_KINDS = (GPU, NODE, NETWORK, SOFTWARE, MAINTENANCE, HANG, CORRUPTION)
 FAULT_SOURCE = "Llama 3 (arXiv 2407.21783), table 5: causes of 419 unexpected stops"
+
+
+@dataclass(frozen=True)
+class NearParts:
+    """What copies in node memory take, in seconds unless a name says otherwise."""
+
+    steps_between: int
+    stall: float
+    """In which no step is made, for each copy."""
+    lag: float
+    """From a copy's begin until the rank's own node and its partner have it."""
+    resume: float
+    """To read the copies."""
+    has_partner: bool
+    """Whether another node has the copies of a lost one."""
+
+
+@dataclass(frozen=True)
+class MadeSteps:
+    """What an attempt made in some seconds."""
+
+    steps: int
+    saves: int
+    """Whose stall is over."""
 
 
 @dataclass(frozen=True)
@@ -62,15 +89,48 @@ class CampaignParts:
     walltime: float = 0.0
     """Of one job. 0: no limit."""
 
+    near: NearParts | None = None
+    """Copies in node memory. None: there are none."""
+
+    @property
+    def pace(self) -> float:
+        """Seconds of a step, with its part of the copies in node memory."""
+        if self.near is None:
+            return self.step
+        return self.step + self.near.stall / self.near.steps_between
+
     @property
     def cycle(self) -> float:
         """From one save to the next."""
-        return self.step * self.steps_between_saves + self.save_stall
+        return self.pace * self.steps_between_saves + self.save_stall
 
     def seconds_to(self, steps: int) -> float:
         """Time for so many steps after a start, with the saves between them."""
         saves = max(0, steps - 1) // self.steps_between_saves
-        return steps * self.step + saves * self.save_stall
+        return steps * self.pace + saves * self.save_stall
+
+    def made_in(self, seconds: float, behind_save: int) -> MadeSteps:
+        """Return what is made in so many seconds by an attempt that begins some steps behind a save."""
+        # As if it had begun with the save, and had made these steps already.
+        seconds += behind_save * self.pace
+        cycles = _whole(seconds / self.cycle)
+        remainder = seconds - cycles * self.cycle
+        steps_behind_save = min(self.steps_between_saves, _whole(remainder / self.pace))
+        steps = cycles * self.steps_between_saves + steps_behind_save
+        return MadeSteps(max(0, steps - behind_save), cycles)
+
+    def complete_saves(self, seconds: float, behind_save: int) -> int:
+        """Return the number of saves that are complete after so many seconds of such an attempt."""
+        behind_stall = max(0.0, self.save_lag - self.save_stall)
+        return self.made_in(max(0.0, seconds - behind_stall), behind_save).saves
+
+    def copied_in(self, seconds: float, behind_save: int) -> int:
+        """Return the number of steps of such an attempt that complete copies in node memory hold."""
+        if self.near is None:
+            return 0
+        made = self.made_in(max(0.0, seconds - self.near.lag), behind_save)
+        since_save = behind_save + made.steps
+        return max(0, since_save - since_save % self.near.steps_between - behind_save)
 
 
 @dataclass(frozen=True)
@@ -179,6 +239,8 @@ class Account:
     steps: int = 0
     stops: int = 0
     """Failures that were left to a person."""
+    near_restarts: int = 0
+    """Starts from copies in node memory."""
     failures: list[CampaignFailure] = field(default_factory=list)
 
     def useful(self, nodes: int, spares: int) -> float:
@@ -216,6 +278,8 @@ class _Campaign:
         self._steps = steps
         self._job_began = 0.0
         self._spares_left = policy.spares
+        self._shared_step = 0
+        """Of the newest complete checkpoint on the shared file system."""
 
     @property
     def is_between_jobs(self) -> bool:
@@ -232,26 +296,73 @@ class _Campaign:
         """Launch the training, and let it run to a failure, to the end of its job, or to that of the campaign."""
         account = self.account
         parts = self._parts
-        resume = parts.resume if account.steps else 0.0
-        training_from = account.held + parts.start + resume
+        training_from = account.held + parts.start + self._resume_seconds()
         if self._last_save_at() < training_from + parts.step:
             self._begin_job()  # an attempt in the rest of this one makes no step
+            training_from = account.held + parts.start + self._resume_seconds()
         stop_at = min(self._seconds, self._last_save_at(), self._done_at(training_from))
         failure_at, kind = faults.after(account.held, account.steps, training_from)
         if failure_at < stop_at:
-            first_step = account.steps
-            reached = self._train(training_from, failure_at, saved_at_end=False)
-            started = failure_at >= training_from
-            account.failures.append(
-                CampaignFailure(kind, account.jobs, first_step, reached, started)
-            )
-            self._answer(kind)
-        else:
-            self._train(training_from, stop_at, saved_at_end=True)
-            if not self.is_over:  # the job's time is: it saves, and the next one begins
-                account.held += parts.save_lag
-                account.saves += parts.save_lag
-                self._begin_job()
+            self._fail(training_from, failure_at, kind)
+            return
+        trained = max(0.0, stop_at - training_from)
+        made = parts.made_in(trained, self._steps_behind_save)
+        self._account_for(training_from, stop_at, made)
+        self._shared_step = account.steps
+        if not self.is_over:  # the job's time is: it saves, and the next one begins
+            account.held += parts.save_lag
+            account.saves += parts.save_lag
+            self._begin_job()
+
+    @property
+    def _steps_behind_save(self) -> int:
+        """Steps from the newest checkpoint to the state that the next attempt begins with."""
+        return self.account.steps - self._shared_step
+
+    def _resume_seconds(self) -> float:
+        """Seconds in which the next attempt reads its state."""
+        if not self.account.steps:
+            return 0.0
+        near = self._parts.near
+        if near is not None and self._steps_behind_save:
+            return near.resume
+        return self._parts.resume
+
+    def _fail(self, training_from: float, failure_at: float, kind: FaultKind) -> None:
+        """Let an attempt fail, and answer it."""
+        account = self.account
+        parts = self._parts
+        first_step = account.steps
+        behind_save = self._steps_behind_save
+        trained = max(0.0, failure_at - training_from)
+        made = parts.made_in(trained, behind_save)
+        started = failure_at >= training_from
+        account.failures.append(
+            CampaignFailure(kind, account.jobs, first_step, first_step + made.steps, started)
+        )
+        follow_up = self._policy.follow(account.failures)
+        stays = self._stays_in_allocation(kind, follow_up)
+        saves = parts.complete_saves(trained, behind_save)
+        self._shared_step += saves * parts.steps_between_saves
+        kept = MadeSteps(self._shared_step - first_step, saves)
+        if stays and self._has_copies(kind):
+            copied = parts.copied_in(trained, behind_save)
+            if copied > kept.steps:
+                kept = MadeSteps(copied, made.saves)
+                account.near_restarts += 1
+        self._account_for(training_from, failure_at, kept)
+        self._answer(kind, follow_up, stays=stays)
+
+    def _has_copies(self, kind: FaultKind) -> bool:
+        """Return whether the nodes of the allocation still have all copies."""
+        near = self._parts.near
+        if near is None or kind.spoils_copies:
+            return False
+        return near.has_partner or not kind.loses_node
+
+    def _stays_in_allocation(self, kind: FaultKind, follow_up: FollowUp) -> bool:
+        has_node = self._spares_left > 0 or not kind.loses_node
+        return self._policy.spares > 0 and has_node and follow_up.goes_on
 
     def repeat_job(self, begun: Account, quiet_until: float) -> None:
         """Account at once for the jobs before this second that are like the attempt since `begun`.
@@ -271,16 +382,15 @@ class _Campaign:
             of_a_job = getattr(account, name) - getattr(begun, name)
             setattr(account, name, getattr(account, name) + count * of_a_job)
         self._job_began = account.held
+        self._shared_step = account.steps
 
-    def _answer(self, kind: FaultKind) -> None:
+    def _answer(self, kind: FaultKind, follow_up: FollowUp, *, stays: bool) -> None:
         """Notice a failure, and restart in the allocation or by a new job."""
         account = self.account
         noticed = self._policy.detection.get(kind.name, 0.0)
         account.detection += noticed
         account.held += noticed
-        follow_up = self._policy.follow(account.failures)
-        has_node = self._spares_left > 0 or not kind.loses_node
-        if self._policy.spares and has_node and follow_up.goes_on:
+        if stays:
             self._spares_left -= int(kind.loses_node)
             account.waiting += follow_up.wait
             account.held += follow_up.wait
@@ -292,10 +402,19 @@ class _Campaign:
         self._begin_job()
 
     def _begin_job(self) -> None:
+        self._lose_copies()
         self.account.jobs += 1
         self.account.queued += self._policy.queue
         self._job_began = self.account.held
         self._spares_left = self._policy.spares
+
+    def _lose_copies(self) -> None:
+        """Go back to the shared checkpoint: a new job may get other nodes."""
+        account = self.account
+        taken_back = self._steps_behind_save * self._parts.step
+        account.productive -= taken_back
+        account.lost_steps += taken_back
+        account.steps = self._shared_step
 
     def _last_save_at(self) -> float:
         """The held second at which the job stops for its last save; not before its first step."""
@@ -311,32 +430,23 @@ class _Campaign:
             return math.inf
         return training_from + self._parts.seconds_to(self._steps - self.account.steps)
 
-    def _train(self, training_from: float, until: float, *, saved_at_end: bool) -> int:
-        """Account for one attempt, from its launch to its end; return the last step that it made."""
+    def _account_for(self, training_from: float, until: float, kept: MadeSteps) -> None:
+        """Account for one attempt, from its launch to its end, and for what is kept of it.
+
+        Fewer than no steps are kept where it began from copies that are lost: those of earlier attempts
+        are lost too.
+        """
         account = self.account
         parts = self._parts
         trained = max(0.0, until - training_from)
         account.starts += until - account.held - trained
-        cycles = _whole(trained / parts.cycle)
-        rest = trained - cycles * parts.cycle
-        steps_after_save = min(parts.steps_between_saves, _whole(rest / parts.step))
-        new_steps = cycles * parts.steps_between_saves + steps_after_save
-        reached = account.steps + new_steps
-        if saved_at_end:
-            kept_cycles = cycles
-            kept_steps = new_steps
-        else:
-            behind_stall = max(0.0, parts.save_lag - parts.save_stall)
-            kept_cycles = max(0, _whole((trained - behind_stall) / parts.cycle))
-            kept_steps = kept_cycles * parts.steps_between_saves
-        productive = kept_steps * parts.step
-        saves = kept_cycles * parts.save_stall
+        productive = kept.steps * parts.step
+        saves = kept.saves * parts.save_stall + max(0, kept.steps) * (parts.pace - parts.step)
         account.productive += productive
         account.saves += saves
         account.lost_steps += trained - productive - saves
-        account.steps += kept_steps
+        account.steps += kept.steps
         account.held = until
-        return reached
 
 
 def _whole(ratio: float) -> int:

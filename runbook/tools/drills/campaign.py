@@ -8,7 +8,7 @@ failure takes back.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runbook.core.checks import counted
 from runbook.core.errors import ParamsError
@@ -28,12 +28,13 @@ from runbook.planning.cost.useful_time import (
     CampaignParts,
     FaultKind,
     FollowUp,
+    NearParts,
     Policy,
     campaigns,
     middle,
     with_interval,
 )
-from runbook.planning.useful_time import FaultCosts, fault_costs
+from runbook.planning.useful_time import FaultCosts, fault_costs, possible_copies
 
 SPARES = (0, 1, 2, 4)
 CAUSES = {
@@ -103,6 +104,8 @@ class CampaignRow:
     jobs: float
     stops: float
     """Failures that the rules leave to a person."""
+    near_restarts: float
+    """Starts from copies in node memory."""
     waiting_days: float
     """In queues and for a person; no device is held."""
 
@@ -129,6 +132,7 @@ class Campaign:
                 "failures": f"{row.failures:,.0f}",
                 "jobs": f"{row.jobs:,.0f}",
                 "left to a person": f"{row.stops:,.0f}",
+                "from node memory": f"{row.near_restarts:,.0f}",
                 "waiting": show_duration(86400 * row.waiting_days),
             }
             for row in self.rows
@@ -137,21 +141,25 @@ class Campaign:
         return Table(rows, title, self.assumptions)
 
 
-def run_campaign(
-    plan: Plan,
-    seconds: float,
-    *,
-    restarts: int,
-    spares: int,
-    queue: float,
-    person: float,
-) -> Campaign:
-    """Simulate the campaign as planned, with spare nodes, and with other intervals between saves.
+@dataclass(frozen=True)
+class CampaignTerms:
+    """How long a campaign lasts, and who answers its failures."""
 
-    `restarts` is the run's budget of jobs without a new step, and `spares` its spare nodes. `queue`
-    is the seconds that a new job waits, and `person` those until somebody answers what the rules
-    leave to one.
-    """
+    seconds: float
+    restarts: int
+    """The run's budget of jobs without a new step."""
+    spares: int
+    """The run's spare nodes."""
+    queue: float
+    """Seconds that a new job waits."""
+    person: float
+    """Seconds until somebody answers what the rules leave to a person."""
+    writes_copies: bool = False
+    """Whether the trainer can write copies to node memory."""
+
+
+def run_campaign(plan: Plan, terms: CampaignTerms) -> Campaign:
+    """Simulate the campaign as planned, with spare nodes, other intervals between saves, and copies in node memory."""
     costs = fault_costs(plan)
     if costs is None:
         raise ParamsError(
@@ -159,27 +167,36 @@ def run_campaign(
             "Rates are known of accelerators alone: name the run of a cluster whose device is known."
         )
 
-    simulation = _Simulation(
-        costs,
-        seconds,
-        restarts,
-        queue,
-        person,
-    )
+    simulation = _Simulation(costs, terms)
     parts = costs.parts
-    rows = [simulation.row("as planned", parts, spares)]
+    rows = [simulation.row("as planned", parts, terms.spares)]
     for count in SPARES:
-        if count != spares:
+        if count != terms.spares:
             rows.append(simulation.row(_spares_text(count), parts, count))
 
     for text, interval in _other_intervals(costs):
-        rows.append(simulation.row(text, with_interval(parts, interval), spares))
+        rows.append(simulation.row(text, with_interval(parts, interval), terms.spares))
+
+    if terms.writes_copies and terms.spares:
+        text, near = _other_copies(plan, parts)
+        rows.append(simulation.row(text, replace(parts, near=near), terms.spares))
+    queue = show_duration(terms.queue)
+    person = show_duration(terms.person)
     assumptions = (
         *costs.assumptions,
-        f"{show_duration(queue)} in a queue for each new job; {show_duration(person)} until a person answers",
+        f"{queue} in a queue for each new job; {person} until a person answers",
         "A failure that loses no node, or for which a spare is left, is answered in the allocation; others need a new job.",
     )
-    return Campaign(seconds / 86400, tuple(rows), assumptions)
+    return Campaign(terms.seconds / 86400, tuple(rows), assumptions)
+
+
+def _other_copies(plan: Plan, parts: CampaignParts) -> tuple[str, NearParts | None]:
+    """Return the training without its copies in node memory, or with some where it has none."""
+    if parts.near is not None:
+        return "no copies in node memory", None
+    near = possible_copies(plan, parts)
+    steps = near.steps_between if near is not None else 0
+    return f"copies in node memory every {counted(steps, 'step')}", near
 
 
 def _spares_text(count: int) -> str:
@@ -201,10 +218,7 @@ def _other_intervals(costs: FaultCosts) -> list[tuple[str, float]]:
 @dataclass(frozen=True)
 class _Simulation:
     costs: FaultCosts
-    seconds: float
-    restarts: int
-    queue: float
-    person: float
+    terms: CampaignTerms
 
     def row(
         self,
@@ -214,7 +228,9 @@ class _Simulation:
     ) -> CampaignRow:
         """Return the medians of many campaigns."""
         accounts = list(
-            campaigns(parts, lambda: self._policy(spares), self.seconds, self.costs.seconds_between)
+            campaigns(
+                parts, lambda: self._policy(spares), self.terms.seconds, self.costs.seconds_between
+            )
         )
         share_of_nodes = parts.nodes / (parts.nodes + spares)
         useful = sorted(account.useful(parts.nodes, spares) for account in accounts)
@@ -224,7 +240,7 @@ class _Simulation:
             return middle(sorted(float(getattr(account, name)) for account in accounts))
 
         def share(name: str) -> float:
-            return share_of_nodes * median(name) / self.seconds
+            return share_of_nodes * median(name) / self.terms.seconds
 
         return CampaignRow(
             change=change,
@@ -238,6 +254,7 @@ class _Simulation:
             failures=failures,
             jobs=median("jobs"),
             stops=median("stops"),
+            near_restarts=median("near_restarts"),
             waiting_days=(median("queued") + median("for_person")) / 86400,
         )
 
@@ -245,7 +262,7 @@ class _Simulation:
         return Policy(
             spares=spares,
             detection=self.costs.detection,
-            queue=self.queue,
-            person=self.person,
-            follow=RealRules(self.restarts),
+            queue=self.terms.queue,
+            person=self.terms.person,
+            follow=RealRules(self.terms.restarts),
         )

@@ -38,6 +38,22 @@ def test_spares_save_queues_and_the_interval_of_saves_decides_on_large_machines(
     assert small["1 spare node"]["useful"] < small["as planned"]["useful"] - 0.05
 
 
+def test_copies_in_node_memory_give_back_most_of_the_steps_that_are_done_again(capsys):
+    words = ["azure-175b", "--campaign", "3d", "--queue", "2h", *LARGE]
+    words += ["--set", "training.framework=runbook", "--set", "jobs.training.spares=4"]
+    words += ["--set", "training.save_interval=1000"]
+    without = {row["change"]: row for row in shown(capsys, *words)["rows"]}
+    (change,) = [text for text in without if text.startswith("copies in node memory every")]
+    steps = change.split()[-2]
+    campaign = shown(capsys, *words, "--set", f"training.near_interval={steps}")
+    planned = {row["change"]: row for row in campaign["rows"]}
+    assert planned["as planned"] == {**without[change], "change": "as planned"}
+    assert planned["no copies in node memory"]["useful"] == without["as planned"]["useful"]
+    assert planned["as planned"]["near_restarts"] > planned["as planned"]["failures"] / 2
+    assert without["as planned"]["near_restarts"] == 0
+    assert planned["as planned"]["lost_steps"] < without["as planned"]["lost_steps"] / 2
+
+
 def test_a_run_without_a_rate_of_failures_is_refused():
     with pytest.raises(ParamsError, match="Rates are known of accelerators alone"):
         drill.main(["local", "--campaign", "30d"], standalone_mode=False)
