@@ -115,6 +115,10 @@ class Event:
     loss_after: float | None = None
     ranks: int = 1
     bytes_per_second: float = 0.0
+    copies: int = 0
+    """Copies in node memory that a report of them counts."""
+    left_out: int = 0
+    """Copies that were not written, because those before were still on their way."""
 
     @property
     def is_near(self) -> bool:

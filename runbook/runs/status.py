@@ -1,5 +1,6 @@
 """Status of runs and jobs: tables, logs, cancel, stop; rebuilt from the files each time."""
 
+import dataclasses
 import difflib
 import re
 import time
@@ -25,6 +26,8 @@ from runbook.plan_file.schema import read_plan
 from runbook.planning.layout import FULL
 from runbook.records.run_state import RunState, read_run, read_runs
 from runbook.results.expected_loss import ExpectedLoss, newest_expected_loss
+from runbook.results.history import read_events
+from runbook.results.near_copies import NearCopyCounts, near_copies
 from runbook.runs.bad_nodes import FILE_NAME, bad_node_rows, read_bad_nodes
 from runbook.runs.run_folder import runs_folder
 
@@ -171,11 +174,13 @@ def facts_of_one(name: str, runs: Path | None) -> dict[str, object]:
             "left_sealed_interval": expected.has_left,
         }
 
+    copies = _near_copies(run.folder)
     return {
         **_run_facts(run),
         "phases": phases,
         "jobs": jobs,
         "expected_loss": loss,
+        "near_copies": dataclasses.asdict(copies) if copies is not None else None,
     }
 
 
@@ -190,6 +195,14 @@ def _expected_loss(folder: Path) -> ExpectedLoss | None:
         return None
 
     return newest_expected_loss(folder, plan)
+
+
+def _near_copies(folder: Path) -> NearCopyCounts | None:
+    """Return what the training's events say of copies in node memory.
+
+    None if there are none.
+    """
+    return near_copies(read_events(folder / "events.jsonl", FULL))
 
 
 def _run_facts(run: RunState) -> dict[str, object]:
@@ -226,6 +239,9 @@ def status_of_one(name: str, runs: Path | None) -> str:
     expected = _expected_loss(folder)
     if expected is not None:
         parts.append(f"Expected final loss: {expected.as_text()}")
+    copies = _near_copies(folder)
+    if copies is not None:
+        parts.append(f"Copies in node memory: {copies.as_text()}")
     for job in living:
         parts += _log_tails(job)
     site = params.load(str(folder / "run.yaml")).site.site

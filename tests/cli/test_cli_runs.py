@@ -47,6 +47,25 @@ def test_status_of_all_and_of_one(runbook, made):
     assert "04-training  local-1a2b  failed  exit code 1" in said.out
 
 
+def test_status_counts_copies_in_node_memory_and_starts_from_them(runbook, made):
+    assert "node memory" not in runbook("status", "local").out
+    events = [
+        {"event": "near_saved", "iteration": 8, "copies": 4, "stall_seconds": 0.2, "left_out": 1},
+        {"event": "resumed", "iteration": 8, "source": "near own"},
+        {"event": "near_saved", "iteration": 12, "copies": 2, "stall_seconds": 0.1, "left_out": 0},
+        {"event": "resumed", "iteration": 12, "source": "near partner (rank 1)"},
+    ]
+    with (made / "events.jsonl").open("a") as stream:
+        for event in events:
+            stream.write(json.dumps({"time": 1.0, "phase": "04-training", **event}) + "\n")
+    assert (
+        "Copies in node memory: 6 written up to step 12, 0.05 s each; 2 starts from them, "
+        "1 with copies of another node; 1 left out"
+    ) in runbook("status", "local").out
+    copies = json.loads(runbook("status", "local", "--json").out)["near_copies"]
+    assert (copies["own_starts"], copies["partner_starts"]) == (1, 1)
+
+
 def test_status_of_all_names_the_phase_that_failed_and_not_the_newest(runbook, made):
     settings = params.load("local", set_words=["model=tiny"])
     failed = phases.open_run_phase(settings, "03-smoke-test")

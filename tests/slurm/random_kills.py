@@ -2,8 +2,9 @@
 
     python tests/slurm/random_kills.py --kills 20 --seed 1 --nodes 4
 
-It prints each kill, and for each restart the seconds from the last step before it to the first one
-after it. The losses of all steps are compared with those of an undisturbed training.
+It prints each kill with the load of the machine, the seconds from the last step before each restart to
+the first one after it and what they are made of, and how many restarts began from copies in node
+memory. The losses of all steps are compared with those of an undisturbed training.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import random
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -97,7 +99,8 @@ class Killer:
         self.count += 1
         seconds = time.monotonic() - began
         print(
-            f"{self.count}: {action.__name__} at step {reached}, over after {seconds:.0f} s",
+            f"{self.count}: {action.__name__} at step {reached}, over after {seconds:.0f} s, "
+            f"load {os.getloadavg()[0]:.1f}",
             flush=True,
         )
 
@@ -123,6 +126,9 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument(
+        "--near", type=int, default=2, help="steps between copies in node memory; 0: none"
+    )
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="runbook-kills-") as folder:
         root = Path(folder)
@@ -148,8 +154,12 @@ def disturb(root: Path, cluster: Cluster, asked: argparse.Namespace) -> int:
         f"training.smoke.global_batch={2 * training_nodes}",
         f"jobs.training.nodes={training_nodes}",
     )
-    chain = f"jobs.training.chain={asked.kills + 1}"
-    run = ChainedRun(root, cluster, "disturbed", *words, chain, "jobs.training.spares=1")
+    unattended = [f"jobs.training.chain={asked.kills + 1}", "jobs.training.spares=1"]
+    if asked.near:
+        unattended.append(f"training.near_interval={asked.near}")
+        # All nodes are on this machine: each gets a memory of its own.
+        unattended.append(f"training.near_folder={root}/memory/$SLURMD_NODENAME")
+    run = ChainedRun(root, cluster, "disturbed", *words, *unattended)
     os.environ[FAULTS] = "slow:seconds=0.25"
     run.launch()
     killer = Killer(run, asked.nodes, asked.seed)
@@ -183,6 +193,9 @@ def report(run: ChainedRun, calm: ChainedRun) -> int:
         print(
             f"{place}: {len(seconds)} restarts, median {middle:.1f} s, longest {max(seconds):.1f} s"
         )
+    print_parts(restart_parts(run))
+    sources = Counter(event["source"].partition(" (")[0] for event in run.events("resumed"))
+    print("began from: " + ", ".join(f"{count} {source}" for source, count in sources.items()))
     undisturbed = calm.losses()
     losses = run.losses()
     is_equal = all(loss == undisturbed[step] for step, loss in losses.items())
@@ -201,6 +214,33 @@ def restart_seconds(run: ChainedRun) -> dict[str, list[float]]:
             place = "in the allocation" if before["id"] == after["id"] else "in the next job"
             seconds.setdefault(place, []).append(min(later) - max(earlier))
     return seconds
+
+
+PARTS = ("to the next attempt", "to all ranks' state", "to the first step")
+"""Of a restart: noticing, the decision and asking the nodes; start, imports, rendezvous and reading; a step."""
+
+
+def restart_parts(run: ChainedRun) -> list[tuple[float, float, float]]:
+    """Seconds of each part of each restart in the allocation."""
+    moments = [row["time"] for row in run.rows()]
+    starts = [event["time"] for event in run.events("started")]
+    parts = []
+    for before, after in pairwise(run.events("attempt_began")):
+        began = after["time"]
+        last_step = max((moment for moment in moments if moment < began), default=None)
+        started = min((moment for moment in starts if moment > began), default=None)
+        if before["id"] != after["id"] or last_step is None or started is None:
+            continue
+        first_step = min((moment for moment in moments if moment > started), default=started)
+        parts.append((began - last_step, started - began, first_step - started))
+    return parts
+
+
+def print_parts(parts: list[tuple[float, float, float]]) -> None:
+    """Print the median and the longest of each part."""
+    for name, seconds in zip(PARTS, zip(*parts, strict=True), strict=False):
+        middle = sorted(seconds)[len(seconds) // 2]
+        print(f"  {name}: median {middle:.1f} s, longest {max(seconds):.1f} s")
 
 
 if __name__ == "__main__":

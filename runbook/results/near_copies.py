@@ -1,0 +1,60 @@
+"""Copies in node memory of one training, by its events: how many were written, and who began with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from runbook.core.checks import counted
+from runbook.results.history import Event, events_named
+
+
+@dataclass(frozen=True)
+class NearCopyCounts:
+    """What a training wrote to node memory, and read from it."""
+
+    iteration: int
+    """Of the newest copies that were reported, with every save on the shared file system."""
+    copies: int
+    left_out: int
+    """Not written, because the copies before were still on their way."""
+    stall_seconds: float
+    """Of one copy, in the mean."""
+    own_starts: int
+    """Starts that read the copies of their own nodes alone."""
+    partner_starts: int
+    """Starts that read copies of another node as well."""
+
+    def as_text(self) -> str:
+        """Return what `runbook status` shows."""
+        starts = self.own_starts + self.partner_starts
+        text = (
+            f"{self.copies:,} written up to step {self.iteration}, {self.stall_seconds:.2g} s each; "
+            f"{counted(starts, 'start')} from them"
+        )
+        if self.partner_starts:
+            text += f", {self.partner_starts} with copies of another node"
+        if self.left_out:
+            text += f"; {self.left_out} left out, the ones before were still on their way"
+        return text
+
+
+def near_copies(events: Iterable[Event]) -> NearCopyCounts | None:
+    """Return what a training's events say of its copies; None where it has none."""
+    events = list(events)
+    saves = events_named(events, "near_saved")
+    sources = [event.source for event in events_named(events, "resumed")]
+    own_starts = sources.count("near own")
+    partner_starts = sum(source.startswith("near partner") for source in sources)
+    if not saves and not own_starts and not partner_starts:
+        return None
+    copies = sum(event.copies for event in saves)
+    stall_seconds = sum(event.stalled_seconds for event in saves)
+    return NearCopyCounts(
+        iteration=max((event.iteration or 0 for event in saves), default=0),
+        copies=copies,
+        left_out=sum(event.left_out for event in saves),
+        stall_seconds=stall_seconds / copies if copies else 0.0,
+        own_starts=own_starts,
+        partner_starts=partner_starts,
+    )
