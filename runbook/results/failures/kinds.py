@@ -122,7 +122,7 @@ BUILD = FailureKind(
     name="extension build failed",
     remedy="Read the first error of the compiler above. nvcc must be of torch.version.cuda's major "
     "version, and "
-    "compiler, Python headers (python3-config, pybind11) and CUDA libraries must be on the paths. "
+    "compiler, ninja, Python headers (python3-config, pybind11) and CUDA libraries must be on the paths. "
     "Build once on "
     "one node before the job, in a folder that is writable.",
 )
@@ -309,9 +309,9 @@ KILLED = FailureKind(
 )
 PROGRAM_ENDED = FailureKind(
     name="process ended by a signal",
-    remedy="The process crashed. The innermost frame above the signal, or the core file, says "
-    "where. If it happens "
-    "on one node only, exclude it.",
+    remedy="The process crashed. The innermost frame says where: the first below `Fatal Python error`, "
+    "the last before the signal in a backtrace of C++, or the core file. If it happens on one node "
+    "only, exclude it.",
     decision=NextStep.RETRY_SAME,
     level=Level.SYMPTOM,
 )

@@ -1,6 +1,6 @@
 """Which remedies were tried on one machine.
 
-A drill makes the failure, and the job after it goes on by the remedy. A defect is made on a node, a preflight names
+A drill or a test makes the failure, and what comes after it goes on by the remedy. A defect is made on a node, a preflight names
 it, and sound nodes pass; the node was not asked again after each single defect was taken away.
 """
 
@@ -95,6 +95,86 @@ TRIALS = (
         kinds.KILLED,
         "a rank is killed, and the next job resumes",
         "drill 01-kill-rank",
+    ),
+    Trial(
+        kinds.HOST_MEMORY,
+        "a process that its limit stops passes without the limit",
+        "test tests/results/test_remedies.py::test_host_memory_a_process_that_its_limit_stops_passes_without_the_limit",
+    ),
+    Trial(
+        kinds.TIMEOUT,
+        "a rank that comes 3 s late is waited for under a longer limit",
+        "test tests/results/test_remedies.py::test_collective_timeout_a_longer_limit_lets_a_slow_step_end",
+    ),
+    Trial(
+        kinds.PEER_DIED,
+        "one log shows the lost connection, the logs of both ranks the cause",
+        "test tests/results/test_remedies.py::test_another_rank_ended_first_the_logs_of_all_ranks_name_the_cause",
+    ),
+    Trial(
+        kinds.NODE,
+        "a node without power is left out, and the training resumes on the others",
+        "test tests/slurm/test_chain.py::test_the_lost_node_is_remembered_and_the_logbook_says_so",
+    ),
+    Trial(
+        kinds.KERNEL,
+        "an id outside a table is looked up in one of the vocabulary's size",
+        "test tests/results/test_remedies.py::test_device_fault_a_vocabulary_as_large_as_the_largest_id_ends_it",
+    ),
+    Trial(
+        kinds.BUILD,
+        "a source that includes Python.h compiles with Python's headers on the path",
+        "test tests/results/test_remedies.py::test_extension_build_failed_pythons_headers_on_the_path_end_it",
+    ),
+    Trial(
+        kinds.HANGING_BUILD,
+        "a build that waits for a dead one's lock goes on when the folder is deleted",
+        "test tests/results/test_remedies.py::test_fused_kernel_build_hangs_deleting_its_folder_lets_it_go_on",
+    ),
+    Trial(
+        kinds.ABI,
+        "ldd names the missing library, and with the right LD_LIBRARY_PATH the program runs",
+        "test tests/results/test_remedies.py::test_library_does_not_fit_ldd_names_it_and_the_right_path_finds_it",
+    ),
+    Trial(
+        kinds.NAN,
+        "a training whose loss is NaN goes back and on with other samples, and finishes",
+        "drill 11-bad-numbers",
+    ),
+    Trial(
+        kinds.DATA,
+        "damaged token files are refused by name, and intact ones trained on",
+        "drill 12-bad-data",
+    ),
+    Trial(
+        kinds.CONFIGURATION,
+        "runbook check refuses a layout that does not divide, and passes the mended one",
+        "test tests/results/test_remedies.py::test_settings_do_not_fit_check_finds_them_before_a_job",
+    ),
+    Trial(
+        kinds.TIME_LIMIT,
+        "with an exit_duration a training saves and stops before its limit",
+        "test tests/training/test_resume.py::test_the_clock_stops_a_run_like_a_signal",
+    ),
+    Trial(
+        kinds.CANCELLED,
+        "a job that scancel kills is gone on from by the next, with the losses of an undisturbed one",
+        "test tests/slurm/test_chain.py::test_the_losses_are_those_of_an_undisturbed_training",
+    ),
+    Trial(
+        kinds.HUB,
+        "offline, a file in HF_HOME is used; without it the hub is out of reach",
+        "test tests/results/test_remedies.py::test_hub_out_of_reach_a_folder_of_the_login_node_and_offline_mode_end_it",
+    ),
+    Trial(
+        kinds.NOTEBOOK,
+        "a notebook whose kernel does not exist runs with one that kernelspec list names",
+        "test tests/results/test_remedies.py::test_notebook_kernel_kernelspec_list_names_one_that_runs",
+    ),
+    Trial(
+        kinds.PROGRAM_ENDED,
+        "the first frame below the signal names the call",
+        "test tests/results/test_remedies.py::test_process_ended_by_a_signal_the_first_frame_says_where",
     ),
 )
 

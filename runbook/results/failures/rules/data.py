@@ -191,6 +191,7 @@ DATA_RULES = (
             r"vocab(?:ulary)? (?:file|size).{0,40}(?:not|does|mismatch)",
             r"Not enough (?:samples|tokens|documents)",
             r"not enough data",
+            r"last epoch number of samples exceeded",
             r"number of (?:samples|documents).{0,60}(?:mismatch|not)",
             r"[Dd]ata (?:prefix|path|file).{0,60}(?:not|does not)",
             r"pyarrow\.lib\.\w+",

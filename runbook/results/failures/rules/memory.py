@@ -239,6 +239,7 @@ MEMORY_RULES = (
         kind=HOST_MEMORY,
         patterns=(
             r"lowmemorykiller",
+            r"low on resource: memory",
             r"Killed process \d+ .{0,60}(?:total-vm|anon-rss)",
         ),
         example="Killed process 4711 (python) total-vm:210034512kB, anon-rss:120034512kB",
