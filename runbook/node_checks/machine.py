@@ -28,6 +28,7 @@ PACKAGES = (
 )
 """Packages whose version must be the same on all nodes. One that is installed nowhere is no
 fault."""
+PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 SHARED_MEMORY = Path("/dev/shm")
 TOOL_SECONDS = 20
 
@@ -59,7 +60,17 @@ def look_at_limits() -> Facts:
         "nproc": _limit(resource.RLIMIT_NPROC),
         "tasks": task_limit(),
         "stack": _limit(resource.RLIMIT_STACK),
+        "ports": _count_ports(),
     }
+
+
+def _count_ports() -> int | None:
+    """Return how many ports the kernel may choose for a connection. None where it does not say."""
+    try:
+        first, last = PORT_RANGE.read_text().split()
+    except (OSError, ValueError):
+        return None
+    return int(last) - int(first) + 1
 
 
 def _limit(kind: int) -> int | None:

@@ -147,6 +147,7 @@ INTERFACES = HOST_FACTS["interfaces"]
     [
         ("locked memory", "limits", {"memlock": 65536}, "n2: 64.0 KiB"),
         ("open files", "limits", {"nofile": 256}, "n2: 256 open files"),
+        ("port range", "limits", {"ports": 3}, "n2: the kernel chooses from 3 ports"),
         ("processes", "limits", {"nproc": 100}, "n2: 100 processes"),
         ("processes", "limits", {"tasks": 400}, "400 processes and threads for the control group"),
         ("shared memory", "memory", {"shm_total": 16 << 20}, "n2: /dev/shm has 16.0 MiB"),

@@ -230,6 +230,39 @@ def test_nccl_and_libfabric_may_say_what_they_tried():
     assert find_failures(lines) == []
 
 
+# Lines of trainings that went on, of 194 logs in public repositories: looked at 2026-11-27.
+WENT_ON = (
+    " > loading doc-idx mapping from /data/openwebtext_train_indexmap_1024000ns_1024sl_1234s_doc_idx.npy",
+    "Your compiler (c++) is not compatible with the compiler Pytorch was",
+    '    assert 8 % world_size == 0, "world_size must be a divisor of 8"',
+    "`.reshape` attribute that reshapes the bank so that the leading dimension is divisible",
+    "[1724685304.167173] [n1:102320:f] vfs_fuse.c:281 UCX ERROR inotify_add_watch(/tmp) failed: No space left",
+    "mkdir -p failed for path /results/.cache/matplotlib: [Errno 13] Permission denied: '/results/.cache'",
+    "[W socket.cpp:697] [c10d] The IPv6 network addresses of (n1, 23456) cannot be retrieved (gai error: -2).",
+    "image.py:13: UserWarning: Failed to load image Python extension: 'image.so: undefined symbol: _ZN3c10'",
+    "modprobe: FATAL: Module amdgpu not found in directory /lib/modules/5.15.0-113-generic",
+    "environment: line 15: : No such file or directory",
+    "0: + echo 'no GPUs found'",
+    "PMI2_KVS_Get:_pmi2_kvs_get failed",
+)
+
+
+@pytest.mark.parametrize("line", WENT_ON)
+def test_words_of_trainings_that_went_on_alarm_nobody(line):
+    assert find_failures([line]) == []
+
+
+def test_a_command_that_failed_by_pdsh_did_so_for_another_reason():
+    names = {
+        code: [
+            failure.name
+            for failure in find_failures([f"pdsh@n1: n2: ssh exited with exit code {code}"])
+        ]
+        for code in (1, 255)
+    }
+    assert names == {1: ["another rank ended first"], 255: ["launcher needs ssh"]}
+
+
 def test_a_launchers_words_that_a_reader_takes_still_name_a_failure(tmp_path):
     path = tmp_path / "err"
     path.write_text(

@@ -1,4 +1,4 @@
-"""Remedies of runbook/results/failures/kinds.py, tried: each failure is made for real, named, and ended as its remedy says."""
+"""Remedies of runbook/results/failures/kinds.py: each failure is made for real, named, and ended as its remedy says."""
 
 from __future__ import annotations
 

@@ -45,8 +45,22 @@ _HARMLESS = re.compile(
             r"^rm: cannot remove|chmod: changing permissions",
             # libfabric asks every provider in turn.
             r"fi_getinfo: provider \S+ returned -61|OFI_MRAIL_ADDR_STRC",
-            # A statement of the program, as tracebacks show it.
+            # A statement of the program, as tracebacks and trainers that print their source show it.
             r"^\s*(?:\w+(?:, ?\w+)* = |return )[\w.]+\(.*[),]$",
+            r"^\s*assert \S",
+            # A command that bash repeats (set -x), and what MLPerf's harness says of the machine.
+            r"^\++ \S|:::SYSJSON",
+            r"Your compiler \(",
+            r"[Mm]atplotlib",
+            r"Failed to load image Python extension",
+            r"The IPv6 network addresses of .* cannot be retrieved",
+            # UCX watches a folder for its own statistics.
+            r"vfs_fuse\.c",
+            r"^modprobe: ",
+            # A shell's command fails, and its script goes on.
+            r"^(?:cat|ls|cp|mv|grep|sed|find|head|tail): .*No such file|line \d+: : No such file",
+            # torch asks for the monitors of other makers' GPUs.
+            r"libamd_smi\.so: cannot open",
             r"Terminating (?:StepId|job step)|Job step aborted: Waiting",
         )
     )

@@ -228,6 +228,14 @@ def _folder_text(facts: NodeFacts) -> str:
     return f"{facts['folder']}: the same view, write, rename, link, lock ({facts['file_system']})"
 
 
+def ports_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return how few ports the kernel chooses from."""
+    ports = facts.get("ports")
+    if ports is None or ports >= thresholds.PORTS.value:
+        return ""
+    return f"the kernel chooses from {ports} ports, below {thresholds.PORTS.value:.0f}"
+
+
 def file_clock_fault(facts: NodeFacts, expected: Expectations) -> str:
     """Return how far the node's clock is from the file server's."""
     ahead = facts["ahead"]
@@ -308,6 +316,16 @@ NODE_RULES = (
         "cores",
         cores_fault,
         lambda facts: f"{facts['cores']} cores",
+    ),
+    NodeRule(
+        PlacedRule(
+            "port range",
+            f"at least {thresholds.PORTS.value:.0f} ports: {thresholds.PORTS.source}",
+            "Widen net.ipv4.ip_local_port_range (sysctl) on that node.",
+        ),
+        "limits",
+        ports_fault,
+        lambda facts: f"{facts.get('ports') or UNLIMITED} ports",
     ),
     NodeRule(
         PlacedRule(

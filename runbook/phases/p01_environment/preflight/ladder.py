@@ -45,7 +45,7 @@ from runbook.phases.p01_environment.preflight.job_answers import (
     JobAnswers,
     parse_job_answers,
 )
-from runbook.phases.p01_environment.preflight.launcher_words import first_end
+from runbook.phases.p01_environment.preflight.launcher_words import first_end, queue_end
 from runbook.phases.p01_environment.preflight.link_rules import PEERS, link_checks
 from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, PlacedRule
 from runbook.phases.p01_environment.preflight.torch_rules import TORCH, torch_checks
@@ -348,6 +348,11 @@ def _climb_in_queue(
                     failed = [check for check in checks if check.verdict == "fail"]
                     checks = failed if failed and answers.nodes else [broken]
 
+                # Nodes are silent where the queue took their job.
+                ended = watch.why_queue_ended(name)
+                if ended is not None and any(check.verdict == "fail" for check in checks):
+                    checks = [ended]
+
                 results.append(RungResult(name, tuple(checks), watch.seconds()))
                 if results[-1].is_defect:
                     break
@@ -565,17 +570,28 @@ class QueueWatch:
                 return answers, self._why_broken(rung, status, code)
             time.sleep(POLL_SECONDS)
 
+    def why_queue_ended(self, rung: str) -> PlacedCheck | None:
+        """Return why the queue ended the job, in its words. None if it did not."""
+        end = queue_end(job_folder.read_text(self._job.err))
+        if end is None:
+            return None
+        nodes = [end.lost_node] if end.lost_node else []
+        return self._ending_rule(rung).broken(end.words, nodes)
+
+    def _ending_rule(self, rung: str) -> PlacedRule:
+        return PlacedRule(
+            f"job ({rung})",
+            "the job runs to its end",
+            f"See {self._job.err}: the launcher's own words are there.",
+        )
+
     def _why_broken(
         self,
         rung: str,
         status: JobStatus,
         code: int | None,
     ) -> PlacedCheck:
-        rule = PlacedRule(
-            f"job ({rung})",
-            "the job runs to its end",
-            f"See {self._job.err}: the launcher's own words are there.",
-        )
+        rule = self._ending_rule(rung)
         lines = [line for line in job_folder.log_tail(self._job.err, 6) if line.strip()]
         last_lines = " | ".join(lines[-3:])
         if code is not None:

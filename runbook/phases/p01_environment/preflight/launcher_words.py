@@ -4,6 +4,7 @@ Whatever comes after it is a consequence.
 """
 
 import re
+from dataclasses import dataclass
 
 from runbook.core import shell
 
@@ -16,7 +17,34 @@ ROOT_CAUSE = re.compile(
 TASK_ENDED = re.compile(r"srun: error: (?P<node>\S+): tasks? (?P<task>\S+): (?P<words>.+)")
 OWN_LINES = re.compile(r"runbook: |srun: |slurmstepd|\s*$")
 """Lines that the launcher and our own scripts write."""
+NODE_LOST = re.compile(r"srun: error: Node failure on (?P<node>[^\s,]+)")
+JOB_ENDED = re.compile(r"\*\*\* JOB \S+ ON \S+ CANCELLED AT [^*]*")
+"""Slurm's words where somebody or the queue itself ends a whole job, not one step of it."""
 MAX_WORDS = 300
+
+
+@dataclass(frozen=True)
+class QueueEnd:
+    """Why the queue ended a job."""
+
+    words: str
+    lost_node: str = ""
+
+
+def queue_end(errors: str) -> QueueEnd | None:
+    r"""Return why the queue ended a job, by the text of its stderr. None if it did not.
+
+    >>> queue_end("srun: error: Node failure on n2\nsrun: forcing job termination\n")
+    QueueEnd(words='a node was lost: Node failure on n2', lost_node='n2')
+    >>> queue_end("slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-11-27T04:40:30 ***\n")
+    """
+    lost = NODE_LOST.search(errors)
+    if lost is not None:
+        return QueueEnd(f"a node was lost: Node failure on {lost['node']}", lost["node"])
+    ended = JOB_ENDED.search(errors)
+    if ended is not None:
+        return QueueEnd(f"the queue ended it: {ended[0].strip('* ')}")
+    return None
 
 
 def first_end(errors: str) -> str:

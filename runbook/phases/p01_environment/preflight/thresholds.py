@@ -45,6 +45,11 @@ PROCESSES = Threshold(
     "processes and threads of a user",
     "our choice: 8 ranks with their threads and loader workers",
 )
+PORTS = Threshold(
+    1000,
+    "ports from which the kernel chooses",
+    "our choice: each pair of ranks takes one for each process group; Linux has 28,232",
+)
 SCRATCH = Threshold(
     256 * MIB,
     "free bytes of the node's temporary folder",

@@ -159,7 +159,10 @@ DATA_RULES = (
             r"ArrowInvalid",
             r"DatasetGenerationError",
             r"doesn't match expected format",
-            r"(?:doc|sample|shuffle|document)_?(?:idx|index)\S*\.npy",
+            (
+                r"(?:Error|No such|not found|missing|cannot).{0,200}(?:doc|sample|shuffle|document)"
+                r"_?(?:idx|index)\S*\.npy"
+            ),
             (
                 r"\.(?:bin|idx)\b.{0,60}(?:No such|not found|cannot be found|does not exist|missing"
                 r"|corrupt|mismatch)"

@@ -193,7 +193,7 @@ MEMORY_RULES = (
             r"cudaHostAlloc.{0,40}out of memory",
             r"Not enough (?:host )?memory",
         ),
-        unless=r"ibv_|hugepage",
+        unless=r"ibv_|hugepage|If MemoryError",
         example="DefaultCPUAllocator: can't allocate memory: you tried to allocate 4009910272 "
         "bytes. Error code 12 "
         "(Cannot allocate memory)",

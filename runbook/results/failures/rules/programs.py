@@ -56,7 +56,7 @@ PROGRAM_RULES = (
         kind=CONFIGURATION,
         patterns=(
             r"Check batch related parameters",
-            r"(?:is|are|be|must be|should be|to be|not) (?:evenly )?(?:a )?(?:divisible|multiple)",
+            r"(?:be|not) (?:evenly )?(?:a )?(?:divisible|multiple)",
             r"must divide",
             r"not divisible",
             r"unrecognized arguments?",
