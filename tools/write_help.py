@@ -17,7 +17,7 @@ HEAD = f"""# {TITLE}
 2. `runbook logs RUN` shows what the newest job wrote; `runbook logs FILE...` reads any training log, also of another
    program, and names every failure below that it finds, with its line.
 3. `runbook status RUN` says what became of each job; `runbook doctor` what this machine lacks.
-4. After mending the cause run the cell or `runbook run RUN` again: what is finished is not done twice, and a training
+4. After fixing the cause run the cell or `runbook run RUN` again: what is finished is not done twice, and a training
    goes on from its newest checkpoint.
 """
 
@@ -33,7 +33,9 @@ def _section(kind: FailureKind) -> str:
     advice = f"Then: {kind.decision.advice}"
     trial = trial_of(kind)
     tried = f"{trial.how} (`{trial.place}`)" if trial else "not on any machine by us"
-    return f"## {kind.name}\n\n{remedy} {advice} Tried: {tried}.\n\nA log shows it by lines like these:\n\n{examples}\n"
+    return (
+        f"## {kind.name}\n\n{remedy} {advice} Tried: {tried}.\n\nTypical log lines:\n\n{examples}\n"
+    )
 
 
 if __name__ == "__main__":

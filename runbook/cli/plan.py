@@ -98,7 +98,7 @@ def init(
     written, existing = make_project(folder, clone=bool(site))
     existing_note = ""
     if existing:
-        existing_note = f"; {len(existing)} were there and are kept as they are"
+        existing_note = f"; {len(existing)} exist and were kept"
     click.echo(f"{folder}: {len(written)} files written{existing_note}.")
     if recipe:
         _write_recipe(folder, recipe, site)
@@ -114,7 +114,7 @@ def _write_recipe(folder: Path, recipe: "Recipe", site: str) -> None:
     from runbook.tools.site_setup.recipes import LOCAL_SITE, write_recipe
 
     path, is_written = write_recipe(folder, recipe, site or LOCAL_SITE)
-    state = "written" if is_written else "was there and is kept as it is"
+    state = "written" if is_written else "exists and was kept"
     click.echo(f"{path}: {state}")
     click.echo(
         f"It trains on the shipped text at site {site or LOCAL_SITE}: write data.dataset, site "
@@ -132,16 +132,19 @@ def _write_site(folder: Path, cluster_wish: "ClusterWish") -> None:
         if path in draft.written:
             state = "written"
         else:
-            state = "was there and is kept as it is"
+            state = "exists and was kept"
 
         click.echo(f"{path}: {state}")
 
-    click.echo(f"The scheduler here answered: {draft.source or 'none'}.")
+    if draft.source:
+        click.echo(f"Drafted from the answers of: {draft.source}.")
+    else:
+        click.echo("No scheduler answered on this machine.")
     if draft.silence:
-        click.echo(f"It did not say everything: {draft.silence}")
+        click.echo(f"Not answered: {draft.silence}")
     fill = ""
     if draft.marked:
-        fill = f"say the {draft.marked} values marked FILL_IN in {draft.site}; "
+        fill = f"fill in the {draft.marked} values marked FILL_IN in {draft.site}; "
     click.echo(
         f"Next: {fill}cd {folder}; runbook check {site}; runbook render {site} --out scripts; "
         f"runbook run {site}"

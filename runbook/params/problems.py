@@ -95,7 +95,7 @@ def token_problem(key: str, where: str) -> Problem:
 
 
 def marks_in(text: str, where: str) -> list[Problem]:
-    """Return a problem for every value of a file that is still to be filled in.
+    """Return a problem for every value of a file that must still be filled in.
 
     The comment behind such a value says what belongs there.
     """
@@ -106,9 +106,9 @@ def marks_in(text: str, where: str) -> list[Problem]:
             line = node.start_mark.line
             comment = lines[line].partition("#")[2].strip()
             if comment:
-                rule = f"is still to be filled in: {comment}."
+                rule = f"must still be filled in: {comment}."
             else:
-                rule = "is still to be filled in."
+                rule = "must still be filled in."
 
             problems.append(Problem(".".join(path), f"{where}:{line + 1}", rule))
 

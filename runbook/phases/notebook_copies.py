@@ -289,7 +289,7 @@ def copies_text(copies: RunNotebooks) -> str:
         lines.append(f"{copies.folder}: {len(copies.written)} notebooks copied.")
     num_kept = len(PHASES) - len(copies.written)
     if num_kept:
-        lines.append(f"{copies.folder}: {num_kept} notebooks were there and are kept as they are.")
+        lines.append(f"{copies.folder}: {num_kept} notebooks exist and were kept.")
     for name, cells in copies.edited.items():
         lines.append(
             f"  {name} differs from its master in {', '.join(cells)}: edited, or the master is "

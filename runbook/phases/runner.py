@@ -177,7 +177,7 @@ def run_phase(
         say(f"{phase:16} done, verified")
         return Outcome("done", 0, "", folder / "records" / f"{phase}.ipynb")
 
-    say(f"{phase:16} {missing}: running")
+    say(f"{phase:16} running ({missing})")
     started = time.monotonic()
     parameters = {"run": request.run}
     if request.words():

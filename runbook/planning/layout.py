@@ -82,7 +82,7 @@ class Choice(Cut):
 
     @property
     def node_multiple(self) -> int:
-        """The fewest nodes that hold whole copies of the model; every number of nodes must be a multiple of it.
+        """The fewest nodes that hold whole replicas of the model; every number of nodes must be a multiple of it.
 
         A model cut 8 x 16 on nodes of 8 devices needs 16 nodes, 32, 48 ...
         """
@@ -93,7 +93,7 @@ class Choice(Cut):
 
     @cached_property
     def data(self) -> int:
-        """Data-parallel copies of the model."""
+        """Data-parallel replicas of the model."""
         return max(1, self.world_size // (self.tensor * self.pipeline * self.context))
 
     @cached_property

@@ -79,7 +79,7 @@ def _world_size(choice: Choice) -> RuleResult:
         factors += f" x parallel.context={choice.context}"
     divides = choice.world_size % group == 0
     if divides:
-        groups = f" = {choice.data} copies of {group}"
+        groups = f" = {choice.data} replicas of {group}"
     else:
         groups = f" do not divide into groups of {group}"
     return RuleResult(

@@ -109,7 +109,7 @@ def _devices(phase: PhasePlan) -> tuple[str, str]:
     return (
         f"{parallel.world_size:,}",
         f"{parallel.tensor} tensor x {parallel.pipeline} pipeline x "
-        f"{parallel.context} context x {parallel.data} copies",
+        f"{parallel.context} context x {parallel.data} replicas",
     )
 
 
@@ -514,7 +514,7 @@ def devices_sum(phase: PhasePlan) -> str:
     words = [f"{parallel.tensor} tensor", f"{parallel.pipeline} pipeline"]
     if parallel.context > 1:
         words.append(f"{parallel.context} context")
-    product = " x ".join([*words, f"{parallel.data} data copies"])
+    product = " x ".join([*words, f"{parallel.data} data replicas"])
     chunks = ""
     if parallel.virtual_pipeline > 1:
         chunks = f", {parallel.virtual_pipeline} chunks a stage"
@@ -522,11 +522,11 @@ def devices_sum(phase: PhasePlan) -> str:
 
 
 def batch_sum(phase: PhasePlan) -> str:
-    """One step's batch as a product: 1 micro x 2 copies x 2 steps = 4 sequences = 4,096 tokens."""
+    """One step's batch as a product: 1 micro x 2 replicas x 2 steps = 4 sequences = 4,096 tokens."""
     batch = phase.batch
     copies = phase.parallel.data
     return (
-        f"{batch.micro} micro x {copies:,} {'copy' if copies == 1 else 'copies'} x "
+        f"{batch.micro} micro x {copies:,} {'replica' if copies == 1 else 'replicas'} x "
         f"{counted(batch.num_microbatches, 'step')} = {batch.global_:,} sequences = "
         f"{batch.global_ * phase.model.sequence_length:,} tokens"
     )

@@ -41,7 +41,7 @@ _MESSAGES = {
     PlanCode.WORLD_SIZE: RuleText(
         title="world size",
         value="{world_size} devices ({nodes} x {devices_per_node}){groups} ({factors})",
-        rule="world size = tensor x pipeline x context x data copies",
+        rule="world size = tensor x pipeline x context x data replicas",
         remedy="Change {job_key}.nodes to a multiple of {node_multiple}, or choose {tensor_key} x "
         "{pipeline_key} so that it divides {world_size}.",
     ),
@@ -113,8 +113,8 @@ _MESSAGES = {
     ),
     PlanCode.BATCH_DIVIDES: RuleText(
         title="batch",
-        value="{global_batch} sequences over {micro_batch} micro x {data} copies = {step}",
-        rule="the global batch divides by micro-batch x data copies",
+        value="{global_batch} sequences over {micro_batch} micro x {data} replicas = {step}",
+        rule="the global batch divides by micro-batch x data replicas",
         remedy="Set {batch_key} to {nearest}.",
     ),
     PlanCode.PIPELINE_FILLED: RuleText(

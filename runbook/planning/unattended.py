@@ -32,7 +32,7 @@ def _chain_check(settings: Settings, endurance: Endurance, chain: int) -> Check:
     value = f"{counted(chain, 'job')} queued at once"
     if endurance.walltime_seconds:
         value += f", of at most {show_duration(endurance.walltime_seconds)} each"
-    rule = "as many jobs as the time takes, and one for each failure that a restart cannot mend"
+    rule = "as many jobs as the time takes, and one for each failure that a restart cannot fix"
     needed = endurance.jobs
     if needed is None:
         return Check(name, "pass", value, rule)

@@ -19,7 +19,7 @@ from runbook.jobs import get_scheduler, job_folder
 from runbook.jobs.job_folder import ACTIVE, JobFolder, JobState, JobStatus, Scheduler
 from runbook.jobs.job_request import element_folders, read_job_request
 from runbook.jobs.queue import QueueScheduler
-from runbook.params.project import find_run_file
+from runbook.params.project import find_run_file, run_names
 from runbook.params.schema.run_file import PHASES
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.schema import read_plan
@@ -54,7 +54,21 @@ def run_folder(name: str, runs: Path | None = None) -> Path:
     else:
         there = "; there are no runs yet"
 
-    raise ParamsError(f"{root / stem} is not a run's folder{there}. runbook run {stem} makes it.")
+    raise ParamsError(f"{root / stem} is not a run's folder{there}. {_how_to_begin(stem, name)}")
+
+
+def _how_to_begin(stem: str, name: str) -> str:
+    """Return what makes the folder of a run, or that params/ has no such run."""
+    run = stem.partition("--")[0]
+    try:
+        names = run_names(_project_of(name))
+    except ParamsError:  # --runs names a folder outside of any project
+        names = []
+    if run in names or not names:
+        return f"runbook run {stem} makes it."
+    near = difflib.get_close_matches(run, names)
+    hint = f"Did you mean {' or '.join(near)}?" if near else f"The runs are: {', '.join(names)}."
+    return f"params/ has no run file {run}.yaml either. {hint}"
 
 
 def _project_of(name: str) -> Path:

@@ -135,7 +135,7 @@ def open_pair(prefix: Path) -> TokenFile:
     for path in (index, binary):
         if not path.is_file():
             raise RefusedError(
-                f"{path} does not exist: run the data phase, or mend data.train in the plan"
+                f"{path} does not exist: run the data phase, or fix data.train in the plan"
             )
 
     with index.open("rb") as stream:

@@ -65,7 +65,7 @@ def test_two_commands_lead_from_nothing_to_a_right_script_on_a_login_node(
 ):
     said = runbook("init", tmp_path / "work", "--site", "oak")
     assert (said.code, said.err) == (0, "")
-    assert "The scheduler here answered: sinfo." in said.out
+    assert "Drafted from the answers of: sinfo." in said.out
     monkeypatch.chdir(tmp_path / "work")
     assert runbook("render", "oak", "--out", "scripts").code == 0
     script = Path("scripts/jobs/04-training/job.sh").read_text()
@@ -83,7 +83,7 @@ def test_two_commands_lead_from_nothing_to_a_right_script_on_a_login_node(
 def test_two_commands_lead_there_from_a_laptop_too(runbook, programs, tmp_path, monkeypatch):
     said = runbook("init", tmp_path / "work", "--site", "oak", *FLAGS)
     assert (said.code, said.err) == (0, "")
-    assert "The scheduler here answered: none." in said.out
+    assert "No scheduler answered on this machine." in said.out
     monkeypatch.chdir(tmp_path / "work")
     assert runbook("render", "oak", "--out", "scripts").code == 0
     asked = re.findall(
@@ -140,7 +140,7 @@ def test_what_nobody_knows_is_marked_and_refused_with_file_and_key(
 ):
     said = runbook("init", ".", "--site", "oak")
     assert said.code == 0
-    assert f"say the 4 values marked {FILL_IN} in params/sites/oak.yaml; " in said.out
+    assert f"fill in the 4 values marked {FILL_IN} in params/sites/oak.yaml; " in said.out
     before = everything()
     for words in (
         ("check", "oak"),
@@ -156,7 +156,7 @@ def test_what_nobody_knows_is_marked_and_refused_with_file_and_key(
             (11, "hardware.devices_per_node"),
         ):
             assert (
-                f"{key} (params/sites/oak.yaml:{number}): is still to be filled in: " in refused.err
+                f"{key} (params/sites/oak.yaml:{number}): must still be filled in: " in refused.err
             )
         assert "slurm or pbs: neither sbatch nor qsub is on the PATH here" in refused.err
     assert everything() == before
@@ -183,7 +183,7 @@ def test_a_name_without_its_memory_is_left_to_the_person(runbook, programs, proj
         f"device: {FILL_IN}  # sinfo calls it a100: one of {names}"
     ]
     assert (
-        "hardware.device (params/sites/oak.yaml:10): is still to be filled in: sinfo calls it a100"
+        "hardware.device (params/sites/oak.yaml:10): must still be filled in: sinfo calls it a100"
         in runbook("check", "oak").err
     )
 
@@ -276,7 +276,7 @@ def test_a_pbs_cluster_is_asked_for_its_queues_and_nodes(runbook, programs, proj
     programs("pbsnodes", (SAMPLES / "pbsnodes.txt").read_text(), ("-a",))
     said = runbook("init", ".", "--site", "elm", "--device", "A100-40GB")
     assert (said.code, said.err) == (0, "")
-    assert "The scheduler here answered: qstat -Q and pbsnodes." in said.out
+    assert "Drafted from the answers of: qstat -Q and pbsnodes." in said.out
     site = project / "params/sites/elm.yaml"
     assert lines_of(
         site, "launcher", "devices_per_node", "debug:", "prod:", "old:", "devices_directive"
@@ -330,9 +330,9 @@ def test_files_that_are_there_are_kept_and_said_so(runbook, programs, project, e
     before = everything()
     again = runbook("init", ".", "--site", "oak")
     assert again.code == 0
-    assert again.out.count("was there and is kept as it is") == 2
+    assert again.out.count("exists and was kept") == 2
     assert everything() == before
-    assert "params/sites/lumi.yaml: was there" in runbook("init", ".", "--site", "lumi").out
+    assert "params/sites/lumi.yaml: exists" in runbook("init", ".", "--site", "lumi").out
 
 
 def test_options_of_a_site_need_its_name_and_a_name_is_one_word(runbook, programs, everything):

@@ -48,7 +48,7 @@ def test_a_recipe_for_a_site_of_yours_is_named_after_both_and_never_replaced(run
     assert "site: oak\n" in path.read_text()
     path.write_text("mine")
     again = runbook("init", ".", "--site", "oak", "--model", "1.3b")
-    assert "was there and is kept as it is" in again.out
+    assert "exists and was kept" in again.out
     assert path.read_text() == "mine"
 
 

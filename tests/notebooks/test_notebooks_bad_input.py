@@ -34,7 +34,7 @@ def test_text_that_is_not_utf_8_stops_the_phase_and_is_left_out_where_asked(
     assert stopped.code == 1
     assert "02-data          failed after " in stopped.text
     assert f"DataError: {text}/a.jsonl, line 3, byte 40: invalid UTF-8: " in stopped.text
-    assert "Mend the record, or leave such records out" in stopped.text
+    assert "Fix the record, or leave such records out" in stopped.text
     assert "Traceback" not in stopped.text
     twin = json_of(folder / "records" / "02-data.json")
     assert (twin["state"], twin["verdict"]) == ("failed", "fail")

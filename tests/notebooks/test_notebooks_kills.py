@@ -191,7 +191,7 @@ def test_the_lock_of_the_dead_is_taken_over_and_told(killed):
 
 
 def test_a_training_that_vanished_goes_on_as_a_new_job(killed):
-    assert "04-training      not done yet: running" in killed.cancelled.text
+    assert "04-training      running (not done yet)" in killed.cancelled.text
     events = [
         one for one in read_lines(killed.folder / "events.jsonl") if one["phase"] == "04-training"
     ]
@@ -204,7 +204,7 @@ def test_cancel_ends_the_job_and_the_command_says_so(killed):
     assert killed.cancelled.code == 1
     assert "JobError: 04-training ended as cancelled (" in killed.cancelled.text
     assert (
-        "After mending the cause, launch again: it resumes from the newest checkpoint."
+        "After fixing the cause, launch again: it resumes from the newest checkpoint."
         in killed.cancelled.text
     )
     assert "Traceback" not in killed.cancelled.text

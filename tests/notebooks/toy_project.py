@@ -180,7 +180,7 @@ class Ended:
 
     def executed(self) -> list[str]:
         """The phases that `runbook run` executed, by its own lines."""
-        return [line.split()[0] for line in self.text.splitlines() if line.endswith(": running")]
+        return [line.split()[0] for line in self.text.splitlines() if " running (" in line]
 
     def verified(self) -> list[str]:
         """The phases that `runbook run` called done."""

@@ -16,7 +16,7 @@ run: mine  # the stem
 model: tiny
 data: {dataset: corpus}  # on one line
 training:
-  # 1 micro x 8 copies
+  # 1 micro x 8 replicas
   iterations: 40   # a quick one
   learning_rate: 6.0e-4
   shape: {}
@@ -32,7 +32,7 @@ jobs:
 
 def test_sums_in_comments_go_with_the_values_they_were_made_of():
     text = TEXT.replace("# half an hour", "# 2 x 15 min = 30").replace("tiny", "'a # 1 x 2 = 2'")
-    assert without_sums(text, "x.yaml") == text.replace("  # 1 micro x 8 copies\n", "").replace(
+    assert without_sums(text, "x.yaml") == text.replace("  # 1 micro x 8 replicas\n", "").replace(
         "  # 2 x 15 min = 30", ""
     )
 

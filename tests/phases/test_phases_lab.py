@@ -86,7 +86,7 @@ def test_a_second_time_what_a_person_changed_is_kept_and_named(project):
     assert {name: (folder / name).read_bytes() for name in before} == before
     assert copies_text(again) == (
         f"{folder}: 1 notebooks copied.\n"
-        f"{folder}: 6 notebooks were there and are kept as they are.\n"
+        f"{folder}: 6 notebooks exist and were kept.\n"
         "  03-smoke-test.ipynb differs from its master in launch: edited, or the master is newer.\n"
         "  --fresh copies the masters again and keeps these beside them."
     )

@@ -108,7 +108,7 @@ def test_a_choice_that_breaks_a_rule_is_told_at_the_field_that_was_changed():
     wrong = plan.consider_changes("local", {"training.micro_batch": "3"}, KEYS)
     assert list(wrong.errors) == ["training.micro_batch"]
     assert (
-        "the global batch divides by micro-batch x data copies"
+        "the global batch divides by micro-batch x data replicas"
         in wrong.errors["training.micro_batch"]
     )
     both = plan.consider_changes(

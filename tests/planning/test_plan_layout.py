@@ -44,14 +44,14 @@ REFUSALS = [
         {"parallel": {"tensor": 2, "pipeline": 2}},
         {},
         "04-training: world size: 2 devices (1 node x 2) do not divide into groups of 4 (parallel.tensor=2 x "
-        "parallel.pipeline=2). Rule: world size = tensor x pipeline x context x data copies. Change "
+        "parallel.pipeline=2). Rule: world size = tensor x pipeline x context x data replicas. Change "
         "jobs.training.nodes to a multiple of 2, or choose parallel.tensor x parallel.pipeline so that it divides 2.",
     ),
     (
         {"training": {"smoke": {"tensor": 3}}},
         {},
         "03-smoke-test: world size: 2 devices (1 node x 2) do not divide into groups of 3 (training.smoke.tensor=3 x "
-        "training.smoke.pipeline=1). Rule: world size = tensor x pipeline x context x data copies. Change "
+        "training.smoke.pipeline=1). Rule: world size = tensor x pipeline x context x data replicas. Change "
         "jobs.smoke.nodes to a multiple of 3, or choose training.smoke.tensor x training.smoke.pipeline so that it "
         "divides 2.",
     ),
@@ -95,14 +95,14 @@ REFUSALS = [
     (
         {"training": {"global_batch": 7}},
         {},
-        "04-training: batch: 7 sequences over 2 micro x 2 copies = 4. Rule: the global batch divides by micro-batch x "
-        "data copies. Set training.global_batch to 8.",
+        "04-training: batch: 7 sequences over 2 micro x 2 replicas = 4. Rule: the global batch divides by micro-batch x "
+        "data replicas. Set training.global_batch to 8.",
     ),
     (
         {"training": {"smoke": {"global_batch": 3}}},
         {},
-        "03-smoke-test: batch: 3 sequences over 1 micro x 2 copies = 2. Rule: the global batch divides by micro-batch "
-        "x data copies. Set training.smoke.global_batch to 4.",
+        "03-smoke-test: batch: 3 sequences over 1 micro x 2 replicas = 2. Rule: the global batch divides by micro-batch "
+        "x data replicas. Set training.smoke.global_batch to 4.",
     ),
     (
         {"training": {"sequence_length": 256}},

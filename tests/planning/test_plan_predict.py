@@ -503,7 +503,7 @@ def test_a_world_that_does_not_divide_is_told(models: dict[str, Model]) -> None:
         models,
     )
     assert not isinstance(found, str)
-    assert "10 devices are no multiple of tensor x pipeline x context: 2 copies" in found[2]
+    assert "10 devices are no multiple of tensor x pipeline x context: 2 replicas" in found[2]
 
 
 def test_the_interval_holds_about_four_fifths_of_each_table(models: dict[str, Model]) -> None:

@@ -45,9 +45,9 @@ def test_every_table_has_the_same_columns_in_all_rows(plan: Plan) -> None:
 
 def test_sums_are_written_out(plan: Plan) -> None:
     smoke = plan.phases["03-smoke-test"]
-    assert batch_sum(smoke) == "1 micro x 2 copies x 2 steps = 4 sequences = 4,096 tokens"
+    assert batch_sum(smoke) == "1 micro x 2 replicas x 2 steps = 4 sequences = 4,096 tokens"
     assert duration_sum(smoke) == "12 iterations x 4 = 48 samples = 49.2 K tokens"
-    assert devices_sum(smoke) == "1 tensor x 1 pipeline x 2 data copies = 2, ZeRO 1"
+    assert devices_sum(smoke) == "1 tensor x 1 pipeline x 2 data replicas = 2, ZeRO 1"
 
 
 def test_devices_name_what_is_used() -> None:
@@ -58,9 +58,9 @@ def test_devices_name_what_is_used() -> None:
     }
     spec = make_plan(build(sections, device="H100-SXM")).phases["04-training"]
     assert devices_sum(spec) == (
-        "2 tensor x 2 pipeline x 2 context x 1 data copies = 8, 2 chunks a stage, ZeRO 1"
+        "2 tensor x 2 pipeline x 2 context x 1 data replicas = 8, 2 chunks a stage, ZeRO 1"
     )
-    assert batch_sum(spec) == "1 micro x 1 copy x 8 steps = 8 sequences = 1,024 tokens"
+    assert batch_sum(spec) == "1 micro x 1 replica x 8 steps = 8 sequences = 1,024 tokens"
 
 
 def test_sizes_show_counts_labels_and_the_first_loss(plan: Plan) -> None:

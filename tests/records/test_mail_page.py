@@ -85,7 +85,7 @@ def test_checks_that_did_not_pass_stand_open_and_the_others_are_folded(tmp_path)
         ("pass", "Yes: all 7 phases are done, and all 7 checks passed.", "runbook export toy"),
         ("warn", "Done, with 7 of 14 checks to look at", "Decide whether the checks below"),
         ("part", "It is not finished: 1 of 7 phases are done.", "continues with 00-plan"),
-        ("failed", "1 phases are done; 04-training ended as: failed", "Mend the cause"),
+        ("failed", "1 phases are done; 04-training ended as: failed", "Fix the cause"),
         ("running", "It is running 04-training", "runbook status toy"),
     ],
 )

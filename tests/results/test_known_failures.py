@@ -394,4 +394,4 @@ def test_a_log_of_nothing_but_a_failure_names_its_cause(tmp_path):
     assert result.exception is None
     assert "CAUSE device out of memory (1 x, first at line 1, rank 3 on n7)" in result.output
     assert "FAILURE disk full (1 x, first at line 2)" in result.output
-    assert "Then: mend this first" in result.output
+    assert f"Then: {NextStep.FIX_FIRST.advice}" in result.output

@@ -77,7 +77,7 @@ class Smoke(Strict):
     iterations: Whole = 12
     """Steps; the first ones warm up and are left out of the throughput."""
     global_batch: WholeOrZero = 0
-    """Sequences a step; 0: two micro-batches for each data-parallel copy, or one for each stage if
+    """Sequences a step; 0: two micro-batches for each data-parallel replica, or one for each stage if
     those are more.
     """
     micro_batch: Whole = 1
@@ -188,7 +188,7 @@ class Training(Strict):
     ] = 1
     """With recompute full: layers of a group (uniform), or layers computed again (block)."""
     overlap_gradients: Annotated[StrictBool, Aliases("overlap_grad_reduce", "overlap_comm")] = False
-    """Bring gradients together over the data-parallel copies while earlier layers are still in
+    """Bring gradients together over the data-parallel replicas while earlier layers are still in
     their backward pass.
     """
     overlap_weights: Annotated[
@@ -431,7 +431,7 @@ class Parallel(Strict):
     context: Annotated[Whole, Aliases("SPSIZE", "context_parallel_size")] = 1
     """Devices that share one sequence (context parallel, DeepSpeed-Ulysses)."""
     zero_stage: Annotated[int, Field(ge=0, le=3), Aliases("ZERO_STAGE", "zero_stage")] = 1
-    """What data-parallel copies share: 1 optimizer states (distributed optimizer), 2 gradients too,
+    """What data-parallel replicas share: 1 optimizer states (distributed optimizer), 2 gradients too,
     3 weights too.
     """
 

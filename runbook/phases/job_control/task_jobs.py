@@ -37,7 +37,7 @@ def run_tasks(open_phase: OpenPhase, tasks: Sequence[Task]) -> None:
                 num_lines=6,
             )
             raise JobFailedError(
-                f"{text}\nAfter mending the cause, run the cell again: "
+                f"{text}\nAfter fixing the cause, run the cell again: "
                 "what is done is not done twice.",
                 status.exit_code,
             )

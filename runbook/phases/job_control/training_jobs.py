@@ -302,7 +302,7 @@ def failure_text(open_phase: OpenPhase, status: JobStatus, decision: Decision | 
     return (
         f"{end_text(open_phase.phase, status, [folder])}{why}\nThe whole log: {folder.err} and "
         f"{folder.out}. After "
-        "mending the cause, launch again: it resumes from the newest checkpoint."
+        "fixing the cause, launch again: it resumes from the newest checkpoint."
     )
 
 

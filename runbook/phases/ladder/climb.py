@@ -85,7 +85,7 @@ def _train(
         if outcome.exit_code:
             raise RunbookError(
                 f"{folder.name} stopped in {to_phase}. The same command goes on from there "
-                f"once the cause is mended: "
+                f"once the cause is fixed: "
                 f"{outcome.message}"
             )
 

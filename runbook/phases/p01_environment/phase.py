@@ -231,7 +231,7 @@ def _do_step(
         raise ProgramError(
             f"{step.title}: {shell.how_it_ended(finished.exit_code)}. "
             f"Its last words:\n{last_lines}\nAll of them: {log}. "
-            f"After mending the cause run the cell again, or by hand: bash {script}"
+            f"After fixing the cause run the cell again, or by hand: bash {script}"
         )
 
     if step.creates:

@@ -158,7 +158,7 @@ _MESSAGES = {
     RuleCode.BATCH_RAMP_DIVIDES: RuleText(
         title="batch ramp divides",
         value="from {start} by {increment} to {global_batch} sequences over {samples:,} samples; "
-        "all copies compute {group} at once",
+        "all replicas compute {group} at once",
         rule="every batch of the ramp divides by micro_batch x data parallel",
         remedy="Make training.rampup_start and rampup_increment multiples of {group}.",
     ),
@@ -166,7 +166,7 @@ _MESSAGES = {
         title=_STEP,
         value="training.overlap_weights without overlap_gradients, "
         "or with parallel.zero_stage={zero_stage}",
-        rule="weights are gathered late where the copies share the optimizer "
+        rule="weights are gathered late if the replicas share the optimizer "
         "and bring gradients together early",
         remedy="Set training.overlap_gradients true and parallel.zero_stage 1, "
         "or training.overlap_weights false.",

@@ -40,7 +40,7 @@ class NextStep(StrEnum):
 
 
 _ADVICE = {
-    NextStep.FIX_FIRST: "mend this first; the same job would fail again.",
+    NextStep.FIX_FIRST: "fix this first; the same job would fail again.",
     NextStep.RETRY_SAME: "submit the job again as it is.",
     NextStep.RETRY_OTHER_NODE: "submit it again without the node that failed.",
     NextStep.RETRY_AFTER_WAIT: "wait some minutes, then submit it again.",

@@ -157,7 +157,7 @@ class ShardMaker:
         problem = f"{segment.path}, {at}: {bad.reason}"
         if stops:
             raise DataError(
-                f"{problem}. Mend the record, or leave such records out: --bad-records skip "
+                f"{problem}. Fix the record, or leave such records out: --bad-records skip "
                 "(counted) or quarantine (kept aside as well)."
             )
 

@@ -699,7 +699,7 @@ def _batch(findings: Findings) -> None:
     devices_per_copy = findings.model_parallel * max(1, findings.number("parallel.context", 1))
     copies = max(1, world_size // devices_per_copy)
     micro = findings.number("training.micro_batch", 1)
-    source = f"{micro} micro x {copies} copies x {steps} steps"
+    source = f"{micro} micro x {copies} replicas x {steps} steps"
     line = gas.line if gas else 0
     findings.take("training.global_batch", micro * copies * steps, line, source)
 

@@ -82,7 +82,7 @@ def _global_batch(findings: Findings, _: Models) -> bool:
         return False
     carried = findings.carried.get("training.global_batch")
     line = carried.line if carried else 0
-    source = f"{batch} does not divide by {micro_batch} micro x {sequences // micro_batch} copies"
+    source = f"{batch} does not divide by {micro_batch} micro x {sequences // micro_batch} replicas"
     findings.take("training.global_batch", nearest, line, source)
     findings.ask("training.global_batch", f"the global batch, or the nodes: {source}")
     return True

@@ -54,7 +54,7 @@ parallel: {tensor: 1}
 training:
   precision: fp32
   iterations: 16
-  global_batch: 4  # 1 micro x 2 copies x 2 steps
+  global_batch: 4  # 1 micro x 2 replicas x 2 steps
   micro_batch: 1
   warmup_iterations: 2
   save_interval: 4

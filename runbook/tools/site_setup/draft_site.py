@@ -284,7 +284,7 @@ def _device(wish: ClusterWish, kind: NodeKind, cluster: Cluster) -> tuple[str, s
     if kind.device and find_accelerator(kind.device):
         return FILL_IN, f"{source}: one of {', '.join(_device_choices(kind.device))}"
     names = "A100-SXM4-40GB, A100-SXM4-80GB, H100-SXM5, MI250X-GCD"
-    return FILL_IN, f"the GPUs of a node, by name ({names} ...); nobody here says which"
+    return FILL_IN, f"the GPUs of a node, by name ({names} ...); nothing on this machine says which"
 
 
 def _hardware_lines(
@@ -445,7 +445,7 @@ def run_text(name: str, project: Path, *, is_whole: bool) -> str:
     rate = float(model.training["learning_rate"])
     # Without the digits that a division adds
     min_rate = float(f"{rate / 10:g}")
-    steps = f"1 micro x {devices} copies x {steps_per_copy} steps = " if is_whole else ""
+    steps = f"1 micro x {devices} replicas x {steps_per_copy} steps = " if is_whole else ""
     return f"""\
 # The first training on {name}: {iterations} steps of GPT-3's {model.label} on one node, over the shipped text.
 # Written by runbook init; every value is yours to change: runbook check {name} says whether it fits.

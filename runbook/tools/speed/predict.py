@@ -197,7 +197,7 @@ def _assumed_setup(
     replicas = max(1, devices // devices_per_replica)
     if replicas * devices_per_replica != devices:
         assumed.append(
-            f"{devices} devices are no multiple of tensor x pipeline x context: {replicas} copies"
+            f"{devices} devices are no multiple of tensor x pipeline x context: {replicas} replicas"
         )
     global_batch = row.global_batch
     if not global_batch:

@@ -342,7 +342,7 @@ NODE_RULES = (
             "names of the nodes",
             "every node's name resolves on every node, to another node's address",
             (
-                "Mend /etc/hosts or the DNS of these nodes; where a name leads to 127.0.1.1, gloo "
+                "Fix /etc/hosts or the DNS of these nodes; where a name leads to 127.0.1.1, gloo "
                 "listens where nobody comes."
             ),
         ),
@@ -659,7 +659,7 @@ def foreign_addresses_check(answers: JobAnswers) -> PlacedCheck:
         "addresses of the nodes",
         "a node's name means an address that this node has",
         (
-            "Mend /etc/hosts or the DNS of the nodes named here: they call another machine by this "
+            "Fix /etc/hosts or the DNS of the nodes named here: they call another machine by this "
             "name."
         ),
     )
