@@ -19,6 +19,7 @@ import click
 
 from runbook.runs.command_options import (
     AS_JSON,
+    AT_LEAST_1,
     EXISTING_FILE,
     FILE,
     FOLDER,
@@ -378,6 +379,14 @@ def _show(content: Any) -> None:
     is_flag=True,
     help="Start that program with the packages installed here, not with the site's own versions.",
 )
+@click.option(
+    "--jobs",
+    type=AT_LEAST_1,
+    default=1,
+    show_default=True,
+    help="Start that program so often, as a chain of jobs: each has to go on from the checkpoint of "
+    "the one before.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print everything that was counted.")
 @click.option(
     "--pictures",
@@ -391,6 +400,7 @@ def rehearse(
     ranks: str,
     checkout: Path | None,
     installed: bool,
+    jobs: int,
     as_json: bool,
     pictures: Path | None,
     set_words: tuple[str, ...],
@@ -412,6 +422,7 @@ def rehearse(
             checkout=checkout,
             say=say,
             installed=installed,
+            jobs=jobs,
         )
         _show(trial.as_dict() if as_json else trial.as_text())
         return 0 if trial.works else 1

@@ -78,6 +78,24 @@ LINE = (
 )
 
 
+CHAINED = """
+import argparse, os
+from megatron.words import LINE
+
+parser = argparse.ArgumentParser(allow_abbrev=False)
+for name in ("train-iters", "exit-interval", "save", "load"):
+    parser.add_argument(f"--{name}", required=True)
+given, _ = parser.parse_known_args()
+tracker = f"{given.load}/latest_checkpointed_iteration.txt"
+first = int(open(tracker).read()) if os.path.exists(tracker) and REMEMBERS else 0
+last = min(int(given.train_iters), first + int(given.exit_interval))
+if os.environ["RANK"] == "0":
+    for step in range(first + 1, last + 1):
+        print(LINE.format(step, step * 4, 10.825))
+    open(f"{given.save}/latest_checkpointed_iteration.txt", "w").write(str(last))
+"""
+
+
 REFUSAL = """
 import argparse
 print("TypeError: caught by the program")
@@ -178,6 +196,28 @@ def test_a_program_that_asks_for_gpus_reads_trains_saves_and_is_read(checkout, t
     ]
     assert programs(checkout) == before
     assert list(tmp_path.glob("upstream-*")) == []
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("remembers", [True, False])
+def test_a_chain_of_jobs_goes_on_or_ends_with_the_reason(remembers, checkout):
+    program = CHAINED.replace("REMEMBERS", str(remembers))
+    (checkout / "pretrain_gpt.py").write_text(program)
+    trial = start_upstream(
+        "azure-175b", [], phase="03-smoke-test", checkout=checkout, say=str, jobs=3
+    )
+    assert trial.works == remembers
+    iterations = [record.iteration for record in trial.log.records]
+    checks = {check.name: check for check in trial.checks}
+    if remembers:
+        assert iterations == list(range(1, 16))
+        assert "in a chain of 3 jobs" in trial.as_text()
+        assert checks["job 3: checkpoint"].value == "newest: 15"
+        return
+    assert not [name for name in checks if name.startswith("job 3")]
+    goes_on = checks["job 2: goes on"]
+    assert (goes_on.verdict, goes_on.value) == ("fail", "first step: 1")
+    assert "did not load its checkpoint" in goes_on.remedy
 
 
 @pytest.mark.training

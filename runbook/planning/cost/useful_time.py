@@ -91,13 +91,20 @@ class CampaignParts:
 
     near: NearParts | None = None
     """Copies in node memory. None: there are none."""
+    between_steps: float = 0.0
+    """From the end of a step to the begin of the next one, where nothing is saved."""
+
+    @property
+    def copying(self) -> float:
+        """Seconds of a step's part of the copies in node memory."""
+        if self.near is None:
+            return 0.0
+        return self.near.stall / self.near.steps_between
 
     @property
     def pace(self) -> float:
-        """Seconds of a step, with its part of the copies in node memory."""
-        if self.near is None:
-            return self.step
-        return self.step + self.near.stall / self.near.steps_between
+        """Seconds from one step to the next, where nothing is saved on the shared file system."""
+        return self.step + self.between_steps + self.copying
 
     @property
     def cycle(self) -> float:
@@ -229,6 +236,7 @@ class Account:
     detection: float = 0.0
     lost_steps: float = 0.0
     saves: float = 0.0
+    between_steps: float = 0.0
     waiting: float = 0.0
     """For a node to recover, between two attempts."""
     queued: float = 0.0
@@ -250,7 +258,17 @@ class Account:
         return self.productive / self.held * nodes / (nodes + spares)
 
 
-_JOB_TOTALS = ("held", "productive", "starts", "lost_steps", "saves", "queued", "jobs", "steps")
+_JOB_TOTALS = (
+    "held",
+    "productive",
+    "starts",
+    "lost_steps",
+    "saves",
+    "between_steps",
+    "queued",
+    "jobs",
+    "steps",
+)
 """Sums of an `Account` that a job without a failure adds to."""
 
 
@@ -441,10 +459,13 @@ class _Campaign:
         trained = max(0.0, until - training_from)
         account.starts += until - account.held - trained
         productive = kept.steps * parts.step
-        saves = kept.saves * parts.save_stall + max(0, kept.steps) * (parts.pace - parts.step)
+        copying = max(0, kept.steps) * parts.copying
+        saves = kept.saves * parts.save_stall + copying
+        between_steps = max(0, kept.steps) * parts.between_steps
         account.productive += productive
         account.saves += saves
-        account.lost_steps += trained - productive - saves
+        account.between_steps += between_steps
+        account.lost_steps += trained - productive - saves - between_steps
         account.steps += kept.steps
         account.held = until
 

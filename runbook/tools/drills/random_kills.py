@@ -13,6 +13,7 @@ import time
 from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from statistics import mean
 from typing import Any
 
@@ -21,12 +22,13 @@ import psutil
 from runbook.core.processes import wait_until
 from runbook.planning.cost.useful_time import (
     SOFTWARE,
+    Account,
     CampaignParts,
     FaultKind,
     Policy,
     simulate,
 )
-from runbook.results.history import read_events, read_metrics
+from runbook.results.history import Step, read_events, read_metrics
 from runbook.results.wall_time import WallTime, account_wall_time
 from runbook.tools.drills.bench import Bench, DrillEnding, DrillRun, MeasuredValue
 from runbook.tools.drills.warm_trainer import still_runs
@@ -189,7 +191,7 @@ def kill_often(bench: Bench, kills: int, steps: int) -> DrillEnding:
     ending.rule(
         not after.train(PLANNED_RESTARTS), "planned restarts were measured before and after"
     )
-    measure(ending, killer, steps, [account_of(calm), account_of(after)])
+    measure(ending, killer, steps, [calm, after])
     return ending
 
 
@@ -197,9 +199,10 @@ def measure(
     ending: DrillEnding,
     killer: Killer,
     steps: int,
-    calm: Sequence[WallTime],
+    calm_runs: Sequence[DrillRun],
 ) -> None:
     """Add detection times, and goodput compared with the ideal for the same number of kills."""
+    calm = [account_of(run) for run in calm_runs]
     case = killer.case
     delays = sorted(detections(killer.done, case.events("ended")))
     if delays:
@@ -240,8 +243,9 @@ def measure(
             "s",
         )
     )
-    noticed = delays[len(delays) // 2] if delays else 0.0
-    simulated = simulated_goodput(killer, costs, calm[0], noticed)
+    parts = campaign_parts(costs, calm[0], [steps_of(run) for run in calm_runs])
+    simulated_account = simulated_campaign(killer, parts, mean(delays or [0.0]))
+    simulated = simulated_account.useful(nodes=1, spares=0)
     points = 100 * (simulated - goodput)
     ending.figures.append(
         MeasuredValue(
@@ -259,6 +263,11 @@ def measure(
         "goodput_of_ideal": round(goodput / ideal, 4),
         "wall_seconds": round(account.wall_seconds, 1),
         "parts_seconds": {name: round(seconds, 2) for name, seconds in account.parts.items()},
+        "simulated_parts_seconds": {
+            name: round(seconds, 2)
+            for name, seconds in vars(simulated_account).items()
+            if name in SIMULATED_PARTS
+        },
         "ideal_parts": {name: round(value, 3) for name, value in vars(costs).items()},
         "detection_seconds": {
             "median": round(delays[len(delays) // 2], 2),
@@ -299,7 +308,7 @@ class KillsAfterSteps:
         if step > self._furthest:
             killed_at = training_from + self._parts.seconds_to(step - first_step) + delay
         trained = max(0.0, killed_at - training_from)
-        self._furthest = max(self._furthest, first_step + int(trained / self._parts.step))
+        self._furthest = max(self._furthest, first_step + int(trained / self._parts.pace))
         return killed_at, SOFTWARE
 
     def quiet_until(self, held: float) -> float:
@@ -311,39 +320,77 @@ SIMULATIONS = 21
 """With other moments of the kills; their median is compared with the one that was measured."""
 
 
-def simulated_goodput(
-    killer: Killer,
-    costs: Costs,
-    calm: WallTime,
-    noticed: float,
-) -> float:
-    """Return the goodput that the simulation expects from the parts of the calm training alone."""
-    parts = CampaignParts(
+SIMULATED_PARTS = (
+    "held",
+    "productive",
+    "starts",
+    "detection",
+    "lost_steps",
+    "saves",
+    "between_steps",
+)
+
+
+def campaign_parts(
+    costs: Costs, calm: WallTime, trainings: Sequence[Sequence[Step]]
+) -> CampaignParts:
+    """Return what the simulation knows: the records of the calm trainings alone."""
+    pauses = pauses_between_steps(trainings)
+    return CampaignParts(
         step=calm.parts["productive"] / calm.steps,
         steps_between_saves=SAVE_INTERVAL,
-        save_stall=costs.save_seconds,
-        save_lag=costs.save_seconds,
+        save_stall=pauses.behind_save - pauses.between_steps,
+        save_lag=pauses.behind_save - pauses.between_steps,
         start=costs.restart_seconds,
         resume=0.0,
         nodes=1,
+        between_steps=pauses.between_steps,
     )
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """Mean seconds from the end of a step to the begin of the next one in the same job."""
+
+    between_steps: float
+    behind_save: float
+    """Where the step was saved: the writing, what follows it, and the usual pause."""
+
+
+def pauses_between_steps(trainings: Sequence[Sequence[Step]]) -> Pauses:
+    """Return the pauses in the steps of trainings.
+
+    >>> steps = [Step(number, 1.0, time=moment) for number, moment in ((9, 1.0), (10, 2.5), (11, 4.0))]
+    >>> pauses_between_steps([steps])
+    Pauses(between_steps=0.5, behind_save=0.5)
+    """
+    usual: list[float] = []
+    behind_save: list[float] = []
+    for steps in trainings:
+        for before, after in pairwise(steps):
+            if before.segment != after.segment:
+                continue
+            pause = after.time - after.seconds - before.time
+            pauses = behind_save if before.iteration % SAVE_INTERVAL == 0 else usual
+            pauses.append(max(0.0, pause))
+    return Pauses(mean(usual), mean(behind_save))
+
+
+def simulated_campaign(killer: Killer, parts: CampaignParts, noticed: float) -> Account:
+    """Return the account of a campaign with as many kills: of many, the one with the middle goodput.
+
+    `noticed`: mean seconds from a kill until it was known.
+    """
     policy = Policy(detection={SOFTWARE.name: noticed})
-    shares = []
+    accounts = []
     for number in range(SIMULATIONS):
         draw = random.Random(killer.seed + number)
         steps = killer.steps_to_wait_for(draw)
         delays = [draw.uniform(0, LONGEST_DELAY_SECONDS) for _ in steps]
         faults = KillsAfterSteps(parts, steps, delays)
-        account = simulate(
-            parts,
-            policy,
-            math.inf,
-            faults,
-            steps=killer.steps,
-        )
-        shares.append(account.useful(nodes=1, spares=0))
-
-    return sorted(shares)[SIMULATIONS // 2]
+        accounts.append(simulate(parts, policy, math.inf, faults, steps=killer.steps))
+    accounts.sort(key=lambda account: account.useful(nodes=1, spares=0))
+    return accounts[SIMULATIONS // 2]
 
 
 def account_of(case: DrillRun) -> WallTime:
@@ -353,6 +400,13 @@ def account_of(case: DrillRun) -> WallTime:
     account = account_wall_time(read_metrics(case.folder / log.metrics), (), events)
     assert account is not None
     return account
+
+
+def steps_of(case: DrillRun) -> list[Step]:
+    """Return every step of every job of a run, in order."""
+    history = read_metrics(case.folder / case.open_phase.phase_plan.log.metrics)
+    steps = [*history.steps, *history.repeated]
+    return sorted(steps, key=lambda step: (step.segment, step.iteration))
 
 
 def broken_order(rows: Sequence[dict[str, Any]], steps: int) -> str:

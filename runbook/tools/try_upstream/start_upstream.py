@@ -10,8 +10,8 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -36,11 +36,13 @@ from runbook.tokens.tokenizer import GPT2_FOLDER, GPT2_VOCABULARY
 from runbook.tools.try_upstream import site_versions
 
 STEPS = 5
+"""Of each job."""
 LENGTH = 128
 MOST_SECONDS = 3600
 _SIZE = "a laptop's memory"
 _TIME = "a laptop's time"
 _RANKS = "a laptop's cores"
+_CHAIN = "so that each job of the chain ends with a checkpoint"
 _NO_GPU = "no GPU"
 _NO_KERNELS = "needs Transformer Engine or apex"
 _NODES_OWN = ("CC", "CXX", "LD_PRELOAD")
@@ -55,8 +57,9 @@ _NOT_TRIED = (
     "the queue's script, the starter and the binding to cores",
     "NCCL or RCCL: messages go through gloo",
     "the GPU's kernels, Transformer Engine, apex, flash attention",
-    "full size, your token files, going on from a checkpoint",
+    "full size, your token files",
 )
+_NOT_TRIED_ALONE = "going on from a checkpoint: --jobs 3"
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,13 @@ class UpstreamTrial:
     """Arguments that differ from the rendered ones, each with its reason."""
     log: ParsedLog
     checks: tuple[Check, ...]
+    jobs: int = 1
+    """Jobs after one another, of which each goes on where the one before ended."""
+
+    @property
+    def not_tried(self) -> tuple[str, ...]:
+        """What of the real job was not tried."""
+        return _NOT_TRIED if self.jobs > 1 else (*_NOT_TRIED, _NOT_TRIED_ALONE)
 
     @property
     def works(self) -> bool:
@@ -86,12 +96,13 @@ class UpstreamTrial:
             "phase": self.phase,
             "program": self.program,
             "ranks": self.ranks,
+            "jobs": self.jobs,
             "versions": self.versions,
             "works": self.works,
             "checks": [check.as_dict() for check in self.checks],
             "changes": self.changes,
             "losses": [record.loss for record in self.log.records],
-            "not_tried": _NOT_TRIED,
+            "not_tried": self.not_tried,
         }
 
     def as_text(self) -> str:
@@ -108,11 +119,12 @@ class UpstreamTrial:
                 }
             )
 
-        notes = [f"Not tried: {part}" for part in _NOT_TRIED]
+        notes = [f"Not tried: {part}" for part in self.not_tried]
         steps = Table(rows, f"Read from its log ({self.log.format})", notes)
         verdict = "works" if self.works else "DOES NOT WORK"
+        chain = f"in a chain of {self.jobs} jobs, " if self.jobs > 1 else ""
         how = (
-            f"as {self.run} starts it in {self.phase}, made small, on {self.ranks} rank(s), "
+            f"as {self.run} starts it in {self.phase}, made small, {chain}on {self.ranks} rank(s), "
             f"with {self.versions}"
         )
         end = f"{self.program} {verdict} here: {how}."
@@ -127,11 +139,13 @@ def start_upstream(
     checkout: Path,
     say: Callable[[str], None],
     installed: bool = False,
+    jobs: int = 1,
 ) -> UpstreamTrial:
     """Start the program of a run's framework for a few steps, and hand on each line that it prints.
 
-    It runs with the site's own versions, or with those installed here where `installed` is set or
-    the site has none. Raises `RunbookError` where the framework or the checkout is another one.
+    With several `jobs` it is started so often in the same folders, until one does not go on. It runs
+    with the site's own versions, or with those installed here where `installed` is set or the site
+    has none. Raises `RunbookError` where the framework or the checkout is another one.
     """
     settings = with_placeholders(params.load(run, set_words=set_words))
     framework = settings.run.training.framework
@@ -150,7 +164,13 @@ def start_upstream(
     num_ranks = _small_layout(spec).world_size
     rendered = render_job(settings, plan, phase)
     folder = Path(tempfile.mkdtemp(prefix="upstream-"))
-    arguments, changes = small_arguments(rendered.arguments, spec, framework, folder / "root")
+    arguments, changes = small_arguments(
+        rendered.arguments,
+        spec,
+        framework,
+        folder / "root",
+        jobs=jobs,
+    )
     note = f"paths are put below {folder}/root; all other arguments are as rendered"
     say(Table(changes, f"Changed in {phase}/rank.sh", [note]).as_text())
     job = SmallJob(
@@ -163,9 +183,15 @@ def start_upstream(
         num_ranks,
     )
     _write_files(job)
-    exit_code, errors = _follow(folder, say)
-    log = parse_files([folder / "log"])
-    checks = _checks(log, exit_code, errors, _save_folders(job))
+    checks = [is_pinned]
+    logs = []
+    for number in range(1, jobs + 1):
+        say(f"Job {number} of {jobs}")
+        checks_of_job = _run_job(job, number, say)
+        checks += checks_of_job
+        logs.append(log_of(folder, number))
+        if any(check.verdict != "pass" for check in checks_of_job):
+            break
     trial = UpstreamTrial(
         run=settings.name,
         phase=phase,
@@ -173,8 +199,9 @@ def start_upstream(
         ranks=num_ranks,
         versions=in_words(versions),
         changes=tuple(changes),
-        log=log,
-        checks=(is_pinned, *checks),
+        log=parse_files(logs),
+        checks=tuple(checks),
+        jobs=jobs,
     )
     if trial.works:
         shutil.rmtree(folder)
@@ -225,13 +252,33 @@ def _pinned_checkout(run: str, settings: Settings, checkout: Path) -> Checkout:
     return pinned
 
 
-def _follow(folder: Path, say: Callable[[str], None]) -> tuple[int, list[str]]:
+def log_of(folder: Path, number: int) -> Path:
+    """Return the log of a job of the chain."""
+    return folder / ("log" if number == 1 else f"log-{number}")
+
+
+def _run_job(job: SmallJob, number: int, say: Callable[[str], None]) -> list[Check]:
+    """Run one job of the chain to its end, and judge it."""
+    path = log_of(job.folder, number)
+    exit_code, errors = _follow(path, say)
+    log = parse_files([path])
+    checks = [_check_end(log, exit_code, errors)]
+    if number > 1:
+        checks.append(_check_going_on(log, number))
+    checks.append(_check_training(log))
+    checks += [_check_checkpoint(folder, number * STEPS) for folder in _save_folders(job)]
+    if number == 1:
+        return checks
+    return [replace(check, name=f"job {number}: {check.name}") for check in checks]
+
+
+def _follow(path: Path, say: Callable[[str], None]) -> tuple[int, list[str]]:
     """Run upstream.sh, write its log, and return its exit code and the last error of each rank.
 
     The errors are in the order in which the ranks began to fail.
     """
     errors_of_rank: dict[str, str] = {}
-    with (folder / "log").open("w", encoding="utf-8", buffering=1) as log:
+    with path.open("w", encoding="utf-8", buffering=1) as log:
 
         def hear(line: str) -> None:
             log.write(f"{line}\n")
@@ -243,7 +290,7 @@ def _follow(folder: Path, say: Callable[[str], None]) -> tuple[int, list[str]]:
             command,
             say=hear,
             timeout=MOST_SECONDS,
-            cwd=folder,
+            cwd=path.parent,
         )
 
     return exit_code, list(errors_of_rank.values())
@@ -317,13 +364,17 @@ def small_arguments(
     spec: PhasePlan,
     framework: Framework,
     root: Path,
+    jobs: int = 1,
 ) -> tuple[list[list[str]], list[dict[str, str]]]:
     """Return arguments that a laptop can train, and what was changed for what reason.
 
-    Absolute paths are put below `root`.
+    They train the steps of all `jobs`, and each job ends after its own. Absolute paths are put below
+    `root`.
     """
-    small_values = _small_values(spec)
+    small_values = _small_values(spec, jobs)
     added = _added(spec, framework)
+    if jobs > 1:
+        added["--exit-interval"] = SmallValue(str(STEPS), _CHAIN)
     world_size = spec.parallel.world_size
     num_ranks = _small_layout(spec).world_size
     changes = [_change("ranks", str(world_size), str(num_ranks), _RANKS)]
@@ -399,7 +450,7 @@ def _small_layout(spec: PhasePlan) -> SmallLayout:
     return SmallLayout(tensor, pipeline, data)
 
 
-def _small_values(spec: PhasePlan) -> dict[str, SmallValue]:
+def _small_values(spec: PhasePlan, jobs: int) -> dict[str, SmallValue]:
     """Return the options that have other values here, by their names without dashes."""
     layout = _small_layout(spec)
     if layout.pipeline > 1:
@@ -409,7 +460,7 @@ def _small_values(spec: PhasePlan) -> dict[str, SmallValue]:
 
     micro_batch = min(2, spec.batch.micro)
     global_batch = 2 * micro_batch * layout.data
-    samples = STEPS * global_batch
+    samples = jobs * STEPS * global_batch
     values_by_reason: dict[str, dict[str, object]] = {
         _SIZE: {
             "num-layers": 2 * chunks,
@@ -430,7 +481,7 @@ def _small_values(spec: PhasePlan) -> dict[str, SmallValue]:
         },
         _TIME: {
             "global-batch-size": global_batch,
-            "train-iters": STEPS,
+            "train-iters": jobs * STEPS,
             "train-samples": samples,
             "rampup-batch-size": "",
             "train-tokens": samples * LENGTH,
@@ -452,6 +503,8 @@ def _small_values(spec: PhasePlan) -> dict[str, SmallValue]:
             "tp-comm-overlap": "",
         },
     }
+    if jobs > 1:
+        values_by_reason[_CHAIN] = {"exit-interval": STEPS}
     small_values = {}
     for reason, values in values_by_reason.items():
         for option, value in values.items():
@@ -593,19 +646,6 @@ def _write_tokens(prefix: Path, vocabulary: int) -> None:
         write_index(file, code, lambda: [(lengths, np.empty(0, np.int64))])
 
 
-def _checks(
-    log: ParsedLog,
-    code: int,
-    errors: list[str],
-    saves: list[Path],
-) -> Iterator[Check]:
-    """Yield the verdict: one rule each."""
-    yield _check_end(log, code, errors)
-    yield _check_training(log)
-    for folder in saves:
-        yield _check_checkpoint(folder)
-
-
 def _check_end(log: ParsedLog, code: int, errors: list[str]) -> Check:
     """Check that the program ended by itself; else name its first error."""
     ended = shell.how_it_ended(code)
@@ -647,14 +687,28 @@ def _check_training(log: ParsedLog) -> Check:
     )
 
 
-def _check_checkpoint(folder: Path) -> Check:
+def _check_going_on(log: ParsedLog, number: int) -> Check:
+    """Check that a job begins with the step after the checkpoint of the job before."""
+    first = STEPS * (number - 1) + 1
+    steps = [record.iteration for record in log.records]
+    shown_step = str(steps[0]) if steps else "none"
+    return judge(
+        "goes on",
+        steps[:1] == [first],
+        f"first step: {shown_step}",
+        f"step {first}, after the checkpoint of the job before",
+        "The program did not load its checkpoint: its log says what it found in the folder of --load.",
+    )
+
+
+def _check_checkpoint(folder: Path, last_step: int) -> Check:
     """Check that a folder has the checkpoint of the last step."""
     file = folder / "latest_checkpointed_iteration.txt"
     step = file.read_text().strip() if file.exists() else "none"
-    rule = f"saved at step {STEPS}"
+    rule = f"saved at step {last_step}"
     return judge(
         "checkpoint",
-        step == str(STEPS),
+        step == str(last_step),
         f"newest: {step}",
         rule,
         _SEE,
