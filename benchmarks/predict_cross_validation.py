@@ -22,6 +22,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+import numpy
+
 from runbook.params.catalogues import read_models
 from runbook.params.project import project_root
 from runbook.planning.cost import flops
@@ -60,6 +62,8 @@ SOURCE_WEIGHT = 0.75
 LEAST_ROWS = 9
 LEAST_SOURCES = 3
 """Fewer rows or sources of a family and count of nodes have the interval of all rows of that count."""
+SLOPES_HOLD = 4
+"""Rounds of a fit that take the same slopes, which cost most of its time."""
 THINNED = 70
 """Rows of a source with more than twice as many that a fit takes; they are near-twins."""
 WIDTH = {
@@ -233,13 +237,18 @@ def errors(rows: Sequence[Known], coefficients: Coefficients) -> list[float]:
     return [predicted(row, coefficients) / row.answer - 1 if row.setup else MISS for row in rows]
 
 
-def fit(rows: Sequence[Known], begin: Coefficients = START, rounds: int = 12) -> Coefficients:
-    """Damped least squares on logarithms from `begin`, with a start that pulls and outliers that pull less."""
-    import numpy
+def fit(
+    rows: Sequence[Known],
+    begin: Coefficients = START,
+    rounds: int = 12,
+    first_slopes: Mapping[str, numpy.ndarray] | None = None,
+) -> Coefficients:
+    """Damped least squares on logarithms from `begin`, with a start that pulls and outliers that pull less.
 
-    with_setup = [row for row in rows if row.setup]
-    counts = Counter(row.source for row in with_setup)
-    usable = thinned(with_setup)
+    `first_slopes`: those at `begin` by row, where they are known (`slopes_at`).
+    """
+    usable = fitted_rows(rows)
+    counts = Counter(row.source for row in rows if row.setup)
     kept = Counter(row.source for row in usable)
     # A source weighs as much as the root of all its rows, however many of them are taken.
     weights = numpy.array([counts[row.source] ** 0.5 / kept[row.source] for row in usable])
@@ -251,28 +260,59 @@ def fit(rows: Sequence[Known], begin: Coefficients = START, rounds: int = 12) ->
             for name in names
         ]
     )
-
-    def residuals(moves: numpy.ndarray) -> numpy.ndarray:
-        own = moved(dict(zip(names, moves.tolist(), strict=True)))
-        return numpy.array([math.log(predicted(row, own) / row.answer) for row in usable])
-
-    moves = numpy.log([flat(begin)[name] / flat(START)[name] for name in names])
-    now = residuals(moves)
-    for _ in range(rounds):
+    moves = moves_of(begin)
+    now = residuals(usable, moves)
+    slopes = numpy.zeros((len(usable), len(names)))
+    for number in range(rounds):
         robust = weights / numpy.maximum(1.0, numpy.abs(now) / (1.5 * NOISE))
-        slopes = numpy.stack(
-            [(residuals(moves + 0.01 * unit) - now) / 0.01 for unit in numpy.eye(len(names))],
-            axis=1,
-        )
+        if number == 0 and first_slopes is not None:
+            slopes = numpy.stack([first_slopes[row.name] for row in usable])
+        elif number % SLOPES_HOLD == 0:
+            slopes = slopes_at(usable, moves)
         scale = robust / NOISE**2
         left = slopes.T @ (scale[:, None] * slopes) + numpy.diag(1 / widths**2)
         right = -slopes.T @ (scale * now) - moves / widths**2
         step = numpy.clip(numpy.linalg.solve(left, right), -0.25, 0.25)
         moves = moves + step
-        now = residuals(moves)
+        now = residuals(usable, moves)
         if float(numpy.abs(step).max()) < 1e-3:
             break
     return moved(dict(zip(names, moves.tolist(), strict=True)))
+
+
+def fitted_rows(rows: Sequence[Known]) -> list[Known]:
+    """Rows that a fit takes."""
+    return thinned([row for row in rows if row.setup])
+
+
+def moves_of(coefficients: Coefficients) -> numpy.ndarray:
+    """Logarithms of the coefficients relative to their start."""
+    values = flat(coefficients)
+    start = flat(START)
+    return numpy.log([values[name] / start[name] for name in start])
+
+
+def residuals(rows: Sequence[Known], moves: numpy.ndarray) -> numpy.ndarray:
+    """Logarithms of predicted relative to measured speeds."""
+    coefficients = moved(dict(zip(flat(START), moves.tolist(), strict=True)))
+    return numpy.array([math.log(predicted(row, coefficients) / row.answer) for row in rows])
+
+
+def slopes_at(rows: Sequence[Known], moves: numpy.ndarray) -> numpy.ndarray:
+    """Change of each residual with each move; a family's share moves that family's rows alone."""
+    now = residuals(rows, moves)
+    columns = []
+    for index, name in enumerate(flat(START)):
+        step = numpy.zeros(len(moves))
+        step[index] = 0.01
+        is_touched = numpy.array(
+            [name not in START.sustained or row.family == name for row in rows]
+        )
+        touched = [row for row, moves_it in zip(rows, is_touched, strict=True) if moves_it]
+        column = numpy.zeros(len(rows))
+        column[is_touched] = (residuals(touched, moves + step) - now[is_touched]) / 0.01
+        columns.append(column)
+    return numpy.stack(columns, axis=1)
 
 
 def flat(values: Coefficients) -> dict[str, float]:
@@ -329,6 +369,9 @@ class LeftOut:
 
 def write_left_out(rows: Sequence[Known], begin: Coefficients) -> None:
     """Fit without each source and each family, and write the errors of what was left out."""
+    with_setup = [row for row in rows if row.setup]
+    slopes = slopes_at(with_setup, moves_of(begin))
+    by_row = {row.name: slope for row, slope in zip(with_setup, slopes, strict=True)}
     with LEFT_OUT_ERRORS.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("left_out", "group", "row", "error"))
@@ -336,7 +379,7 @@ def write_left_out(rows: Sequence[Known], begin: Coefficients) -> None:
             for group in sorted({getattr(row, by) for row in rows}):
                 inside = [row for row in rows if getattr(row, by) == group]
                 others = [row for row in rows if getattr(row, by) != group]
-                wrong = errors(inside, fit(others, begin, rounds=8))
+                wrong = errors(inside, fit(others, begin, rounds=8, first_slopes=by_row))
                 for row, error in zip(inside, wrong, strict=True):
                     writer.writerow((by, group, row.name, f"{error:.4f}"))
                 show(f"left out: {group}", inside, wrong)

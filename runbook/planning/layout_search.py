@@ -24,12 +24,27 @@ from runbook.planning.schedule import check_schedule
 from runbook.planning.sizes import same_fields
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
-RECOMPUTE = ("none", "full")
+RECOMPUTE: tuple[Recompute, ...] = ("none", "full")
 """Selective recomputation drops attention scores, which fused attention never keeps.
 
 It is the same as none.
 """
 MOST_CHUNKS = 8
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """What a search tries for each cut into tensor and pipeline ranks."""
+
+    micro_batches: tuple[int, ...] = MICRO_BATCHES
+    recompute: tuple[Recompute, ...] = RECOMPUTE
+    zero_stages: tuple[int, ...] = (0, 1, 2, 3)
+    """Those above 1 are tried with DeepSpeed alone."""
+    most_chunks: int = MOST_CHUNKS
+    """Interleaved chunks of a stage at most."""
+
+
+EVERYTHING = SearchSpace()
 
 
 @dataclass(frozen=True)
@@ -84,10 +99,10 @@ def search(choice: Choice, tokens: float = 0.0) -> Search:
     candidates = list[Candidate]()
     rejected = _Rejected()
     num_layouts = 0
-    for layout in _choices(choice):
+    for layout in layouts(choice):
         num_layouts += 1
-        memory_bytes = _fullest_device(layout)
-        if memory_bytes > RESERVE * device.memory_bytes:
+        memory_bytes = fullest_device(layout)
+        if not fits(memory_bytes, device):
             rejected.too_large.append(memory_bytes)
             continue
         failures = _failures(check_layout(layout))
@@ -116,11 +131,19 @@ class _Rejected:
     """How many layouts broke each rule first."""
 
 
-def _fullest_device(choice: Choice) -> int:
-    """Return the bytes that the fullest device needs at least."""
+def fullest_device(choice: Choice, *, keeps_scores: bool = False) -> int:
+    """Return the bytes that the fullest device needs at least, attention scores with them or not."""
     # The first stage keeps most activations, the last has the logits.
-    stages = {0, choice.pipeline - 1}
-    return max(memory.stage_memory(choice, stage).least for stage in stages)
+    ends = {0, choice.pipeline - 1}
+    stages = [memory.stage_memory(choice, stage) for stage in ends]
+    if keeps_scores:
+        return max(stage.most for stage in stages)
+    return max(stage.least for stage in stages)
+
+
+def fits(memory_bytes: int, device: Accelerator) -> bool:
+    """Return whether so many bytes can be planned with on a device."""
+    return memory_bytes <= RESERVE * device.memory_bytes
 
 
 def _failures(checks: Iterable[Check]) -> list[Check]:
@@ -143,16 +166,16 @@ def growth(
     return rows
 
 
-def _choices(choice: Choice) -> Iterator[Choice]:
+def layouts(choice: Choice, space: SearchSpace = EVERYTHING) -> Iterator[Choice]:
     """Yield every layout that divides evenly; `check_layout` has the finer rules."""
-    trainings = [choice.training.model_copy(update={"recompute": mode}) for mode in RECOMPUTE]
-    zero_stages = (0, 1, 2, 3) if choice.deepspeed else (0, 1)
+    trainings = [choice.training.model_copy(update={"recompute": mode}) for mode in space.recompute]
+    zero_stages = [stage for stage in space.zero_stages if stage <= 1 or choice.deepspeed]
     for tensor, pipeline in _evenly_divided(choice):
         model_ranks = tensor * pipeline * choice.context
         replicas = choice.world_size // model_ranks
-        chunks = _chunks(choice, pipeline)
+        chunks = _chunks(choice, pipeline, space.most_chunks)
         for micro_batch, zero_stage, training, virtual_pipeline in product(
-            MICRO_BATCHES, zero_stages, trainings, chunks
+            space.micro_batches, zero_stages, trainings, chunks
         ):
             fills_batch = choice.global_batch % (micro_batch * replicas) == 0
             # ZeRO shares states among replicas and ranks of context.
@@ -181,9 +204,10 @@ def _evenly_divided(choice: Choice) -> Iterator[tuple[int, int]]:
             yield tensor, pipeline
 
 
-def _chunks(choice: Choice, pipeline: int) -> list[int]:
+def _chunks(choice: Choice, pipeline: int, most_chunks: int) -> list[int]:
     """Return the numbers of chunks that a stage's layers divide into; DeepSpeed has one."""
-    most_chunks = 1 if pipeline == 1 or choice.deepspeed else MOST_CHUNKS
+    if pipeline == 1 or choice.deepspeed:
+        most_chunks = 1
     stage_layers = choice.model.layers // pipeline
     return [chunks for chunks in range(1, most_chunks + 1) if stage_layers % chunks == 0]
 

@@ -539,3 +539,24 @@ def test_no_accelerator_stands_in_silently_for_another(models: dict[str, Model])
             text for text in one(models, accelerator=name).assumed if text.startswith("planned as")
         ]
         assert words == ([f"planned as {planned}, which {name!r} is taken for"] if planned else [])
+
+
+def test_words_of_a_row_decide_vocabulary_tensor_size_and_the_shape_of_a_named_model(
+    models: dict[str, Model],
+) -> None:
+    def shape_of(**cells: str) -> tuple[int, int, int]:
+        predicted = one(models, **cells).setup
+        assert predicted is not None
+        shape = predicted.shape
+        return shape.layers, shape.hidden, shape.vocabulary
+
+    words = {"flops_convention": "model FLOPs, full s^2 attention, vocab 131072"}
+    assert shape_of(model="GPT 1.7B", params_b="1.7", **words) == (24, 2048, 131_072)
+    assert shape_of(model="GPT 1.7B", params_b="1.7") == (24, 2304, 50_257)
+    assert shape_of(model="MT-NLG 530B", params_b="530") == (105, 20_480, 50_257)
+    assert shape_of(model="BLOOM 176B", params_b="176.2") == (70, 14_336, 250_880)
+    assert shape_of(model="MPT 70B", params_b="64.862", seq_len="2048") == (80, 8192, 50_368)
+    nemotron = one(models, model="Nemotron 22B", params_b="22.5").setup
+    assert nemotron is not None and nemotron.plain_activation
+    fitting = one(models, n_accel="16", tp="1 (as printed; 2 fits)", pp="2").setup
+    assert fitting is not None and (fitting.tensor, fitting.data) == (2, 4)

@@ -10,12 +10,17 @@ import pytest
 from log_lines import parse_lines
 
 from runbook.core.errors import ParamsError
+from runbook.frameworks.option_names import option_names
 from runbook.params.catalogues import read_models
 from runbook.params.project import project_root
+from runbook.planning import layout_search
+from runbook.tools.speed import changes
+from runbook.tools.speed.described_training import described_training
 from runbook.tools.speed.explain import explain
 from runbook.tools.speed.facts import read_facts, read_words
 from runbook.tools.speed.gap import gap_figure
 from runbook.tools.speed.parts import GapPart, fill
+from runbook.tools.speed.planned_choice import choice_of
 
 LLAMA_70B = """\
 using world size: 16, data-parallel size: 1, context-parallel size: 1 tensor-model-parallel size: 8, \
@@ -262,7 +267,7 @@ def test_the_table_and_the_figure_say_what_was_expected_planned_and_reached(mode
     text = explanation.as_table().as_text()
     for line in (
         "expected (as given): ",
-        "reached: 44",
+        "reached: 47",
         "not said: --set micro_batch=1",
         "assumed: sequence of 2048",
     ):
@@ -319,3 +324,70 @@ def test_step_times_that_grow_are_a_cause(told):
 def test_sizes_are_not_asked_for_where_the_model_is_named(told):
     missing = told("We train Llama-3 8B on 16 H100.")["missing"]
     assert not [word for word in missing if word.startswith(("layers", "hidden"))]
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("2 nodes with 8 GPUs each are 8 times slower than a single node", "network"),
+        ("the GPU is waiting for data; num_workers=0", "data wait"),
+        ('"offload_optimizer": {"device": "nvme"}', "offload"),
+        ("export NCCL_P2P_DISABLE=1", "communication"),
+        ("train.py --compile=False", "kernels"),
+        ("every step is slower and slower", "growing steps"),
+        ("one rank is slow: its clock throttles", "stragglers"),
+    ],
+)
+def test_a_cause_that_the_text_names_comes_first_even_without_a_price(told, text, cause):
+    described = told(text, *SHAPE, *BATCH)
+    assert described["first_causes"][0] == cause
+    unknown_device = told(text, "layers=24", "hidden=1024")
+    assert unknown_device["first_causes"] == [cause]
+
+
+def test_a_healthy_story_names_no_cause_in_words(told):
+    text = "8 GPUs on one node, 4 dataloader workers, InfiniBand between nodes, steps of 1.2 s"
+    assert not {"network", "data wait", "offload"} & set(told(text, *SHAPE, *BATCH)["first_causes"])
+
+
+def test_the_network_of_a_node_is_shared_by_its_devices():
+    facts = read_facts("4 V100s each (4 GPUs each), no InfiniBand, only 40Gbps ethernet", {})
+    assert facts["network"] == "10"
+    assert read_facts("NVLink 600 GB/s", {}).get("network") is None
+
+
+def test_timers_of_reductions_are_communication(told):
+    line = (
+        "time (ms) | forward-compute: 300.0 | backward-params-all-reduce: 2600.0 | optimizer: 800"
+    )
+    explained = told(line, *SHAPE, *BATCH, "reached.seconds=9.0")
+    assert explained["reached"] == 9.0
+    assert explained["first_causes"][0] == "communication"
+    assert explained["parts"][0]["seconds"] == pytest.approx(2.6)
+
+
+def test_layouts_of_explain_are_the_planners_and_fit_by_its_memory(models):
+    """A 70B model on 64 A100 needs more than tensor 8: the planner's memory says which cuts fit."""
+    words = ("accelerator=A100-80GB", "n_accel=64", "layers=80", "hidden=8192", "heads=64")
+    facts = read_words((*words, "tp=8", "pp=8", "dp=1", "micro_batch=1", "global_batch=64"))
+    training = described_training(facts, models)
+    assert not isinstance(training, str)
+    layouts = [*changes._fitting(training.setup, changes.SearchSpace(micro_batches=(1,)))]
+    planned = choice_of(training.setup)
+    known = [*layout_search.layouts(planned)]
+    assert layouts
+    for layout in layouts:
+        cut = (layout.tensor, layout.pipeline)
+        assert cut in {(choice.tensor, choice.pipeline) for choice in known}
+        memory = layout_search.fullest_device(choice_of(layout))
+        assert memory <= 0.94 * layout.device.memory_bytes
+    assert (1, 1) not in {(layout.tensor, layout.pipeline) for layout in layouts}
+
+
+def test_option_names_are_those_of_the_run_file_and_of_the_frameworks():
+    """A new name in the frameworks' tables is read by explain without another line here."""
+    for name in option_names("training.shape.kv_heads"):
+        assert read_facts(f"--{name.replace('_', '-')} 8", {})["kv_heads"] == "8"
+    assert read_facts("--checkpoint-activations", {})["recompute"] == "full"
+    assert read_facts("--recompute-activations", {})["recompute"] == "selective"
+    assert "micro_batch" not in read_facts("a batch size of 1024", {})

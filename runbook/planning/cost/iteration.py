@@ -117,6 +117,9 @@ clipped and read (26), weights written in 16 bits and gradients set to zero (6).
 _VENDOR_ATTENTION = 0.58
 """Speed of a vendor's own fused attention relative to large matrix products; of two values tried, the one nearer to
 the rows. Other code ran older kernels, whose share is fitted."""
+_PLAIN_ACTIVATION_BYTES = 26.0
+"""More bytes a token and hidden unit, forward, where PyTorch squares a ReLU by kernels of its own: 16 forward and 56
+backward, counted in torch.pow and relu, spread as `_BACKWARD` does. Times nothing fitted."""
 _FP8_CASTS = 12.0
 """More bytes a token and hidden unit, forward: quantized copies and transposes."""
 _BLOCK_CASTS = 2.0
@@ -143,6 +146,9 @@ _OPERATORS = {
 _OPERATORS_ELSEWHERE = 48
 """The same of DeepSpeed's forks on devices without their fused kernels."""
 _NOT_CUDA = ("MI250X", "MI300X", "PVC")
+_ZERO_3_OPERATORS = 46
+"""More in a layer's pass with DeepSpeed's ZeRO 3: 34 hooks around its 17 modules, and three calls to gather each of its
+four large weights. Counted in the source of DeepSpeed 0.19 and megatron-core 0.16, each at the price of an operator."""
 _SOFTMAX_OPERATORS = 8
 """More where the fused softmax refuses the batch: scale, mask, two casts and dropout run one by one, on copies."""
 _SOFTMAX_GROUP = 4
@@ -205,6 +211,8 @@ class StepSetup(sizes.Cut):
     """Whether states are sharded by PyTorch's FSDP of 2023, which hid less than those after it."""
     first_flash: bool = False
     """Whether attention is the first FlashAttention, of 2022; its second, of 2023, is taken otherwise."""
+    plain_activation: bool = False
+    """Whether the activation is several kernels of PyTorch's, as the squared ReLU of Nemotron is in NeMo."""
     fp8_recipe: str = ""
     """How factors of 8 bits are scaled: mxfp8 and blockwise along the inner side; other recipes are alike."""
 
@@ -427,6 +435,8 @@ class StepModel:
             softmax_rows = setup.micro_batch * max(1, setup.shape.heads // setup.tensor)
             if softmax_rows % _SOFTMAX_GROUP:
                 operators += _SOFTMAX_OPERATORS
+        if self._own and setup.deepspeed and setup.zero_stage >= 3:
+            operators += _ZERO_3_OPERATORS
         return operators + _CONTEXT_OPERATORS * (setup.context - 1)
 
     @property
@@ -459,6 +469,9 @@ class StepModel:
         inner = shape.ffn_hidden * (1.5 if shape.gated else 1) / (4 * shape.hidden)
         split = (_FORWARD_BYTES - _SHARED_BYTES) * inner / setup.tensor
         whole = _SHARED_BYTES / (setup.tensor if setup.sequence else 1)
+        activation = 0.0
+        if setup.plain_activation:
+            activation = _PLAIN_ACTIVATION_BYTES * inner / setup.tensor
         casts = 0.0
         if setup.precision == "fp8":
             casts = _FP8_CASTS / setup.tensor
@@ -468,7 +481,8 @@ class StepModel:
             factor = self._own.elementwise
         else:
             factor = coefficients.elementwise * self._kernel_factor
-        moved = self._tokens * shape.hidden * (split + whole + casts) * factor * self._width / 2
+        token_bytes = (split + whole + casts) * factor + activation
+        moved = self._tokens * shape.hidden * token_bytes * self._width / 2
         return moved / self._kernel_bandwidth
 
     @property
@@ -668,10 +682,18 @@ class StepModel:
         return self.collective(16 * self._tokens, self.setup.tensor, span=self.setup.tensor)
 
     def _send(self) -> float:
+        """Return the seconds of sending a micro-batch's activations to the next stage."""
         setup = self.setup
-        split = setup.tensor if setup.sequence else 1
-        microbatch_bytes = self._tokens * setup.shape.hidden * self._width / split
-        return microbatch_bytes / self.bandwidth(setup.tensor * setup.context * setup.pipeline)
+        activation_bytes = self._tokens * setup.shape.hidden * self._width
+        # DeepSpeed's pipeline engine cuts what it sends over the tensor ranks (`PartitionedTensor`),
+        # which gather it again.
+        is_partitioned = setup.code == "unfused" and not setup.sequence
+        split = setup.tensor if setup.sequence or is_partitioned else 1
+        bandwidth = self.bandwidth(setup.tensor * setup.context * setup.pipeline)
+        sending = activation_bytes / split / bandwidth
+        if not is_partitioned:
+            return sending
+        return sending + self.collective(activation_bytes, setup.tensor, span=setup.tensor)
 
     @cached_property
     def _parameters(self) -> float:
@@ -695,6 +717,11 @@ class StepModel:
             return 0.0
         model_bytes = self._parameters * self._width
         gather = self.collective(model_bytes, ranks, span=setup.world // setup.pipeline)
+        if setup.code == "unfused" and setup.zero_stage >= 2 and setup.pipeline == 1:
+            # As `_deepspeed_data`; nothing was seen to hide.
+            if setup.zero_stage == 2:
+                return gather * (1 + 2 * setup.num_microbatches)
+            return 3 * gather * setup.num_microbatches
         if self._own and setup.deepspeed:
             return self._deepspeed_data(microbatch, gather)
         if setup.zero_stage >= 2 and setup.pipeline == 1:
@@ -714,23 +741,24 @@ class StepModel:
     def _deepspeed_data(self, microbatch: float, gather: float) -> float:
         """Return the seconds that the own trainer's DeepSpeed waits for replicas; weights take `gather`.
 
-        Counted in the source of DeepSpeed 0.19: gradients are reduced as wide as weights, by ZeRO 2
-        and 3 after each micro-batch, else after the last. The bucket that is not full yet is
-        reduced after the backward pass.
+        Counted in the source of DeepSpeed 0.19: gradients are as wide as weights. ZeRO 1 reduces
+        them after a step's last micro-batch, ZeRO 2 after each, both by all-reduce
+        (`use_multi_rank_bucket_allreduce`), which is a reduce-scatter and an all-gather; ZeRO 3 by
+        reduce-scatter. The bucket that is not full yet is reduced after the backward pass.
         """
         setup = self.setup
         forward = _FORWARD_SHARE * microbatch
         backward = microbatch - forward
         bucket = min(1.0, LARGEST_BUCKET / self._parameters)
         shown = max(setup.shown_data, bucket)
+        all_reduce = self._partly_hidden(backward, 2 * gather, shown)
         if not setup.zero_stage:
-            # One all-reduce, which is a reduce-scatter and an all-gather.
-            return self._partly_hidden(backward, 2 * gather, shown)
+            return all_reduce
+        # Stepped weights are gathered at the step's end, where nothing hides them.
         if setup.zero_stage == 1 or setup.pipeline > 1:
-            # Stepped weights are gathered at the step's end, where nothing hides them.
-            return gather + self._partly_hidden(backward, gather, shown)
+            return gather + all_reduce
         if setup.zero_stage == 2:
-            return gather + setup.num_microbatches * self._partly_hidden(backward, gather, shown)
+            return gather + setup.num_microbatches * all_reduce
         # ZeRO 3 gathers weights for each pass, the next layer's behind one layer's work.
         first = min(1.0, _PREFETCHED / self._parameters)
         gathering = self._partly_hidden(forward, gather, first)
@@ -743,16 +771,13 @@ class StepModel:
         return self.exposed(work, (1 - shown) * talk) + shown * talk
 
     def _sharded_data(self, microbatch: float, gather: float) -> float:
-        """Return the seconds that a micro-batch waits for ZeRO 2 or 3, whose weights take `gather` to gather.
+        """Return the seconds that a micro-batch waits for FSDP, whose weights take `gather` to gather.
 
         They are gathered for the forward pass, by ZeRO 3 again for the backward pass, which
-        recomputation is a part of. FSDP reduces gradients in 32 bits unless it is told otherwise,
-        DeepSpeed in 16.
+        recomputation is a part of. Gradients are reduced in 32 bits unless FSDP is told otherwise.
         """
         setup = self.setup
         talk = (2.0 if setup.zero_stage >= 3 else 1.0) * gather
-        if setup.code == "unfused":
-            return talk + gather
         talk += gather if setup.half_sums else 2 * gather
         shown = self.coefficients.sharded_shown if setup.first_sharding else 0.0
         # A layer's weights are gathered behind the layer before: all hides that there is work for.

@@ -2,22 +2,19 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
 from typing import NamedTuple
 
 from runbook.plan_file.schema import Shape
 from runbook.planning.cost.accelerators import find_accelerator
 from runbook.planning.cost.iteration import StepSetup, iteration
-from runbook.planning.layout_search import MICRO_BATCHES
+from runbook.planning.layout_search import MICRO_BATCHES, SearchSpace, layouts
 from runbook.tools.speed.described_training import operations
 from runbook.tools.speed.facts import Facts
 from runbook.tools.speed.parts import GapPart
-from runbook.tools.speed.predict import free_bytes, sequence_bytes
+from runbook.tools.speed.planned_choice import choice_of, fits_device
 
 _LEAST_GAIN = 0.004
 """Share of a step that a change has to bring in order to be named."""
-_TENSOR_SIZES = (1, 2, 4, 8)
-_PIPELINE_SIZES = (1, 2, 4, 8, 16)
 
 
 class Speedup(NamedTuple):
@@ -43,15 +40,6 @@ class _Gain(NamedTuple):
 def price(setup: StepSetup) -> float:
     """Return the seconds of a step for each of its operations."""
     return iteration(setup).seconds / operations(setup)
-
-
-def fits(setup: StepSetup) -> bool:
-    """Return whether the states and the activations of all micro-batches in flight fit.
-
-    The count is rough.
-    """
-    in_flight = min(setup.pipeline, setup.num_microbatches) * setup.micro_batch
-    return in_flight * sequence_bytes(setup) <= free_bytes(setup)
 
 
 def modelled_parts(
@@ -113,7 +101,7 @@ def _work_changes(setup: StepSetup) -> Iterator[Speedup]:
     if setup.recompute in ("full", "operators"):
         selective = replace(setup, recompute="selective")
         remedy = "keep activations"
-        if not fits(selective):
+        if not fits_device(selective):
             remedy += ": more pipeline, or a smaller micro-batch, makes room"
         yield Speedup(
             "recompute",
@@ -184,7 +172,7 @@ def _model_change(setup: StepSetup, table_shape: Shape) -> Speedup:
     table_size = f"{table_shape.layers} x {table_shape.hidden}"
     return Speedup(
         "another model",
-        next(filter(fits, tried), tried[-1]),
+        next(filter(fits_device, tried), tried[-1]),
         f"{run_size}, the table's model has {table_size}",
         "compare with a table of this size",
     )
@@ -219,8 +207,9 @@ def _bubble_change(setup: StepSetup) -> Speedup:
 
 def _layout_change(setup: StepSetup) -> Speedup:
     """Return the change to the fastest layout over the same devices that fits."""
-    fitting = [layout for layout in _possible_layouts(setup) if fits(layout)]
-    new = min([setup, *fitting], key=price)
+    zero_stages = tuple(sorted({1, setup.zero_stage}))
+    space = _space(setup, zero_stages=zero_stages, micro_batches=(setup.micro_batch,))
+    new = min([setup, *_fitting(setup, space)], key=price)
     set_words = (
         f"parallel.tensor={new.tensor} parallel.pipeline={new.pipeline} "
         f"parallel.zero_stage={new.zero_stage}"
@@ -234,28 +223,37 @@ def _layout_change(setup: StepSetup) -> Speedup:
     )
 
 
-def _possible_layouts(setup: StepSetup) -> Iterator[StepSetup]:
-    """Yield every layout that the devices, the model and the batch divide into."""
-    zero_stages = sorted({1, setup.zero_stage})
-    for tensor, pipeline, zero_stage in product(_TENSOR_SIZES, _PIPELINE_SIZES, zero_stages):
-        data, devices_over = divmod(setup.world, tensor * pipeline * setup.context)
-        heads_over = setup.shape.heads % tensor
-        layers_over = setup.shape.layers % (pipeline * setup.virtual_pipeline)
-        if devices_over or heads_over or layers_over:
+def _space(
+    setup: StepSetup, *, zero_stages: tuple[int, ...], micro_batches: tuple[int, ...]
+) -> SearchSpace:
+    """Return what the planner's search is to vary; recomputation stays as it is."""
+    return SearchSpace(
+        micro_batches=micro_batches,
+        recompute=("full",) if setup.recompute == "full" else ("none",),
+        zero_stages=zero_stages,
+        most_chunks=setup.virtual_pipeline,
+    )
+
+
+def _fitting(setup: StepSetup, space: SearchSpace) -> Iterator[StepSetup]:
+    """Yield the planner's layouts of a training that fit its devices, as the model of a step takes them."""
+    for layout in layouts(choice_of(setup), space):
+        chunks = layout.virtual_pipeline
+        if layout.pipeline > 1 and chunks != setup.virtual_pipeline:
             continue
-        if tensor > setup.device.devices_per_node:
-            continue
-        if setup.global_batch % (data * setup.micro_batch):
-            continue
-        yield replace(
+        new = replace(
             setup,
-            tensor=tensor,
-            pipeline=pipeline,
-            data=data,
-            zero_stage=zero_stage,
-            sequence=tensor > 1,
-            virtual_pipeline=setup.virtual_pipeline if pipeline > 1 else 1,
+            tensor=layout.tensor,
+            pipeline=layout.pipeline,
+            data=layout.data,
+            zero_stage=layout.zero_stage,
+            micro_batch=layout.micro_batch,
+            sequence=layout.sequence or layout.tensor > 1,
+            virtual_pipeline=chunks,
+            stage_layers=(),
         )
+        if fits_device(new):
+            yield new
 
 
 def _layout_text(setup: StepSetup) -> str:
@@ -265,14 +263,9 @@ def _layout_text(setup: StepSetup) -> str:
 
 def _micro_batch_change(setup: StepSetup) -> Speedup:
     """Return the change to the fastest micro-batch of the present layout that fits."""
-    sequences_per_replica = setup.global_batch // setup.data
-    candidates = [setup]
-    for size in MICRO_BATCHES:
-        if size <= sequences_per_replica and sequences_per_replica % size == 0:
-            larger = replace(setup, micro_batch=size)
-            if fits(larger):
-                candidates.append(larger)
-    new = min(candidates, key=price)
+    space = _space(setup, zero_stages=(setup.zero_stage,), micro_batches=MICRO_BATCHES)
+    candidates = [layout for layout in _fitting(setup, space) if _has_cut_of(layout, setup)]
+    new = min([setup, *candidates], key=price)
     micro_batch = f"micro-batch {setup.micro_batch}"
     return Speedup(
         "micro-batch",
@@ -281,3 +274,8 @@ def _micro_batch_change(setup: StepSetup) -> Speedup:
         f"{new.micro_batch} fits by our count",
         f"training.micro_batch={new.micro_batch}",
     )
+
+
+def _has_cut_of(layout: StepSetup, setup: StepSetup) -> bool:
+    """Return whether two layouts cut the model alike."""
+    return (layout.tensor, layout.pipeline) == (setup.tensor, setup.pipeline)

@@ -1,11 +1,13 @@
 """The training that facts describe, as the model of a step takes it."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from runbook.params.schema.entries import Model
 from runbook.plan_file.schema import Shape
+from runbook.planning.cost.accelerators import find_accelerator
 from runbook.planning.cost.flops import flops
 from runbook.planning.cost.iteration import StepSetup, known
 from runbook.planning.sizes import shape_of
@@ -50,7 +52,11 @@ def described_training(facts: Facts, models: Mapping[str, Model]) -> DescribedTr
         if _differs(table_billions, billions):
             table_row = replace(row, model=facts.get("expected.model", ""), billions=table_billions)
             table_shape = _table_shape(table_row, setup, models)
-    return DescribedTraining(setup, table_shape, [*row_setup.assumed, *row.unknown])
+    assumed = [
+        f"global batch of {setup.global_batch}" if note.startswith("global batch of") else note
+        for note in row_setup.assumed
+    ]
+    return DescribedTraining(setup, table_shape, [*assumed, *row.unknown])
 
 
 def _cells(
@@ -66,6 +72,9 @@ def _cells(
         cells["recompute"] = "none"
     if numbers["layers"]:
         cells["model"] = "llama" if facts.get("activation") == "swiglu" else "gpt"
+    device = find_accelerator(facts["accelerator"])
+    if device and "precision" not in facts and "bf16" not in device.peaks:
+        cells["precision"] = "fp16"
     if "weights" in switched_off:
         cells["code"] = "eager"
     if numbers["experts"] > 1:
@@ -83,9 +92,9 @@ def _with_options(
     shows_gradients = "overlap_gradients" in switched_off and setup.zero_stage < 2
     global_batch = setup.global_batch
     if "global_batch" not in facts:
-        # Every layout of these devices has to divide an assumed batch.
-        sequences_per_device = round(global_batch / setup.world) or 1
-        global_batch = sequences_per_device * setup.world
+        # Every layout of these devices, and every micro-batch, has to divide an assumed batch.
+        sequences_per_device = max(1.0, global_batch / setup.world)
+        global_batch = 2 ** round(math.log2(sequences_per_device)) * setup.world
     return replace(
         setup,
         virtual_pipeline=int(numbers["vp"] or 1),

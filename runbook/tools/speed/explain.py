@@ -4,7 +4,6 @@ Times are those of one step with the run's own operations. So a figure of anothe
 model can be compared with it.
 """
 
-import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,10 +21,11 @@ from runbook.tools.speed.described_training import (
     operations,
     stated_seconds,
 )
-from runbook.tools.speed.facts import NEEDED, SOCKETS, Facts
+from runbook.tools.speed.facts import NEEDED, Facts
 from runbook.tools.speed.measured import measured_parts
 from runbook.tools.speed.parts import GapPart, fill
 from runbook.tools.speed.published_rows import billions_in
+from runbook.tools.speed.signs import signs
 
 _OTHER_FLOPS = 0.07
 """Two figures of one speed that differ by a larger share count other operations."""
@@ -109,12 +109,13 @@ def explain(text: str, log: ParsedLog, facts: Facts, models: Mapping[str, Model]
     The facts give the expected time; the log, or else the facts, give the reached one.
     """
     steady, measured = measured_parts(text, log, facts)
-    reached = steady + sum(part.seconds for part in measured)
+    # Timers alone, without a step's own time, are parts of what was stated.
+    reached = steady + sum(part.seconds for part in measured) if steady else 0.0
     missing = _missing_words(facts, models)
     training = described_training(facts, models)
     if isinstance(training, str):
         stated_expectation = float(facts.get("expected.seconds") or 0)
-        parts = fill(reached - (stated_expectation or steady), measured)
+        parts = fill(reached - (stated_expectation or steady), measured, [*signs(text, reached)])
         return Explanation(
             expected=stated_expectation or None,
             reached=reached or None,
@@ -147,9 +148,11 @@ def explain(text: str, log: ParsedLog, facts: Facts, models: Mapping[str, Model]
     else:
         expected = min(best, reached)
         source = "the plan with every change below"
-    unpriced = _unpriced_parts(training, facts, log, reached)
-    if re.search(SOCKETS, text):
-        modelled = [replace(part, is_printed=part.name == "network") for part in modelled]
+    named = {part.name: part for part in signs(text, reached)}
+    modelled = [replace(part, is_printed=part.name in named) for part in modelled]
+    priced = {part.name for part in (*measured, *modelled)}
+    unpriced = [part for name, part in named.items() if name not in priced]
+    unpriced += _unpriced_parts(training, facts, log, reached)
     parts = fill(reached - expected, measured, modelled, unpriced)
     return Explanation(expected, reached, parts, missing, assumed, source, planned, step_tflop)
 

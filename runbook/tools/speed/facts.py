@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from runbook.core.errors import ParamsError
+from runbook.frameworks.option_names import option_flags, option_names
 from runbook.params.schema.keys import nearest
 from runbook.planning.cost.accelerators import find_accelerator
 from runbook.planning.cost.step_inputs import code_of
@@ -12,42 +14,51 @@ from runbook.planning.layout import Choice
 Facts = dict[str, str]
 """What is known, under the names of the columns of `plan --predict` and some more."""
 
-NUMBERS = {
-    "tp": "tensor_model_parallel_size|TP(?:_size)?",
-    "pp": "pipeline_model_parallel_size|PP(?:_size)?",
-    "dp": "data_parallel_size|DP",
-    "cp": "context_parallel_size|CP",
-    "vp": "virtual_pipeline_model_parallel_size|VPP?",
-    "layers": "num_layers|n_layers",
-    "hidden": "hidden_size|d_model",
-    "heads": "num_attention_heads|n_heads",
-    "kv_heads": "num_query_groups",
-    "ffn": "ffn_hidden_size",
-    "vocabulary": "(?:padded_)?vocab_size",
-    "seq_len": "(?:encoder_)?seq_length|(?:max_)?seq_len|sequence_length",
-    "save_interval": "save_interval",
-    "micro_batch": "(?:device_train_)?micro_?batch(?:_size)?|MBS",
-    "n_accel": "world_size|trainer.devices",
-    "global_batch": "global_(?:train_)?batch(?:_size)?|GBS",
-    "experts": "num_experts",
-    "experts_a_token": "moe_router_topk",
-    "experts_over": "expert_model_parallel_size|EP",
-}
-"""Names that programs and people use for a number: printed, as an option, in YAML or in a sentence.
 
-`_` stands for any separator.
-"""
-_TEXTS = {
-    "recompute": "recompute_granularity|activations_checkpoint_granularity"
-    "|activation_checkpointing",
-    "precision": "params_dtype|precision",
-    "zero_stage": "sharding_strategy",
-    "sequence": "sequence_parallel",
-    "flash": "use_flash_attn|attn_impl",
-    "overlap_gradients": "overlap_grad_reduce",
-    "weights": "megatron_amp_O2",
-    "dispatcher": "moe_token_dispatcher_type",
-}
+class _Fact(NamedTuple):
+    """One fact, under the run file's key whose names programs print and people write."""
+
+    name: str
+    key: str = ""
+    """Empty where the run file has no such key."""
+    words: str = ""
+    """Further names that people and other programs use, between `|`. `_` stands for any separator."""
+
+
+_NUMBERS = (
+    _Fact("tp", "parallel.tensor", "TP(?:_size)?"),
+    _Fact("pp", "parallel.pipeline", "PP(?:_size)?"),
+    _Fact("dp", words="data_parallel_size|DP"),
+    _Fact("cp", "parallel.context", "CP"),
+    _Fact("vp", "parallel.virtual_pipeline", "VPP?"),
+    _Fact("layers", "training.shape.layers", "n_layers|num_hidden_layers"),
+    _Fact("hidden", "training.shape.hidden", "d_model"),
+    _Fact("heads", "training.shape.heads", "n_heads"),
+    _Fact("kv_heads", "training.shape.kv_heads"),
+    _Fact("ffn", "training.shape.ffn_hidden", "intermediate_size"),
+    _Fact("vocabulary", words="(?:padded_)?vocab_size"),
+    _Fact("seq_len", "training.sequence_length", "max_seq_len|sequence_length"),
+    _Fact("save_interval", "training.save_interval"),
+    _Fact("micro_batch", "training.micro_batch", "(?:device_train_)?micro_?batch(?:_size)?|MBS"),
+    _Fact("n_accel", words="world_size|trainer.devices"),
+    _Fact("global_batch", "training.global_batch", "global_(?:train_)?batch(?:_size)?|GBS"),
+    _Fact("experts", words="num_experts"),
+    _Fact("experts_a_token", words="moe_router_topk"),
+    _Fact("experts_over", words="expert_model_parallel_size|EP"),
+)
+_TEXTS = (
+    _Fact("recompute", "training.recompute", "activation_checkpointing"),
+    _Fact("precision", words="precision|params_dtype"),
+    _Fact("zero_stage", "parallel.zero_stage", "sharding_strategy"),
+    _Fact("sequence", words="sequence_parallel"),
+    _Fact("flash", words="use_flash_attn|attn_impl"),
+    _Fact("overlap_gradients", "training.overlap_gradients", "overlap_grad_reduce"),
+    _Fact("weights", words="megatron_amp_O2"),
+    _Fact("dispatcher", words="moe_token_dispatcher_type"),
+)
+_TOO_GENERAL = ("batch_size", "model_parallel_size", "checkpoint_activations")
+"""Names of older programs that are part of other names too, or are printed as a switch."""
+NUMBERS = tuple(fact.name for fact in _NUMBERS)
 _NUMBER_VALUE = r"[\s=:.*\"']*(\d+)\b"
 _TEXT_VALUE = r"[\s=:]+(?!-)([\w.]+)"
 _OUR_VALUES = {
@@ -78,7 +89,7 @@ _SPEEDS = {
 _UNITS = (*_SPEEDS, "mfu", "seconds")
 KEYS = [
     *NUMBERS,
-    *_TEXTS,
+    *(fact.name for fact in _TEXTS),
     "activation",
     "accelerator",
     "code",
@@ -115,9 +126,18 @@ SOCKETS = (
     r"|\b(?:no|without|lacks?) (?:Infini[Bb]and|IB|RDMA)\b"
 )
 """What says that NCCL's messages go through sockets."""
+_NETWORK = (
+    r"(\d+(?:\.\d+)?) ?Gb(?:ps|it/s|/s)\b[^.]{0,30}(?:network|ethernet|bandwidth|roce|between)"
+)
+"""What states the bandwidth of a node's network; NVLink's is given in bytes."""
 _SOCKET_GBIT_S = "10"
 """Usual bandwidth where NCCL uses sockets."""
-_FLAGS = (("precision", "bf16"), ("precision", "fp16"), ("activation", "swiglu"))
+_FLAGS = (
+    ("precision", "training.precision"),
+    ("recompute", "training.recompute"),
+    ("activation", "model.activation"),
+)
+"""Facts that an option without a value states, and their keys."""
 _MEGATRON = r"--tensor-model-parallel|--recompute-granularity|megatron-(lm|core)"
 _NEMO = r"NeMo|trainer\.devices"
 
@@ -182,13 +202,37 @@ def read_facts(text: str, printed: Mapping[str, str]) -> Facts:
                 facts[key] = _OUR_VALUES.get(value.lower(), value)
     for nodes, devices in re.findall(_NODES_OF_DEVICES, text, re.IGNORECASE):
         facts["n_accel"] = str(int(nodes) * int(devices))
-    if re.search(SOCKETS, text):
+    node_network = _node_network(text)
+    if node_network:
+        facts["network"] = f"{node_network / _devices_of_node(text, facts):g}"
+    if re.search(SOCKETS, text) and not node_network:
         facts["network"] = _SOCKET_GBIT_S
-    for key, flag in _FLAGS:
-        if re.search(rf"--{flag}\b(?! false)", text, re.IGNORECASE):
-            facts[key] = flag
+    for name, key in _FLAGS:
+        for flag, value in option_flags(key).items():
+            if re.search(_flag_pattern(flag), text, re.IGNORECASE):
+                facts[name] = value
     facts["software"] = _software(text, printed)
     return facts
+
+
+def _node_network(text: str) -> float:
+    """Return the Gbit/s of a node's network that a text states, or 0.
+
+    >>> _node_network("no InfiniBand, only 40Gbps ethernet"), _node_network("up to 10 Gbps networking")
+    (40.0, 10.0)
+    """
+    match = re.search(_NETWORK, text, re.IGNORECASE)
+    return float(match[1]) if match else 0.0
+
+
+def _devices_of_node(text: str, facts: Facts) -> int:
+    """Return the devices that share a node's network, by the text or else by the accelerator."""
+    match = re.search(r"(?:nproc[_-]per[_-]node|gpus[_-]per[_-]node)[=\s]+(\d+)", text)
+    match = match or re.search(r"\((\d+) [\w ]{0,12}(?:each|per node)\)", text)
+    if match:
+        return int(match[1])
+    device = find_accelerator(facts.get("accelerator", ""))
+    return device.devices_per_node if device else 1
 
 
 def _speed_facts(text: str, lines: Sequence[str]) -> Facts:
@@ -229,9 +273,23 @@ def _patterns() -> list[tuple[str, str]]:
         ("model", _MODEL),
         ("expected.model", _MODEL),
     ]
-    patterns += [(key, _named_value(names, _NUMBER_VALUE)) for key, names in NUMBERS.items()]
-    patterns += [(key, _named_value(names, _TEXT_VALUE)) for key, names in _TEXTS.items()]
+    patterns += [(fact.name, _named_value(_names(fact), _NUMBER_VALUE)) for fact in _NUMBERS]
+    patterns += [(fact.name, _named_value(_names(fact), _TEXT_VALUE)) for fact in _TEXTS]
     return patterns
+
+
+def _names(fact: _Fact) -> str:
+    """Return every name of a fact, between `|`."""
+    names = [fact.words] if fact.words else []
+    if fact.key:
+        # A word alone, such as layers, is no name: sentences have it too.
+        names += [name for name in option_names(fact.key) if "_" in name]
+    return "|".join(name for name in names if name not in _TOO_GENERAL)
+
+
+def _flag_pattern(flag: str) -> str:
+    """Return a pattern for an option without a value; what is printed as False is none."""
+    return rf"--{flag.replace('_', '[_-]')}\b(?!-)(?!\s+false)"
 
 
 def _named_value(names: str, value: str) -> str:

@@ -15,6 +15,7 @@ _REMEDIES = {
     "clocks that fall as devices grow hot",
     "slow steps": "look at what these steps met: a slow rank, other users, a cold cache",
     "stragglers": "look at the node of the slowest rank",
+    "communication": "let gradients be reduced behind the backward pass; measure an all-reduce",
     "data wait": "put the tokens on a faster disk; use more workers",
 }
 """What to do about the time that steps lose, by its cause."""
@@ -37,7 +38,7 @@ def measured_parts(text: str, log: ParsedLog, facts: Facts) -> tuple[float, list
     """
     steps = [(record.iteration, record.seconds) for record in log.records if record.seconds]
     if not steps:
-        return 0.0, []
+        return 0.0, _printed_waits(text)
     warm_up = min(_WARM_UP_STEPS, len(steps) // 10)
     steady = statistics.median(seconds for _, seconds in steps[warm_up:])
     step_count = len({iteration for iteration, _ in steps})
@@ -54,7 +55,11 @@ def measured_parts(text: str, log: ParsedLog, facts: Facts) -> tuple[float, list
             lost[cause] += seconds - steady
     steady = begun or steady
     # What every step waits for is part of the median, so it is taken out of the steady time.
-    waits = {"data wait": _data_waits(text), "stragglers": _straggler_lags(text, facts)}
+    waits = {
+        "data wait": _data_waits(text),
+        "communication": _reductions(text),
+        "stragglers": _straggler_lags(text, facts),
+    }
     for cause, samples in waits.items():
         seconds = min(statistics.median(samples or [0.0]), steady / 2)
         lost[cause] = seconds * step_count
@@ -66,6 +71,18 @@ def measured_parts(text: str, log: ParsedLog, facts: Facts) -> tuple[float, list
             evidence = f"{seconds:.3g} s in {step_count} steps"
             parts.append(GapPart(cause, seconds / step_count, evidence, _REMEDIES[cause]))
     return steady, parts
+
+
+def _printed_waits(text: str) -> list[GapPart]:
+    """Return what timers show of waits in a text without timed steps."""
+    waits = {"data wait": _data_waits(text), "communication": _reductions(text)}
+    parts = []
+    for cause, samples in waits.items():
+        seconds = statistics.median(samples or [0.0])
+        if seconds:
+            evidence = f"{seconds:.3g} s of a step, by its timers"
+            parts.append(GapPart(cause, seconds, evidence, _REMEDIES[cause]))
+    return parts
 
 
 def _seconds_before_growth(seconds: list[float]) -> float:
@@ -100,6 +117,13 @@ def _data_waits(text: str) -> list[float]:
         return [float(figure) / 1000 for figure in milliseconds]
     seconds = re.findall(r'"data_wait_seconds": *([\d.e+-]+)', text)
     return [float(figure) for figure in seconds]
+
+
+def _reductions(text: str) -> list[float]:
+    """Return the seconds that steps waited for the reduction of gradients, as Megatron-LM prints them."""
+    name = r"(?:backward-params-all-reduce|grads?-all-reduce|all-grads-sync|grads-reduce-scatter)"
+    milliseconds = re.findall(rf"{name}[ .]*:\s*\(?(?:[\d.]+, )?([\d.]+)", text)
+    return [float(figure) / 1000 for figure in milliseconds]
 
 
 def _straggler_lags(text: str, facts: Facts) -> list[float]:

@@ -34,7 +34,7 @@ def fill(gap: float, *groups: Sequence[GapPart]) -> list[GapPart]:
     """Return parts that add up to the gap: printed causes, then largest first; the unexplained part last.
 
     Each group takes what the groups before it left. If a group is larger than that, all of its
-    parts shrink by the same factor. Without a gap the list is empty.
+    parts shrink by the same factor. Without a gap only printed causes are left, without seconds.
     """
     remaining = max(0.0, gap)
     parts = list[GapPart]()
@@ -51,4 +51,4 @@ def fill(gap: float, *groups: Sequence[GapPart]) -> list[GapPart]:
         "profile a step",
     )
     parts.append(unexplained)
-    return [part for part in parts if part.seconds > _NEGLIGIBLE_SECONDS]
+    return [part for part in parts if part.is_printed or part.seconds > _NEGLIGIBLE_SECONDS]

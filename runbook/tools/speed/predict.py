@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from runbook.core.errors import ParamsError
@@ -40,6 +41,8 @@ _BATCH_TOKENS = (
 )
 """Tokens of a global batch for models below so many billions of parameters."""
 _LARGEST_BATCH_TOKENS = 16e6
+VOCABULARY_TOLERANCE = 0.02
+"""Share by which a vocabulary may differ from the one stated, for its padding."""
 WIDEST = 256
 """Units of width for each layer at most, in a model whose name says no more than its size."""
 _MIXTURE_OF_EXPERTS = r"\bmoe\b|mixtral|deepseek|\ba\d+b\b|gpt[- ]oss"
@@ -254,7 +257,7 @@ def shape_for(row: PublishedRow, models: Mapping[str, Model]) -> tuple[Model, st
     """
     parameters = row.billions * 1e9
     length = row.sequence_length
-    family = _family(row, models)
+    family = _with_vocabulary(_family(row, models), row.sizes["vocabulary"])
     names = _name_words(row.model)
     for name, model in family.items():
         if name in names and _size_error(model, length, parameters) <= SHAPE_TOLERANCE:
@@ -291,15 +294,28 @@ def _family(row: PublishedRow, models: Mapping[str, Model]) -> Mapping[str, Mode
     return usual or family
 
 
+def _with_vocabulary(models: Mapping[str, Model], vocabulary: int) -> Mapping[str, Model]:
+    """Return the models of a stated vocabulary; all where none is stated, or none has it."""
+    if not vocabulary:
+        return models
+    of_size = {
+        name: model
+        for name, model in models.items()
+        if abs(model.vocabulary / vocabulary - 1) <= VOCABULARY_TOLERANCE
+    }
+    return of_size or models
+
+
 def _size_error(model: Model, sequence_length: int, parameters: float) -> float:
     """Return by which share a model's count of parameters is off."""
     return abs(_parameter_count(model, sequence_length) / parameters - 1)
 
 
 def _name_words(text: str) -> set[str]:
-    """Return the words of a model's name. Llama's versions become names of the catalogue."""
+    """Return the words of a model's name, and its names in the catalogue: nemotron-22b, llama-3-8b."""
     plain = text.lower()
-    name_words = set(re.findall(r"[a-z0-9.]+", plain))
+    in_order = re.findall(r"[a-z0-9.]+", plain)
+    name_words = {*in_order, *map("-".join, pairwise(in_order))}
     llama = re.search(r"llama[- ]?(\d)?(?:\.\d)?.*?(\d+(?:\.\d+)?b)", plain)
     if llama:
         version = llama[1] or "3"
@@ -411,7 +427,7 @@ def _micro_batch(setup: StepSetup) -> int:
     if setup.pipeline > 1:
         largest = max(1, PIPELINE_MICRO_TOKENS // sequence_length)
     else:
-        fitting = int(free_bytes(setup) / sequence_bytes(setup))
+        fitting = int(_free_bytes(setup) / _sequence_bytes(setup))
         is_recipe = setup.code == "tuned" and setup.tensor == 1
         tokens = TUNED_MICRO_TOKENS if is_recipe else MICRO_TOKENS
         within_tokens = tokens * setup.context // sequence_length
@@ -420,7 +436,7 @@ def _micro_batch(setup: StepSetup) -> int:
     return max(size for size in range(1, largest + 1) if sequences_per_replica % size == 0)
 
 
-def free_bytes(setup: StepSetup) -> float:
+def _free_bytes(setup: StepSetup) -> float:
     """Return the bytes of nine tenths of a device's memory that the states leave."""
     parameters = sizes.whole(setup.shape).total / setup.tensor / setup.pipeline
     replicas = setup.data * setup.context
@@ -436,7 +452,7 @@ def free_bytes(setup: StepSetup) -> float:
     return 0.9 * setup.device.memory_bytes - parameters * bytes_per_parameter - gathered
 
 
-def sequence_bytes(setup: StepSetup) -> float:
+def _sequence_bytes(setup: StepSetup) -> float:
     """Return the bytes of one sequence's activations.
 
     They are those kept of each layer, the working set of one layer, and the logits.

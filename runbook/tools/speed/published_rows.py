@@ -73,6 +73,8 @@ _WORDS = {
     "fp8_recipe": _as_they_are(*_FP8_RECIPES),
 }
 """Words of the optional columns."""
+_VOCABULARY = r"\bv(?:ocab(?:ulary)?)?[ =]+(\d{4,})"
+"""Words that state the vocabulary of a model: "vocab 131072", "V=250880"."""
 _RECIPES_IN_WORDS = ((r"mx[- ]?fp8|fp8[- ]mx", "mxfp8"), (r"fp8[- ]?blockwise", "blockwise"))
 """Recipes of fp8 by a source's words; others are planned alike."""
 _LARGEST_NUMBER = 1e9
@@ -124,6 +126,7 @@ class PublishedRow(Cut):
     first_sharding: bool
     first_flash: bool
     cuda_graphs: bool
+    plain_activation: bool
     fp8_recipe: str
     network: float
     """Gbit/s of one device between nodes."""
@@ -199,7 +202,7 @@ def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
         precision=_precision(row.text("precision"), context),
         sequence_length=row.count("seq_len"),
         global_batch=row.count("global_batch"),
-        tensor=row.count("tp") or _stated_tensor(context),
+        tensor=_fitting_count(row.text("tp")) or _stated_tensor(context),
         pipeline=row.count("pp") or _number_after(r"(?:\bpp ?=? ?|xpp)(\d+)", context),
         data=row.count("dp") or _number_after(r"fsdp ?(\d+) ?x", context),
         context=row.count("cp") or 1,
@@ -215,11 +218,30 @@ def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
         first_sharding="fsdp" in context and "2000" < row.text("date") < "2024",
         first_flash=has_first_flash(context, row.text("date")),
         cuda_graphs=cuda_graphs == "yes",
+        plain_activation="nemotron" in row.text("model").lower(),
         fp8_recipe=fp8_recipe or _first_match(_RECIPES_IN_WORDS, stated),
         network=network,
-        sizes={name: row.size(column) for column, name in _SIZES.items()},
+        sizes=_sizes(row, stated),
         unknown=tuple(row.unknown),
     )
+
+
+def _sizes(row: _Cells, stated: str) -> dict[str, int]:
+    """Return the sizes of a model's columns; its vocabulary also where the words state it."""
+    sizes = {name: row.size(column) for column, name in _SIZES.items()}
+    if not sizes["vocabulary"]:
+        sizes["vocabulary"] = _number_after(_VOCABULARY, stated)
+    return sizes
+
+
+def _fitting_count(cell: str) -> int:
+    """Return the number at the beginning of a cell, or the one that is said to fit, or 0.
+
+    >>> _fitting_count("8"), _fitting_count("1 (as printed; 2 fits)"), _fitting_count("")
+    (8, 2, 0)
+    """
+    fitting = re.search(r"(\d+) fits", cell)
+    return int(fitting[1]) if fitting else int(_number(cell))
 
 
 def _stated_tensor(context: str) -> int:

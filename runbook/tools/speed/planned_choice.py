@@ -1,0 +1,98 @@
+"""A described training in the planner's own words, so that its memory and layouts are the planner's."""
+
+import math
+
+from runbook.params.schema.entries import Model
+from runbook.params.schema.run_file import Training
+from runbook.params.schema.site import Site
+from runbook.plan_file.rules.keys import FULL_KEYS
+from runbook.plan_file.schema import Shape
+from runbook.planning.cost.iteration import StepSetup
+from runbook.planning.layout import FULL, Choice
+from runbook.planning.layout_search import fits, fullest_device
+
+_HIGHEST_MEGATRON_STAGE = 1
+"""Megatron shares the optimizer's states; weights and gradients are shared by DeepSpeed, as FSDP does."""
+
+
+def choice_of(setup: StepSetup) -> Choice:
+    """Return a described training as the planner takes one."""
+    devices_per_node = math.gcd(setup.world, setup.device.devices_per_node)
+    return Choice(
+        phase=FULL,
+        keys=FULL_KEYS,
+        model_name="described",
+        model=_model(setup.shape),
+        tensor=setup.tensor,
+        pipeline=setup.pipeline,
+        virtual_pipeline=setup.virtual_pipeline,
+        context=setup.context,
+        zero_stage=setup.zero_stage,
+        sequence=setup.sequence and setup.tensor > 1,
+        first_stage_layers=0,
+        last_stage_layers=0,
+        nodes=setup.world // devices_per_node,
+        devices_per_node=devices_per_node,
+        micro_batch=setup.micro_batch,
+        global_batch=setup.global_batch,
+        sequence_length=setup.shape.sequence_length,
+        training=_training(setup),
+        site=_site(setup, devices_per_node),
+    )
+
+
+def fits_device(setup: StepSetup) -> bool:
+    """Return whether the planner plans this training within the memory of its device."""
+    needed = fullest_device(choice_of(setup), keeps_scores=not setup.flash)
+    return fits(needed, setup.device)
+
+
+def _model(shape: Shape) -> Model:
+    return Model(
+        label="described",
+        layers=shape.layers,
+        hidden=shape.hidden,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        ffn_hidden=shape.ffn_hidden,
+        sequence_length=shape.sequence_length,
+        vocabulary=shape.vocabulary,
+        activation="swiglu" if shape.gated else "gelu",
+        source="described",
+    )
+
+
+def _training(setup: StepSetup) -> Training:
+    is_sharded = setup.zero_stage > _HIGHEST_MEGATRON_STAGE
+    is_deepspeed = is_sharded or setup.code == "unfused"
+    return Training.model_validate(
+        {
+            "iterations": 1,
+            "framework": "megatron-deepspeed" if is_deepspeed else "megatron-lm",
+            "precision": _PRECISIONS.get(setup.precision, "bf16"),
+            "recompute": "full" if setup.recompute == "full" else "none",
+            "micro_batch": setup.micro_batch,
+            "global_batch": setup.global_batch,
+        }
+    )
+
+
+_PRECISIONS = {"fp16": "fp16", "fp32": "fp32", "tf32": "fp32"}
+"""Formats of weights by the format of products; those of 8 bits keep bf16."""
+
+
+def _site(setup: StepSetup, devices_per_node: int) -> Site:
+    device = setup.device
+    return Site.model_validate(
+        {
+            "site": "described",
+            "title": "described",
+            "scheduler": "local",
+            "hardware": {
+                "device": device.name,
+                "device_memory": device.memory_bytes,
+                "devices_per_node": devices_per_node,
+                "nodes": setup.world // devices_per_node,
+            },
+        }
+    )
