@@ -28,12 +28,16 @@ from runbook.next_job.attempts import (
     split_by_attempt,
 )
 from runbook.next_job.decisions import Action, Attempt, Decision, decide_restart
+from runbook.next_job.stages import RankPlaces
 from runbook.plan_file.errors import FINISHED, STOPPED
 from runbook.plan_file.job_ends import EndCause, JobEnd, JobState
 from runbook.plan_file.json_records import append_line
 
 ATTEMPT_LINE = re.compile(r"runbook: attempt \d+ ")
 """Line in both logs of a job at which an attempt begins."""
+KILLED_TASKS = re.compile(
+    r"srun: error: (\S+): tasks? \S+: (?:Killed|Bus error|Segmentation fault|Out Of Memory)"
+)
 TAIL_BYTES = 200_000
 BAD_NODE_SECONDS = 7 * 86_400.0
 """Time after which a node is given another chance, as of a failure that a watcher reports."""
@@ -63,6 +67,10 @@ class JobFiles:
         """Return the nodes of the attempt, in the order of its ranks."""
         return _read(self.folder / "hostfile").split()
 
+    def ranks_per_node(self) -> int:
+        """Return how many ranks each node has."""
+        return int(_read(self.folder / "ranks_per_node").strip() or 1)
+
     def log_lines(self) -> list[str]:
         """Return the last lines of both logs since the attempt began."""
         return [*_log_of_attempt(self.folder / "err"), *_log_of_attempt(self.folder / "out")]
@@ -79,7 +87,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     here = decision.action is Action.GO_ON and may_start_again_here(
         [attempt for place, attempt in attempts if place == allocation]
     )
-    write_decision(files.folder, decision, here, suspect_nodes(files, last))
+    suspects = suspect_nodes(files, last)
+    stage = suspect_stage(files, asked.stages)
+    if stage and len(stage) <= asked.spares:
+        suspects = stage
+    write_decision(files.folder, decision, here, suspects)
     append_line(files.events, _ended_event(files, last, decision, asked.phase))
     for node in last.bad_nodes:
         append_line(files.folder / "bad_nodes.jsonl", _bad_node(node, last, asked.run))
@@ -95,6 +107,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--metrics", type=Path, required=True)
     parser.add_argument("--tracker", type=Path)
     parser.add_argument("--restarts", type=int, required=True)
+    parser.add_argument("--stages", type=int, default=1, help="pipeline stages of the training")
+    parser.add_argument("--spares", type=int, default=0, help="nodes that did not train")
     parser.add_argument("--code", type=int, required=True)
     parser.add_argument("--signal", type=_number)
     parser.add_argument("--reason", required=True)
@@ -220,11 +234,48 @@ def suspect_nodes(files: JobFiles, attempt: Attempt) -> list[str]:
         named += nodes_called(word.rstrip("."), nodes)
     killed = _read(files.folder / "rank-signal").split()
     if killed and killed[0].isdigit() and nodes:
-        num_ranks = int(_read(files.folder / "ranks_per_node").strip() or 1)
-        place = int(killed[0]) // num_ranks
+        place = int(killed[0]) // files.ranks_per_node()
         named += nodes[place : place + 1]
 
     return list(dict.fromkeys(named))
+
+
+def suspect_stage(files: JobFiles, stages: int) -> list[str]:
+    """Return the nodes of a pipeline stage in which ranks of several nodes hung or were killed.
+
+    Which of the stage's nodes is to blame, nobody can tell. Empty in every other case.
+    """
+    slices = split_by_attempt(list(json_lines(files.events)), files.name)
+    events = slices[-1] if slices else []
+    places = RankPlaces(files.nodes(), files.ranks_per_node(), stages)
+    ranks = [*hung_ranks(events), *places.first_ranks(killed_nodes(files.log_lines()))]
+    return places.suspect_stage(ranks)
+
+
+def hung_ranks(events: Sequence[JobEvent]) -> list[int]:
+    """Return the ranks that the watchdog found hung."""
+    ranks = []
+    for event in events:
+        rank = event.get("rank")
+        if event.get("event") == "hang" and isinstance(rank, int):
+            ranks.append(rank)
+
+    return ranks
+
+
+def killed_nodes(log_lines: Sequence[str]) -> list[str]:
+    """Return the nodes of which srun says that a signal killed their tasks.
+
+    >>> killed_nodes(["srun: error: n2: tasks 8-15: Killed", "srun: error: n1: task 0: Terminated"])
+    ['n2']
+    """
+    nodes = []
+    for line in log_lines:
+        killed = KILLED_TASKS.match(line)
+        if killed:
+            nodes.append(killed[1])
+
+    return nodes
 
 
 def write_decision(

@@ -19,6 +19,7 @@ from runbook.planning.cost.accelerators import find_accelerator
 from runbook.planning.cost.speed import Speed
 from runbook.planning.plan import Plan
 from runbook.results import run_tables, wall_time
+from runbook.results.devices_in_use import device_seconds, devices_table, spans_text
 from runbook.results.figures import run_figures
 from runbook.results.history import (
     Event,
@@ -117,7 +118,11 @@ class TrainingResults:
         model = self.phase_plan.model
         planned = {"parameters": model.parameters, "sequence_length": model.sequence_length}
         measured = {key: rounded(getattr(self.summary, key)) for key in RECORDED}
-        return {**planned, **measured, "warm_up_rule": WARM_UP_RULE}
+        results = {**planned, **measured, "warm_up_rule": WARM_UP_RULE}
+        spans = spans_text(self.history)
+        if spans:
+            results["devices_in_use"] = spans
+        return results
 
 
 def read_results(folder: Path, plan: Plan, phase: str) -> TrainingResults:
@@ -217,6 +222,9 @@ def account_view(training: TrainingResults) -> View:
             wall_time.wall_time_table(account, title),
         ]
     )
+    if spans_text(training.history):
+        length = training.phase_plan.model.sequence_length
+        view.append(devices_table(training.history, sequence_length=length))
     if account.interruptions:
         view.append(wall_time.interruptions_table(account, f"Interruptions of {training.phase}"))
     stalls = wall_time.stalls_table(
@@ -303,6 +311,7 @@ def headline(training: TrainingResults, rates: Rates) -> list[tuple[str, str, st
         cost = (spent, "no price is known")
 
     tokens = f"{summary.consumed_tokens:,} tokens in {counted(summary.last_iteration, 'step')}"
+    devices = spans_text(training.history) or counted(summary.world_size, "device")
     happened = {
         "checkpoint": len(events_named(training.events, "saved")),
         "evaluation": len(training.validation),
@@ -321,7 +330,7 @@ def headline(training: TrainingResults, rates: Rates) -> list[tuple[str, str, st
         (
             "Model",
             show_count(model.parameters),
-            f"parameters on {counted(summary.world_size, 'device')}; {tokens}",
+            f"parameters on {devices}; {tokens}",
         ),
         (
             "What happened",
@@ -357,6 +366,9 @@ def plan_versus_actual(training: TrainingResults) -> Table:
     if training.account and run_tables.USEFUL_TIME in planned:
         held_seconds = training.account.wall_seconds - training.account.waiting_seconds
         productive = training.account.parts["productive"]
+        if training.account.devices_of_job:
+            # A job holds the nodes it does not train on.
+            productive = device_seconds(training.history.steps) / training.account.devices_of_job
         actual[run_tables.USEFUL_TIME] = 100 * productive / held_seconds if held_seconds else None
 
     memory = (

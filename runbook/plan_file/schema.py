@@ -481,6 +481,10 @@ class Limits:
     """What follows a finite loss that jumps out of its curve."""
     replay_interval: int = field(default=0, metadata=OMIT_DEFAULT)
     """Steps between two of which the first micro-batch is computed again and compared; 0: never."""
+    fewer_replicas: tuple[int, ...] = field(default=(), metadata=OMIT_DEFAULT)
+    """Smaller numbers of data-parallel replicas, largest first, with which the training may go on
+    where nodes were lost.
+    """
 
 
 @dataclass(frozen=True)
@@ -520,6 +524,8 @@ class PhasePlan:
     """DeepSpeed's own configuration, handed to it word for word; empty: made from the other values.
     """
     tuning: Tuning = field(default=Tuning(), metadata=OMIT_DEFAULT)
+    planned_replicas: int = field(default=0, metadata=NOT_IN_JSON)
+    """Data-parallel replicas of plan.json, where this attempt has fewer. 0: it has all."""
     root: Path = field(default=Path(), metadata=NOT_IN_JSON)
     """The folder of plan.json, which its relative paths start from."""
 

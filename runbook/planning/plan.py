@@ -23,6 +23,7 @@ from runbook.planning.cost.cpu import check_cpu
 from runbook.planning.cost.endurance import Endurance, Storage, endurance, storage
 from runbook.planning.cost.speed import Calibration, Calibrations, Speed, estimate
 from runbook.planning.cost.step_inputs import check_device, peak_of
+from runbook.planning.fewer_nodes import FewerNodes, check_fewer_nodes
 from runbook.planning.layout import FULL, Choice, Machine, full_choice, smoke_choice
 from runbook.planning.layout_rules import check_layout
 from runbook.planning.near_copies import check_near_copies
@@ -197,6 +198,7 @@ def make_plan(
     costs = PlannedCosts(plan.checkpoint[FULL], plan.time[FULL], plan.endurance)
     checks += advise(full, costs)
     checks += check_unattended(settings, plan.endurance)
+    checks += check_fewer_nodes(settings, full)
     wants = {"checkpoints": checkpoints, "data": data.estimated_bytes}
     checks += check_volumes(settings, wants, text_on_site(settings))
     raise_if_failed(checks)
@@ -325,6 +327,7 @@ def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> PhasePlan:
             nan_limit=training.nan_limit,
             spike_policy=training.spike_policy,
             replay_interval=training.replay_interval,
+            fewer_replicas=FewerNodes(settings, choice).replicas,
         ),
         sampling=schema.Sampling(
             prompt="" if choice.smoke else training.sample_prompt,

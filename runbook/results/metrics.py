@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from runbook.core.table import Row, Table, pandas
 from runbook.core.units import show_duration
 from runbook.plan_file.alarms import Alarm, LossWatch, MetricWatch
+from runbook.results.devices_in_use import usual_devices
 from runbook.results.history import (
     Event,
     History,
@@ -70,7 +71,9 @@ class Summary:
 
 
 def measured(history: History) -> list[Step]:
-    """Return the steps behind the medians, without warm-up and skipped steps.
+    """Return the steps behind the medians.
+
+    Those of the usual number of devices, without warm-up and skipped steps.
 
     Where nothing would remain, return every step that was timed.
     """
@@ -81,7 +84,10 @@ def measured(history: History) -> list[Step]:
             if step.seconds > 0 and not step.skipped:
                 steady_steps.append(step)
 
-    return steady_steps or [step for step in history.steps if step.seconds > 0]
+    timed_steps = steady_steps or [step for step in history.steps if step.seconds > 0]
+    # A median over steps of 16 nodes and of 8 would be the speed of neither.
+    devices = usual_devices(timed_steps)
+    return [step for step in timed_steps if step.world_size == devices]
 
 
 @dataclass(frozen=True)

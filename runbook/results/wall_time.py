@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from runbook.core.table import Row, Table
+from runbook.plan_file.fewer_replicas import REPLICAS_CHANGED
+from runbook.results.devices_in_use import device_seconds
 from runbook.results.expected_loss import LEFT_EVENT
 from runbook.results.history import Event, History, Step, ValidationLoss, by_segment, events_named
 from runbook.results.metrics import Summary
@@ -51,6 +53,10 @@ class WallTime:
     interruptions: tuple[Interruption, ...]
     waiting_seconds: float = 0.0
     """From a job's submission until it began, in start-up and restarts: no device was held."""
+    productive_device_seconds: float | None = None
+    """Of the devices that trained, in the steps that count. None: all devices of the summary."""
+    devices_of_job: int = 0
+    """Devices of a job that went on with fewer ones for a while. 0: all trained all the time."""
 
     @property
     def goodput(self) -> float | None:
@@ -92,7 +98,16 @@ def account_wall_time(
         missing_steps=len(missing),
         interruptions=interruptions,
         waiting_seconds=sum(queue_seconds) + sum(_chain_waits(events)),
+        productive_device_seconds=device_seconds(history.steps),
+        devices_of_job=_devices_of_job(history, events),
     )
+
+
+def _devices_of_job(history: History, events: Sequence[Event]) -> int:
+    """Return the devices of a job that lost some: it holds its other nodes all the same."""
+    if not events_named(events, REPLICAS_CHANGED):
+        return 0
+    return max(step.world_size for step in history.steps)
 
 
 def _moment(event: Event) -> float:
@@ -293,10 +308,13 @@ def cost_table(summary: Summary, account: WallTime, rates: Rates) -> Table:
 
     They count the wall time without waiting for a job to begin.
     """
-    devices = summary.world_size
+    devices = account.devices_of_job or summary.world_size
     held_seconds = account.wall_seconds - account.waiting_seconds
     held_hours = held_seconds * devices * rates.held_devices / 3600
-    productive_hours = account.parts["productive"] * devices / 3600
+    productive_seconds = account.productive_device_seconds
+    if productive_seconds is None:
+        productive_seconds = account.parts["productive"] * devices
+    productive_hours = productive_seconds / 3600
     held_rule = (
         f"wall time, jobs not yet begun left out, x {devices * rates.held_devices:g} devices"
     )

@@ -11,7 +11,7 @@ from typing import Any
 from runbook import params
 from runbook.core.checks import counted
 from runbook.core.errors import JobError, ParamsError, RunbookError
-from runbook.core.files import write_text
+from runbook.core.files import read_lines, write_text
 from runbook.core.table import Row
 from runbook.core.units import show_duration
 from runbook.display import Table
@@ -22,6 +22,7 @@ from runbook.jobs.queue import QueueScheduler
 from runbook.params.project import find_run_file, run_names
 from runbook.params.schema.run_file import PHASES
 from runbook.plan_file.errors import RefusedError
+from runbook.plan_file.fewer_replicas import newest_change
 from runbook.plan_file.schema import read_plan
 from runbook.planning.layout import FULL
 from runbook.records.run_state import RunState, read_run, read_runs
@@ -195,7 +196,25 @@ def facts_of_one(name: str, runs: Path | None) -> dict[str, object]:
         "jobs": jobs,
         "expected_loss": loss,
         "near_copies": dataclasses.asdict(copies) if copies is not None else None,
+        "fewer_replicas": _fewer_replicas(run.folder),
     }
+
+
+def _fewer_replicas(folder: Path) -> dict[str, object] | None:
+    """Return since which iteration the training goes on with fewer replicas than planned.
+
+    None where all of them train.
+    """
+    try:
+        plan = read_plan(folder / "plan.json", FULL)
+    except RefusedError:
+        return None
+    events = read_lines(folder / plan.log.events)
+    change = newest_change(event for event in events if event.get("phase") == FULL)
+    if change is None or change["replicas"] == change["planned_replicas"]:
+        return None
+    names = ("iteration", "replicas", "planned_replicas", "world_size")
+    return {name: change[name] for name in names}
 
 
 def _expected_loss(folder: Path) -> ExpectedLoss | None:
@@ -251,6 +270,13 @@ def status_of_one(name: str, runs: Path | None) -> str:
     if queue_rows:
         parts.append(Table(queue_rows).as_text())
     expected = _expected_loss(folder)
+    fewer = _fewer_replicas(folder)
+    if fewer is not None:
+        parts.append(
+            f"{fewer['replicas']} of {fewer['planned_replicas']} data-parallel replicas train "
+            f"since iteration {fewer['iteration']}, because nodes were lost; the global batch is "
+            "the same."
+        )
     if expected is not None:
         parts.append(f"Expected final loss: {expected.as_text()}")
     copies = _near_copies(folder)

@@ -41,11 +41,13 @@ def train_rank(
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
     warnings.filterwarnings("ignore", "Please use DTensor instead", FutureWarning)
     from runbook.plan_file import limits
+    from runbook.plan_file.fewer_replicas import plan_of_attempt
     from runbook.training import cpu, process_groups
     from runbook.training.report import TrainingReport
 
     faults.armed = faults.faults_from(os.environ, ranks.rank)
     use_planned_device(spec.device)
+    spec = plan_of_attempt(spec, ranks.world_size)
     limits.check(spec, ranks.world_size, fp16=on_gpu() or faults.armed.has("fp16"))
     cpu.answer_for_cpu()
     report = TrainingReport(spec, ranks)

@@ -25,6 +25,7 @@ from runbook.plan_file.alarms import (
 )
 from runbook.plan_file.checkpoint_folder import saved_iterations
 from runbook.plan_file.errors import FINISHED, STOPPED, RefusedError, TrainingError
+from runbook.plan_file.fewer_replicas import REPLICAS_CHANGED, replicas_change
 from runbook.plan_file.schema import PhasePlan, exchange_interval
 from runbook.training import cpu, data_cache, samples, token_files
 from runbook.training.checkpoints import folders, state
@@ -240,9 +241,23 @@ class TrainingLoop:
             start["near"] = self.near.lineage
 
         self.report.event("started", world_size=self.spec.parallel.world_size, **start)
+        self._report_replicas()
         self._report_slower([slower_kernels(self.spec)])
         if loaded is not None:
             self._report_resume(loaded)
+
+    def _report_replicas(self) -> None:
+        """Say with how many data-parallel replicas the training goes on, where they change."""
+        if torch.distributed.get_rank() != 0 or not self.spec.limits.fewer_replicas:
+            return
+        change = replicas_change(self.spec, self.report.earlier_events())
+        if change is not None:
+            self._say(
+                f"from iteration {self.progress.iteration + 1} on {change.replicas} of "
+                f"{change.planned_replicas} data-parallel replicas train, each with "
+                f"{change.num_microbatches} micro-batches: the global batch stays the same"
+            )
+            self.report.event(REPLICAS_CHANGED, iteration=self.progress.iteration, **vars(change))
 
     def _report_slower(self, reasons: list[str]) -> None:
         """Say why steps take longer than the plan supposes: each rank for itself, the first as an event, too."""

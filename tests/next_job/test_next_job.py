@@ -175,3 +175,35 @@ MADE_ONE = replace(MADE_NONE, began_at=0, reached=1)
 )
 def test_two_starts_without_a_step_end_the_allocation(attempts, expected):
     assert may_start_again_here(attempts) is expected
+
+
+def hang(run, *ranks):
+    for rank in ranks:
+        run.event("hang", rank=rank, host=f"node{rank // 2 + 1}", where="a collective")
+
+
+def suspects_of(run, *options):
+    return run.end(FAILED, "", *options)[2].split()
+
+
+def test_ranks_of_one_stage_on_several_nodes_make_its_nodes_suspects(run):
+    """Four nodes of two ranks in two stages: which of the stage's nodes is to blame, nobody can tell."""
+    (run.job / "hostfile").write_text("node1\nnode2\nnode3\nnode4\n")
+    two_stages = ("--stages=2", "--spares=2")
+    run.begin()
+    hang(run, 4, 7)
+    assert suspects_of(run, *two_stages) == ["node3", "node4"]
+    assert suspects_of(run, "--stages=2", "--spares=1") == ["node3"], "too few spare nodes"
+    assert suspects_of(run, "--spares=2") == ["node3"], "no stages"
+    run.begin()
+    hang(run, 4, 5)
+    assert suspects_of(run, *two_stages) == ["node3"], "one node is certain"
+    run.begin()
+    hang(run, 1, 4, 7)
+    assert suspects_of(run, *two_stages) == ["node1"], "several stages"
+    run.begin()
+    run.write_log(
+        "srun: error: node4: tasks 6-7: Killed\nsrun: error: node3: tasks 4-5: Killed\n"
+        "srun: error: node1: tasks 0-1: Terminated\n"
+    )
+    assert suspects_of(run, *two_stages) == ["node3", "node4"]

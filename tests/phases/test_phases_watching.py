@@ -100,6 +100,23 @@ def test_a_gentle_stop_asks_every_living_job_once_and_nothing_resumes_it(
     assert queue.calls[-1] == "submit 04-training-2", "launching again is a person's wish to go on"
 
 
+def test_status_and_04_say_since_when_fewer_replicas_train(runs, queue, monkeypatch):
+    open_phase = open_run("04-training", runs=runs)
+    change = {"iteration": 4, "replicas": 1, "planned_replicas": 2, "world_size": 1}
+    open_phase.append_event("replicas_changed", **change, num_microbatches=8)
+    name = open_phase.settings.name
+    monkeypatch.setattr(status, "scheduler_of", lambda folder: queue)
+    assert "1 of 2 data-parallel replicas train since iteration 4" in status.status_of_one(
+        name, runs
+    )
+    assert status.facts_of_one(name, runs)["fewer_replicas"] == change
+    entry = live_view.LiveView(open_phase).last_events()[-1]
+    assert "From iteration 5 on 1 of 2 data-parallel replicas train, on 1 process" in entry
+    back = {**change, "iteration": 8, "replicas": 2, "world_size": 2}
+    open_phase.append_event("replicas_changed", **back, num_microbatches=4)
+    assert status.facts_of_one(name, runs)["fewer_replicas"] is None
+
+
 KEYS = ("model", "training.micro_batch", "training.global_batch", "parallel.tensor")
 
 

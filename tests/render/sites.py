@@ -103,8 +103,27 @@ def facts(repository, commit):
     )
 
 
+FEWER_NODES = {
+    "fewer-nodes-slurm": ("azure-175b", "jobs.training.nodes=64", "jobs.training.min_nodes=16"),
+    "fewer-nodes-pbs": (
+        "polaris-25b",
+        "model=6.7b",
+        "parallel.tensor=4",
+        "training.offload=false",
+        "training.sequence_length=2048",
+        "training.global_batch=24",
+        "jobs.training.nodes=8",
+        "jobs.training.min_nodes=2",
+    ),
+}
+"""The same of a job that goes on with fewer nodes and has neither a chain nor spare nodes."""
+
+
 def unattended_job(name):
-    """The job of a training in a chain and with spare nodes."""
+    """The job of a training that goes on by itself."""
+    if name in FEWER_NODES:
+        run, *words = FEWER_NODES[name]
+        return rendered(run, "04-training", *words, "training.framework=runbook")[2]
     run, *words = UNATTENDED[name]
     unattended = ("jobs.training.chain=3", "jobs.training.spares=2")
     return rendered(run, "04-training", *words, *unattended)[2]

@@ -1,19 +1,21 @@
 """Scripts of jobs in a chain and with spare nodes: as expected word for word, and nothing in them for any other job."""
 
+import re
+
 import pytest
-from sites import UNATTENDED, rendered, unattended_file, unattended_job
+from sites import FEWER_NODES, UNATTENDED, rendered, unattended_file, unattended_job
 from suite.programs import shellcheck
 
 from runbook.core import shell
 from runbook.core.errors import JobError
 
 
-@pytest.mark.parametrize("name", UNATTENDED)
+@pytest.mark.parametrize("name", [*UNATTENDED, *FEWER_NODES])
 def test_the_script_is_the_expected_one_word_for_word(name):
     assert unattended_job(name).script == unattended_file(name).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", UNATTENDED)
+@pytest.mark.parametrize("name", [*UNATTENDED, *FEWER_NODES])
 def test_shellcheck_finds_nothing(name):
     assert shell.run([shellcheck(), str(unattended_file(name))]).out == ""
 
@@ -32,6 +34,77 @@ def test_the_queue_is_asked_for_the_spare_nodes_and_the_step_is_not():
     assert '--nodelist="$step_nodes"' in script
 
 
+def test_the_number_of_nodes_is_a_matter_of_the_attempt():
+    slurm = unattended_job("fewer-nodes-slurm")
+    assert "for num_nodes in 64 32 16; do" in slurm.script
+    assert '--nodes="$num_nodes" ' in slurm.script
+    assert '--nnodes="$num_nodes" ' in slurm.script
+    assert "#SBATCH --no-kill" in slurm.script
+    pbs = unattended_job("fewer-nodes-pbs")
+    assert "for num_nodes in 8 6 4 3 2; do" in pbs.script, (
+        "24 sequences divide by 7 and 5 nodes' replicas not"
+    )
+    assert 'mpiexec \\\n    -n "$((num_nodes * 4))"' in pbs.script
+    assert "WORLD_SIZE=$((RUNBOOK_NODES * 4)) " in pbs.files["rank.sh"]
+
+
 def test_a_program_whose_progress_is_not_known_is_refused():
     with pytest.raises(JobError, match="progress of nemo is not known"):
         rendered("aws-pile-175b", "03-smoke-test", "jobs.smoke.chain=2")
+
+
+SRUN = """#!/bin/bash
+for option in "$@"; do
+  case $option in --nodelist=*) node=${option#*=} ;; esac
+done
+[[ " $SILENT " != *" $node "* ]]
+"""
+"""Stands for srun: it starts nothing on the silent nodes."""
+
+
+def functions_of(script, *names):
+    """Return the functions of a script with these names, as it defines them."""
+    texts = [re.search(rf"^{name}\(\) \{{.*?^\}}$", script, re.M | re.S)[0] for name in names]
+    return "\n".join(texts)
+
+
+def attempts_of(name, losses, tmp_path):
+    """Run the script's own functions: after each attempt some nodes are silent, others under suspicion."""
+    script = unattended_job(name).script
+    names = ("count_nodes", "choose_nodes", "note_node", "remember_node", "replace_nodes")
+    hosts = script.split("((${#hosts[@]} == ")[1].split(")")[0]
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "srun").write_text(SRUN)
+    (tmp_path / "bin" / "srun").chmod(0o755)
+    (tmp_path / "run").mkdir()
+    lines = [
+        "set -euo pipefail",
+        f"PATH={tmp_path}/bin:$PATH job={tmp_path}/run events={tmp_path}/run/events.jsonl",
+        f"hosts=($(seq -f n%g {hosts})) trusted=(${{hosts[@]}}) asked= job_number=1 job_reason=why",
+        "declare -A is_doubtful=()",
+        functions_of(script, *names),
+        "attempt=1; choose_nodes; echo $num_nodes",
+    ]
+    for silent, suspects in losses:
+        lines.append(f"export SILENT='{silent}'; suspects='{suspects}'")
+        lines.append("if ! replace_nodes; then echo $job_reason; exit; fi")
+        lines.append('choose_nodes; echo "$num_nodes $RUNBOOK_NODES ${#training_nodes[@]}"')
+    return shell.run(["bash", "-c", "\n".join(lines)], cwd=tmp_path / "run").out.splitlines()
+
+
+def test_each_attempt_has_the_most_nodes_that_can_train(tmp_path):
+    losses = [("n7", ""), ("n1 n2", ""), (" ".join(f"n{n}" for n in range(1, 40)), "")]
+    lines = attempts_of("fewer-nodes-slurm", losses, tmp_path)
+    assert lines == ["64", "32 32 32", "32 32 32", "16 16 16"]
+
+
+def test_too_few_nodes_end_the_job(tmp_path):
+    silent = " ".join(f"n{n}" for n in range(2, 60))
+    (_, reason) = attempts_of("fewer-nodes-slurm", [(silent, "")], tmp_path)
+    assert reason == "why; 6 nodes are left, and the training needs at least 16"
+
+
+def test_a_node_is_tried_again_once_and_left_out_the_second_time(tmp_path):
+    """Without a spare node the first suspicion changes nothing: it may be nobody's fault."""
+    lines = attempts_of("fewer-nodes-slurm", [("", "n3"), ("", "n3")], tmp_path)
+    assert lines == ["64", "64 64 64", "32 32 32"]

@@ -5,6 +5,7 @@ import shutil
 
 from runbook.jobs.render.preparation import preparation_files, render_preparation
 from tests.render.sites import (
+    FEWER_NODES,
     GOLDEN,
     LENGTHS,
     OF_EACH_FRAMEWORK,
@@ -30,7 +31,7 @@ def main():
             path = length_file(framework, unit)
             path.parent.mkdir(exist_ok=True)
             path.write_text(json.dumps(arguments, indent=2) + "\n", encoding="utf-8")
-    for name in UNATTENDED:
+    for name in (*UNATTENDED, *FEWER_NODES):
         path = unattended_file(name)
         path.parent.mkdir(exist_ok=True)
         path.write_text(unattended_job(name).script, encoding="utf-8")

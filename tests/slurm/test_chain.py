@@ -130,3 +130,47 @@ def test_a_watcher_that_comes_later_takes_over_what_the_job_decided(killed):
     assert decision is not None and decision.action is Action.DONE
     training_jobs.watch(killed.open_phase)
     assert not training_jobs.what_is_missing(killed.open_phase)
+
+
+@pytest.fixture(scope="module")
+def with_fewer_nodes(project: Path, nodes: Cluster) -> ChainedRun:
+    """A chain of two jobs without a spare node. A node of the first is lost, and its script is killed later."""
+    run = ChainedRun(project, nodes, "fewer", "jobs.training.chain=2", "jobs.training.min_nodes=1")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FAULTS, SLOW_STEPS)
+        run.launch()
+    run.wait_for_step(6, attempt=1)
+    _, lost = run.job.hostfile.read_text().split()
+    nodes.do("crash", lost)
+    run.wait_for_step(9, attempt=2)
+    nodes.do("boot", lost)
+    nodes.ask("scancel", "--batch", "--signal=KILL", run.queue_ids()[0])
+    run.wait_for_end()
+    assert run.status().state is JobState.DONE, run.said()
+    return run
+
+
+def test_without_a_spare_the_training_goes_on_with_fewer_replicas_and_never_silently(
+    with_fewer_nodes,
+):
+    run = with_fewer_nodes
+    first, second = run.queue_ids()
+    places = [event["id"] for event in run.events("attempt_began")]
+    assert places == [f"slurm-{first}"] * 2 + [f"slurm-{second}"]
+    log = run.job.err.read_text()
+    assert "only 1 of 2 nodes train, with fewer data-parallel replicas" in log
+    lost, back = run.events("replicas_changed")
+    assert (lost["replicas"], lost["planned_replicas"], lost["num_microbatches"]) == (1, 2, 4)
+    assert lost["iteration"] == 4
+    assert "on 1 of 2 data-parallel replicas train" in make_entry(lost).text
+    assert (back["replicas"], back["world_size"]) == (2, 2), "the next job has all its nodes again"
+
+
+def test_the_global_batch_and_the_losses_are_those_of_all_nodes(with_fewer_nodes, undisturbed):
+    """Sums of one process and of two differ by the rounding of fp32."""
+    rows = with_fewer_nodes.rows()
+    assert {row["global_batch"] for row in rows} == {4}
+    lost, back = with_fewer_nodes.events("replicas_changed")
+    of_fewer = [row["iteration"] for row in rows if row["world_size"] == 1]
+    assert of_fewer[0] == lost["iteration"] + 1 and of_fewer[-1] >= back["iteration"]
+    assert with_fewer_nodes.losses() == pytest.approx(undisturbed, rel=1e-5)

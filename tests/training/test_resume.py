@@ -151,6 +151,23 @@ def test_another_layout_goes_on_with_the_same_data_and_optimizer(
         assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-4)
 
 
+@pytest.mark.parametrize("options", [{}, {"engine": "deepspeed"}], ids=["megatron", "deepspeed"])
+def test_fewer_replicas_go_on_with_the_same_batches_and_say_so(
+    options, zygote, tmp_path, run, undisturbed
+):
+    whole = zygote.train(run, content(**options)) if options else undisturbed
+    assert whole.code == 0, whole.err
+    planned = content(limits={"fewer_replicas": [1]}, **options)
+    again = zygote.train(_again(whole, tmp_path), planned, world_size=1)
+    assert again.code == 0, again.err
+    for ours, theirs in zip(again.metrics, whole.metrics[4:], strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
+        assert (ours["global_batch"], ours["world_size"]) == (theirs["global_batch"], 1)
+    (change,) = again.events("replicas_changed")
+    assert (change["iteration"], change["replicas"], change["num_microbatches"]) == (4, 1, 8)
+    assert "from iteration 5 on 1 of 2 data-parallel replicas train" in again.out
+
+
 @pytest.mark.parametrize(
     "layout",
     [{}, {"zero_stage": 0}, {"copies": 1, "tensor": 2}, {"engine": "deepspeed", "zero_stage": 3}],

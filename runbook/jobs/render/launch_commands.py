@@ -5,6 +5,7 @@ The commands are a step program, a container and a process starter.
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from runbook.core.errors import JobError, ParamsError
@@ -19,29 +20,49 @@ RANK_SCRIPT = '"$job/rank.sh"'
 _LINE_END = " \\\n  "
 
 
+@dataclass(frozen=True)
+class NodeCount:
+    """How many nodes a command takes: a number, or a variable of the job where it may have fewer."""
+
+    nodes: int
+    varies: bool = False
+
+    def times(self, tasks: int) -> str:
+        """Return so many tasks on each node, as bash reads it."""
+        if not self.varies:
+            return str(self.nodes * tasks)
+        if tasks == 1:
+            return '"$num_nodes"'
+        return f'"$((num_nodes * {tasks}))"'
+
+
 def training_command(
     settings: Settings,
     job: Job,
     variables: Sequence[str],
     mounts: Sequence[str],
+    *,
+    with_fewer_nodes: bool = False,
 ) -> str:
     """Return everything between the job's script and rank.sh, on all its nodes.
 
-    Each option has a line of its own, with its value. A job with spare nodes chooses its nodes when
-    it runs.
+    Each option has a line of its own, with its value. A job with spare nodes, or one that goes on
+    `with_fewer_nodes`, chooses its nodes when it runs.
     """
     site = settings.site
-    inner = [*_inside(settings, mounts), *_starter(settings, job), RANK_SCRIPT]
+    count = NodeCount(job.nodes, varies=with_fewer_nodes)
+    inner = [*_inside(settings, mounts), *_starter(settings, job, count), RANK_SCRIPT]
     if site.launcher == "mpiexec":
-        return _LINE_END.join([*_mpiexec(settings, job, job.devices_per_node), *inner])
+        starter = _mpiexec(settings, job, job.devices_per_node, count)
+        return _LINE_END.join([*starter, *inner])
     if site.scheduler == "pbs":
         raise JobError(
             f"site {site.site}: launcher {site.launcher} needs srun on every node, which PBS does "
             "not have. Set the site's launcher to mpiexec."
         )
 
-    step = _srun(settings, job, job.tasks_per_node)
-    if job.spares:
+    step = _srun(settings, job, job.tasks_per_node, count)
+    if job.spares or with_fewer_nodes:
         step.append('--nodelist="$step_nodes"')
     container = _pyxis(settings, variables, mounts)
     return _LINE_END.join([*step, *container, *inner])
@@ -120,12 +141,13 @@ def node_command(settings: Settings, job: Job) -> str:
     return _LINE_END.join([*starter(settings, job, 1), 'bash "$job/node.sh"'])
 
 
-def _srun(settings: Settings, job: Job, tasks: int) -> list[str]:
+def _srun(settings: Settings, job: Job, tasks: int, count: NodeCount | None = None) -> list[str]:
     site = settings.site
+    count = count or NodeCount(job.nodes)
     argv = [
         "srun",
-        f"--nodes={job.nodes}",
-        f"--ntasks={job.nodes * tasks}",
+        f"--nodes={count.times(1)}",
+        f"--ntasks={count.times(tasks)}",
         f"--ntasks-per-node={tasks}",
         "--kill-on-bad-exit=1",
     ]
@@ -137,9 +159,10 @@ def _srun(settings: Settings, job: Job, tasks: int) -> list[str]:
     return [*argv, *(quote(option) for option in site.step_options)]
 
 
-def _mpiexec(settings: Settings, job: Job, tasks: int) -> list[str]:
+def _mpiexec(settings: Settings, job: Job, tasks: int, count: NodeCount | None = None) -> list[str]:
     site = settings.site
-    argv = ["mpiexec", f"-n {job.nodes * tasks}", f"--ppn {tasks}", '--hostfile "$job/hostfile"']
+    count = count or NodeCount(job.nodes)
+    argv = ["mpiexec", f"-n {count.times(tasks)}", f"--ppn {tasks}", '--hostfile "$job/hostfile"']
     lists = site.binding.cpu_lists[: job.devices_per_node]
     if lists and tasks == job.devices_per_node:
         argv.append(f"--cpu-bind {quote('list:' + ':'.join(lists))}")
@@ -182,7 +205,7 @@ def _inside(settings: Settings, mounts: Sequence[str]) -> list[str]:
     ]
 
 
-def _starter(settings: Settings, job: Job) -> list[str]:
+def _starter(settings: Settings, job: Job, count: NodeCount) -> list[str]:
     """Return the words that start a node's ranks.
 
     They are torchrun or deepspeed, run by the interpreter that has the trainer.
@@ -193,7 +216,7 @@ def _starter(settings: Settings, job: Job) -> list[str]:
     if settings.site.launcher == "torchrun":
         return [
             f"{python} -m torch.distributed.run",
-            f"--nnodes={job.nodes}",
+            f"--nnodes={count.times(1)}",
             f"--nproc-per-node={job.devices_per_node}",
             '--rdzv-id="$job_number"',
             "--rdzv-backend=c10d",
@@ -330,7 +353,7 @@ def slurm_directives(
         "error": "err",
         "open-mode": "append",
         "requeue": True,
-        "no-kill": job.spares > 0,
+        "no-kill": job.spares > 0 or job.min_nodes > 0,
         "array": _array_range(job),
         "signal": f"B:USR1@{WARNING_SECONDS}" if warn_after(job) else "",
     }

@@ -25,11 +25,15 @@ from runbook.jobs.render.templating import environment_groups, fill, quote, site
 from runbook.params import Settings
 from runbook.params.settings import require_values
 from runbook.plan_file.checkpoint_folder import TRACKER
+from runbook.plan_file.fewer_replicas import allowed_nodes
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning.plan import Plan
 
 TRACKERS = {"megatron-lm": TRACKER, "megatron-deepspeed": "latest"}
 """The file by which each of the documents' programs finds its newest checkpoint."""
+
+SPARES_OPTION = ' --spares "$((${#trusted[@]} - ${#training_nodes[@]}))"'
+"""Nodes that did not train in an attempt, as the program that decides is told."""
 
 QUEUE_GRACE_SECONDS = 240
 """Time to save between being asked to stop and being killed.
@@ -127,10 +131,12 @@ class QueuedTraining:
             **queue_values(settings, spec.phase, with_spares),
             nodes=job.nodes,
             chain=job.chain,
-            spares=job.spares,
+            node_counts=self.node_counts,
+            restarts_here=self.restarts_here,
             attempts=self.goes_on_by_itself,
             events=quote(spec.log.events),
             decide_command=self._decide_command(mounts) if self.goes_on_by_itself else "",
+            spares_option=SPARES_OPTION if self.restarts_here else "",
             near_removal_command=self._near_removal_command(mounts),
             probe_command=probe_command(settings),
             probe_seconds=PROBE_SECONDS,
@@ -146,17 +152,40 @@ class QueuedTraining:
             tracker=TRACKERS.get(self.framework, ""),
             copies=copies,
             node_command=node_command(settings, with_spares) if has_node_script else "",
-            command=training_command(settings, job, self.variables(), mounts),
+            command=training_command(
+                settings,
+                job,
+                self.variables(),
+                mounts,
+                with_fewer_nodes=self.may_have_fewer_nodes,
+            ),
             grace_seconds=QUEUE_GRACE_SECONDS,
         )
 
     @property
+    def node_counts(self) -> list[int]:
+        """Return the numbers of nodes that may train, most first."""
+        if self.framework != "runbook":
+            return [self.job.nodes]
+        return allowed_nodes(self.spec, self.job.devices_per_node)
+
+    @property
+    def may_have_fewer_nodes(self) -> bool:
+        """Whether the number of nodes is a matter of each attempt."""
+        return len(self.node_counts) > 1
+
+    @property
+    def restarts_here(self) -> bool:
+        """Whether an attempt may follow another one in the same allocation, on other nodes."""
+        return self.job.spares > 0 or self.may_have_fewer_nodes
+
+    @property
     def goes_on_by_itself(self) -> bool:
-        """Whether the job decides what follows an attempt: in a chain, or with spare nodes."""
-        return self.job.chain > 1 or self.job.spares > 0
+        """Whether the job decides what follows an attempt: in a chain, or with other nodes."""
+        return self.job.chain > 1 or self.restarts_here
 
     def _near_removal_command(self, mounts: Sequence[str]) -> str:
-        """Return the command that removes the copies in a node's memory. Empty where none are kept."""
+        """Return the command that removes copies in a node's memory. Empty where none are kept."""
         if not self.goes_on_by_itself or not self.spec.checkpoint.near_interval:
             return ""
         arguments = training_arguments(self.settings, self.spec)
@@ -173,6 +202,8 @@ class QueuedTraining:
             f"--events={self.spec.log.events}",
             f"--metrics={self.spec.log.metrics}",
         ]
+        if self.restarts_here and self.spec.parallel.pipeline > 1:
+            options.append(f"--stages={self.spec.parallel.pipeline}")
         program = ["-m", "runbook.next_job", *options]
         if self.framework == "runbook":
             argv = [self.site.python or "python3", *program]
@@ -205,6 +236,8 @@ class QueuedTraining:
             names.add("PYTHONPATH")
         if self.job.walltime:
             names.add("RUNBOOK_SECONDS_LEFT")
+        if self.may_have_fewer_nodes:
+            names.add("RUNBOOK_NODES")
         for group in self.groups.values():
             names.update(name for name, value in group.items() if value is not None)
         return sorted(names)
@@ -229,7 +262,7 @@ class QueuedTraining:
         return fill(
             "rank.sh.j2",
             launcher=site.launcher,
-            world_size=self.spec.parallel.world_size,
+            world_size=self._world_size(),
             devices=num_ranks,
             unset=self.unset_variables(),
             cpu_masks=_words(cores[:num_ranks]) if rank_binds_itself else "",
@@ -237,6 +270,12 @@ class QueuedTraining:
             program=_words(self.program()),
             argument_lines=[f"  {_words(line)}" for line in lines(arguments)],
         )
+
+    def _world_size(self) -> str:
+        """Return the number of ranks, as bash reads it."""
+        if self.may_have_fewer_nodes:
+            return f"$((RUNBOOK_NODES * {self.job.devices_per_node}))"
+        return str(self.spec.parallel.world_size)
 
     def program(self) -> list[str]:
         """Return the program that each rank runs."""

@@ -481,6 +481,10 @@ class Job(Strict):
     """Nodes asked for beyond `nodes`: after a failure one replaces a bad node, and training goes
     on in the same job.
     """
+    min_nodes: WholeOrZero = 0
+    """Fewest nodes with which the training goes on where healthy ones lack: with fewer
+    data-parallel replicas and the same global batch; 0: it does not.
+    """
 
 
 class Jobs(Strict):

@@ -151,6 +151,8 @@ class LiveView:
             facts["ran"] = show_duration(status.ended - status.started)
         if rows:
             facts |= training_facts(rows, self.phase_plan, self.peak, active)
+            planned_devices = self.phase_plan.parallel.world_size
+            facts["devices"] = fewer_devices_text(rows, planned_devices) or None
             facts["expected final loss"] = self._expected.look()
 
         facts["in use"] = None
@@ -218,6 +220,24 @@ def training_facts(
         **({"memory": show_bytes(memory)} if memory else {}),
         "left": show_duration(seconds_left) if active and seconds_left > 0 else None,
     }
+
+
+def fewer_devices_text(rows: Sequence[Row], planned: int) -> str:
+    """Return since which step fewer devices train than planned. Empty where all of them do.
+
+    >>> rows = [{"iteration": step, "world_size": 8 if step < 5 else 4} for step in range(1, 9)]
+    >>> fewer_devices_text(rows, 8), fewer_devices_text(rows[:4], 8)
+    ('4 of 8, since step 5', '')
+    """
+    devices = rows[-1].get("world_size", planned)
+    if devices >= planned:
+        return ""
+    since = rows[-1]["iteration"]
+    for row in reversed(rows):
+        if row.get("world_size") != devices:
+            break
+        since = row["iteration"]
+    return f"{devices} of {planned}, since step {since}"
 
 
 def thinned(rows: Sequence[Row]) -> list[Row]:

@@ -158,7 +158,13 @@ class LadderRung:
         set_words += [f"parallel.{key}={value}" for key, value in layout.items()]
         alone = ["parallel.sequence=false", "training.replay_interval=0", "jobs.training.nodes=1"]
         alone += ["training.near_interval=0"]
-        return [*set_words, *alone, "jobs.training.chain=1", "jobs.training.spares=0"]
+        return [
+            *set_words,
+            *alone,
+            "jobs.training.chain=1",
+            "jobs.training.spares=0",
+            "jobs.training.min_nodes=0",
+        ]
 
 
 def design_rungs(family: Family, count: int, largest_flops: float) -> list[LadderRung]:

@@ -217,7 +217,7 @@ decide() { # what follows: `action` is "go on", "stop" or "done", `here` is "her
   action=stop here=elsewhere suspects="" why="the program that decides gave no answer" recovery=0
   case $job_result in 0) action="done" ;; 75) action="go on" ;; esac
   if timeout 300 env PYTHONPATH=/project python3 -m runbook.next_job --run=polaris-25b --phase=04-training --restarts=3 --events=events.jsonl --metrics=metrics.jsonl --tracker=/GIVE_JOBS_STAGE/checkpoints/polaris-25b/checkpoints/latest \
-    --job "$job" --code "$job_result" --signal "$job_signal" --reason "$job_reason"; then
+    --job "$job" --code "$job_result" --signal "$job_signal" --reason "$job_reason" --spares "$((${#trusted[@]} - ${#training_nodes[@]}))"; then
     { read -r action && read -r here && read -r suspects && read -r why && read -r recovery; } <"$job/decision"
   else
     printf '%s\n' "$action" "$here" "$suspects" "$why" "$recovery" >"$job/decision"

@@ -217,8 +217,8 @@ check_resume() { # of a program that may begin anew without a word: the log must
 decide() { # what follows: `action` is "go on", "stop" or "done", `here` is "here" or "elsewhere"
   action=stop here=elsewhere suspects="" why="the program that decides gave no answer" recovery=0
   case $job_result in 0) action="done" ;; 75) action="go on" ;; esac
-  if timeout 300 env PYTHONPATH=/project python3 -m runbook.next_job --run=azure-175b --phase=04-training --restarts=3 --events=events.jsonl --metrics=metrics.jsonl --tracker=/GIVE_JOBS_STAGE/checkpoints/azure-175b/checkpoints/latest_checkpointed_iteration.txt \
-    --job "$job" --code "$job_result" --signal "$job_signal" --reason "$job_reason"; then
+  if timeout 300 env PYTHONPATH=/project python3 -m runbook.next_job --run=azure-175b --phase=04-training --restarts=3 --events=events.jsonl --metrics=metrics.jsonl --stages=16 --tracker=/GIVE_JOBS_STAGE/checkpoints/azure-175b/checkpoints/latest_checkpointed_iteration.txt \
+    --job "$job" --code "$job_result" --signal "$job_signal" --reason "$job_reason" --spares "$((${#trusted[@]} - ${#training_nodes[@]}))"; then
     { read -r action && read -r here && read -r suspects && read -r why && read -r recovery; } <"$job/decision"
   else
     printf '%s\n' "$action" "$here" "$suspects" "$why" "$recovery" >"$job/decision"

@@ -193,8 +193,8 @@ decide() { # what follows: `action` is "go on", "stop" or "done", `here` is "her
   --container-workdir="$PWD" \
   --no-container-mount-home \
   --container-env=PYTHONPATH,PYTHONSAFEPATH,PYTHONUNBUFFERED \
-  python3 -m runbook.next_job --run=azure-175b --phase=04-training --restarts=3 --events=events.jsonl --metrics=metrics.jsonl \
-    --job "$job" --code "$job_result" --signal "$job_signal" --reason "$job_reason"; then
+  python3 -m runbook.next_job --run=azure-175b --phase=04-training --restarts=3 --events=events.jsonl --metrics=metrics.jsonl --stages=16 \
+    --job "$job" --code "$job_result" --signal "$job_signal" --reason "$job_reason" --spares "$((${#trusted[@]} - ${#training_nodes[@]}))"; then
     { read -r action && read -r here && read -r suspects && read -r why && read -r recovery; } <"$job/decision"
   else
     printf '%s\n' "$action" "$here" "$suspects" "$why" "$recovery" >"$job/decision"

@@ -1,0 +1,86 @@
+"""A training that goes on with fewer data-parallel replicas than planned.
+
+The global batch stays the same: each replica takes more micro-batches. Of what losses depend on,
+only the order of sums changes.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from runbook.plan_file.schema import PhasePlan
+
+REPLICAS_CHANGED = "replicas_changed"
+"""Event of a start with another number of data-parallel replicas than the one before."""
+
+
+def plan_of_attempt(phase: PhasePlan, world_size: int) -> PhasePlan:
+    """Return the plan that so many ranks train.
+
+    It is the plan itself, unless they are as many replicas as `limits.fewer_replicas` allows.
+    """
+    planned = phase.parallel
+    ranks_per_replica = planned.world_size // planned.data
+    replicas, ranks_over = divmod(world_size, ranks_per_replica)
+    if ranks_over or replicas not in phase.limits.fewer_replicas:
+        return phase
+    sequences_at_once = phase.batch.micro * replicas
+    return dataclasses.replace(
+        phase,
+        parallel=dataclasses.replace(planned, data=replicas, world_size=world_size),
+        batch=dataclasses.replace(
+            phase.batch, num_microbatches=phase.batch.global_ // sequences_at_once
+        ),
+        planned_replicas=planned.data,
+    )
+
+
+def allowed_nodes(phase: PhasePlan, devices_per_node: int) -> list[int]:
+    """Return the numbers of nodes that may train, most first: the planned one, then fewer ones."""
+    parallel = phase.parallel
+    ranks_per_replica = parallel.world_size // parallel.data
+    numbers = [parallel.data, *phase.limits.fewer_replicas]
+    return [replicas * ranks_per_replica // devices_per_node for replicas in numbers]
+
+
+@dataclass(frozen=True)
+class ReplicasChange:
+    """With how many data-parallel replicas a start goes on."""
+
+    replicas: int
+    planned_replicas: int
+    world_size: int
+    num_microbatches: int
+    """Of each replica in a step."""
+
+
+def replicas_change(
+    phase: PhasePlan, events: Iterable[Mapping[str, object]]
+) -> ReplicasChange | None:
+    """Return what changes with a start of this plan. None: as many replicas train as before.
+
+    `events` are those of the training, oldest first.
+    """
+    planned = phase.planned_replicas or phase.parallel.data
+    newest = newest_change(events)
+    before = planned if newest is None else newest["replicas"]
+    parallel = phase.parallel
+    if parallel.data == before:
+        return None
+    return ReplicasChange(
+        replicas=parallel.data,
+        planned_replicas=planned,
+        world_size=parallel.world_size,
+        num_microbatches=phase.batch.num_microbatches,
+    )
+
+
+def newest_change(events: Iterable[Mapping[str, object]]) -> Mapping[str, object] | None:
+    """Return the newest event about the number of replicas of a training. None: there was none."""
+    newest = None
+    for event in events:
+        if event.get("event") == "begun":
+            newest = None
+        elif event.get("event") == REPLICAS_CHANGED:
+            newest = event
+    return newest

@@ -1,0 +1,135 @@
+"""Numbers of nodes with which a training may go on where healthy ones lack, and what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from runbook.core.checks import Check, counted
+from runbook.params import Settings
+from runbook.planning.cost import memory
+from runbook.planning.layout import FULL, Choice
+from runbook.planning.layout_rules import check_layout
+from runbook.planning.schedule import check_schedule
+
+MIN_NODES = "jobs.training.min_nodes"
+
+
+@dataclass(frozen=True)
+class FewerNodes:
+    """What becomes of a training on fewer nodes than planned."""
+
+    settings: Settings
+    choice: Choice
+    """The training as planned."""
+
+    @property
+    def min_nodes(self) -> int:
+        """Return the fewest nodes that the run file allows. 0: none fewer than planned."""
+        return self.settings.job(FULL).min_nodes
+
+    @property
+    def obstacle(self) -> str:
+        """Return why this training cannot go on with fewer nodes. Empty where it can."""
+        site = self.settings.site
+        if site.scheduler == "local":
+            return f"site {site.site} is one machine, and has no nodes to lose"
+        if not self.choice.own_trainer:
+            framework = self.choice.training.framework
+            return f"{framework} has its layout on its command line, which a job does not change"
+        if self.min_nodes >= self.choice.nodes:
+            return f"the job has {counted(self.choice.nodes, 'node')}, which are no more"
+        return ""
+
+    @cached_property
+    def choices(self) -> tuple[Choice, ...]:
+        """Return the training with each smaller number of nodes that it may have, most first."""
+        if self.choice.smoke or not self.min_nodes or self.obstacle:
+            return ()
+        return tuple(choice for choice in self.candidates if not _broken_rules(choice))
+
+    @property
+    def candidates(self) -> Iterator[Choice]:
+        """Yield the training with each smaller number of nodes that divides it, most first."""
+        for nodes in range(self.choice.nodes - 1, self.min_nodes - 1, -1):
+            choice = replace(self.choice, nodes=nodes)
+            if _divides(choice):
+                yield choice
+
+    @property
+    def reason(self) -> str:
+        """Return which rule the largest candidate breaks. Empty where there is no candidate."""
+        for choice in self.candidates:
+            broken = _broken_rules(choice)
+            return f"; with {choice.nodes}, {broken[0].name}: {broken[0].value}"
+        return ""
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        """Return the data-parallel replicas that they hold."""
+        return tuple(choice.data for choice in self.choices)
+
+
+def _divides(choice: Choice) -> bool:
+    """Whether nodes hold whole replicas, and these take the global batch in whole micro-batches."""
+    if choice.nodes % choice.node_multiple:
+        return False
+    return choice.global_batch % (choice.micro_batch * choice.data) == 0
+
+
+def _broken_rules(choice: Choice) -> list[Check]:
+    """Return every rule of a plan that the training breaks with these nodes."""
+    checks = [*check_layout(choice), *check_schedule(choice)]
+    broken = [check for check in checks if check.verdict == "fail"]
+    if not broken:
+        # Fewer replicas share the states of the optimizer, so that each holds more of them.
+        needs = memory.phase_memory(choice, memory.all_stages(choice), machine=None)
+        checks = [memory.check_memory(choice, needs)]
+        broken = [check for check in checks if check.verdict == "fail"]
+    return broken
+
+
+def check_fewer_nodes(settings: Settings, choice: Choice) -> Iterator[Check]:
+    """Yield how the training goes on with fewer nodes, where the run file asks for it."""
+    fewer = FewerNodes(settings, choice)
+    if not fewer.min_nodes:
+        return
+    name = f"{FULL}: fewer nodes"
+    value = f"{MIN_NODES}={fewer.min_nodes}"
+    if fewer.obstacle:
+        yield Check(name, "fail", value, f"{fewer.obstacle}. Set {MIN_NODES} to 0")
+        return
+    rule = (
+        "the nodes hold whole replicas, the global batch divides by replicas x micro-batch, and "
+        "their states fit into memory"
+    )
+    if not fewer.choices:
+        remedy = f"Lower {MIN_NODES} to a number for which this holds, or set it to 0."
+        value += f": no number from there to {choice.nodes - 1} will do{fewer.reason}"
+        yield Check(name, "fail", value, rule, remedy, keys=(MIN_NODES,))
+        return
+    yield Check(
+        name, "pass", f"where healthy nodes lack, {_ways_text(choice, fewer.choices)}", rule
+    )
+
+
+SHOWN_WAYS = 4
+
+
+def _ways_text(planned: Choice, choices: Sequence[Choice]) -> str:
+    """Return what each number of nodes means, the first few of them.
+
+    A step with half the replicas takes twice as long, but for what they need not exchange.
+    """
+    ways = []
+    for choice in choices[:SHOWN_WAYS]:
+        factor = planned.nodes / choice.nodes
+        ways.append(
+            f"{choice.nodes} of {planned.nodes} train: {counted(choice.data, 'replica')} with "
+            f"{choice.num_microbatches} micro-batches each, not {planned.num_microbatches}; a step "
+            f"takes about {factor:.3g} x as long"
+        )
+    if len(choices) > SHOWN_WAYS:
+        ways.append(f"and so on down to {choices[-1].nodes}")
+    return "; ".join(ways)

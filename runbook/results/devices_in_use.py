@@ -1,0 +1,105 @@
+"""Devices in use by step: a job that lost nodes may go on with fewer."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from runbook.core.checks import counted
+from runbook.core.table import Row, Table
+from runbook.results.history import History, Step
+
+
+@dataclass(frozen=True)
+class DeviceSpan:
+    """Steps in a row that were made on equally many devices."""
+
+    steps: Sequence[Step]
+
+    @property
+    def devices(self) -> int:
+        """Return the number of devices that trained."""
+        return self.steps[0].world_size
+
+    @property
+    def first(self) -> int:
+        """Return the first iteration."""
+        return self.steps[0].iteration
+
+    @property
+    def last(self) -> int:
+        """Return the last iteration."""
+        return self.steps[-1].iteration
+
+    @property
+    def device_seconds(self) -> float:
+        """Return the time of all devices in these steps."""
+        return device_seconds(self.steps)
+
+
+def device_seconds(steps: Iterable[Step]) -> float:
+    """Return the seconds of all devices in steps, without waiting for data."""
+    return sum((step.seconds - step.data_wait_seconds) * step.world_size for step in steps)
+
+
+def usual_devices(steps: Sequence[Step]) -> int:
+    """Return the number of devices on which most of these steps were made. 0: there is no step.
+
+    Of two that are equally frequent, the later one counts.
+
+    >>> usual_devices([Step(1, 0.5, world_size=8), Step(2, 0.5, world_size=4)])
+    4
+    """
+    counts = Counter(step.world_size for step in reversed(steps))
+    most = counts.most_common(1)
+    return most[0][0] if most else 0
+
+
+def device_spans(history: History) -> list[DeviceSpan]:
+    """Return the spans of a training in order; one where the number of devices never changed."""
+    groups = groupby(history.steps, key=lambda step: step.world_size)
+    return [DeviceSpan([*steps]) for _, steps in groups]
+
+
+def spans_text(history: History) -> str:
+    """Return on how many devices which steps were made. Empty where it was always the same number.
+
+    >>> steps = (Step(1, 0.5, world_size=8), Step(2, 0.5, world_size=4), Step(3, 0.5, world_size=4))
+    >>> spans_text(History(steps))
+    'step 1 on 8 devices, steps 2 to 3 on 4 devices'
+    """
+    spans = device_spans(history)
+    if len(spans) < 2:
+        return ""
+    return ", ".join(f"{_steps_text(span)} on {counted(span.devices, 'device')}" for span in spans)
+
+
+def _steps_text(span: DeviceSpan) -> str:
+    if span.first == span.last:
+        return f"step {span.first}"
+    return f"steps {span.first} to {span.last}"
+
+
+def devices_table(history: History, *, sequence_length: int) -> Table:
+    """Return speed and device-hours of each span."""
+    rows: list[Row] = []
+    for span in device_spans(history):
+        seconds = statistics.median(step.seconds for step in span.steps)
+        tflops = [step.tflops_per_device for step in span.steps if step.tflops_per_device]
+        sequences = span.steps[-1].global_batch
+        rows.append(
+            {
+                "steps": _steps_text(span),
+                "devices": span.devices,
+                "step time (s/iteration)": seconds,
+                "throughput (tokens/s)": sequences * sequence_length / seconds if seconds else None,
+                "speed (TFLOP/s/device)": statistics.median(tflops) if tflops else None,
+                "device-hours in steps": span.device_seconds / 3600,
+            }
+        )
+
+    note = "fewer devices: nodes were lost, and the same global batch was shared by fewer replicas"
+    return Table(rows, "Devices in use", (note,), source=history.source)

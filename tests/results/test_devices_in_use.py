@@ -1,0 +1,51 @@
+"""Speed and cost of a training that went on with fewer devices for a while."""
+
+from __future__ import annotations
+
+import pytest
+
+from runbook.results.devices_in_use import devices_table, spans_text
+from runbook.results.history import Event, History, Step
+from runbook.results.metrics import summarize
+from runbook.results.wall_time import Rates, account_wall_time, cost_table
+
+
+def make_step(iteration, devices, seconds):
+    segment = {2: 0, 1: 1}[devices]
+    return Step(
+        iteration,
+        seconds,
+        loss=3.0,
+        global_batch=8,
+        world_size=devices,
+        segment=segment,
+        time=100.0 + 10 * iteration,
+    )
+
+
+@pytest.fixture
+def history():
+    of_two = [make_step(iteration, 2, 1.0) for iteration in range(1, 9)]
+    of_one = [make_step(iteration, 1, 2.0) for iteration in range(9, 13)]
+    return History((*of_two, *of_one))
+
+
+def test_the_spans_say_from_which_step_fewer_devices_trained(history):
+    assert spans_text(history) == "steps 1 to 8 on 2 devices, steps 9 to 12 on 1 device"
+    first, second = devices_table(history, sequence_length=128)
+    assert (first["throughput (tokens/s)"], second["throughput (tokens/s)"]) == (1024, 512)
+    assert second["device-hours in steps"] == pytest.approx(4 * 2.0 / 3600)
+
+
+def test_the_speed_is_that_of_the_usual_number_of_devices(history):
+    summary = summarize(history, sequence_length=128)
+    assert (summary.world_size, summary.seconds_per_iteration) == (2, 1.0)
+
+
+def test_the_cost_counts_nodes_in_use_and_nodes_held(history):
+    changed = Event("replicas_changed", time=180.0)
+    account = account_wall_time(history, events=[changed])
+    summary = summarize(history, sequence_length=128)
+    held, productive, *_ = cost_table(summary, account, Rates()).rows
+    assert held["value"] == pytest.approx(account.wall_seconds * 2 / 3600)
+    assert productive["value"] == pytest.approx((8 * 1.0 * 2 + 4 * 2.0 * 1) / 3600)
