@@ -232,6 +232,8 @@ def test_nccl_and_libfabric_may_say_what_they_tried():
 
 # Lines of trainings that went on, of 194 logs in public repositories: looked at 2026-11-27.
 WENT_ON = (
+    "            if reshape[0] % self.world_size != 0:",
+    '                raise ValueError(f"reshape[0]={reshape[0]} must be divisible by world_size")',
     " > loading doc-idx mapping from /data/openwebtext_train_indexmap_1024000ns_1024sl_1234s_doc_idx.npy",
     "Your compiler (c++) is not compatible with the compiler Pytorch was",
     '    assert 8 % world_size == 0, "world_size must be a divisor of 8"',
@@ -371,6 +373,20 @@ def test_what_explains_an_error_may_stand_ten_lines_above_it(lines_between, is_c
     before = ["  File triton/runtime/cache.py, line 9", *["  a frame"] * lines_between]
     (failure,) = find_failures([*before, "OSError: [Errno 116] Stale file handle"])
     assert (failure.name == COMPILE_CACHE.name) == is_cache
+
+
+def test_words_of_a_compiler_alone_make_no_compile_cache():
+    before = [
+        "n1:  [WARNING]  using untested triton version (3.6.0)",
+        "JIT compiled ops requires ninja",
+    ]
+    (failure,) = find_failures([*before, "ls: cannot access /mnt/dataset/: Stale file handle"])
+    assert failure.name == "file system fault"
+
+
+def test_a_container_that_starts_again_and_again_is_not_why_it_ends():
+    lines = ["    State: Waiting", "      Reason: CrashLoopBackOff", "      Reason: OOMKilled"]
+    assert find_cause(find_failures(lines)).name == "host out of memory"
 
 
 def test_two_causes_of_one_line_are_told_apart_by_a_check():

@@ -32,6 +32,8 @@ _OF_COMMUNICATION = re.compile(
 
 FRAME = 'File "'
 _FRAME = re.compile(r'^\s*File "[^"]*", line \d+')
+_CODE = re.compile(r"\s{4,}(?:(?:if|elif|while|for|with|def|return) |raise \w+\(f['\"])")
+"""Source text outside a traceback: some programs print their own text at the start of a log."""
 _RAISES = re.compile(r"\s*raise\b")
 
 ROOT_CAUSE = "Root Cause (first observed failure):"
@@ -215,7 +217,7 @@ class FailureFinder:
         happened. A `raise` says it: some logs end there.
         """
         if not self._in_frame and FRAME not in line:
-            return False
+            return bool(_CODE.match(line))
         text = split_prefix(line[:MAX_TEXT]).text
         if _FRAME.match(text):
             self._in_frame = True

@@ -71,6 +71,7 @@ DATA_RULES = (
             ),
             r"loaded state dict (?:has|contains)",
             r"parameter group.{0,40}(?:doesn't|does not) match",
+            r"KeyError: '[\w.]+\.(?:weight|bias|exp_avg\w*)'",
             r"different number of parameter groups",
             r"copying a param with shape",
             r"invalid access pattern",
@@ -86,6 +87,15 @@ DATA_RULES = (
             "key model.embedding.position_embeddings.weight"
         ),
         source="NVIDIA-NeMo/Speech#10715",
+    ),
+    # Some programs break long lines: the key stands below.
+    Rule(
+        kind=CHECKPOINT_FIT,
+        patterns=(r"^'[\w.]+\.(?:weight|bias|exp_avg\w*)'$",),
+        after=r"KeyError: *$",
+        example_before="[rank6]: KeyError: ",
+        example="'state.optimizers.DecoupledAdamW.state.model.model.embed_tokens.weight.exp_avg'",
+        source="mosaicml/llm-foundry#1231",
     ),
     Rule(
         kind=STORAGE,
@@ -173,6 +183,7 @@ DATA_RULES = (
             ),
             r"[Mm]map(?:ped)? length",
             r"mmap length is greater than",
+            r"offset must be non-negative and no greater than buffer length",
             r"cannot mmap an empty file",
             r"cannot reshape array of size",
             r"[Tt]oken.{0,40}out of (?:range|vocab)",

@@ -16,6 +16,7 @@ ENDING_RULES = (
             r"[Kk]illed by signal 9",
             r"exit(?:ed)? (?:with )?(?:exit )?code 137\b",
             r"^Killed$",
+            r"\bline \d+: +\d+ Killed\b",
             r": Killed$",
             r"return code -9",
             r"exits with return code = -9",

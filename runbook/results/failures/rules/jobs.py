@@ -11,10 +11,11 @@ from runbook.results.failures.kinds import (
     PREEMPTED,
     REFUSED_JOB,
     SSH,
+    STORAGE,
     TIME_LIMIT,
     UNREACHED,
 )
-from runbook.results.failures.rule import NextStep, Rule
+from runbook.results.failures.rule import Level, NextStep, Rule
 
 JOB_RULES = (
     Rule(
@@ -34,7 +35,8 @@ JOB_RULES = (
             r"over (?:disk )?quota",
             r"[Ii]nsufficient (?:disk )?space",
             r"There is not enough space",
-            r"inline_container\.cc:\d+\] \. (?:unexpected pos|PytorchStreamWriter failed writing)",
+            r"unexpected pos \d+ vs \d+",
+            r"\d+ requested and \d+ written",
             r"PytorchStreamWriter failed writing file",
             r"\bdisk (?:is )?full\b",
             r"write error: (?:No space|wrote \d+ blocks instead)",
@@ -97,6 +99,8 @@ JOB_RULES = (
     Rule(
         kind=UNREACHED,
         patterns=(
+            r"unable to run job, (?:MOM rejected|send to MOM)",
+            r"prolog(?:ue)?(?:/epilog)? failed",
             (
                 r"(?:[Tt]ask launch for .{0,60}failed on node \S+|Application launch failed): "
                 r"(?:Communication connection failure|Unable to contact|Socket timed out"
@@ -230,11 +234,19 @@ JOB_RULES = (
             r"image .{0,60}(?:platform|architecture).{0,40}does not match",
             r"ImagePullBackOff",
             r"ErrImagePull",
-            r"CrashLoopBackOff",
         ),
         unless=r"could not remove squashfs|Cleanup error|no space left|quota",
         example="slurmstepd: error: pyxis: failed to import docker image",
         source="NVIDIA/pyxis#12",
+    ),
+    # A container that ends again and again says why elsewhere.
+    Rule(
+        kind=CONTAINER,
+        patterns=(r"CrashLoopBackOff", r"[Bb]ack-?off .{0,30}restarting failed container"),
+        example="      Reason:       CrashLoopBackOff",
+        source="Martouta/speech_processor#59",
+        level=Level.CONSEQUENCE,
+        in_warnings=True,
     ),
     Rule(
         kind=SSH,
@@ -371,6 +383,7 @@ JOB_RULES = (
                 r"|resolve)"
             ),
             r"gated repo",
+            r"requested files in the cached path",
             r"GatedRepoError",
             r"RepositoryNotFoundError",
             r"LocalEntryNotFoundError",
@@ -420,6 +433,15 @@ JOB_RULES = (
         example="429 Client Error: Too Many Requests",
         source="embeddings-benchmark/mteb#2659",
         decision=NextStep.RETRY_AFTER_WAIT,
+    ),
+    Rule(
+        kind=CANCELLED,
+        patterns=(r"STEPD TERMINATED", r"JOB NOT ENDING WITH SIGNALS", r"Kill task failed"),
+        example="error: *** STEP 63532.0 STEPD TERMINATED ON cn106 AT 2020-12-14T09:44:56 DUE TO "
+        "JOB NOT ENDING WITH SIGNALS ***",
+        source="ai4d-iasc/trixie#45",
+        also=STORAGE,
+        check="Processes that no signal ends wait for a file system or a device: sinfo -R names the node.",
     ),
     Rule(
         kind=CANCELLED,

@@ -220,6 +220,7 @@ MEMORY_RULES = (
             r"Exceeded .{0,20}memory (?:limit|allocation)",
             r"cgroup mem(?:ory)? limit exceeded",
             r"exceeded virtual memory limit",
+            r"[Kk]illed .{0,40}exceeded .{0,30}memory",
             r"Some of your processes may have been killed by the cgroup",
         ),
         example="=>> PBS: job killed: mem 131334144kb exceeded limit 125829120kb",

@@ -21,6 +21,7 @@ NETWORK_RULES = (
             r"\[Errno 98\]",
             r"server socket has failed to (?:bind|listen)",
             r"[Pp]ort \d+ (?:is )?(?:already )?(?:in use|taken|occupied)",
+            r"the last training process is running",
         ),
         example=(
             "The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in "

@@ -52,12 +52,23 @@ PROGRAM_RULES = (
         source="NVIDIA/Megatron-LM#780",
         in_warnings=True,
     ),
+    # A process group of GPUs was given a tensor of the host, or the other way round.
+    Rule(
+        kind=CONFIGURATION,
+        patterns=(
+            r"Tensors must be CUDA and dense",
+            r"No backend type associated with device type",
+        ),
+        example="RuntimeError: Tensors must be CUDA and dense",
+        source="Lightning-AI/pytorch-lightning#10378",
+    ),
     Rule(
         kind=CONFIGURATION,
         patterns=(
             r"Check batch related parameters",
             r"(?:be|not) (?:evenly )?(?:a )?(?:divisible|multiple)",
             r"must divide",
+            r"still have inflight params",
             r"not divisible",
             r"unrecognized arguments?",
             r"(?:invalid|unknown|unrecognized) (?:choice|option|argument|value|key|field)",
