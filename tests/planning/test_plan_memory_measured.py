@@ -12,11 +12,17 @@ gpu_peaks_left_out.csv: logs at which nobody looked while `gpu_peaks.csv` was fi
 DeepSpeed off, after its first step (bigscience-workshop/bigscience 9e64ede); NVIDIA/Megatron-LM d98e8a64ddf3, tests of
 its release on H100 and A100, by TensorBoard (`mem-max-allocated-bytes`; 256 devices follow from the states it keeps);
 elena-lyulina/Megatron-LM-Attention-Benchmark 4e1ee1fe110a, attn_bench/logs, after two steps, attention with sinks.
+
+gpu_peaks_unseen.csv: twelve logs of seven places, found and planned on 2026-11-27 before anything was changed for them, and
+nothing was: NVIDIA/Megatron-LM tests/functional_tests gpt3_7b_*_memory_speed on H100 (TensorBoard of the last rank), logs
+in public READMEs and notes of users, and NVIDIA's page of Llama 3.1 recipes. `not_planned`: what the log's program does
+and the plan does not know.
 """
 
 from __future__ import annotations
 
 import csv
+import math
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +134,7 @@ def test_planned_memory_of_zero_3_holds_the_weights_it_gathers():
 
 MODELS_LEFT_OUT: dict[str, dict[str, Any]] = {
     "gpt": {},
+    "untied": {"tied_embeddings": False},
     "nemotron": {"position_embedding": "rope", "biases": False, "tied_embeddings": False},
     "llama": {
         "position_embedding": "rope",
@@ -136,6 +143,7 @@ MODELS_LEFT_OUT: dict[str, dict[str, Any]] = {
         "activation": "swiglu",
     },
 }
+MODELS_LEFT_OUT["llama-untied"] = MODELS_LEFT_OUT["llama"] | {"tied_embeddings": False}
 MODEL_COLUMNS = (
     *("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "sequence_length", "vocabulary"),
 )
@@ -156,10 +164,12 @@ def left_out_stage(row: dict[str, str]) -> StageMemory:
     training = {name: int(row[name]) for name in ("micro_batch", "global_batch", "sequence_length")}
     training |= {name: row[name] for name in ("framework", "precision", "recompute")}
     parallel = {name: int(row[name]) for name in ("tensor", "pipeline", "zero_stage")}
-    per_node = min(8, devices)
+    parallel["virtual_pipeline"] = int(row.get("virtual_pipeline", 1))
+    has_sequence = tensor > 1 and row["model"] != "gpt" and row.get("sequence") != "no"
+    per_node = math.gcd(8, devices)
     sections = {
-        "training": training | {"dropout": 0.0},
-        "parallel": parallel | {"sequence": tensor > 1 and row["model"] != "gpt"},
+        "training": training | {"dropout": float(row.get("dropout", 0.0))},
+        "parallel": parallel | {"sequence": has_sequence},
         "jobs": {"training": {"nodes": devices // per_node, "tasks_per_node": per_node}},
     }
     hardware = {"device": "H100-SXM", "devices_per_node": per_node, "nodes": 100}
@@ -183,6 +193,25 @@ def test_memory_of_logs_that_were_left_out_is_planned_within_ten_percent():
     assert sorted(map(abs, errors))[4] < 0.015
     assert max(map(abs, errors)) < 0.10
     assert min(errors) > -0.02, "too little memory planned ends a training"
+
+
+def test_logs_that_nobody_had_seen_are_planned_within_a_few_percent():
+    """docs/plan.md states these errors: what the plan knows of is within 5 %, what it does not is named in the table."""
+    lines = (HERE / "gpu_peaks_unseen.csv").read_text(encoding="utf-8").splitlines()
+    errors = {}
+    unknown = {}
+    for row in csv.DictReader(lines):
+        stage = left_out_stage(row)
+        planned_bytes = stage.most if row["keeps_scores"] == "yes" else stage.least
+        error = planned_bytes / 2**20 / float(row["max_allocated_mib"]) - 1
+        kind = unknown if row["not_planned"] else errors
+        kind[row["log"]] = error
+    assert (len(errors), len(unknown)) == (7, 5)
+    assert max(map(abs, errors.values())) < 0.05, errors
+    assert sorted(map(abs, errors.values()))[3] < 0.02, errors
+    every = sorted(map(abs, (*errors.values(), *unknown.values())))
+    assert (every[5] + every[6]) / 2 < 0.04, "the median of all twelve"
+    assert every[-1] < 0.25, unknown
 
 
 def test_main_gradients_of_fp16_are_gone_while_layers_compute():

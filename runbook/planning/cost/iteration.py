@@ -717,18 +717,12 @@ class StepModel:
             return 0.0
         model_bytes = self._parameters * self._width
         gather = self.collective(model_bytes, ranks, span=setup.world // setup.pipeline)
-        if setup.code == "unfused" and setup.zero_stage >= 2 and setup.pipeline == 1:
-            # As `_deepspeed_data`; nothing was seen to hide.
-            if setup.zero_stage == 2:
-                return gather * (1 + 2 * setup.num_microbatches)
-            return 3 * gather * setup.num_microbatches
         if self._own and setup.deepspeed:
             return self._deepspeed_data(microbatch, gather)
+        if setup.code == "unfused" and setup.zero_stage != 1:
+            return self._forks_data(gather)
         if setup.zero_stage >= 2 and setup.pipeline == 1:
             return setup.num_microbatches * self._sharded_data(microbatch, gather)
-        if not setup.zero_stage and setup.code == "unfused":
-            # One all-reduce, after the last backward pass.
-            return 2 * gather
         # Weights gathered in 16 bits, gradients reduced in 32, or in 16 as vendors' recipes for fp8
         # have it.
         reduce = gather if setup.precision == "fp8" and setup.code == "tuned" else 2 * gather
@@ -737,6 +731,19 @@ class StepModel:
         backward = (1 - _FORWARD_SHARE) * microbatch + pause / 2
         gathering = self._partly_hidden(forward, gather, shown)
         return gathering + self._partly_hidden(backward, reduce, shown)
+
+    def _forks_data(self, gather: float) -> float:
+        """Return the seconds that DeepSpeed's forks of Megatron wait for replicas, without ZeRO 1.
+
+        As `_deepspeed_data`; nothing was seen to hide.
+        """
+        setup = self.setup
+        if setup.zero_stage == 0 or setup.pipeline > 1:
+            # One all-reduce, after the last backward pass.
+            return 2 * gather
+        if setup.zero_stage == 2:
+            return gather * (1 + 2 * setup.num_microbatches)
+        return 3 * gather * setup.num_microbatches
 
     def _deepspeed_data(self, microbatch: float, gather: float) -> float:
         """Return the seconds that the own trainer's DeepSpeed waits for replicas; weights take `gather`.

@@ -72,9 +72,8 @@ def _cells(
         cells["recompute"] = "none"
     if numbers["layers"]:
         cells["model"] = "llama" if facts.get("activation") == "swiglu" else "gpt"
-    device = find_accelerator(facts["accelerator"])
-    if device and "precision" not in facts and "bf16" not in device.peaks:
-        cells["precision"] = "fp16"
+    if "precision" not in facts:
+        cells["precision"] = _usual_precision(facts["accelerator"])
     if "weights" in switched_off:
         cells["code"] = "eager"
     if numbers["experts"] > 1:
@@ -83,6 +82,12 @@ def _cells(
         experts_per_token = numbers["experts_a_token"] or 2
         cells["ffn"] = f"{ffn_width * experts_per_token:.0f}"
     return cells
+
+
+def _usual_precision(accelerator: str) -> str:
+    """Return the format that a training has where nothing says it: fp16 on devices without bf16."""
+    device = find_accelerator(accelerator)
+    return "bf16" if device is None or "bf16" in device.peaks else "fp16"
 
 
 def _with_options(

@@ -109,29 +109,21 @@ def explain(text: str, log: ParsedLog, facts: Facts, models: Mapping[str, Model]
     The facts give the expected time; the log, or else the facts, give the reached one.
     """
     steady, measured = measured_parts(text, log, facts)
-    # Timers alone, without a step's own time, are parts of what was stated.
-    reached = steady + sum(part.seconds for part in measured) if steady else 0.0
     missing = _missing_words(facts, models)
     training = described_training(facts, models)
     if isinstance(training, str):
-        stated_expectation = float(facts.get("expected.seconds") or 0)
-        parts = fill(reached - (stated_expectation or steady), measured, [*signs(text, reached)])
-        return Explanation(
-            expected=stated_expectation or None,
-            reached=reached or None,
-            parts=parts,
-            missing=missing,
-            assumed=[training],
-            source="as given" if stated_expectation else "nothing says it",
-        )
-    setup, table_shape, assumed = training
+        return _without_model(text, facts, steady, measured, missing, training)
+    setup = training.setup
+    assumed = training.assumed
     expected_by_unit = stated_seconds(setup, facts, "expected")
     reached_by_unit = stated_seconds(setup, facts, "reached")
     shared_unit = next((unit for unit in expected_by_unit if unit in reached_by_unit), "")
-    stated = reached_by_unit.get(shared_unit) or max(reached_by_unit.values(), default=0.0)
-    reached = reached or stated
     planned = iteration(setup).seconds
     step_tflop = operations(setup) / setup.world / 1e12
+    reached = _logged_seconds(steady, measured)
+    reached = (
+        reached or reached_by_unit.get(shared_unit) or max(reached_by_unit.values(), default=0)
+    )
     if not reached:
         assumed.append(_NOTHING_REACHED)
         reached = planned
@@ -140,21 +132,59 @@ def explain(text: str, log: ParsedLog, facts: Facts, models: Mapping[str, Model]
     else:
         measured += _convention_part(reached, reached_by_unit)
     assumed += _contradiction(reached_by_unit)
-    modelled, best = modelled_parts(setup, facts, table_shape)
+    modelled, best = modelled_parts(setup, facts, training.table_shape)
+    expected = min(best, reached)
+    source = "the plan with every change below"
     if expected_by_unit:
         first_stated = next(iter(expected_by_unit.values()))
-        expected = expected_by_unit.get(shared_unit) or first_stated
+        expected = expected_by_unit.get(shared_unit, first_stated)
         source = "as given"
-    else:
-        expected = min(best, reached)
-        source = "the plan with every change below"
-    named = {part.name: part for part in signs(text, reached)}
-    modelled = [replace(part, is_printed=part.name in named) for part in modelled]
-    priced = {part.name for part in (*measured, *modelled)}
-    unpriced = [part for name, part in named.items() if name not in priced]
+    modelled, unpriced = _with_signs(text, reached, measured, modelled)
     unpriced += _unpriced_parts(training, facts, log, reached)
     parts = fill(reached - expected, measured, modelled, unpriced)
     return Explanation(expected, reached, parts, missing, assumed, source, planned, step_tflop)
+
+
+def _logged_seconds(steady: float, measured: Sequence[GapPart]) -> float:
+    """Return the seconds of a step by the log, or 0 where no step is timed.
+
+    Timers alone, without a step's own time, are parts of what was stated.
+    """
+    if not steady:
+        return 0.0
+    return steady + sum(part.seconds for part in measured)
+
+
+def _without_model(
+    text: str,
+    facts: Facts,
+    steady: float,
+    measured: Sequence[GapPart],
+    missing: Sequence[str],
+    reason: str,
+) -> Explanation:
+    """Return what can be said where no model of a step knows the training, for `reason`."""
+    reached = _logged_seconds(steady, measured)
+    stated = float(facts.get("expected.seconds") or 0)
+    parts = fill(reached - (stated or steady), measured, [*signs(text, reached)])
+    return Explanation(
+        expected=stated or None,
+        reached=reached or None,
+        parts=parts,
+        missing=missing,
+        assumed=[reason],
+        source="as given" if stated else "nothing says it",
+    )
+
+
+def _with_signs(
+    text: str, reached: float, measured: Sequence[GapPart], modelled: Sequence[GapPart]
+) -> tuple[list[GapPart], list[GapPart]]:
+    """Return the modelled parts, marked where the text names them, and named causes without a price."""
+    named = {part.name: part for part in signs(text, reached)}
+    marked = [replace(part, is_printed=part.name in named) for part in modelled]
+    priced = {part.name for part in (*measured, *modelled)}
+    return marked, [part for name, part in named.items() if name not in priced]
 
 
 _NOTHING_REACHED = (

@@ -202,16 +202,27 @@ def read_facts(text: str, printed: Mapping[str, str]) -> Facts:
                 facts[key] = _OUR_VALUES.get(value.lower(), value)
     for nodes, devices in re.findall(_NODES_OF_DEVICES, text, re.IGNORECASE):
         facts["n_accel"] = str(int(nodes) * int(devices))
+    facts |= _network_facts(text, facts)
+    facts |= _flag_facts(text)
+    facts["software"] = _software(text, printed)
+    return facts
+
+
+def _network_facts(text: str, facts: Facts) -> Facts:
+    """Return the Gbit/s of a device between nodes: a node's, or what NCCL's sockets usually reach."""
     node_network = _node_network(text)
     if node_network:
-        facts["network"] = f"{node_network / _devices_of_node(text, facts):g}"
-    if re.search(SOCKETS, text) and not node_network:
-        facts["network"] = _SOCKET_GBIT_S
+        return {"network": f"{node_network / _devices_of_node(text, facts):g}"}
+    return {"network": _SOCKET_GBIT_S} if re.search(SOCKETS, text) else {}
+
+
+def _flag_facts(text: str) -> Facts:
+    """Return what options without a value state."""
+    facts = Facts()
     for name, key in _FLAGS:
         for flag, value in option_flags(key).items():
             if re.search(_flag_pattern(flag), text, re.IGNORECASE):
                 facts[name] = value
-    facts["software"] = _software(text, printed)
     return facts
 
 

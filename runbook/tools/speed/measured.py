@@ -2,6 +2,8 @@
 
 import re
 import statistics
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from runbook.log_readers.record import ParsedLog
 from runbook.tools.speed.facts import Facts
@@ -36,41 +38,64 @@ def measured_parts(text: str, log: ParsedLog, facts: Facts) -> tuple[float, list
 
     The parts are seconds of each step that counts. Without timed steps the result is 0 and no part.
     """
-    steps = [(record.iteration, record.seconds) for record in log.records if record.seconds]
+    steps = [_Step(record.iteration, record.seconds) for record in log.records if record.seconds]
     if not steps:
         return 0.0, _printed_waits(text)
     warm_up = min(_WARM_UP_STEPS, len(steps) // 10)
-    steady = statistics.median(seconds for _, seconds in steps[warm_up:])
-    step_count = len({iteration for iteration, _ in steps})
+    after_warm_up = [step.seconds for step in steps[warm_up:]]
+    median = statistics.median(after_warm_up)
+    step_count = len({step.iteration for step in steps})
     lost = dict.fromkeys(_REMEDIES, 0.0)
-    lost["restarts"] = (len(steps) - step_count) * steady
+    lost["restarts"] = (len(steps) - step_count) * median
+    before_growth = _seconds_before_growth(after_warm_up)
+    if before_growth:
+        lost["growing steps"] = _grown_seconds(after_warm_up, before_growth, _SLOW * median)
     save_interval = float(facts.get("save_interval") or 0)
-    begun = _seconds_before_growth([seconds for _, seconds in steps[warm_up:]])
-    if begun:
-        later = [seconds - begun for _, seconds in steps[warm_up:] if seconds < _SLOW * steady]
-        lost["growing steps"] = max(0.0, sum(later))
-    for index, (iteration, seconds) in enumerate(steps):
-        if seconds > _SLOW * steady:
-            cause = _slow_step_cause(index < warm_up, iteration, save_interval)
-            lost[cause] += seconds - steady
-    steady = begun or steady
+    for index, step in enumerate(steps):
+        if step.seconds > _SLOW * median:
+            cause = _slow_step_cause(index < warm_up, step.iteration, save_interval)
+            lost[cause] += step.seconds - median
+    steady = before_growth or median
     # What every step waits for is part of the median, so it is taken out of the steady time.
-    waits = {
+    for cause, seconds in _waits(text, facts).items():
+        waited = min(seconds, steady / 2)
+        lost[cause] = waited * step_count
+        steady -= waited
+    return steady, _parts_of(lost, steady, step_count)
+
+
+class _Step(NamedTuple):
+    """A timed step of a log."""
+
+    iteration: int
+    seconds: float
+
+
+def _grown_seconds(seconds: Sequence[float], before_growth: float, slow: float) -> float:
+    """Return what growing steps take beyond the first ones; those slower than `slow` have other causes."""
+    grown = [second - before_growth for second in seconds if second < slow]
+    return max(0.0, sum(grown))
+
+
+def _waits(text: str, facts: Facts) -> dict[str, float]:
+    """Return the seconds that each step waits, by cause, as timers print them."""
+    samples = {
         "data wait": _data_waits(text),
         "communication": _reductions(text),
         "stragglers": _straggler_lags(text, facts),
     }
-    for cause, samples in waits.items():
-        seconds = min(statistics.median(samples or [0.0]), steady / 2)
-        lost[cause] = seconds * step_count
-        steady -= seconds
+    return {cause: statistics.median(seconds or [0.0]) for cause, seconds in samples.items()}
+
+
+def _parts_of(lost: Mapping[str, float], steady: float, step_count: int) -> list[GapPart]:
+    """Return a part for each cause that loses enough."""
     least_seconds = _LEAST_SHARE * steady * step_count
     parts = []
     for cause, seconds in lost.items():
         if seconds > least_seconds:
             evidence = f"{seconds:.3g} s in {step_count} steps"
             parts.append(GapPart(cause, seconds / step_count, evidence, _REMEDIES[cause]))
-    return steady, parts
+    return parts
 
 
 def _printed_waits(text: str) -> list[GapPart]:
