@@ -57,6 +57,8 @@ _HARMLESS = re.compile(
             # UCX watches a folder for its own statistics.
             r"vfs_fuse\.c",
             r"^modprobe: ",
+            # A tracker that tries again holds nothing up: where it gives up, it says so.
+            r"Network error \(\w+\), entering retry loop|Network error resolved",
             # A shell's command fails, and its script goes on.
             r"^(?:cat|ls|cp|mv|grep|sed|find|head|tail): .*No such file|line \d+: : No such file",
             # torch asks for the monitors of other makers' GPUs.

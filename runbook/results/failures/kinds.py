@@ -182,7 +182,8 @@ COMPILE_CACHE = FailureKind(
 )
 STALE_LOCK = FailureKind(
     name="stale lock",
-    remedy="If no process of that number runs on that host any more, remove the lock. `runbook "
+    remedy="If no process of that number runs on that host any more, remove the lock, or its files in "
+    "/dev/shm. `runbook "
     "run` does so itself "
     "and says it.",
 )

@@ -88,6 +88,15 @@ DATA_RULES = (
         ),
         source="NVIDIA-NeMo/Speech#10715",
     ),
+    Rule(
+        kind=CHECKPOINT_FIT,
+        patterns=(r"size of tensor a \(\d+\) must match the size of tensor b",),
+        after=r"load_(?:sharded_)?state_dict|load_checkpoint|load_from_checkpoint",
+        example_before='  File "nemo/collections/nlp/parts/nlp_overrides.py", line 1130, in load_state_dict',
+        example="RuntimeError: The size of tensor a (18560) must match the size of tensor b (4640) at "
+        "non-singleton dimension 0",
+        source="NVIDIA-NeMo/Speech#10966",
+    ),
     # Some programs break long lines: the key stands below.
     Rule(
         kind=CHECKPOINT_FIT,
@@ -185,6 +194,8 @@ DATA_RULES = (
             r"mmap length is greater than",
             r"offset must be non-negative and no greater than buffer length",
             r"cannot mmap an empty file",
+            r"could not parse ModelProto",
+            r"model_proto->ParseFrom",
             r"cannot reshape array of size",
             r"[Tt]oken.{0,40}out of (?:range|vocab)",
             r"[Ee]mpty (?:dataset|corpus|data)",

@@ -245,7 +245,7 @@ DEVICE_RULES = (
             r":\d+: .{0,120}: block: \[\d+,\d+,\d+\], thread: \[",
             r"too many resources requested for launch",
             r"invalid configuration argument",
-            r"Cuda failure .{0,40}(?:illegal|launch|assert)",
+            r"(?:Cuda|HIP) failure .{0,40}(?:illegal|launch|assert|invalid argument)",
             r"Page not present or supervisor privilege",
             r"VM_L2_PROTECTION_FAULT",
             r"PTX JIT compilation failed",

@@ -15,7 +15,7 @@ ENDING_RULES = (
             r"died with <Signals\.SIGKILL",
             r"[Kk]illed by signal 9",
             r"exit(?:ed)? (?:with )?(?:exit )?code 137\b",
-            r"^Killed$",
+            r"^\s*Killed$",
             r"\bline \d+: +\d+ Killed\b",
             r": Killed$",
             r"return code -9",
@@ -47,6 +47,7 @@ ENDING_RULES = (
         kind=PEER_DIED,
         patterns=(
             r"ChildFailedError",
+            r"RayActorError|ActorDiedError",
             r"exitcode\s*: (?:-15|143|1)\b",
             r"Sending process \d+ closing signal",
             r"Signal 15 \(SIGTERM\)",

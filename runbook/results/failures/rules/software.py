@@ -88,6 +88,21 @@ SOFTWARE_RULES = (
             "torch_extensions), move it to a node's disk."
         ),
     ),
+    # What a killed job left in /dev/shm keeps the next one from its own.
+    Rule(
+        kind=STALE_LOCK,
+        patterns=(r"FileExistsError: \[Errno 17\] File exists: '/[^/']+'$",),
+        after=r"shm_open|shared_memory|SharedMemory",
+        example_before="[rank7]:     self._fd = _posixshmem.shm_open(",
+        example="FileExistsError: [Errno 17] File exists: '/000010_locals'",
+        source="mosaicml/streaming#781",
+    ),
+    Rule(
+        kind=STALE_LOCK,
+        patterns=(r"Reused local directory",),
+        example="ValueError: Reused local directory: ['/data/train_small'] vs",
+        source="mosaicml/llm-foundry#436",
+    ),
     Rule(
         kind=STALE_LOCK,
         patterns=(
@@ -128,6 +143,8 @@ SOFTWARE_RULES = (
             r"InvalidCxxCompiler",
             r"CppCompileError",
             r"subprocess-exited-with-error",
+            r"(?:setup\.py|wheel|pyproject\.toml\)) .{0,40}did not run successfully",
+            r"\d+ errors? detected in the compilation of",
             r"Failed building wheel for",
             r"g\+\+: (?:error|[Cc]ommand not found|not found)",
             r"Error compiling objects for extension",
