@@ -34,10 +34,8 @@ HOLDER_VARIABLE = "RUNBOOK_HOLDER"
 
 A job outlives them without it.
 """
-WRITING_SECONDS = (
-    # Where there are no hard links a lock can be seen half-written, for so long at most
-    5.0
-)
+# Where there are no hard links a lock can be seen half-written, for so long at most
+WRITING_SECONDS = 5.0
 
 
 @dataclass(frozen=True)

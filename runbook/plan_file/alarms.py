@@ -41,10 +41,8 @@ first spike of BigScience's 104B 1.77 times the record before.
 """
 FEW_BEFORE = 5
 """With fewer records before it a single one makes a spike; a second is wanted from here on."""
-UNEXPLAINED = (
-    # Times the usual loss: no odd text costs as much, and no other record is waited for
-    2.2
-)
+# Times the usual loss: no odd text costs as much, and no other record is waited for
+UNEXPLAINED = 2.2
 SUDDEN_SHARE = 0.10
 """A loss so far above each of the `CONFIRMING` before it is a spike where its gradient is large as
 well.
@@ -90,15 +88,11 @@ WAIT_SECONDS, WAIT_SHARE, SLOW_FACTOR = (
     0.2,
     5.0,
 )
-SLOW_RANK_FACTOR = (
-    # A rank that computes this many times longer than the median of its stage is slow
-    1.5
-)
+# A rank that computes this many times longer than the median of its stage is slow
+SLOW_RANK_FACTOR = 1.5
 WINDOW_STEPS = 5
-WINDOW_SECONDS = (
-    # A window has at least so many steps and seconds: shorter ones measure the machine's noise
-    2.0
-)
+# A window has at least so many steps and seconds: shorter ones measure the machine's noise
+WINDOW_SECONDS = 2.0
 # Slow windows in a row before a rank is reported
 SLOW_WINDOWS = 3
 

@@ -12,10 +12,8 @@ from typing import Any
 
 # Folder of a job for what a machine reports of a hang
 RANKS_FOLDER = "ranks"
-LEFTOVER_SECONDS = (
-    # A job that lives writes twice a second; one that was suspended keeps its open file
-    3600.0
-)
+# A job that lives writes twice a second; one that was suspended keeps its open file
+LEFTOVER_SECONDS = 3600.0
 # Of each rank in its machine's file
 SLOT_BYTES = 2**14
 

@@ -194,10 +194,8 @@ def _address(memory: mmap.mmap) -> int:
     return torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
 
 
-_PORTABLE = (
-    # cudaHostRegisterPortable: pinned for every context, as torch's own functions ask for it
-    1
-)
+# cudaHostRegisterPortable: pinned for every context, as torch's own functions ask for it
+_PORTABLE = 1
 
 
 def _pin_for_cuda(address: int, num_bytes: int) -> bool:

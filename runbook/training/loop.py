@@ -9,6 +9,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -133,66 +134,82 @@ class TrainingLoop:
         """Train to the end; the exit code."""
         self._start()
         spec = self.spec
-        tokens = self.spec.batch.micro * self.spec.model.sequence_length
-        made = samples.datasets(spec, self.tokens)
-        self._compare_order(made.cache)
-        reader = ReadAhead(self.stepper.reader, tokens, spec.duration.samples)
+        tokens_per_micro_batch = spec.batch.micro * spec.model.sequence_length
+        datasets = samples.datasets(spec, self.tokens)
+        self._compare_order(datasets.cache)
+        reader = ReadAhead(self.stepper.reader, tokens_per_micro_batch, spec.duration.samples)
         with contextlib.closing(reader) as self.stepper.batches:
-            return self._train(made.train, made.validation)
+            return self._train(datasets.train, datasets.validation)
 
     def _train(self, train: Any, validation: Any) -> int:
-        spec = self.spec
+        """Make steps up to the end or a stop; the exit code."""
         progress = self.progress
         total = self.spec.duration.iterations
         if progress.iteration == 0:
             self._sample()
-        gc_interval = spec.tuning.gc_interval
-        if gc_interval:
+
+        if self.spec.tuning.gc_interval:
+            # Python's own collections come at other steps on each rank, and all wait for each.
             gc.disable()
             gc.collect()
 
         while progress.iteration < total:
-            request = self._step(train)
+            stop_request = self._step(train)
             self._report_slower(self.compiler_faults.take())
             if progress.iteration == self.until:
                 self.report.event("replayed", iteration=progress.iteration)
                 return FINISHED
 
-            # On all ranks at the same step: nobody waits for the others' collections
-            if self._at(gc_interval):
-                gc.collect()
-
             at_end = progress.iteration >= total
-            if validation is not None and (at_end or self._at(spec.evaluation.interval)):
-                with self.heartbeat.during("evaluating", spec.evaluation.iterations):
-                    self._evaluate(validation)
-
-            if self.near is not None:
-                self.near.stepped()
-            reason = "exit_interval" if self._at(spec.limits.exit_interval) else ""
-            if request:
-                reason = self.stopping.reason(request)
+            self._do_between_steps(validation, at_end=at_end)
+            reason = self._stop_reason(stop_request)
             if reason and not at_end:
                 self._save()
                 self._end_near()
                 self.report.event("stopped", iteration=progress.iteration, signal=reason)
                 return STOPPED
 
-            self._seal_written_save()
-            if at_end or self._at(spec.checkpoint.interval):
-                self._save(in_background=spec.checkpoint.asynchronous and not at_end)
-            if self._at(spec.checkpoint.near_interval) and not at_end:
-                self._save_near()
+            self._save_if_due(at_end=at_end)
 
         self._end_near()
         if self.saved_iteration >= 0:
             self._sample()
-        if spec.phase == SMOKE_PHASE and self.saved_iteration == progress.iteration:
+        if self.spec.phase == SMOKE_PHASE and self.saved_iteration == progress.iteration:
             with self.heartbeat.during("proving"):
                 self._prove_smoke_test(train)
 
         self.report.event("finished", iteration=progress.iteration)
         return FINISHED
+
+    def _do_between_steps(self, validation: Any, *, at_end: bool) -> None:
+        """Collect garbage, evaluate, and look after copies in node memory, where it is due."""
+        # On all ranks at the same step: nobody waits for the others' collections
+        if self._at(self.spec.tuning.gc_interval):
+            gc.collect()
+
+        if validation is not None and (at_end or self._at(self.spec.evaluation.interval)):
+            with self.heartbeat.during("evaluating", self.spec.evaluation.iterations):
+                self._evaluate(validation)
+
+        if self.near is not None:
+            self.near.stepped()
+
+    def _stop_reason(self, stop_request: int) -> str:
+        """Return why the training ends after this step; empty: it goes on."""
+        if stop_request:
+            return self.stopping.reason(stop_request)
+        if self._at(self.spec.limits.exit_interval):
+            return "exit_interval"
+        return ""
+
+    def _save_if_due(self, *, at_end: bool) -> None:
+        checkpoint = self.spec.checkpoint
+        self._seal_written_save()
+        if at_end or self._at(checkpoint.interval):
+            # Nothing goes on behind the last save that could hide its time.
+            self._save(in_background=checkpoint.asynchronous and not at_end)
+        if self._at(checkpoint.near_interval) and not at_end:
+            self._save_near()
 
     def _at(self, interval: int) -> bool:
         return bool(interval) and self.progress.iteration % interval == 0
@@ -340,22 +357,19 @@ class TrainingLoop:
             )
 
     def _step(self, train: Any) -> int:
-        """One iteration, with what follows a bad one; the stop request of any rank."""
+        """Make one iteration, with what follows a bad one; return the stop request of any rank."""
         self.heartbeat.step(self.progress.iteration + 1)
         record, stop_request, bad = self.stepper.step(train, self.progress)
         self.stopping.stepped(record.seconds)
-        if (times := self.stepper.rank_times) is not None:
-            self.report.rank_times(times)
-            # As all know; the rank itself knows its machine
-            slow = self.stragglers.look(times, time.monotonic())
-            self.report.alarms(alarm for alarm in slow if alarm.rank == self.report.ranks.rank)
-
-        was_computed = bool(record.parts) or record.loss is not None  # else it was passed over
+        self._report_slow_ranks()
+        # Else the step was passed over, and its record has no loss to judge.
+        was_computed = bool(record.parts) or record.loss is not None
         alarms = [*self.stepper.watch.look(record)] if was_computed else []
         if self.report.ranks.is_last:
             self.report.alarms(alarms)
         if self.stepper.is_replayed:
             self._report_replay()
+
         self.report.alarms(self.stepper.memory.agree(self.stepper.leaks))
         # A save that is written has its room
         if self.report.ranks.rank == 0 and was_computed and self.pending is None:
@@ -371,6 +385,19 @@ class TrainingLoop:
 
         return stop_request
 
+    def _report_slow_ranks(self) -> None:
+        """Report this rank if it is slow.
+
+        All ranks have the times of all, but only the rank itself knows its machine.
+        """
+        times = self.stepper.rank_times
+        if times is None:
+            return
+        self.report.rank_times(times)
+        rank = self.report.ranks.rank
+        slow = self.stragglers.look(times, time.monotonic())
+        self.report.alarms(alarm for alarm in slow if alarm.rank == rank)
+
     def _report_replay(self) -> None:
         """Write what was computed twice, and report ranks that got something else.
 
@@ -380,8 +407,8 @@ class TrainingLoop:
         for line in replayer.lines():
             self.report.replay(line)
         rank = self.report.ranks.rank
-        own = [finding for finding in replayer.last.findings if finding.rank == rank]
-        self.report.alarms(finding.as_alarm() for finding in own)
+        findings = [finding for finding in replayer.last.findings if finding.rank == rank]
+        self.report.alarms(finding.as_alarm() for finding in findings)
 
     def _spike(self, record: StepRecord, alarms: list[Alarm]) -> list[BadStep]:
         """The steps of a spike that has just become certain, where the plan goes back before them."""
@@ -398,10 +425,11 @@ class TrainingLoop:
                 "spike_policy",
             )
         )
-        since = [one.since for one in alarms if (one.kind, one.metric) == ("spike", "loss")]
-        if not since or self.spec.limits.spike_policy != "rollback":
+        spikes = [alarm for alarm in alarms if alarm.kind == "spike" and alarm.metric == "loss"]
+        if not spikes or self.spec.limits.spike_policy != "rollback":
             return []
-        return [step for step in self.newest if step.iteration >= since[0]]
+        first_iteration = spikes[0].since
+        return [step for step in self.newest if step.iteration >= first_iteration]
 
     def _answer(self, steps: list[BadStep]) -> str:
         """Whether to go on without the step, or to go back and leave its samples out.
@@ -429,13 +457,14 @@ class TrainingLoop:
         loaded = state.load_checkpoint(self.spec, self.engine)
         assert loaded is not None, "it was there a moment ago"
         segment = self.progress.segment + 1
-        passed = [
-            *self.progress.passed_over,
-            *([step.first_sample, step.last_sample] for step in steps),
-        ]
-        vars(self.progress).update(
-            {**vars(loaded.progress), "passed_over": passed, "segment": segment}
-        )
+        passed_over = list(self.progress.passed_over)
+        for step in steps:
+            passed_over.append([step.first_sample, step.last_sample])
+
+        # The same object goes on: others hold it.
+        vars(self.progress).update(vars(loaded.progress))
+        self.progress.passed_over = passed_over
+        self.progress.segment = segment
         # A later one that was broken is saved again
         self.saved_iteration = self.progress.iteration
         self.report.segment = segment
@@ -465,10 +494,10 @@ class TrainingLoop:
     def _loss(self, dataset: Any, num_microbatches: int) -> float:
         """Mean loss of the first micro-batches of a dataset, over all ranks."""
         batches = self.stepper.reader.step(dataset, 0, num_microbatches)
-        own = self.engine.evaluate(batches, num_microbatches)
-        value = torch.tensor(
-            [own if self.engine.holds_loss() else 0.0], dtype=torch.float64, device=device()
-        )
+        rank_loss = self.engine.evaluate(batches, num_microbatches)
+        # Only the last pipeline stage has a loss; the others add zero.
+        counted_loss = rank_loss if self.engine.holds_loss() else 0.0
+        value = torch.tensor([counted_loss], dtype=torch.float64, device=device())
         torch.distributed.all_reduce(value)
         return float(value) / num_microbatches / self.stepper.copies
 
@@ -598,6 +627,21 @@ class TrainingLoop:
             say(text)
 
 
+@dataclass
+class StepOutcome:
+    """What one step came to."""
+
+    # Mean over all ranks; nan where the step was passed over
+    loss: float
+    stop_request: int
+    update: OptimizerUpdate
+    # Seconds by part of the step
+    parts: dict[str, float] = field(default_factory=dict)
+    # Whether the loss is far above those before, so that the update was left out
+    jumped: bool = False
+    was_computed: bool = False
+
+
 class Stepper:
     """One iteration: read, compute, agree on the loss over all ranks, update, and say whether it was sound."""
 
@@ -621,10 +665,8 @@ class Stepper:
         self.scale = math.inf
         # Ranks whose mean losses are averaged
         self.copies = spec.parallel.data * spec.parallel.context
-        self.rank_times: ExchangedTimes | None = (
-            # Of all ranks, after a step that exchanges them
-            None
-        )
+        # Of all ranks, after a step that exchanges them
+        self.rank_times: ExchangedTimes | None = None
         self.memory = MemoryWatch(spec)
         # Of all ranks, bytes a step; after a step that exchanges them
         self.leaks: list[float] = []
@@ -643,47 +685,27 @@ class Stepper:
         """
         spec = self.spec
         self.is_replayed = False
-        seen = progress.consumed_samples
         start = time.monotonic()
-        size = spec.batch.at(seen)
-        count = size // (spec.batch.micro * spec.parallel.data)
-        rate = spec.learning_rate.at(seen + size)
-        parts: dict[str, float] = {}
-        # A step left out
-        update = OptimizerUpdate(math.nan, True, self.scale if math.isfinite(self.scale) else 1.0)
-        bad = None
-        # Of an evaluation, or the optimizer's collectives
+        consumed_samples = progress.consumed_samples
+        global_batch = spec.batch.at(consumed_samples)
+        num_microbatches = global_batch // (spec.batch.micro * spec.parallel.data)
+        rate = spec.learning_rate.at(consumed_samples + global_batch)
+        # What follows belongs to no step: an evaluation, or the optimizer's collectives.
         self.clock.forget(DATA, COMMUNICATION)
-        if any(first == seen for first, _ in progress.passed_over):
-            _, stop_request = self._share(0.0, count, progress.iteration + 1)
-            loss = math.nan
+        if any(first == consumed_samples for first, _ in progress.passed_over):
+            outcome = self._pass_over(num_microbatches, progress.iteration + 1)
         else:
-            with self.clock.during(COMPUTE):
-                faults.armed.step(progress.iteration + 1)
-                batches = self.batches.step(train, seen, count)
-                own = self._compute(batches, count, progress.iteration + 1)
+            outcome = self._compute_and_update(train, progress, num_microbatches, rate)
 
-            own = faults.armed.loss(own, progress.iteration + 1)
-            parts = {} if self.clock.is_late else self._take_times()
-            with self.clock.during(OPTIMIZER):
-                loss, stop_request = self._share(own, count, progress.iteration + 1)
-                # The GPU has passed it; of its optimizer, the step before
-                parts = parts or self._take_times()
-                jumped = (
-                    spec.limits.spike_policy == "skip"
-                    and math.isfinite(loss)
-                    and self.watch.loss.excess(loss) > 1
-                )
-                if not jumped and (math.isfinite(loss) or spec.precision.format == "fp16"):
-                    update = self.engine.update(rate)
-
-            parts |= {} if self.clock.is_late else {OPTIMIZER: self.clock.take()[OPTIMIZER]}
+        update = outcome.update
+        bad = None
+        if outcome.was_computed:
             bad = self._judge(
-                loss,
+                outcome.loss,
                 update,
                 progress,
-                size,
-                jumped,
+                global_batch,
+                outcome.jumped,
             )
 
         # Linux counts in KiB
@@ -691,15 +713,17 @@ class Stepper:
         self.memory.look(progress.iteration + 1, time.monotonic() - start)
         if on_gpu():
             memory_bytes = torch.cuda.max_memory_allocated()
-        is_finite = math.isfinite(loss)
+
+        is_finite = math.isfinite(outcome.loss)
         progress.iteration += 1
-        progress.consumed_samples += size
+        progress.consumed_samples += global_batch
         progress.skipped += update.skipped
         progress.nan += not is_finite
+        parts = outcome.parts
         record = StepRecord(
             iteration=progress.iteration,
             consumed_samples=progress.consumed_samples,
-            loss=loss if is_finite else None,
+            loss=outcome.loss if is_finite else None,
             learning_rate=rate,
             grad_norm=update.gradient_norm,
             loss_scale=update.loss_scale,
@@ -708,11 +732,65 @@ class Stepper:
             nan=int(not is_finite),
             data_wait_seconds=parts.pop(DATA, 0.0),
             memory_bytes=memory_bytes,
-            global_batch=size,
+            global_batch=global_batch,
             communication_seconds=parts.pop(COMMUNICATION, None),
             parts=parts,
         )
-        return record, stop_request, bad
+        return record, outcome.stop_request, bad
+
+    def _no_update(self) -> OptimizerUpdate:
+        """Return what the optimizer would say of a step that it did not take."""
+        loss_scale = self.scale if math.isfinite(self.scale) else 1.0
+        return OptimizerUpdate(math.nan, True, loss_scale)
+
+    def _pass_over(self, num_microbatches: int, iteration: int) -> StepOutcome:
+        """Leave a step out whose samples were bad before a rollback; ranks still exchange requests."""
+        _, stop_request = self._share(0.0, num_microbatches, iteration)
+        return StepOutcome(math.nan, stop_request, self._no_update())
+
+    def _compute_and_update(
+        self,
+        train: Any,
+        progress: TrainingProgress,
+        num_microbatches: int,
+        rate: float,
+    ) -> StepOutcome:
+        """Compute the gradient, agree on the loss, and update the weights unless the step is bad."""
+        spec = self.spec
+        iteration = progress.iteration + 1
+        update = self._no_update()
+        with self.clock.during(COMPUTE):
+            faults.armed.step(iteration)
+            batches = self.batches.step(train, progress.consumed_samples, num_microbatches)
+            rank_loss = self._compute(batches, num_microbatches, iteration)
+
+        rank_loss = faults.armed.loss(rank_loss, iteration)
+        # Where the clock is late, times are of the step before: a GPU has not passed this one yet.
+        parts = {} if self.clock.is_late else self._take_times()
+        with self.clock.during(OPTIMIZER):
+            loss, stop_request = self._share(rank_loss, num_microbatches, iteration)
+            # The GPU has passed it; of its optimizer, the step before
+            parts = parts or self._take_times()
+            is_finite = math.isfinite(loss)
+            jumped = (
+                spec.limits.spike_policy == "skip"
+                and is_finite
+                and self.watch.loss.excess(loss) > 1
+            )
+            # In fp16 an overflow is the optimizer's business: it skips the step and halves its scale.
+            if not jumped and (is_finite or spec.precision.format == "fp16"):
+                update = self.engine.update(rate)
+
+        if not self.clock.is_late:
+            parts[OPTIMIZER] = self.clock.take()[OPTIMIZER]
+        return StepOutcome(
+            loss,
+            stop_request,
+            update,
+            parts=parts,
+            jumped=jumped,
+            was_computed=True,
+        )
 
     def _compute(
         self,
@@ -731,7 +809,10 @@ class Stepper:
 
         Those of this rank's own computing are exchanged with the next loss.
         """
-        parts = ({} if self.clock.is_late else {COMMUNICATION: 0.0}) | self.clock.take()
+        parts = self.clock.take()
+        if not self.clock.is_late:
+            # A step without communication took none; a late clock may not know of it yet.
+            parts = {COMMUNICATION: 0.0} | parts
         self._own_seconds.append(parts[COMPUTE] - parts.get(COMMUNICATION, 0.0))
         return parts
 
@@ -783,35 +864,47 @@ class Stepper:
 
     def _share(
         self,
-        own_loss: float,
-        count: int,
+        rank_loss: float,
+        num_microbatches: int,
         iteration: int,
     ) -> tuple[float, int]:
-        """Mean loss of the global batch, any rank's stop request and, every few steps, all times, in one reduction."""
-        holds = self.engine.holds_loss()
+        """Return the mean loss of the global batch, and any rank's stop request.
+
+        Every few steps all times go along. One reduction carries everything: each further one would
+        make all ranks wait for each other once more.
+        """
         request = self.stopping.stop_request()
         requests = [float(request < 0), *(float(request == number) for number in SIGNALS)]
-        own = self._own_seconds
-        ranks = torch.distributed.get_world_size()
+        num_ranks = torch.distributed.get_world_size()
         rank = torch.distributed.get_rank()
-        exchanges = bool(own) and iteration % exchange_interval(ranks) == 0
-        times = torch.zeros((2, ranks) if exchanges else 0, dtype=torch.float64)
-        if exchanges:
-            times[:, rank] = torch.tensor([sum(own) / len(own), self.memory.bytes_per_step])
-        values = torch.tensor([own_loss if holds else 0.0, *requests], dtype=torch.float64)
+        num_steps = len(self._own_seconds)
+        exchanges_times = num_steps > 0 and iteration % exchange_interval(num_ranks) == 0
+        # Each rank fills its own column and adds zeros to the others': the sum has all columns.
+        times = torch.zeros((2, num_ranks) if exchanges_times else 0, dtype=torch.float64)
+        if exchanges_times:
+            mean_seconds = sum(self._own_seconds) / num_steps
+            times[:, rank] = torch.tensor([mean_seconds, self.memory.bytes_per_step])
+
+        counted_loss = rank_loss if self.engine.holds_loss() else 0.0
+        values = torch.tensor([counted_loss, *requests], dtype=torch.float64)
         message = torch.cat([values, times.flatten()]).to(device())
         torch.distributed.all_reduce(message)
-        loss, clock, *rest = message.tolist()
-        counts = rest[: len(SIGNALS)]
-        both = rest[len(SIGNALS) :]
+        loss_sum, clock_requests, *numbers = message.tolist()
+        signal_requests = numbers[: len(SIGNALS)]
+        seconds_and_leaks = numbers[len(SIGNALS) :]
         self.rank_times = None
-        self.leaks = both[ranks:]
-        if exchanges:
-            self.rank_times = ExchangedTimes(iteration, len(own), both[:ranks])
-            own.clear()
+        self.leaks = seconds_and_leaks[num_ranks:]
+        if exchanges_times:
+            self.rank_times = ExchangedTimes(iteration, num_steps, seconds_and_leaks[:num_ranks])
+            self._own_seconds.clear()
 
-        signals = [number for number, sent in zip(SIGNALS, counts, strict=True) if sent]
-        return loss / (count * self.copies), signals[0] if signals else -int(clock > 0)
+        loss = loss_sum / (num_microbatches * self.copies)
+        for number, num_requests in zip(SIGNALS, signal_requests, strict=True):
+            if num_requests:
+                return loss, number
+
+        # No signal: -1 where the time of any rank is over.
+        return loss, -int(clock_requests > 0)
 
 
 def make_replayer(spec: PhasePlan, engine: TrainingEngine) -> Any:
@@ -853,20 +946,22 @@ SHORTEST_MEASURED_ITERATIONS = 10
 def measured_tflops(number_format: str) -> float:
     """TFLOP/s of the best of a few square products in this number format, on all ranks at once as training does it."""
     size = PEAK_SIZES[device().type]
-    left = torch.rand(size, size, device=device()).to(DTYPES[number_format])
-    right = left.T.contiguous()
+    matrix = torch.rand(size, size, device=device()).to(DTYPES[number_format])
+    transposed = matrix.T.contiguous()
     multiply: Callable[..., Any]
     if number_format == "fp32" and cpu.onednn_is_faster():
         multiply = cpu.onednn_matmul
     else:
         multiply = torch.matmul
 
-    best = float("inf")
+    best_seconds = float("inf")
     for _ in range(PEAK_REPEATS):
         wait_for_gpu()
         start = time.perf_counter()
-        multiply(left, right)
+        multiply(matrix, transposed)
         wait_for_gpu()
-        best = min(best, time.perf_counter() - start)
+        best_seconds = min(best_seconds, time.perf_counter() - start)
 
-    return 2 * size**3 / best / 1e12
+    # A multiplication and an addition for each of size^3 terms
+    flops = 2 * size**3
+    return flops / best_seconds / 1e12

@@ -134,10 +134,8 @@ class Streams:
 
 new_cell: Any = nbformat.v4.new_markdown_cell
 new_output: Any = nbformat.v4.new_output
-SECONDS_BETWEEN_LOGGED_UPDATES = (
-    # How often a display or line that is updated in place is repeated in the log
-    5.0
-)
+# How often a display or line that is updated in place is repeated in the log
+SECONDS_BETWEEN_LOGGED_UPDATES = 5.0
 # After the reply to a cell, before its remaining output is given up
 MOST_SECONDS_OF_SILENCE = 30
 DAY = 86_400

@@ -261,10 +261,8 @@ def execute_phase(
     except (NotebookStopped, NotebookInterrupted) as stopped:
         code = 128 + stopped.number
     except (PapermillException, CellControlSignal, RuntimeError, NoSuchKernel) as raised:
-        error = (
-            # A kernel that died is a RuntimeError; the engine has recorded it in the twin
-            raised
-        )
+        # A kernel that died is a RuntimeError; the engine has recorded it in the twin
+        error = raised
 
     twin = find_twin(run_folder, phase)
     if twin is None:

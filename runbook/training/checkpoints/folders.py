@@ -204,32 +204,44 @@ _COUNTS = ("iteration", "consumed_samples", "segment", "skipped", "nan")
 
 
 def check_metadata(metadata: Mapping[str, Any]) -> None:
-    """`ValueError` where metadata of a checkpoint is of other types, or names a file outside the checkpoint's folder.
+    """Raise `ValueError` if the metadata of a checkpoint is not what the loader relies on.
 
-    A seal is a checksum, which anybody can make: it tells of a change by accident.
+    Types are checked, and that every file lies in the checkpoint's folder. The seal alone proves
+    nothing: it is a checksum, which anybody can make, and finds changes by accident only.
     """
     for key in _COUNTS:
         value = metadata.get(key, 0)
+        # `True` is an int for isinstance, and no count.
         if type(value) is not int or value < 0:
             raise ValueError(f"{key} is {value!r}, and a whole number is needed")
 
     passed_over = metadata.get("passed_over", [])
-    if not isinstance(passed_over, list) or not all(
-        isinstance(pair, list) and [type(number) for number in pair] == [int, int]
-        for pair in passed_over
-    ):
+    if not _is_list_of_number_pairs(passed_over):
         raise ValueError(f"passed_over is {passed_over!r}, and pairs of whole numbers are needed")
 
-    for key, kind in (("model", dict), ("parallel", dict), ("common", dict), ("recipe", dict)):
-        if key in metadata and not isinstance(metadata[key], kind):
+    for key in ("model", "parallel", "common", "recipe"):
+        if key in metadata and not isinstance(metadata[key], dict):
             raise ValueError(f"{key} is {metadata[key]!r}, and a mapping is needed")
 
-    files = metadata["files"]
+    _check_file_names(metadata["files"])
+
+
+def _is_list_of_number_pairs(value: object) -> bool:
+    if not isinstance(value, list):
+        return False
+    pair_types = [list(map(type, pair)) if isinstance(pair, list) else [] for pair in value]
+    return all(types == [int, int] for types in pair_types)
+
+
+def _check_file_names(files: object) -> None:
+    """Raise `ValueError` if a file could be outside the checkpoint's folder, or has no checksum."""
     if not isinstance(files, dict):
         raise ValueError("files is no mapping of names to checksums")
+
     for name, digest in files.items():
         path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or "\0" in name or not path.parts:
+        leaves_folder = path.is_absolute() or ".." in path.parts
+        if leaves_folder or "\0" in name or not path.parts:
             raise ValueError(f"it names the file {name!r}, which is not in its folder")
         if not isinstance(digest, str):
             raise ValueError(f"the checksum of {name!r} is {digest!r}, and a text is needed")

@@ -1,7 +1,6 @@
 """Hugging Face folders: a model of `transformers` for each of ours, its config, and its weights in and out."""
 
 import functools
-import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -84,6 +83,7 @@ _ALIASES = {
 Where both are given the last one counts.
 """
 _ROTARY_KEYS = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor"})
+_FLOAT32_BYTES = 4
 PADDED = ("embedding.word_embeddings.weight", "output_layer.weight")
 _SAME_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new", "swish": "silu"}
 _BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq", "lm_head.weight")
@@ -138,24 +138,27 @@ def config_of(model: PlannedModel, end_of_document: int) -> dict[str, object]:
     """The model as config.json describes it."""
     model_type = kind_of(model)
     kind = kinds()[model_type]
-    config = {
+    config: dict[str, object] = {
         "architectures": [kind.architecture],
         "model_type": model_type,
-        **{theirs: getattr(model, ours) for theirs, ours in kind.values.items()},
-        **kind.constants,
-        **{
-            key: all(_has_bias(module, model) for module in modules)
-            for key, modules in kind.biases.items()
-        },
-        **dict.fromkeys(
-            ("bos_token_id", "eos_token_id"), end_of_document if end_of_document >= 0 else None
-        ),
-        "torch_dtype": "float32",
     }
-    # Transformers 5 has it in a mapping, 4 at the top
+    for their_key, our_key in kind.values.items():
+        config[their_key] = getattr(model, our_key)
+
+    config |= kind.constants
+    for their_key, modules in kind.biases.items():
+        config[their_key] = all(_has_bias(module, model) for module in modules)
+
+    # A negative number says that the tokenizer has no such token.
+    token = end_of_document if end_of_document >= 0 else None
+    config |= {"bos_token_id": token, "eos_token_id": token, "torch_dtype": "float32"}
     if "rope_theta" in config:
-        rotary = {key: config[key] for key in ("rope_theta", "partial_rotary_factor")}
-        config["rope_parameters"] = {"rope_type": "default", **rotary}
+        # transformers 5 has it in a mapping, 4 at the top.
+        config["rope_parameters"] = {
+            "rope_type": "default",
+            "rope_theta": config["rope_theta"],
+            "partial_rotary_factor": config["partial_rotary_factor"],
+        }
 
     return config
 
@@ -163,80 +166,91 @@ def config_of(model: PlannedModel, end_of_document: int) -> dict[str, object]:
 def _their_names(model: PlannedModel, kind: Kind) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Each weight that a model of ours may have, and its name or names there."""
     for ours, theirs in kind.modules.items():
+        # A tied head is the embedding, which is written once.
         if ours == "output_layer" and model.tied_embeddings:
             continue
-        in_layer = "{" in theirs[0]
+
         suffixes = ["weight"]
         if "linear_" in ours or ("norm" in ours and model.normalization == "layernorm"):
             suffixes.append("bias")
-        for layer in range(model.layers if in_layer else 1):
-            name = f"decoder.layers.{layer}.{ours}" if in_layer else ours
+
+        is_in_layer = "{" in theirs[0]
+        num_copies = model.layers if is_in_layer else 1
+        for layer in range(num_copies):
+            name = f"decoder.layers.{layer}.{ours}" if is_in_layer else ours
+            modules = [module.format(layer) for module in theirs]
             for suffix in suffixes:
-                yield f"{name}.{suffix}", tuple(f"{each.format(layer)}.{suffix}" for each in theirs)
+                yield f"{name}.{suffix}", tuple(f"{module}.{suffix}" for module in modules)
 
 
 def _our_shape(name: str, model: PlannedModel) -> tuple[int, ...]:
     """Shape of a weight of the whole model."""
     hidden = model.hidden
-    ffn = model.ffn_hidden
-    matrix = name.endswith("weight")
-    shapes = {
+    ffn_rows = 2 * model.ffn_hidden if model.gated else model.ffn_hidden
+    qkv_heads = model.heads + 2 * model.kv_heads
+    matrix_shapes = {
         "word_embeddings": (model.padded_vocabulary, hidden),
         "output_layer": (model.padded_vocabulary, hidden),
         "position_embeddings": (model.positions, hidden),
-        "linear_qkv": ((model.heads + 2 * model.kv_heads) * model.head_size, hidden),
+        "linear_qkv": (qkv_heads * model.head_size, hidden),
         "linear_proj": (hidden, hidden),
-        "linear_fc1": (ffn * (2 if model.gated else 1), hidden),
-        "linear_fc2": (hidden, ffn),
+        "linear_fc1": (ffn_rows, hidden),
+        "linear_fc2": (hidden, model.ffn_hidden),
     }
-    shape = shapes.get(name.split(".")[-2], (hidden,))
-    return shape if matrix else shape[:1]
+    module = name.split(".")[-2]
+    shape = matrix_shapes.get(module, (hidden,))
+    is_bias = not name.endswith("weight")
+    return shape[:1] if is_bias else shape
 
 
 def our_shapes(model: PlannedModel) -> dict[str, tuple[int, ...]]:
     """Every weight of a model of ours, whether or not `transformers` has one like it."""
-    # Which has all of our modules
-    names = [name for name, _ in _their_names(model, kinds()["gpt2"])]
-    rotary = model.position_embedding == "rope"
-    names = [
-        name
-        for name in names
-        if not _lacks_bias(name, model) and not (rotary and "position" in name)
-    ]
-    return {name: _our_shape(name, model) for name in names}
+    has_rotary = model.position_embedding == "rope"
+    shapes = {}
+    # GPT-2 has all of our modules.
+    for name, _ in _their_names(model, kinds()["gpt2"]):
+        if _lacks_bias(name, model):
+            continue
+        if has_rotary and "position" in name:
+            continue
+
+        shapes[name] = _our_shape(name, model)
+
+    return shapes
 
 
 def to_theirs(name: str, value: torch.Tensor, model: PlannedModel) -> list[torch.Tensor]:
     """One of our weights as `transformers` keeps it.
 
-    In our matrix of queries, keys and values the queries of a group of heads come before its key
-    and its value. GPT-2 has all queries, then all keys, then all values in one matrix, and its
-    matrices are [in, out]; the others have three matrices, and a gate apart from what it gates.
-    Rotary pairs are (i, i + size / 2) in both.
+    In our matrix of queries, keys and values the queries of a group of heads come before its key and its value. GPT-2
+    has all queries, then all keys, then all values in one matrix, and its matrices are [in, out]; the others have
+    three matrices, and a gate apart from what it gates. Rotary pairs are (i, i + size / 2) in both.
     """
-    joins = model.position_embedding == "learned"
+    is_gpt2 = model.position_embedding == "learned"
     parts = [value[: model.vocabulary] if name in PADDED else value]
     if "linear_qkv" in name:
+        # [group, queries of the group + 1 key + 1 value, head size, hidden]
         groups = value.view(model.kv_heads, -1, model.head_size, *value.shape[1:])
-        parts = [
-            groups[:, rows].flatten(0, 2) for rows in (slice(-2), slice(-2, -1), slice(-1, None))
-        ]
+        queries = groups[:, :-2]
+        keys = groups[:, -2:-1]
+        values = groups[:, -1:]
+        parts = [part.flatten(0, 2) for part in (queries, keys, values)]
     elif "linear_fc1" in name and model.gated:
         parts = list(value.chunk(2))
 
-    if joins and "linear_" in name:
-        value = torch.cat(parts)
-        parts = [value.T if value.dim() > 1 else value]
-
+    if is_gpt2 and "linear_" in name:
+        joined = torch.cat(parts)
+        # Its linear layers are `Conv1D`, whose matrices are [in, out].
+        parts = [joined.T if joined.dim() > 1 else joined]
     return [part.contiguous() for part in parts]
 
 
 def to_ours(name: str, parts: list[torch.Tensor], model: PlannedModel) -> torch.Tensor:
     """The reverse of `to_theirs`; rows of the padded vocabulary, which no loss counts, are zero."""
-    joins = model.position_embedding == "learned"
-    if joins and "linear_" in name:
-        whole = parts[0].T if parts[0].dim() > 1 else parts[0]
-        parts = list(whole.chunk(3)) if "linear_qkv" in name else [whole]
+    is_gpt2 = model.position_embedding == "learned"
+    if is_gpt2 and "linear_" in name:
+        joined = parts[0].T if parts[0].dim() > 1 else parts[0]
+        parts = list(joined.chunk(3)) if "linear_qkv" in name else [joined]
 
     if "linear_qkv" in name:
         groups = [
@@ -246,15 +260,15 @@ def to_ours(name: str, parts: list[torch.Tensor], model: PlannedModel) -> torch.
 
     value = torch.cat(parts)
     if name in PADDED:
-        value = torch.nn.functional.pad(value, (0, 0, 0, model.padded_vocabulary - len(value)))
+        num_padding_rows = model.padded_vocabulary - len(value)
+        value = torch.nn.functional.pad(value, (0, 0, 0, num_padding_rows))
     return value.contiguous()
 
 
-def _shapes_there(ours: str, model: PlannedModel) -> list[tuple[int, ...]]:
-    return [
-        tuple(part.shape)
-        for part in to_theirs(ours, torch.empty(_our_shape(ours, model), device="meta"), model)
-    ]
+def _shapes_there(name: str, model: PlannedModel) -> list[tuple[int, ...]]:
+    # The meta device has shapes and no memory.
+    weight = torch.empty(_our_shape(name, model), device="meta")
+    return [tuple(part.shape) for part in to_theirs(name, weight, model)]
 
 
 def export_folder(
@@ -264,69 +278,114 @@ def export_folder(
     end_of_document: int,
     shard_bytes: int,
 ) -> dict[str, object]:
-    """Write config.json and the weights in float32, one in memory at a time, in files of at most `shard_bytes`."""
+    """Write config.json and the weights in float32, in files of at most `shard_bytes`.
+
+    One weight is in memory at a time: the whole of a large model does not fit there.
+    """
     config = config_of(model, end_of_document)
-    names = dict(_their_names(model, kinds()[str(config["model_type"])]))
-    absent = [ours for ours in names if _lacks_bias(ours, model)]
-    whole.stored_names(names.keys() - set(absent), masters=True)  # before anything is written
-    # Which has biases in any case
+    their_names = dict(_their_names(model, kinds()[str(config["model_type"])]))
+    absent = {name for name in their_names if _lacks_bias(name, model)}
+    # Refuses a checkpoint without a weight before anything is written.
+    whole.stored_names(their_names.keys() - absent, masters=True)
+    # GPT-2 has biases in any case, so absent ones are written as zeros.
     if config["model_type"] != "gpt2":
-        names = {ours: theirs for ours, theirs in names.items() if ours not in absent}
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        if any(out.iterdir()):
-            raise RefusedError(
-                f"{out} is not empty, and nothing is written over: give another folder"
-            )
-    except OSError as error:
-        raise RefusedError(f"{out} cannot be made a folder: {error}") from None
+        for name in absent:
+            del their_names[name]
 
-    files, room = [[]], shard_bytes  # type: tuple[list[list[str]], int]
-    shapes = {ours: _shapes_there(ours, model) for ours in names}
-    for ours, parts in shapes.items():
-        size = sum(4 * math.prod(part) for part in parts)
-        if size > room and files[-1]:
-            files = [*files, []]
-            room = shard_bytes
-
-        files[-1].append(ours)
-        room -= size
-
+    _make_empty_folder(out)
+    their_shapes = {name: _shapes_there(name, model) for name in their_names}
+    shards = _split_into_shards(their_shapes, shard_bytes)
     weight_map: dict[str, str] = {}
-    for number, content in enumerate(files, 1):
-        if len(files) > 1:
-            file = f"model-{number:05d}-of-{len(files):05d}.safetensors"
-        else:
-            file = "model.safetensors"
+    total_bytes = 0
+    for number, shard in enumerate(shards, 1):
+        file_name = _shard_name(number, len(shards))
+        for name in shard:
+            weight_map |= dict.fromkeys(their_names[name], file_name)
 
-        weight_map |= {name: file for ours in content for name in names[ours]}
-        with (out / file).open("wb") as stream:
-            pairs = (zip(names[ours], shapes[ours], strict=True) for ours in content)
-            _write_header(stream, dict(itertools.chain(*pairs)))
-            for ours in content:
-                shape = _our_shape(ours, model)
-                if ours in absent:
-                    value = torch.zeros(shape)
-                else:
-                    value = whole.read([ours], masters=True)[ours].float()
+        with (out / file_name).open("wb") as stream:
+            header: dict[str, tuple[int, ...]] = {}
+            for name in shard:
+                header |= zip(their_names[name], their_shapes[name], strict=True)
 
-                if tuple(value.shape) != shape:
-                    raise RefusedError(
-                        f"{ours} is {tuple(value.shape)}, and the plan's model has {shape}"
-                    )
-
-                for tensor in to_theirs(ours, value, model):
+            _write_header(stream, header)
+            for name in shard:
+                weight = _read_weight(whole, name, model, is_absent=name in absent)
+                for tensor in to_theirs(name, weight, model):
                     stream.write(tensor.numpy().tobytes())
 
-    total = sum((out / file).stat().st_size for file in {*weight_map.values()})
-    if len(files) > 1:
-        index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-        (out / "model.safetensors.index.json").write_text(
-            json.dumps(index, indent=1) + "\n", encoding="utf-8"
+        total_bytes += (out / file_name).stat().st_size
+
+    if len(shards) > 1:
+        index = {"metadata": {"total_size": total_bytes}, "weight_map": weight_map}
+        _write_json(out / "model.safetensors.index.json", index)
+
+    _write_json(out / "config.json", config)
+    return {
+        "architecture": config["architectures"][0],  # type: ignore[index]
+        "files": len(shards),
+        "bytes": total_bytes,
+    }
+
+
+def _make_empty_folder(folder: Path) -> None:
+    """Make `folder`; `RefusedError` where it holds something, since nothing is written over."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(folder.iterdir())
+    except OSError as error:
+        raise RefusedError(f"{folder} cannot be made a folder: {error}") from None
+
+    if not is_empty:
+        raise RefusedError(
+            f"{folder} is not empty, and nothing is written over: give another folder"
         )
 
-    (out / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
-    return {"architecture": config["architectures"][0], "files": len(files), "bytes": total}  # type: ignore[index]
+
+def _split_into_shards(
+    shapes: Mapping[str, list[tuple[int, ...]]], shard_bytes: int
+) -> list[list[str]]:
+    """Return the weights of each file, in order, none over `shard_bytes` unless one weight is."""
+    shards: list[list[str]] = [[]]
+    room_bytes = shard_bytes
+    for name, parts in shapes.items():
+        weight_bytes = _FLOAT32_BYTES * sum(map(math.prod, parts))
+        if weight_bytes > room_bytes and shards[-1]:
+            shards.append([])
+            room_bytes = shard_bytes
+
+        shards[-1].append(name)
+        room_bytes -= weight_bytes
+
+    return shards
+
+
+def _shard_name(number: int, count: int) -> str:
+    """Return the name that `transformers` looks for; a single file has no number."""
+    if count == 1:
+        return "model.safetensors"
+    return f"model-{number:05d}-of-{count:05d}.safetensors"
+
+
+def _read_weight(
+    whole: WholeWeights,
+    name: str,
+    model: PlannedModel,
+    *,
+    is_absent: bool,
+) -> torch.Tensor:
+    """Return a weight in float32, zeros where our model has none; check its shape."""
+    shape = _our_shape(name, model)
+    if is_absent:
+        return torch.zeros(shape)
+
+    weight = whole.read([name], masters=True)[name].float()
+    if tuple(weight.shape) != shape:
+        raise RefusedError(f"{name} is {tuple(weight.shape)}, and the plan's model has {shape}")
+    return weight
+
+
+def _write_json(path: Path, content: Mapping[str, object]) -> None:
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def _is_linear_bias(name: str) -> bool:
@@ -342,41 +401,51 @@ def _lacks_bias(name: str, model: PlannedModel) -> bool:
 
 
 def _write_header(stream: BinaryIO, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """The beginning of a safetensors file, by hand: the library writes only what is in memory as a whole."""
+    """Write the beginning of a safetensors file.
+
+    By hand: the library writes only what is in memory as a whole. The format is eight bytes with
+    the header's length, then JSON (https://huggingface.co/docs/safetensors).
+    """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    offset = 0
+    start = 0
     for name, shape in shapes.items():
-        size = 4 * math.prod(shape)
+        end = start + _FLOAT32_BYTES * math.prod(shape)
         header[name] = {
             "dtype": "F32",
             "shape": list(shape),
-            "data_offsets": [offset, offset + size],
+            "data_offsets": [start, end],
         }
-        offset += size
+        start = end
 
     text = json.dumps(header).encode()
+    # Padded, so that the tensors behind it are aligned to eight bytes.
     text += b" " * (-len(text) % 8)
     stream.write(len(text).to_bytes(8, "little") + text)
 
 
 def check_shapes(
     folder: Path,
-    found: Mapping[str, tuple[int, ...]],
-    wanted: Mapping[str, tuple[int, ...]],
+    stored: Mapping[str, tuple[int, ...]],
+    planned: Mapping[str, tuple[int, ...]],
     ignored: tuple[str, ...],
 ) -> None:
     """`RefusedError` where a weight is missing, has another shape, or has no place in our model."""
-    for name, shape in wanted.items():
-        if not found.get(name):
+    for name, shape in planned.items():
+        if not stored.get(name):
             raise RefusedError(f"{folder} has no weight {name}")
-        if found[name] != shape:
+        if stored[name] != shape:
             raise RefusedError(
-                f"{folder}: {name} is {found[name]}, and the plan's model has {shape}"
+                f"{folder}: {name} is {stored[name]}, and the plan's model has {shape}"
             )
 
-    if left := sorted(name for name in found.keys() - wanted.keys() if not name.endswith(ignored)):
+    unplanned = []
+    for name in sorted(stored.keys() - planned.keys()):
+        if not name.endswith(ignored):
+            unplanned.append(name)
+
+    if unplanned:
         raise RefusedError(
-            f"{folder} has weights that the plan's model lacks: {', '.join(left[:4])}"
+            f"{folder} has weights that the plan's model lacks: {', '.join(unplanned[:4])}"
         )
 
 
@@ -417,27 +486,32 @@ class ImportedWeights(SourceWeights):
         """
         biased = _check_config(folder, model)
         self._files = _SafetensorsFiles(folder)
-        known = dict(_their_names(model, kinds()[kind_of(model)]))
-        for ours in known:
+        their_names = dict(_their_names(model, kinds()[kind_of(model)]))
+        for ours in their_names:
             if _is_linear_bias(ours) and ours.split(".")[-2] not in biased:
                 # Ours begins at zero, where the plan has it
-                known[ours] = ()
+                their_names[ours] = ()
 
-        pairs = (
-            zip(names, _shapes_there(ours, model), strict=True)
-            for ours, names in known.items()
-            if names
-        )
-        self._files.check(dict(itertools.chain(*pairs)))
-        absent = [ours for ours in known if _lacks_bias(ours, model)]
-        for name in (name for ours in absent for name in known[ours]):
+        shapes: dict[str, tuple[int, ...]] = {}
+        for ours, theirs in their_names.items():
+            if theirs:
+                shapes |= zip(theirs, _shapes_there(ours, model), strict=True)
+
+        self._files.check(shapes)
+        absent = [ours for ours in their_names if _lacks_bias(ours, model)]
+        for ours in absent:
+            self._refuse_bias(their_names.pop(ours), folder)
+
+        self._names = their_names
+        super().__init__(model, self._names)
+
+    def _refuse_bias(self, names: Iterable[str], folder: Path) -> None:
+        """`RefusedError` where a bias that our model lacks is not zero."""
+        for name in names:
             if bool(self._files.read(name).any()):
                 raise RefusedError(
                     f"{folder}: {name} is not zero, and the plan's model has no such bias"
                 )
-
-        self._names = {ours: names for ours, names in known.items() if ours not in absent}
-        super().__init__(model, self._names)
 
     def read_weight(self, key: str) -> torch.Tensor:
         """Its parts there, joined as ours is; zeros where the folder lacks a bias."""
@@ -449,48 +523,73 @@ class ImportedWeights(SourceWeights):
 
 
 def _check_config(folder: Path, model: PlannedModel) -> set[str]:
-    """The modules of ours that have biases there.
+    """Return our modules that have biases in the folder.
 
     `RefusedError` names each value that is not the plan's.
     """
     path = folder / "config.json"
-    try:
-        folders.require_file(path)
-        theirs = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise RefusedError(f"{path} cannot be read as JSON: {error}") from None
-
-    if not isinstance(theirs, dict):
-        raise RefusedError(f"{path} is no mapping of names to values")
+    theirs = _read_config(path)
     kind = kinds()[kind_of(model)]
-    there = str(theirs.get("model_type"))
-    if there not in kind.reads:
+    model_type = str(theirs.get("model_type"))
+    if model_type not in kind.reads:
         needed = ", ".join(f"{key} {value}" for key, value in kind.needed.items())
         raise RefusedError(
-            f"{path} is of model_type {there}, and for the plan's model {model.name} ({needed}) only "
+            f"{path} is of model_type {model_type}, and for the plan's model {model.name} ({needed}) only "
             f"{', '.join(kind.reads)} are read: choose or add a model of that kind"
         )
 
     _refuse_unknown(path, theirs, kind)
     values = _meaning(theirs, kind, model)
-    free = {"dropout", "init_std"} | (
-        {"positions"} if model.position_embedding == "rope" else set()
-    )
-    wanted = {
-        key: getattr(model, ours) for key, ours in kind.values.items() if ours not in free
-    } | kind.constants
-    wanted |= {"rope_type": "default", **dict.fromkeys(_NOT_OURS)}
-    for each, key in itertools.product(
-        (wanted, values), wanted.keys() & {"activation_function", "hidden_act"}
-    ):
-        each[key] = _SAME_ACTIVATIONS.get(str(each.get(key)), each.get(key))
+    planned = _planned_values(kind, model)
+    # Several names of one function; both sides are given the same name before they are compared.
+    for key in planned.keys() & {"activation_function", "hidden_act"}:
+        for activations in (planned, values):
+            activation = activations.get(key)
+            activations[key] = _SAME_ACTIVATIONS.get(str(activation), activation)
 
-    if wrong := folders.differences(values, wanted):
+    if wrong := folders.differences(values, planned):
         raise RefusedError(f"{path} is of another model: {wrong}")
+
     _refuse_two_values(path, theirs)
-    return {*kind.reads[there]["biased"]}.union(
-        *(modules for key, modules in kind.biases.items() if values.get(key))
-    )
+    biased = set(kind.reads[model_type]["biased"])
+    for key, modules in kind.biases.items():
+        if values.get(key):
+            biased.update(modules)
+
+    return biased
+
+
+def _read_config(path: Path) -> dict[str, object]:
+    try:
+        folders.require_file(path)
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RefusedError(f"{path} cannot be read as JSON: {error}") from None
+
+    if not isinstance(content, dict):
+        raise RefusedError(f"{path} is no mapping of names to values")
+    return content
+
+
+def _planned_values(kind: Kind, model: PlannedModel) -> dict[str, object]:
+    """Return what config.json has to say for the weights to be of the plan's model."""
+    # Dropout and the first weights do not change what trained weights compute, nor does the
+    # longest text where positions are angles.
+    free = {"dropout", "init_std"}
+    if model.position_embedding == "rope":
+        free.add("positions")
+
+    values: dict[str, object] = {}
+    for their_key, our_key in kind.values.items():
+        if our_key not in free:
+            values[their_key] = getattr(model, our_key)
+
+    return {
+        **values,
+        **kind.constants,
+        "rope_type": "default",
+        **dict.fromkeys(_NOT_OURS),
+    }
 
 
 def _refuse_unknown(path: Path, theirs: Mapping[str, object], kind: Kind) -> None:
@@ -498,22 +597,24 @@ def _refuse_unknown(path: Path, theirs: Mapping[str, object], kind: Kind) -> Non
 
     A key that is not known may make another model: what is known is accepted, the rest is refused.
     """
-    there = str(theirs["model_type"])
-    aliases = _ALIASES.get(there, {})
-    known = {
+    model_type = str(theirs["model_type"])
+    aliases = _ALIASES.get(model_type, {})
+    accepted = {
         *_HARMLESS,
         *_NOT_OURS,
         *kind.values,
         *kind.constants,
         *kind.biases,
-        *kind.reads[there]["defaults"],
+        *kind.reads[model_type]["defaults"],
         *aliases,
     }
     for key, value in theirs.items():
+        if value is None:
+            continue
         if key in _FIXED:
-            if value is not None and value not in _FIXED[key]:  # type: ignore[operator]
+            if value not in _FIXED[key]:  # type: ignore[operator]
                 raise RefusedError(f"{path} is of another model: {key} {_shown(value)}")
-        elif key not in known and value is not None:
+        elif key not in accepted:
             raise RefusedError(
                 f"{path} has the key {key} ({_shown(value)}), which may make another model and is not known here: "
                 "remove it if the model is the same without it"
@@ -526,12 +627,16 @@ def _refuse_unknown(path: Path, theirs: Mapping[str, object], kind: Kind) -> Non
             )
 
     layer_types = theirs.get("layer_types")
-    if layer_types is not None and (
-        not isinstance(layer_types, list) or any(each != "full_attention" for each in layer_types)
-    ):
+    if layer_types is not None and not _is_full_attention(layer_types):
         raise RefusedError(f"{path} is of another model: layer_types {_shown(layer_types)}")
 
     _refuse_scaled_positions(path, theirs)
+
+
+def _is_full_attention(layer_types: object) -> bool:
+    if not isinstance(layer_types, list):
+        return False
+    return all(layer_type == "full_attention" for layer_type in layer_types)
 
 
 def _refuse_scaled_positions(path: Path, theirs: Mapping[str, object]) -> None:
@@ -554,13 +659,13 @@ def _refuse_scaled_positions(path: Path, theirs: Mapping[str, object]) -> None:
 
 def _refuse_two_values(path: Path, theirs: Mapping[str, object]) -> None:
     """`RefusedError` where a value of the rotary positions is given in several places, and not the same."""
-    places = [theirs, theirs.get("rope_scaling"), theirs.get("rope_parameters")]
+    mappings = [theirs, theirs.get("rope_scaling"), theirs.get("rope_parameters")]
     for name in ("rope_theta", "partial_rotary_factor"):
-        values = [
-            place[name]
-            for place in places
-            if isinstance(place, Mapping) and place.get(name) is not None
-        ]
+        values = []
+        for mapping in mappings:
+            if isinstance(mapping, Mapping) and mapping.get(name) is not None:
+                values.append(mapping[name])
+
         if any(value != values[0] for value in values):
             raise RefusedError(f"{path} gives {name} twice: {', '.join(map(str, values))}")
 
@@ -572,22 +677,36 @@ def _shown(value: object) -> str:
 
 def _meaning(theirs: dict[str, object], kind: Kind, model: PlannedModel) -> dict[str, object]:
     """A config.json with what it means by the keys that it lacks."""
-    there = str(theirs.get("model_type"))
+    model_type = str(theirs.get("model_type"))
     rotary: dict[str, object] = {}
+    # transformers 4 writes the first name, 5 the second.
     for key in ("rope_scaling", "rope_parameters"):
         rotary.update(theirs.get(key) or {})  # type: ignore[call-overload]
-    values = {**kind.reads[there]["defaults"], **theirs, **rotary}
-    for alias, name in _ALIASES.get(there, {}).items():
+
+    values = {**kind.reads[model_type]["defaults"], **theirs, **rotary}
+    for alias, name in _ALIASES.get(model_type, {}).items():
         if alias in theirs:
             values.setdefault(name, theirs[alias])
 
-    absent = {"n_inner": 4 * model.hidden, "num_key_value_heads": values.get("num_attention_heads")}
-    for key, value in {**absent, "head_dim": model.head_size}.items():
-        values[key] = value if values.get(key) is None else values[key]
-    if there == "qwen2" and not theirs.get("use_sliding_window"):
+    # Null means the same as an absent key.
+    defaults = {
+        "n_inner": 4 * model.hidden,
+        "num_key_value_heads": values.get("num_attention_heads"),
+        "head_dim": model.head_size,
+    }
+    for key, default in defaults.items():
+        if values.get(key) is None:
+            values[key] = default
+
+    # Qwen 2 writes a window that it does not use.
+    if model_type == "qwen2" and not theirs.get("use_sliding_window"):
         values["sliding_window"] = None
     values["rope_type"] = rotary.get("rope_type") or rotary.get("type") or "default"
-    return values | {key: None for key in _NOT_OURS if not values.get(key)}
+    for key in _NOT_OURS:
+        if not values.get(key):
+            values[key] = None
+
+    return values
 
 
 _EIGHT_BITS = ("F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F4", "F6_E2M3")
@@ -658,28 +777,30 @@ class _SafetensorsFiles:
                     f"{self._places.get(_plain(str(name)), 'no file of the folder')}"
                 )
 
-    def check(self, wanted: dict[str, tuple[int, ...]]) -> None:
+    def check(self, shapes: dict[str, tuple[int, ...]]) -> None:
         """`RefusedError` where a tensor is missing, has another shape or format, or has no place in our model."""
-        for name in wanted:
+        for name in shapes:
             if _plain(name) in self._files:
-                file, there = self._files[_plain(name)]
-                number_format = file.get_slice(there).get_dtype()
-                if number_format in ("F64", *_EIGHT_BITS):
-                    raise RefusedError(
-                        f"{self._folder}: {name} is of {number_format}, and F32, F16 and BF16 are read: convert it "
-                        "first"
-                    )
+                self._refuse_format(name)
 
-        shapes = {
-            name: tuple(file.get_slice(there).get_shape())
-            for name, (file, there) in self._files.items()
-        }
-        check_shapes(
-            self._folder,
-            {name: shapes.pop(_plain(name), ()) for name in wanted} | shapes,
-            wanted,
-            _BUFFERS,
-        )
+        shapes_there = {}
+        for plain_name, (file, stored_name) in self._files.items():
+            shapes_there[plain_name] = tuple(file.get_slice(stored_name).get_shape())
+
+        # What the model asks for, by the names of the model; then what it does not ask for.
+        compared = {name: shapes_there.pop(_plain(name), ()) for name in shapes}
+        compared |= shapes_there
+        check_shapes(self._folder, compared, shapes, _BUFFERS)
+
+    def _refuse_format(self, name: str) -> None:
+        """`RefusedError` where a tensor is in eight bits or fewer, or in double precision."""
+        file, stored_name = self._files[_plain(name)]
+        number_format = file.get_slice(stored_name).get_dtype()
+        if number_format in ("F64", *_EIGHT_BITS):
+            raise RefusedError(
+                f"{self._folder}: {name} is of {number_format}, and F32, F16 and BF16 are read: convert it "
+                "first"
+            )
 
     def read(self, name: str) -> torch.Tensor:
         """One tensor in float32."""

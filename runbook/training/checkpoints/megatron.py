@@ -1,10 +1,9 @@
 """Megatron-LM's own checkpoints (`torch_dist`, or a file for each rank), read without running code from them."""
 
 import argparse
-import itertools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -66,16 +65,23 @@ class MegatronWeights(SourceWeights):
                 f"{folder} cannot be read: {type(error).__name__}: {str(error)[:300]}"
             ) from error
 
-        self._read = {key: read for key, (_, read) in stored.items()}
-        wanted = {
-            stored_key(ours): (rows, *shape[1:]) if ours in PADDED else shape
-            for ours, shape in shapes.items()
-        }
-        ignored = (
-            *_MEGATRON["no_weights"],
-            *(["output_layer.weight"] if model.tied_embeddings else []),
-        )
-        check_shapes(folder, {key: shape for key, (shape, _) in stored.items()}, wanted, ignored)
+        stored_shapes = {}
+        self._read = {}
+        for key, (shape, read) in stored.items():
+            stored_shapes[key] = shape
+            self._read[key] = read
+
+        planned_shapes = {}
+        for ours, shape in shapes.items():
+            # Stored with the padding of the layout that saved it.
+            stored_shape = (rows, *shape[1:]) if ours in PADDED else shape
+            planned_shapes[stored_key(ours)] = stored_shape
+
+        ignored = tuple(_MEGATRON["no_weights"])
+        if model.tied_embeddings:
+            # A copy of the embedding.
+            ignored += ("output_layer.weight",)
+        check_shapes(folder, stored_shapes, planned_shapes, ignored)
 
     def read_weight(self, key: str) -> torch.Tensor:
         """All of its pieces in float32; rows of the padded vocabulary are zero."""
@@ -101,7 +107,7 @@ def _newest(folder: Path) -> Path:
 
 
 def _check_arguments(content: Any, path: Path, model: PlannedModel) -> tuple[int, int, int]:
-    """The padded vocabulary and the sizes of tensor and pipeline.
+    """Return the padded vocabulary and the sizes of tensor and pipeline.
 
     `RefusedError` names what the plan has otherwise.
     """
@@ -116,26 +122,58 @@ def _check_arguments(content: Any, path: Path, model: PlannedModel) -> tuple[int
             f"{path}: checkpoint_version {version}, and 3 is read: older ones order weights otherwise"
         )
 
-    values = _MEGATRON["absent"] | {
-        key: value for key, value in vars(arguments).items() if value is not None
-    }
-    values |= {key: None for key in _MEGATRON["not_ours"] if not values.get(key)}
-    rotary = "rope" if values.get("use_rotary_position_embeddings") else "learned_absolute"
-    values.setdefault("position_embedding_type", rotary)
+    values = _stored_arguments(arguments)
+    planned = _planned_arguments(model)
+    # A padded vocabulary is a multiple that depends on the stored layout, not on the plan's.
+    if values.get("padded_vocab_size") != model.vocabulary:
+        multiple = max(
+            1, values["make_vocab_size_divisible_by"] * values["tensor_model_parallel_size"]
+        )
+        # Rounded up, in whole numbers.
+        num_multiples = -(-model.vocabulary // multiple)
+        planned["padded_vocab_size"] = num_multiples * multiple
+
+    if wrong := folders.differences(values, planned):
+        raise RefusedError(f"{path} is of another model: {wrong}")
+    return (
+        values["padded_vocab_size"],
+        values["tensor_model_parallel_size"],
+        values["pipeline_model_parallel_size"],
+    )
+
+
+def _stored_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of the program that saved, with what older versions mean by absent ones."""
+    values: dict[str, Any] = dict(_MEGATRON["absent"])
+    for key, value in vars(arguments).items():
+        if value is not None:
+            values[key] = value
+
+    # An option that is switched off says the same as an absent one.
+    for key in _MEGATRON["not_ours"]:
+        if not values.get(key):
+            values[key] = None
+
+    has_rotary = values.get("use_rotary_position_embeddings")
+    values.setdefault("position_embedding_type", "rope" if has_rotary else "learned_absolute")
     values.setdefault("norm_epsilon", values.get("layernorm_epsilon"))
     values["add_qkv_bias"] = bool(values["add_bias_linear"] or values.get("add_qkv_bias"))
     if not values.get("group_query_attention"):
         values["num_query_groups"] = values.get("num_attention_heads")
-    wanted = {
+    return values
+
+
+def _planned_arguments(model: PlannedModel) -> dict[str, Any]:
+    """Return the options with which Megatron-LM makes the plan's model."""
+    has_rotary = model.position_embedding == "rope"
+    values = {
         "num_layers": model.layers,
         "hidden_size": model.hidden,
         "ffn_hidden_size": model.ffn_hidden,
         "num_attention_heads": model.heads,
         "num_query_groups": model.kv_heads,
         "kv_channels": model.head_size,
-        "position_embedding_type": "rope"
-        if model.position_embedding == "rope"
-        else "learned_absolute",
+        "position_embedding_type": "rope" if has_rotary else "learned_absolute",
         "normalization": "RMSNorm" if model.normalization == "rmsnorm" else "LayerNorm",
         "norm_epsilon": model.norm_epsilon,
         "swiglu": model.gated,
@@ -145,27 +183,16 @@ def _check_arguments(content: Any, path: Path, model: PlannedModel) -> tuple[int
         "untie_embeddings_and_output_weights": not model.tied_embeddings,
         **dict.fromkeys(_MEGATRON["not_ours"]),
     }
-    if model.position_embedding == "rope":
-        wanted |= {"rotary_base": model.rope_base, "rotary_percent": 1.0}
+    if has_rotary:
+        values |= {"rotary_base": model.rope_base, "rotary_percent": 1.0}
     else:
-        wanted["max_position_embeddings"] = model.positions
+        values["max_position_embeddings"] = model.positions
 
     if not model.gated:
-        wanted["bias_gelu_fusion"] = (
-            # GPT-2's GELU; Megatron-LM's other one is by the error function
-            True
-        )
+        # GPT-2's GELU, with tanh; Megatron-LM's other one is by the error function.
+        values["bias_gelu_fusion"] = True
 
-    if values.get("padded_vocab_size") != model.vocabulary:
-        multiple = max(
-            1, values["make_vocab_size_divisible_by"] * values["tensor_model_parallel_size"]
-        )
-        wanted["padded_vocab_size"] = -(-model.vocabulary // multiple) * multiple
-
-    if wrong := folders.differences(values, wanted):
-        raise RefusedError(f"{path} is of another model: {wrong}")
-    cut = values["tensor_model_parallel_size"], values["pipeline_model_parallel_size"]
-    return values["padded_vocab_size"], *cut
+    return values
 
 
 def _shards(folder: Path, described: metadata.Metadata) -> Stored:
@@ -213,39 +240,69 @@ def _rank_files(
     *,
     gated: bool,
 ) -> Stored:
-    """The weights in the files of all tensor and pipeline ranks, which stay there until they are read."""
-    path = f"mp_rank_{{:02d}}{'_{:03d}' if pipeline > 1 else ''}/model_optim_rng.pt"
-    files = [
-        [torch_dist.read_pickle(folder / path.format(rank, stage)) for rank in range(tensor)]
-        for stage in range(pipeline)
-    ]
-    weights = dict[str, list[torch.Tensor]]()
+    """Return the weights in the files of all tensor and pipeline ranks.
+
+    Shapes are known at once; a weight is joined when it is read, so that one is in memory at a time.
+    """
+    stages = _read_stages(folder, tensor, pipeline)
+    pieces_by_key: dict[str, list[torch.Tensor]] = {}
     first_layer = 0
-    chunks = sorted(
-        (int(name[5:] or 0), name) for name in files[0][0] if re.fullmatch(r"model\d*", name)
-    )
-    # A chunk of an interleaved pipeline goes by all stages
-    for (_, chunk), ranks in itertools.product(chunks, files):
-        num_layers = 0
-        for name, piece in (pair for content in ranks for pair in _tensors(content[chunk])):
-            for older, newer in _MEGATRON["older_names"].items():
-                name = name.replace(older, newer)
-            if match := re.match(r"decoder\.layers\.(\d+)\.", name):
-                num_layers = max(num_layers, 1 + int(match[1]))
-                name = f"decoder.layers.{first_layer + int(match[1])}.{name[match.end() :]}"
+    # An interleaved pipeline passes all stages with its first chunk, then all with its second.
+    for chunk in _chunk_names(stages[0][0]):
+        for ranks in stages:
+            num_layers = 0
+            for content in ranks:
+                for stored_name, piece in _tensors(content[chunk]):
+                    name, layer = _with_layer_of_model(stored_name, first_layer)
+                    num_layers = max(num_layers, layer + 1)
+                    pieces_by_key.setdefault(stored_key(name), []).append(piece)
 
-            weights.setdefault(stored_key(name), []).append(piece)
-
-        first_layer += num_layers
+            first_layer += num_layers
 
     join = partial(_join, gated=gated)
-    shapes = {
-        key: join(key, [piece.to("meta") for piece in pieces]).shape
-        for key, pieces in weights.items()
-    }
-    return {
-        key: (tuple(shapes[key]), partial(join, key, pieces)) for key, pieces in weights.items()
-    }
+    stored: Stored = {}
+    for key, pieces in pieces_by_key.items():
+        shape = join(key, [piece.to("meta") for piece in pieces]).shape
+        stored[key] = (tuple(shape), partial(join, key, pieces))
+
+    return stored
+
+
+def _read_stages(folder: Path, tensor: int, pipeline: int) -> list[list[Any]]:
+    """Return what each file holds: the tensor ranks of the first stage, then those of the next."""
+    stages = []
+    for stage in range(pipeline):
+        # Megatron-LM leaves the stage out of the name where there is one only.
+        stage_suffix = f"_{stage:03d}" if pipeline > 1 else ""
+        ranks = []
+        for rank in range(tensor):
+            path = folder / f"mp_rank_{rank:02d}{stage_suffix}" / "model_optim_rng.pt"
+            ranks.append(torch_dist.read_pickle(path))
+
+        stages.append(ranks)
+
+    return stages
+
+
+def _chunk_names(content: Iterable[str]) -> list[str]:
+    """Return `model`, or `model0`, `model1`, ... of an interleaved pipeline, in the model's order."""
+    names = [name for name in content if re.fullmatch(r"model\d*", name)]
+    return sorted(names, key=lambda name: int(name.removeprefix("model") or 0))
+
+
+def _with_layer_of_model(name: str, first_layer: int) -> tuple[str, int]:
+    """Return a weight's name with its layer in the whole model, and its layer in the chunk or -1.
+
+    `first_layer` is the number of layers before the chunk, which counts its own from zero.
+    """
+    for older, newer in _MEGATRON["older_names"].items():
+        name = name.replace(older, newer)
+
+    match = re.match(r"decoder\.layers\.(\d+)\.", name)
+    if match is None:
+        return name, -1
+    layer = int(match[1])
+    return f"decoder.layers.{first_layer + layer}.{name[match.end() :]}", layer
 
 
 def _join(key: str, pieces: list[torch.Tensor], gated: bool) -> torch.Tensor:

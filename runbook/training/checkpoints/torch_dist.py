@@ -23,7 +23,7 @@ import os
 import pickle
 import re
 import zipfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -77,68 +77,62 @@ class ShardWriter:
         has only the shape, by its key, when it is written.
         """
         self.folder = folder
-        own: dict[str, list[Any]] = {}
-        for shard in _shards_written_here(state):
-            own.setdefault(
-                shard.unique_key if isinstance(shard, ShardedObject) else shard.key, []
-            ).append(shard)
+        shards_by_key = _shards_by_key(state)
+        tensors = []
+        for shards in shards_by_key.values():
+            tensors += [shard for shard in shards if isinstance(shard, ShardedTensor)]
 
-        tensors = [
-            shard for shards in own.values() for shard in shards if isinstance(shard, ShardedTensor)
-        ]
-        shapes = {shard.key for shard in tensors if shard.data.is_meta}
-        size = sum(shard.data.nbytes for shard in tensors)
-        host: dict[Place, torch.Tensor] = {}
-        if copies is not None:
-            host = _copy_to_host(tensors, copies)
-        most = 1 + size // FILE_BYTES if on_gpu() or read else 1
-        self._num_files, self._num_threads = (
-            (most, 1) if read else (min(MOST_FILES, most), min(MOST_FILES, most))
-        )
+        # Before the copies, which leave all shards without data.
+        keys_without_data = {shard.key for shard in tensors if shard.data.is_meta}
+        num_bytes = sum(shard.data.nbytes for shard in tensors)
+        host_copies = {} if copies is None else _copy_to_host(tensors, copies)
+        self._num_files, self._num_threads = _files_and_threads(num_bytes, is_read=read is not None)
         # Copying ahead, torch would wait for the training's stream at every 10 MB, in up to a step each.
         self._writer = FileSystemWriter(folder, sync_files=True, per_thread_copy_ahead=0)
         self._sums = _sum_while_writing(self._writer)
         self._planner = MCoreSavePlanner(flatten_state_dict=False)
-        find = self._planner.lookup_object
-
-        def look_up(index: Any) -> Any:
-            if read is not None and index.fqn in shapes:
-                return read(index.fqn)
-            place = (index.fqn, tuple(index.offset or ()))
-            return host[place] if place in host else find(index)
-
-        self._planner.lookup_object = look_up
+        self._planner.lookup_object = _lookup(
+            self._planner.lookup_object, host_copies, keys_without_data, read
+        )
         self._metadata: Any = None
-        first = torch.distributed.get_rank() == 0
+        self._plan = self._agree_on_plan(shards_by_key)
+
+    def _agree_on_plan(self, shards_by_key: dict[str, list[Any]]) -> Any:
+        """Return what this rank writes; the first rank shares out what several ranks hold."""
+        is_first = torch.distributed.get_rank() == 0
         writer = self._writer
         planner = self._planner
 
-        def local() -> Any:
-            planner.set_up_planner(
-                mcore_to_pyt_state_dict(own), writer.storage_meta(), is_coordinator=first
-            )
-            writer.set_up_storage_writer(first)
+        def local_plan() -> Any:
+            state = mcore_to_pyt_state_dict(shards_by_key)
+            planner.set_up_planner(state, writer.storage_meta(), is_coordinator=is_first)
+            writer.set_up_storage_writer(is_first)
             return writer.prepare_local_plan(planner.create_local_plan())
 
-        plans = gather_on_first_rank(run_on_all_ranks(local))
+        local_plans = gather_on_first_rank(run_on_all_ranks(local_plan))
 
-        def whole() -> list[Any]:
-            agreed, self._metadata = planner.create_global_plan(plans)
+        def plan_of_each_rank() -> list[Any] | None:
+            if not is_first:
+                return None
+            agreed, self._metadata = planner.create_global_plan(local_plans)
             return writer.prepare_global_plan(agreed)
 
-        everyone = run_on_all_ranks(lambda: whole() if first else None)
+        # On all ranks, so that an error of the first one is raised on all.
+        plans = run_on_all_ranks(plan_of_each_rank)
         received: list[Any] = [None]
-        torch.distributed.scatter_object_list(received, everyone)
-        self._plan = planner.finish_plan(received[0])
+        torch.distributed.scatter_object_list(received, plans)
+        return planner.finish_plan(received[0])
 
     def write(self) -> WrittenShards:
         """Write this rank's files, each by a thread, with fsync, and sum them up on the way."""
-        items = filesystem._split_by_size_and_type(self._num_files, self._plan.items)
-        parts = [part for part in enumerate(items) if part[1]]
-        # torch's own would lose the error of any but the first
+        items_by_file = filesystem._split_by_size_and_type(self._num_files, self._plan.items)
+        parts = [part for part in enumerate(items_by_file) if part[1]]
+        results = []
+        # torch's own threads would lose the error of any but the first.
         with ThreadPoolExecutor(self._num_threads) as threads:
-            each = threads.map if len(parts) > 1 else map
-            results = [result for written in each(self._write_file, parts) for result in written]
+            run = threads.map if len(parts) > 1 else map
+            for written in run(self._write_file, parts):
+                results += written
 
         names = sorted({result.storage_data.relative_path for result in results})
         return results, {name: self._sums[name].hexdigest() for name in names}
@@ -180,6 +174,51 @@ whole file's in memory: they get as many as it takes.
 
 Place: TypeAlias = tuple[str, tuple[int, ...]]
 """A part of a tensor: the tensor's name, and where in the whole the part begins."""
+
+
+def _shards_by_key(state: State) -> dict[str, list[Shard]]:
+    """Return what this rank writes of `state`, as megatron-core's planner takes it."""
+    shards: dict[str, list[Shard]] = {}
+    for shard in _shards_written_here(state):
+        # Objects of several ranks have one key, and differ by their place.
+        key = shard.unique_key if isinstance(shard, ShardedObject) else shard.key
+        shards.setdefault(key, []).append(shard)
+
+    return shards
+
+
+def _files_and_threads(num_bytes: int, *, is_read: bool) -> tuple[int, int]:
+    """Return in how many files this rank writes, and with how many threads.
+
+    On a CPU the other ranks use the cores, so each rank writes one file.
+    """
+    num_files = 1 + num_bytes // FILE_BYTES
+    if is_read:
+        # What is read while it is written comes from one stream.
+        return num_files, 1
+    if not on_gpu():
+        return 1, 1
+    num_files = min(MOST_FILES, num_files)
+    return num_files, num_files
+
+
+def _lookup(
+    find: Callable[[Any], Any],
+    host_copies: Mapping[Place, torch.Tensor],
+    keys_without_data: Collection[str],
+    read: Callable[[str], torch.Tensor] | None,
+) -> Callable[[Any], Any]:
+    """Return how the writer gets an item: read now, from its copy on the host, or from the state."""
+
+    def look_up(index: Any) -> Any:
+        if read is not None and index.fqn in keys_without_data:
+            return read(index.fqn)
+        place = (index.fqn, tuple(index.offset or ()))
+        if place in host_copies:
+            return host_copies[place]
+        return find(index)
+
+    return look_up
 
 
 def _copy_to_host(shards: list[ShardedTensor], copies: HostCopies) -> dict[Place, torch.Tensor]:
@@ -346,8 +385,8 @@ class StoredShards:
 
     def read_object(self, key: str) -> Any:
         """An object; `RefusedError` where it is more than data."""
-        ((_, place),) = self._places_of(key)
-        with self._open(key, place) as (_, item):
+        ((_, storage),) = self._places_of(key)
+        with self._open(key, storage) as (_, item):
             try:
                 # A list, as megatron-core has it
                 (content,) = torch.load(item, map_location="cpu", weights_only=True)
@@ -363,45 +402,46 @@ class StoredShards:
         start: int,
         into: torch.Tensor,
     ) -> None:
+        """Fill `into` with the numbers of `piece` from its flattened position `start` on.
+
+        A piece of an optimizer's state is a flat range of a matrix: up to three boxes, a part of a
+        row, whole rows, and a part of a row. Another layout stored other chunks of the matrix, so
+        each box is filled from the chunks that it overlaps.
+        """
         described: Any = self.description.state_dict_metadata.get(piece.key)
-        size = tuple(getattr(described, "size", ()))
-        if size != tuple(piece.global_shape) or len(size) > 2:
-            there = f"is {size}, not {tuple(piece.global_shape)}" if size else "is missing"
-            raise RefusedError(f"{self.folder} does not fit this model: {piece.key} {there}")
+        stored_size = tuple(getattr(described, "size", ()))
+        planned_size = tuple(piece.global_shape)
+        if stored_size != planned_size or len(stored_size) > 2:
+            fault = f"is {stored_size}, not {planned_size}" if stored_size else "is missing"
+            raise RefusedError(f"{self.folder} does not fit this model: {piece.key} {fault}")
 
-        sizes = {chunk.offsets: chunk.sizes for chunk in described.chunks}
-        filled = 0
-        part = Box.of(piece.global_offset, piece.local_shape)
-        for index, place in self._places_of(piece.key):
-            chunk = Box.of(index.offset or (), sizes.get(index.offset, (0, 0)))
-            first = 0
-            copies = []
-            for box in part.flat_range(start, start + into.numel()):
-                target = into[first : first + box.height * box.width].view(box.height, box.width)
-                first += target.numel()
-                top, left, height, width = common = box.overlap(chunk)
-                if height and width:
-                    copies.append(
-                        (common, target[top - box.top :, left - box.left :][:height, :width])
+        dtype = described.properties.dtype
+        chunk_sizes = {chunk.offsets: chunk.sizes for chunk in described.chunks}
+        boxes = Box.of(piece.global_offset, piece.local_shape).flat_range(
+            start, start + into.numel()
+        )
+        targets = _views_of_boxes(into, boxes)
+        num_filled = 0
+        for index, storage in self._places_of(piece.key):
+            chunk = Box.of(index.offset or (), chunk_sizes.get(index.offset, (0, 0)))
+            copies = _overlaps(targets, chunk)
+            if not copies:
+                continue
+
+            with self._open(piece.key, storage) as (stream, item):
+                data_start = storage.offset + _data_offset(item, storage.length, chunk, dtype)
+                for overlap, target in copies:
+                    _copy(
+                        stream,
+                        data_start,
+                        chunk,
+                        overlap,
+                        dtype,
+                        target,
                     )
+                    num_filled += target.numel()
 
-            if copies:
-                with self._open(piece.key, place) as (stream, item):
-                    where = place.offset + _data_offset(
-                        item, place.length, chunk, described.properties.dtype
-                    )
-                    for common, target in copies:
-                        _copy(
-                            stream,
-                            where,
-                            chunk,
-                            common,
-                            described.properties.dtype,
-                            target,
-                        )
-                        filled += target.numel()
-
-        if filled != into.numel():
+        if num_filled != into.numel():
             raise RefusedError(
                 f"{self.folder} does not fit this model: a part of {piece.key} is missing"
             )
@@ -414,23 +454,53 @@ class StoredShards:
     @functools.cached_property
     def _places(self) -> dict[str, list[tuple[metadata.MetadataIndex, Any]]]:
         places: dict[str, list[tuple[metadata.MetadataIndex, Any]]] = {}
-        for index, place in self.description.storage_data.items():
-            places.setdefault(index.fqn, []).append((index, place))
+        for index, storage in self.description.storage_data.items():
+            places.setdefault(index.fqn, []).append((index, storage))
         return places
 
     @contextlib.contextmanager
-    def _open(self, key: str, place: Any) -> Iterator[tuple[BinaryIO, Any]]:
+    def _open(self, key: str, storage: Any) -> Iterator[tuple[BinaryIO, Any]]:
         """The file of one item, and the item itself as a file."""
-        path = self.folder / place.relative_path
+        path = self.folder / storage.relative_path
         try:
             folders.require_file(path)
             with path.open("rb") as stream:
-                yield stream, _create_file_view(stream, place.offset, place.length)
+                yield stream, _create_file_view(stream, storage.offset, storage.length)
         except READ_ERRORS as error:
             reason = f"{type(error).__name__}: {error}"
             raise RefusedError(
                 f"{path} holds a tensor that cannot be read: {key}: {reason}"
             ) from error
+
+
+def _views_of_boxes(flat: torch.Tensor, boxes: Iterable[Box]) -> list[tuple[Box, torch.Tensor]]:
+    """Return each box with its part of `flat`, where the boxes follow one another."""
+    views = []
+    start = 0
+    for box in boxes:
+        stop = start + box.height * box.width
+        views.append((box, flat[start:stop].view(box.height, box.width)))
+        start = stop
+
+    return views
+
+
+def _overlaps(
+    targets: Iterable[tuple[Box, torch.Tensor]], chunk: Box
+) -> list[tuple[Box, torch.Tensor]]:
+    """Return what each target shares with a stored chunk, and that part of the target."""
+    overlaps = []
+    for box, view in targets:
+        overlap = box.overlap(chunk)
+        if overlap.height == 0 or overlap.width == 0:
+            continue
+
+        top = overlap.top - box.top
+        left = overlap.left - box.left
+        part = view[top : top + overlap.height, left : left + overlap.width]
+        overlaps.append((overlap, part))
+
+    return overlaps
 
 
 def _data_offset(
@@ -443,18 +513,15 @@ def _data_offset(
     like = torch.load(item, map_location="meta", weights_only=True)
     item.seek(0)
     offset: int = torch._C.PyTorchFileReader(item).get_record_offset("data/0")  # type: ignore[attr-defined]
-    # megatron-core puts a one before the shape of a layer's weight
-    shape, described = (
-        [length for length in each if length != 1] for each in (like.shape, chunk[2:])
-    )
+    described = (chunk.height, chunk.width)
     if (
         like.dtype != dtype
-        or shape != described
+        or _without_ones(like.shape) != _without_ones(described)
         or not like.is_contiguous()
         or like.storage_offset()
     ):
         raise ValueError(
-            f"it is {tuple(like.shape)} of {like.dtype}, and described as {chunk[2:]} of {dtype}"
+            f"it is {tuple(like.shape)} of {like.dtype}, and described as {described} of {dtype}"
         )
 
     if offset + like.numel() * dtype.itemsize > item_bytes:
@@ -462,27 +529,38 @@ def _data_offset(
     return offset
 
 
+def _without_ones(lengths: Iterable[int]) -> list[int]:
+    """Return a shape to compare: megatron-core puts a one before that of a layer's weight."""
+    return [length for length in lengths if length != 1]
+
+
 def _copy(
     stream: BinaryIO,
-    where: int,
+    data_start: int,
     chunk: Box,
-    common: Box,
+    overlap: Box,
     dtype: torch.dtype,
     target: torch.Tensor,
 ) -> None:
-    """Copy a box out of a stored chunk, which begins at byte `where`, by way of pieces of many rows on the host.
+    """Copy a box out of a stored chunk, whose numbers begin at byte `data_start`.
 
-    Under another layout a row is only a part of a stored one. A GPU's copy of each alone would take longer than its
-    bytes. From a pinned piece a GPU copies while the next piece is read; torch uses the memory again after the copy.
+    By way of pieces of many rows on the host: under another layout a row is only a part of a stored
+    one, and a GPU's copy of each alone would take longer than its bytes. From a pinned piece a GPU
+    copies while the next piece is read; torch uses the memory again after the copy.
     """
-    rows = max(1, PIECE_BYTES // (common.width * dtype.itemsize))
-    for first in range(0, common.height, rows):
-        height = min(rows, common.height - first)
-        piece = torch.empty(height, common.width, dtype=dtype, pin_memory=target.is_cuda)
-        number = (common.top - chunk.top + first) * chunk.width + common.left - chunk.left
-        runs = [piece] if common.width == chunk.width else piece.unbind()
+    row_bytes = overlap.width * dtype.itemsize
+    rows_per_piece = max(1, PIECE_BYTES // row_bytes)
+    for first in range(0, overlap.height, rows_per_piece):
+        height = min(rows_per_piece, overlap.height - first)
+        piece = torch.empty(height, overlap.width, dtype=dtype, pin_memory=target.is_cuda)
+        row = overlap.top - chunk.top + first
+        column = overlap.left - chunk.left
+        first_number = row * chunk.width + column
+        # Whole rows follow one another in the file; parts of rows are read one by one.
+        runs = [piece] if overlap.width == chunk.width else piece.unbind()
         for index, run in enumerate(runs):
-            stream.seek(where + (number + index * chunk.width) * dtype.itemsize)
+            number = first_number + index * chunk.width
+            stream.seek(data_start + number * dtype.itemsize)
             read_bytes(stream, run)
 
         target[first : first + height].copy_(piece, non_blocking=True)
@@ -554,23 +632,16 @@ class Placeholder:
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        known = _CLASSES.get((module, name))
-        if (
-            known is None
-            and module == "torch"
-            and isinstance(getattr(torch, name, None), torch.dtype)
-        ):
-            known = getattr(torch, name)
-
-        if known is None and f"{module}.{name}".startswith(_NOT_NEEDED):
+        if (module, name) in _CLASSES:
+            return _CLASSES[module, name]
+        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        if f"{module}.{name}".startswith(_NOT_NEEDED):
             return Placeholder
-        if known is None:
-            raise RefusedError(
-                f"the checkpoint's .metadata asks for {module}.{name}, which describes no tensor: it may be made to "
-                f"run code, and is not read. Take another checkpoint, and ask where this one comes from"
-            )
-
-        return known
+        raise RefusedError(
+            f"the checkpoint's .metadata asks for {module}.{name}, which describes no tensor: it may be made to "
+            f"run code, and is not read. Take another checkpoint, and ask where this one comes from"
+        )
 
 
 class _BoundedReads:
@@ -635,26 +706,26 @@ def read_common(folder: Path, description: metadata.Metadata) -> Any:
     """
     if (folder / COMMON_FILE).exists():
         return read_pickle(folder / COMMON_FILE)
-    for index, place in description.storage_data.items():
+    for index, storage in description.storage_data.items():
         if index.fqn.partition("/")[0] == COMMON_STATE:
-            (content,) = read_pickle(_bytes_of(folder, place), name=folder / COMMON_STATE)
+            (content,) = read_pickle(_bytes_of(folder, storage), name=folder / COMMON_STATE)
             return content
 
     raise RefusedError(f"{folder} has neither {COMMON_FILE} nor {COMMON_STATE} among its shards")
 
 
-def _bytes_of(folder: Path, place: Any) -> io.BytesIO:
+def _bytes_of(folder: Path, storage: Any) -> io.BytesIO:
     """Return the bytes of one small object of a shard file."""
-    path = folder / place.relative_path
-    if place.length > MAX_COMMON_BYTES:
+    path = folder / storage.relative_path
+    if storage.length > MAX_COMMON_BYTES:
         raise RefusedError(
-            f"{path} holds {COMMON_STATE} of {place.length:,} bytes: it is no plain state"
+            f"{path} holds {COMMON_STATE} of {storage.length:,} bytes: it is no plain state"
         )
 
     folders.require_file(path)
     with path.open("rb") as stream:
-        stream.seek(place.offset)
-        return io.BytesIO(stream.read(place.length))
+        stream.seek(storage.offset)
+        return io.BytesIO(stream.read(storage.length))
 
 
 def read_pickle(source: Path | io.BytesIO, *, name: Path | None = None) -> Any:
@@ -665,7 +736,7 @@ def read_pickle(source: Path | io.BytesIO, *, name: Path | None = None) -> Any:
     path = source if isinstance(source, Path) else name
     if isinstance(source, Path) and source.exists() and not source.is_file():
         raise RefusedError(f"{source} is no plain file, but a pipe, a device or a folder")
-    known = torch.serialization.get_safe_globals()
+    registered = torch.serialization.get_safe_globals()
     # megatron-core adds classes of its own, which would be made
     torch.serialization.clear_safe_globals()
     try:
@@ -702,7 +773,7 @@ def read_pickle(source: Path | io.BytesIO, *, name: Path | None = None) -> Any:
             f"{path} cannot be read: {type(error).__name__}: {str(error)[:200]}"
         ) from error
     finally:
-        torch.serialization.add_safe_globals(known)
+        torch.serialization.add_safe_globals(registered)
 
 
 def _refuse_compressed(source: Path | io.BytesIO, path: Path | None) -> None:
@@ -728,13 +799,12 @@ def _check_shard_files(
     folder: Path, description: metadata.Metadata, files: Collection[str] | None
 ) -> None:
     """Every shard is a file in the folder whose checksum was compared, and `.metadata` is one itself."""
-    places = description.storage_data
-    if not isinstance(places, dict) or not all(
-        isinstance(place, filesystem._StorageInfo) for place in places.values()
-    ):
+    storage_by_tensor = description.storage_data
+    if not _is_map_of_storage(storage_by_tensor):
         raise RefusedError(f"{folder / '.metadata'} does not say in which file each tensor is")
 
-    for name in sorted({".metadata", *(str(place.relative_path) for place in places.values())}):
+    names = {str(storage.relative_path) for storage in storage_by_tensor.values()}
+    for name in sorted({".metadata", *names}):
         if PurePosixPath(name).name != name:
             raise RefusedError(
                 f"{folder / '.metadata'} names the file {name!r}, which is not in its folder: it is not read. Take "
@@ -747,47 +817,60 @@ def _check_shard_files(
                 "whole: it is not read"
             )
 
-    for place in places.values():
-        _check_place(folder, place)
+    for storage in storage_by_tensor.values():
+        _check_range(folder, storage)
 
 
-def _check_place(folder: Path, place: Any) -> None:
+def _is_map_of_storage(content: object) -> bool:
+    if not isinstance(content, dict):
+        return False
+    return all(isinstance(storage, filesystem._StorageInfo) for storage in content.values())
+
+
+def _check_range(folder: Path, storage: Any) -> None:
     """`RefusedError` where a tensor is said to begin or end where its file has nothing."""
-    numbers = (place.offset, place.length)
-    path = folder / str(place.relative_path)
+    numbers = (storage.offset, storage.length)
+    path = folder / str(storage.relative_path)
     size = path.stat().st_size if path.is_file() else None
     are_numbers = all(type(number) is int and number >= 0 for number in numbers)
     if not are_numbers or (size is not None and sum(numbers) > size):
         raise RefusedError(
-            f"{path} holds a tensor that cannot be read: .metadata places it at byte {place.offset!r}, "
-            f"{place.length!r} bytes long, and the file has {size} bytes"
+            f"{path} holds a tensor that cannot be read: .metadata places it at byte {storage.offset!r}, "
+            f"{storage.length!r} bytes long, and the file has {size} bytes"
         )
 
 
 def _check_tensor_sizes(folder: Path, description: metadata.Metadata) -> None:
-    """Every tensor is described as one, and is not larger than the files it is said to be in."""
+    """Raise `RefusedError` if a tensor is not described as one, or is larger than all files.
+
+    A damaged description could otherwise ask for more memory than the machine has.
+    """
     folder_bytes = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
     for name, tensor in description.state_dict_metadata.items():
         if isinstance(tensor, metadata.BytesStorageMetadata):
             continue
-        try:
-            num_bytes = math.prod(tensor.size) * tensor.properties.dtype.itemsize
-            shapes = [tensor.size]
-            for chunk in tensor.chunks:
-                shapes += [chunk.offsets, chunk.sizes]
-            is_shape = all(
-                type(length) is int and length >= 0 for each in shapes for length in each
-            )
-        except (AttributeError, TypeError, OverflowError):
-            is_shape = False
-            num_bytes = 0
 
-        if not is_shape or num_bytes > folder_bytes:
-            raise RefusedError(
-                f"{folder / '.metadata'} describes {name!r} as "
-                + (
-                    f"{num_bytes:,} bytes, and the folder holds {folder_bytes:,}"
-                    if is_shape
-                    else "no tensor"
-                )
-            )
+        num_bytes = _described_bytes(tensor)
+        if num_bytes is None:
+            problem = "no tensor"
+        elif num_bytes > folder_bytes:
+            problem = f"{num_bytes:,} bytes, and the folder holds {folder_bytes:,}"
+        else:
+            continue
+
+        raise RefusedError(f"{folder / '.metadata'} describes {name!r} as {problem}")
+
+
+def _described_bytes(tensor: metadata.TensorStorageMetadata) -> int | None:
+    """Return the size that a description states; None where it describes no tensor."""
+    try:
+        num_bytes = math.prod(tensor.size) * tensor.properties.dtype.itemsize
+        lengths = [*tensor.size]
+        for chunk in tensor.chunks:
+            lengths += [*chunk.offsets, *chunk.sizes]
+    except (AttributeError, TypeError, OverflowError):
+        return None
+
+    # `True` is an int for isinstance, and no length.
+    is_shape = all(type(length) is int and length >= 0 for length in lengths)
+    return num_bytes if is_shape else None

@@ -30,10 +30,8 @@ class WholeWeights:
             key = stored_key(name)
             if not isinstance(known.get(key), TensorStorageMetadata):
                 raise RefusedError(f"{self.folder} lacks {name}: it is of another model")
-            master = (
-                # The float32 copy, which the optimizer steps
-                f"optimizer.state.fp32_param.{key}"
-            )
+            # The float32 copy, which the optimizer steps
+            master = f"optimizer.state.fp32_param.{key}"
             stored[name] = master if masters and master in known else key
 
         return stored

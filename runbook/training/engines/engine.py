@@ -74,10 +74,8 @@ class StepClock:
     """
 
     def __init__(self, make_event: Callable[[], Any] | None = None) -> None:
-        self._make_event = (
-            # Of the GPU, with `record` and `elapsed_time` in ms; None: the host's clock
-            make_event
-        )
+        # Of the GPU, with `record` and `elapsed_time` in ms; None: the host's clock
+        self._make_event = make_event
         # A part can be read only once the GPU has passed it
         self.is_late = make_event is not None
         self._spans: dict[str, list[tuple[Any, Any]]] = {}

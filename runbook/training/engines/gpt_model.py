@@ -186,12 +186,12 @@ def transformer_config(spec: PhasePlan) -> TransformerConfig:
     model = spec.model
     parallel = spec.parallel
     activation, fuses_bias = _activation(spec)
-    recomputes_all = spec.recompute == "full"
     tuning = spec.tuning
     interleaved = parallel.virtual_pipeline > 1
-    uses_fp8 = spec.precision.fp8 != "none" and not has_own_8_bits(spec)
     overlaps_sends = interleaved and tuning.overlap_pipeline == "always"
     return TransformerConfig(
+        **_eight_bit_options(spec),
+        **_recompute_options(spec),
         num_layers=model.layers,
         hidden_size=model.hidden,
         num_attention_heads=model.heads,
@@ -217,8 +217,6 @@ def transformer_config(spec: PhasePlan) -> TransformerConfig:
         context_parallel_size=parallel.context,
         tp_comm_overlap=tuning.overlap_tensor,
         cuda_graph_impl="local" if tuning.cuda_graphs else "none",
-        fp8="hybrid" if uses_fp8 else None,
-        fp8_recipe=spec.precision.fp8 if uses_fp8 else "delayed",
         pipeline_model_parallel_size=parallel.pipeline,
         virtual_pipeline_model_parallel_size=parallel.virtual_pipeline if interleaved else None,
         num_layers_in_first_pipeline_stage=parallel.first_stage_layers or None,
@@ -238,11 +236,30 @@ def transformer_config(spec: PhasePlan) -> TransformerConfig:
         activation_func=activation,
         bias_activation_fusion=fuses_bias,
         bias_dropout_fusion=uses_fused_kernels(),
-        recompute_granularity=None if spec.recompute == "none" else spec.recompute,
-        recompute_method=tuning.recompute_method if recomputes_all else None,
-        recompute_num_layers=tuning.recompute_num_layers if recomputes_all else None,
-        recompute_modules=["core_attn"] if spec.recompute == "selective" else None,
     )
+
+
+def _eight_bit_options(spec: PhasePlan) -> dict[str, Any]:
+    """Return megatron-core's options of 8-bit products; none where our own kernels do them."""
+    if spec.precision.fp8 == "none" or has_own_8_bits(spec):
+        return {}
+    return {"fp8": "hybrid", "fp8_recipe": spec.precision.fp8}
+
+
+def _recompute_options(spec: PhasePlan) -> dict[str, Any]:
+    """Return megatron-core's options for what is computed again in the backward pass."""
+    if spec.recompute == "full":
+        return {
+            "recompute_granularity": "full",
+            "recompute_method": spec.tuning.recompute_method,
+            "recompute_num_layers": spec.tuning.recompute_num_layers,
+        }
+    if spec.recompute == "selective":
+        return {
+            "recompute_granularity": "selective",
+            "recompute_modules": ["core_attn"],
+        }
+    return {}
 
 
 def _refuse_without_parts(spec: PhasePlan) -> None:

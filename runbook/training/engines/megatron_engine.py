@@ -36,49 +36,56 @@ class MegatronEngine(engine.TrainingEngine):
     def __init__(self, spec: PhasePlan, *, draw: bool = True) -> None:
         super().__init__(spec, gpt_model.build_model(spec, draw=draw))
         self.config = self.models[0].config
-        shares = _shares_optimizer(spec)
+        shares_optimizer = _shares_optimizer(spec)
         tuning = spec.tuning
-        overlaps = tuning.overlap_gradients and spec.parallel.data * spec.parallel.context > 1
-        self.gathers_late = tuning.overlap_weights and shares
+        has_replicas = spec.parallel.data * spec.parallel.context > 1
+        overlaps_gradients = tuning.overlap_gradients and has_replicas
+        self.gathers_late = tuning.overlap_weights and shares_optimizer
         data_parallel = DistributedDataParallelConfig(
             grad_reduce_in_fp32=True,
-            use_distributed_optimizer=shares,
-            overlap_grad_reduce=overlaps,
+            use_distributed_optimizer=shares_optimizer,
+            overlap_grad_reduce=overlaps_gradients,
             overlap_param_gather=self.gathers_late,
             # The loop looks at loss and gradient norm itself, on all ranks at once.
             check_for_nan_in_grad=False,
         )
-        self.chunks = [
-            DistributedDataParallel(self.config, data_parallel, chunk, disable_bucketing=index > 0)
-            for index, chunk in enumerate(self.models)
-        ]
+        self.chunks = []
+        for index, model in enumerate(self.models):
+            # As in Megatron-LM: what later chunks send is hidden behind computing without buckets.
+            chunk = DistributedDataParallel(
+                self.config, data_parallel, model, disable_bucketing=index > 0
+            )
+            self.chunks.append(chunk)
+
         for model in self.models:
-            linear.sum_gradients_in_place(model, overlaps=overlaps)
+            linear.sum_gradients_in_place(model, overlaps=overlaps_gradients)
         if "norm" in gpt_model.kernel_parts(spec):
             use_own_norm()
+
         self.optimizer = get_megatron_optimizer(
             _optimizer_config(spec), self.chunks, use_gloo_process_groups=False
         )
-        adam = _inner_optimizer(self.optimizer).optimizer
-        # Apex's and Transformer Engine's step all weights in one kernel anyway.
-        if isinstance(adam, torch.optim.Adam):
-            for group in adam.param_groups:
-                group["fused"] = True
-                group["foreach"] = False
-
+        _use_fused_adam(_inner_optimizer(self.optimizer).optimizer)
         self.config.grad_scale_func = self.optimizer.scale_loss
-        # Gradients of the last micro-batch alone are sent while they are computed; later stages
-        # send in the pipeline's bubble, as Megatron-LM does it.
-        if overlaps:
-            no_sync = [chunk.no_sync for chunk in self.chunks]
-            start_sync = [chunk.start_grad_sync for chunk in self.chunks]
-            is_one_chunk = len(self.chunks) == 1
-            self.config.no_sync_func = no_sync[0] if is_one_chunk else no_sync
-            self.config.grad_sync_func = start_sync[0] if is_one_chunk else start_sync
-
+        if overlaps_gradients:
+            self._send_while_computing()
         self.config.finalize_model_grads_func = self.clock.timed(finalize_model_grads)
         self.schedule = get_forward_backward_func()
         self.in_8_bits = gpt_model.has_own_8_bits(spec)
+
+    def _send_while_computing(self) -> None:
+        """Send gradients of the last micro-batch while they are computed.
+
+        Later stages send in the pipeline's bubble, as Megatron-LM does it.
+        """
+        no_sync = [chunk.no_sync for chunk in self.chunks]
+        start_sync = [chunk.start_grad_sync for chunk in self.chunks]
+        if len(self.chunks) == 1:
+            self.config.no_sync_func = no_sync[0]
+            self.config.grad_sync_func = start_sync[0]
+        else:
+            self.config.no_sync_func = no_sync
+            self.config.grad_sync_func = start_sync
 
     def compute(self, batches: MicroBatches, num_microbatches: int) -> float:
         """Forward and backward of one step."""
@@ -371,6 +378,15 @@ def _inner_optimizer(optimizer: Any) -> Any:
     chained = getattr(optimizer, "chained_optimizers", [optimizer])
     assert len(chained) == 1, "a dense model has one optimizer"
     return chained[0]
+
+
+def _use_fused_adam(adam: Any) -> None:
+    """Let torch step all weights in one kernel; Apex's and Transformer Engine's do it anyway."""
+    if not isinstance(adam, torch.optim.Adam):
+        return
+    for group in adam.param_groups:
+        group["fused"] = True
+        group["foreach"] = False
 
 
 def _shares_optimizer(spec: PhasePlan) -> bool:

@@ -8,7 +8,7 @@ import shutil
 import socket
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,10 +22,8 @@ from runbook.plan_file.kept_checkpoints import keeps_for_ever
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.ranks import on_gpu
 
-LEAK_SHARE = (
-    # Of what is left: growth that takes less than this until the training's end is not a leak
-    0.5
-)
+# Of what is left: growth that takes less than this until the training's end is not a leak
+LEAK_SHARE = 0.5
 # A leak is reported again when it has become so many times as fast
 AGAIN_FACTOR = 2.0
 SECONDS_BETWEEN_LOOKS = 60.0
@@ -163,30 +161,21 @@ class DiskWatch:
             return
 
         saves = next_saves(self.spec, iteration)
-        room = partial(
+        first_failing = partial(
             first_without_room,
             self.spec,
             saves,
             num_bytes=self._bytes,
             saved=saved,
         )
-        fails = room(free=usage.free)
-        fails_soon = room(free=int(CALM_SHARE * usage.free))
+        failing_save = first_failing(free=usage.free)
         is_full = usage.free < LOW_SHARE * usage.total
-        if fails and fails == saves[0]:
-            urgency = 2
-        elif fails or is_full:
-            urgency = 1
-        else:
-            urgency = 0
-
+        urgency = _urgency(failing_save, saves, is_full=is_full)
         if urgency > self._urgency:
             outlook = "all saves fit"
-            if fails:
-                hours = (fails - iteration) * median(self._seconds) / 3600
-                outlook = (
-                    f"the save of iteration {fails}, in about {hours:,.2f} hours, does not fit"
-                )
+            if failing_save:
+                hours = (failing_save - iteration) * median(self._seconds) / 3600
+                outlook = f"the save of iteration {failing_save}, in about {hours:,.2f} hours, does not fit"
 
             evidence = (
                 f"{in_bytes(usage.free)} of {in_bytes(usage.total)} are free where "
@@ -203,6 +192,8 @@ class DiskWatch:
                 evidence,
             )
 
+        # Calm again only with room to spare: at the limit, every save would be a new alarm.
+        fails_soon = first_failing(free=int(CALM_SHARE * usage.free))
         if fails_soon or is_full:
             self._urgency = max(urgency, self._urgency)
         else:
@@ -242,4 +233,13 @@ def first_without_room(
             continue
         free -= num_bytes
 
+    return 0
+
+
+def _urgency(failing_save: int, saves: Sequence[int], *, is_full: bool) -> int:
+    """Return 2 where the next save fails, 1 where a later one does or the disk is full, else 0."""
+    if failing_save and failing_save == saves[0]:
+        return 2
+    if failing_save or is_full:
+        return 1
     return 0

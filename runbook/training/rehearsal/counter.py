@@ -88,7 +88,9 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         options = kwargs or {}
         if func.namespace == "prim":
             return func(*args, **options)
+
         self.counts.operators += 1
+        # `item()`: the host waits for the device.
         if func is torch.ops.aten._local_scalar_dense.default:
             if args[0].device.type == self.device_type:
                 self.counts.synchronizations[_asked_by()] += 1
@@ -98,9 +100,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.namespace == "c10d" and func._opname != "barrier":
             self._collective(func, args)
             if self.fake:
-                if self.device_type == "cpu" and "reduce_scatter" in func._opname:
-                    self._seen(self.bytes["cpu"] + _tensor_bytes(args[1]))  # gloo sums in a copy
-                return _unsent(func, args)
+                return self._skip_collective(func, args)
 
         if self.fake and func is torch.ops.aten._to_copy.default:
             # torch would move the number itself, to a device that is not there.
@@ -109,6 +109,13 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **options)
         self._count_result(func, args, options, result)
         return result
+
+    def _skip_collective(self, func: Any, args: tuple[Any, ...]) -> Any:
+        """Return what a collective would, without sending; count the memory that it needs."""
+        if self.device_type == "cpu" and "reduce_scatter" in func._opname:
+            # gloo sums in a copy
+            self._seen(self.bytes["cpu"] + _tensor_bytes(args[1]))
+        return _unsent(func, args)
 
     def _count_result(
         self,
