@@ -523,9 +523,10 @@ def doctor(run_name: str, as_json: bool, set_words: tuple[str, ...]) -> int:
 
     with released_by_signals():
         checks = run_checks(run_name, set_words) if run_name else all_checks()
-    rows = [
-        {**check.as_dict(), "status": check.verdict, "message": check.value} for check in checks
-    ]
+    rows = []
+    for check in checks:
+        rows.append({**check.as_dict(), "status": check.verdict, "message": check.value})
+
     _show(rows if as_json else CheckTable(checks).as_text())
     return 1 if any(check.verdict == "fail" for check in checks) else 0
 

@@ -281,7 +281,10 @@ def publish(
         folders = [run_folder(name, runs) for name in run_names]
     else:
         all_runs = read_runs(all_runs_folder(runs))
-        folders = [run.folder for run in all_runs if (run.folder / "plan.json").exists()]
+        folders = []
+        for run in all_runs:
+            if (run.folder / "plan.json").exists():
+                folders.append(run.folder)
 
     click.echo(write_site(folders, site.absolute(), copy_redacted if redact else copy_whole_run))
 

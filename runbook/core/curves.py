@@ -71,7 +71,11 @@ def _finite_mean(values: Iterable[float | None]) -> float | None:
 
     The mean, because a bar has no room for both the lowest and the highest value of its group.
     """
-    finite = [value for value in values if value is not None and math.isfinite(value)]
+    finite = []
+    for value in values:
+        if value is not None and math.isfinite(value):
+            finite.append(value)
+
     return statistics.fmean(finite) if finite else None
 
 

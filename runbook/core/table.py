@@ -69,10 +69,10 @@ class Table:
         bc          10.25
         """
         rows = [[_wrap(cell) for cell in cells] for cells in [self.columns, *self._rounded_cells()]]
-        widths = [
-            max(width(line) for cell in column for line in cell)
-            for column in zip(*rows, strict=True)
-        ]
+        widths = []
+        for column in zip(*rows, strict=True):
+            widths.append(max(width(line) for cell in column for line in cell))
+
         head, *body = [_text_lines(row, widths, self._numeric()) for row in rows]
         rule = "  ".join("-" * columns for columns in widths)
         if self.columns:
@@ -182,7 +182,11 @@ class Table:
         return [self._is_numeric(name) for name in self.columns]
 
     def _is_numeric(self, column: str) -> bool:
-        values = [row[column] for row in self.rows if row.get(column) not in (None, "")]
+        values = []
+        for row in self.rows:
+            if row.get(column) not in (None, ""):
+                values.append(row[column])
+
         return bool(values) and all(_is_plain_number(value) for value in values)
 
 

@@ -94,11 +94,11 @@ def forecast_from_ladder(runs: Runs, targets: Runs) -> list[LossForecast]:
     """
     check_runs(runs)
     runs = runs.take(on_the_law(runs))
-    choices = [
-        replace(choice, exponent_penalty=penalty)
-        for choice in voting_choices(runs)
-        for penalty in LADDER_PENALTIES
-    ]
+    choices = []
+    for choice in voting_choices(runs):
+        for penalty in LADDER_PENALTIES:
+            choices.append(replace(choice, exponent_penalty=penalty))
+
     predictions = _predictions(runs, targets, choices)
     losses = _vote(predictions)
     votes = np.array(list(predictions.values()))

@@ -211,9 +211,11 @@ class JobRecord:
 
     def write(self, folder: JobFolder) -> JobRecord:
         """Write job.json; what is not known is left out."""
-        known_values = {
-            name: value for name, value in asdict(self).items() if value or name == "job_id"
-        }
+        known_values = {}
+        for name, value in asdict(self).items():
+            if value or name == "job_id":
+                known_values[name] = value
+
         text = json.dumps({"schema": 1, **known_values}, indent=2) + "\n"
         write_text(folder.record, text, error=JobError)
         return self

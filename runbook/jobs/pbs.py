@@ -95,7 +95,11 @@ def queues_to_submit_to(text: str) -> tuple[QueueLimits, ...]:
             continue
 
         destinations = [word.partition("@")[0] for word in _destinations(values)]
-        hidden = [_limits(each, runs[each]) for each in destinations if each in behind_route]
+        hidden = []
+        for each in destinations:
+            if each in behind_route:
+                hidden.append(_limits(each, runs[each]))
+
         if hidden:
             open_queues.append(_with_widest_limits(limits, hidden))
 

@@ -193,7 +193,12 @@ class Slurm(Queue):
     def parse_limits(self, text: str) -> list[QueueLimits]:
         """Return the partitions of `scontrol --oneliner --all show partition`."""
         lines = text.splitlines()
-        return [_partition(line) for line in lines if line.startswith("PartitionName=")]
+        limits: list[QueueLimits] = []
+        for line in lines:
+            if line.startswith("PartitionName="):
+                limits.append(_partition(line))
+
+        return limits
 
     def submission(
         self,
@@ -312,11 +317,16 @@ def parse_unusable_nodes(text: str) -> list[UnusableNodes]:
     >>> parse_unusable_nodes("1|node2|drained|broken fan\n")
     [UnusableNodes(count=1, names='node2', state='drained', reason='broken fan')]
     """
-    entries = [line.split("|", 3) for line in text.splitlines() if line.count("|") >= 3]
-    return [
-        UnusableNodes(int(count), names, state, reason.strip())
-        for count, names, state, reason in entries
-    ]
+    entries = []
+    for line in text.splitlines():
+        if line.count("|") >= 3:
+            entries.append(line.split("|", 3))
+
+    nodes: list[UnusableNodes] = []
+    for count, names, state, reason in entries:
+        nodes.append(UnusableNodes(int(count), names, state, reason.strip()))
+
+    return nodes
 
 
 def _elements(job: str, entries: Sequence[QueueJob]) -> list[QueueJob]:

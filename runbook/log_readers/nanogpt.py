@@ -80,9 +80,10 @@ class NanoGpt(LineReader):
     def _nanochat_step(self, match: re.Match[str], out: Assembly) -> None:
         iteration, percent, loss, fields = match.groups()
         self.name = "nanochat" if percent else "build-nanogpt"
-        values: dict[str, str | float | None] = {
-            key.strip(): value for key, value in _PAIR.findall(fields)
-        }
+        values: dict[str, str | float | None] = {}
+        for key, value in _PAIR.findall(fields):
+            values[key.strip()] = value
+
         values["loss"] = loss
         values["lr"] = _group(_LR, fields)
         out.add(out.step(iteration, values, _NANOCHAT_NAMES))

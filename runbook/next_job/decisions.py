@@ -63,7 +63,9 @@ class Attempt:
     @property
     def failing_step(self) -> int | None:
         """The step it was in when it ended."""
-        return None if self.began_at is None else max(self.began_at, self.reached) + 1
+        if self.began_at is None:
+            return None
+        return max(self.began_at, self.reached) + 1
 
     @property
     def made_a_step(self) -> bool:

@@ -155,12 +155,15 @@ def output_lines(content: str, key: str) -> list[str]:
     """
     if len(content) <= PIECE_LETTERS:
         return [MARK + content]
-    pieces = [
-        content[start : start + PIECE_LETTERS] for start in range(0, len(content), PIECE_LETTERS)
-    ]
-    return [
-        f"{PIECE_MARK}{key} {number} {len(pieces)} {piece}" for number, piece in enumerate(pieces)
-    ]
+    pieces = []
+    for start in range(0, len(content), PIECE_LETTERS):
+        pieces.append(content[start : start + PIECE_LETTERS])
+
+    lines: list[str] = []
+    for number, piece in enumerate(pieces):
+        lines.append(f"{PIECE_MARK}{key} {number} {len(pieces)} {piece}")
+
+    return lines
 
 
 def read_answers(text: str) -> Iterator[PartAnswer]:

@@ -106,9 +106,10 @@ def _put(
     node = compose(text, where)
     depth = 0
     while isinstance(node, yaml.MappingNode) and depth < len(path):
-        inner = {
-            _our_names((*path[:depth], str(key.value)))[-1]: below for key, below in node.value
-        }
+        inner = {}
+        for key, below in node.value:
+            inner[_our_names((*path[:depth], str(key.value)))[-1]] = below
+
         if path[depth] not in inner:
             return _added(text, node, nest({".".join(path[depth:]): value}))
         node = inner[path[depth]]

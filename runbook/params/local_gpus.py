@@ -174,7 +174,11 @@ def choose_visible(gpus: Sequence[Gpu], variable: str) -> list[Gpu]:
     """
     chosen: list[Gpu] = []
     for word in (part.strip() for part in variable.split(",")):
-        named = [gpu for gpu in gpus if word.startswith("GPU-") and gpu.uuid.startswith(word)]
+        named = []
+        for gpu in gpus:
+            if word.startswith("GPU-") and gpu.uuid.startswith(word):
+                named.append(gpu)
+
         if word.isdigit() and int(word) < len(gpus):
             named = [gpus[int(word)]]
         if len(named) != 1:

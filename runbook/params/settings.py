@@ -73,10 +73,11 @@ class Settings:
 
     def parameters(self) -> dict[str, dict[str, object]]:
         """Every value with its origin, as the twin keeps it."""
-        return {
-            key: {"value": value, "origin": str(self.origins[key][-1])}
-            for key, value in self.values().items()
-        }
+        parameters: dict[str, dict[str, object]] = {}
+        for key, value in self.values().items():
+            parameters[key] = {"value": value, "origin": str(self.origins[key][-1])}
+
+        return parameters
 
     def rehearsed(self) -> dict[str, str]:
         """What the site changed of another site's run file, and why.
@@ -153,10 +154,10 @@ def why(settings: Settings, name: str) -> str:
 def origin_facts(settings: Settings, name: str) -> dict[str, object]:
     """Return what `why` says of one value as plain data, the layer that counts first."""
     key = all_keys()[name]
-    layers = [
-        {"layer": origin.layer, "value": origin.value, "where": origin.where}
-        for origin in reversed(settings.origins[name])
-    ]
+    layers = []
+    for origin in reversed(settings.origins[name]):
+        layers.append({"layer": origin.layer, "value": origin.value, "where": origin.where})
+
     return {
         "key": name,
         "value": settings.value(name),

@@ -202,9 +202,10 @@ class OpenPlan:
         `PlanError` says which rule they break, `ParamsError` that there is no such key or value.
         Nothing is written.
         """
-        new_words = [
-            f"{self._full_key(key)}={write_scalar(value)}" for key, value in values.items()
-        ]
+        new_words = []
+        for key, value in values.items():
+            new_words.append(f"{self._full_key(key)}={write_scalar(value)}")
+
         return open_plan(self.source, self.folder, (*self.set_words, *set_words, *new_words))
 
     def difference(self, other: "OpenPlan", phase: str = FULL) -> Table:

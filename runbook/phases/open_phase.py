@@ -384,4 +384,9 @@ def checksums_of_step(folder: Path, step: str) -> Any:
     mark = run_files.read_mark(folder, step)
     if not mark:
         return None
-    return [file.sha256 for file in mark.outputs if not file.path.endswith(".manifest.json")]
+    checksums = []
+    for file in mark.outputs:
+        if not file.path.endswith(".manifest.json"):
+            checksums.append(file.sha256)
+
+    return checksums

@@ -366,9 +366,10 @@ def _replayed(
     if isinstance(device, str):
         return None, device
     model = StepModel(setup_for(choice, device))
-    times = [
-        stage_times(index, first_of_stage[index].work, model) for index in sorted(first_of_stage)
-    ]
+    times = []
+    for index in sorted(first_of_stage):
+        times.append(stage_times(index, first_of_stage[index].work, model))
+
     replay = Replay(
         microbatches=phase_plan.batch.num_microbatches,
         send_seconds=_seconds_of_a_send(stages[0], phase_plan, model),

@@ -210,7 +210,11 @@ def _training_loss_text(metrics: Path, last: int) -> str:
     """Return the first loss and that of the last exported iteration."""
     if not last or not metrics.exists():
         return "not recorded"
-    losses = [loss for iteration, loss in read_metrics(metrics).losses if iteration <= last]
+    losses = []
+    for iteration, loss in read_metrics(metrics).losses:
+        if iteration <= last:
+            losses.append(loss)
+
     if not losses:
         return "not recorded"
     return f"{losses[0]:.4f} at first, {losses[-1]:.4f} at step {last:,}"

@@ -49,11 +49,11 @@ def checkpoint_folders(root: Path) -> list[Path]:
     """Return the folders of whole checkpoints, newest first; empty if `root` is not a folder."""
     if not root.is_dir():
         return []
-    by_iteration = {
-        iteration: path
-        for path in root.iterdir()
-        if (iteration := iteration_of(path.name)) is not None and path.is_dir()
-    }
+    by_iteration = {}
+    for path in root.iterdir():
+        if (iteration := iteration_of(path.name)) is not None and path.is_dir():
+            by_iteration[iteration] = path
+
     return [by_iteration[iteration] for iteration in sorted(by_iteration, reverse=True)]
 
 

@@ -28,10 +28,11 @@ def read_checksums(folder: Path) -> dict[str, CachedFile]:
     """
     try:
         files = json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))["files"]
-        return {
-            str(name): CachedFile(int(entry["bytes"]), str(entry["sha256"]))
-            for name, entry in files.items()
-        }
+        checksums: dict[str, CachedFile] = {}
+        for name, entry in files.items():
+            checksums[str(name)] = CachedFile(int(entry["bytes"]), str(entry["sha256"]))
+
+        return checksums
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
 

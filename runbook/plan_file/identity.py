@@ -102,7 +102,12 @@ def step_inputs(phase: PhasePlan) -> dict[str, Any]:
     All but places, intervals of saving, and limits.
     """
     left_out = ("log", "checkpoint", "limits", "fingerprint")
-    return {key: value for key, value in as_json(phase).items() if key not in left_out}
+    inputs: dict[str, Any] = {}
+    for key, value in as_json(phase).items():
+        if key not in left_out:
+            inputs[key] = value
+
+    return inputs
 
 
 def layout_inputs(phase: PhasePlan) -> dict[str, Any]:
@@ -120,7 +125,12 @@ def layout_inputs(phase: PhasePlan) -> dict[str, Any]:
         "sampling",
         "fingerprint",
     )
-    return {key: value for key, value in step_inputs(phase).items() if key not in left_out}
+    inputs: dict[str, Any] = {}
+    for key, value in step_inputs(phase).items():
+        if key not in left_out:
+            inputs[key] = value
+
+    return inputs
 
 
 def _sections(phase: PhasePlan) -> dict[str, Any]:

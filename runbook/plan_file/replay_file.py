@@ -243,10 +243,10 @@ def read_steps(lines: Iterable[ReplayLine]) -> dict[int, RecordedStep]:
                 is_bitwise=line.get("bitwise", True),
             )
         elif "marks" in line and len(places) == len(line["marks"]):
-            marks = [
-                dict(zip(keys, unpacked(text), strict=False))
-                for keys, text in zip(places, line["marks"], strict=True)
-            ]
+            marks = []
+            for keys, text in zip(places, line["marks"], strict=True):
+                marks.append(dict(zip(keys, unpacked(text), strict=False)))
+
             iteration = line["iteration"]
             steps[iteration] = RecordedStep(
                 iteration=iteration,

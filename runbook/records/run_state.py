@@ -149,7 +149,11 @@ def run_verdict(phases: Sequence[PhaseState]) -> str:
 
 def read_runs(runs_folder: Path) -> list[RunState]:
     """Return every folder that holds a run or a part of one, the newest first."""
-    runs = [read_run(folder) for folder in runs_folder.glob("*") if _has_traces(folder)]
+    runs = []
+    for folder in runs_folder.glob("*"):
+        if _has_traces(folder):
+            runs.append(read_run(folder))
+
     return sorted(runs, key=lambda run: run.changed, reverse=True)
 
 

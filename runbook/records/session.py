@@ -101,7 +101,11 @@ class CellStates:
         """
         name = cell_id
         if cell_id not in self._states:
-            same = [cell.id for cell in self._master if cell.source.strip() == source.strip()]
+            same = []
+            for cell in self._master:
+                if cell.source.strip() == source.strip():
+                    same.append(cell.id)
+
             name = next(
                 (name for name in same if self._states[name] == "pending"), same[-1] if same else ""
             )

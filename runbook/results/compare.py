@@ -292,7 +292,11 @@ def loss_at(history: History, tokens: int) -> float | None:
     None if there is none, or none of the last ones is a number.
     """
     steps = [step for step in history.steps if step.consumed_tokens <= tokens][-LOSSES:]
-    losses = [step.loss for step in steps if step.loss is not None and math.isfinite(step.loss)]
+    losses = []
+    for step in steps:
+        if step.loss is not None and math.isfinite(step.loss):
+            losses.append(step.loss)
+
     return statistics.median(losses) if losses else None
 
 

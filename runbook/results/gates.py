@@ -127,7 +127,11 @@ def _zero_losses(zero_iterations: Sequence[int], num_losses: int) -> Check:
 def _divergence(metrics: History) -> Check:
     """Check that the loss comes back from every spike."""
     spikes = find_spikes(metrics.losses, metrics.grad_norms)
-    lasting = [spike.since for spike in spikes if recovery(spike, metrics.losses) is None]
+    lasting = []
+    for spike in spikes:
+        if recovery(spike, metrics.losses) is None:
+            lasting.append(spike.since)
+
     value = f"{len(spikes)} spikes"
     losses_after = 0
     if lasting:
@@ -271,7 +275,11 @@ def _jump(metrics: History, first: int) -> float | None:
 
     It is measured against the median of the five losses before. None if a side has no loss.
     """
-    before = [loss for iteration, loss in metrics.losses if first - 5 <= iteration < first]
+    before = []
+    for iteration, loss in metrics.losses:
+        if first - 5 <= iteration < first:
+            before.append(loss)
+
     after = [loss for iteration, loss in metrics.losses if iteration == first]
     if not before or not after:
         return None
@@ -328,8 +336,16 @@ def _falling(metrics: History) -> Check:
 
 
 def _finite_gradients(metrics: History) -> Check:
-    norms = {step.iteration: step.grad_norm for step in metrics.steps if not step.skipped}
-    finite_norms = [norm for norm in norms.values() if norm is not None and math.isfinite(norm)]
+    norms = {}
+    for step in metrics.steps:
+        if not step.skipped:
+            norms[step.iteration] = step.grad_norm
+
+    finite_norms = []
+    for norm in norms.values():
+        if norm is not None and math.isfinite(norm):
+            finite_norms.append(norm)
+
     bad_iterations = [iteration for iteration, norm in norms.items() if not _is_positive(norm)]
     value = "none recorded"
     if finite_norms:

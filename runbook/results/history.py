@@ -375,7 +375,12 @@ def events_named(events: Iterable[Event], name: str) -> list[Event]:
 
 def iterations_of(events: Iterable[Event], name: str) -> list[int]:
     """Return the iterations of the events called `name`, such as `saved` or `resumed`."""
-    return [event.iteration for event in events_named(events, name) if event.iteration is not None]
+    iterations: list[int] = []
+    for event in events_named(events, name):
+        if event.iteration is not None:
+            iterations.append(event.iteration)
+
+    return iterations
 
 
 PHENOMENON = "right of this kind (share)"

@@ -191,7 +191,11 @@ def _per_device(tokens_per_second: float | None, world_size: int) -> float | Non
 
 def _median_tflops(steps: Sequence[Step]) -> float | None:
     """Return the median of what the trainer computed; None if it computed nothing."""
-    tflops = [step.tflops_per_device for step in steps if step.tflops_per_device is not None]
+    tflops = []
+    for step in steps:
+        if step.tflops_per_device is not None:
+            tflops.append(step.tflops_per_device)
+
     return statistics.median(tflops) if tflops else None
 
 

@@ -212,7 +212,9 @@ def _planned_useful_time(plan: Plan, phase: str) -> float | None:
     None if no rate of failures is known.
     """
     expectation = useful_time(plan) if phase == FULL else None
-    return None if expectation is None else 100 * expectation.of_training_nodes
+    if expectation is None:
+        return None
+    return 100 * expectation.of_training_nodes
 
 
 def actual_numbers(summary: Summary, account: WallTime | None = None) -> dict[str, float | None]:

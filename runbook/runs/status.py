@@ -295,7 +295,11 @@ def _without_empty_columns(rows: Sequence[Row]) -> list[Row]:
     """Return the rows without the columns that are empty in every row."""
     filled_rows: list[Row] = []
     for row in rows:
-        filled = {key: value for key, value in row.items() if any(any_row[key] for any_row in rows)}
+        filled = {}
+        for key, value in row.items():
+            if any(any_row[key] for any_row in rows):
+                filled[key] = value
+
         filled_rows.append(filled)
 
     return filled_rows

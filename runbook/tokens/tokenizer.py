@@ -422,10 +422,10 @@ def tokenizer_files(name: str) -> dict[str, bytes]:
     else:
         file_name = "tokenizer.json"
 
-    settings_files = [
-        path.with_name(settings_file)
-        for settings_file in ("tokenizer_config.json", "special_tokens_map.json")
-    ]
+    settings_files = []
+    for settings_file in ("tokenizer_config.json", "special_tokens_map.json"):
+        settings_files.append(path.with_name(settings_file))
+
     return {file_name: _content(path, name)} | {
         settings_file.name: settings_file.read_bytes()
         for settings_file in settings_files

@@ -425,7 +425,11 @@ class TrainingLoop:
                 "spike_policy",
             )
         )
-        spikes = [alarm for alarm in alarms if alarm.kind == "spike" and alarm.metric == "loss"]
+        spikes = []
+        for alarm in alarms:
+            if alarm.kind == "spike" and alarm.metric == "loss":
+                spikes.append(alarm)
+
         if not spikes or self.spec.limits.spike_policy != "rollback":
             return []
         first_iteration = spikes[0].since

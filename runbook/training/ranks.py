@@ -225,7 +225,11 @@ def own_gpu(local_rank: int, visible: int, environment: Mapping[str, str] = os.e
     """
     if local_rank < visible:
         return local_rank
-    visible_lists = [environment[name] for name in SHOWN_BY if environment.get(name)]
+    visible_lists = []
+    for name in SHOWN_BY:
+        if environment.get(name):
+            visible_lists.append(environment[name])
+
     if visible == 1 and visible_lists and all("," not in value for value in visible_lists):
         return 0
     raise RefusedError(

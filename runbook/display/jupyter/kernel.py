@@ -96,9 +96,10 @@ class PageKernel:
         cell = request.get("metadata", {}).get("cellId")
         if not code or not cell:
             return None
-        header = {
-            name: request["header"][name] for name in ("msg_id", "msg_type", "session", "username")
-        }
+        header = {}
+        for name in ("msg_id", "msg_type", "session", "username"):
+            header[name] = request["header"][name]
+
         # The shell's own counter may be that of the next cell already.
         return CellRequest(
             cell, code, header, len(current_shell().history_manager.input_hist_parsed) - 1

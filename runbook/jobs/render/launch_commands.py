@@ -129,9 +129,11 @@ def rung_command(
         return _LINE_END.join([*_mpiexec(settings, job, 1), *inner])
     container = _pyxis(settings, variables, mounts)
     # A node that cannot start the program must not take the others' answers with it.
-    arguments = [
-        word for word in _srun(settings, job, 1) if not word.startswith("--kill-on-bad-exit")
-    ]
+    arguments = []
+    for word in _srun(settings, job, 1):
+        if not word.startswith("--kill-on-bad-exit"):
+            arguments.append(word)
+
     return _LINE_END.join([*arguments, "--kill-on-bad-exit=0", *container, *inner])
 
 
@@ -426,7 +428,11 @@ def _pbs_letters(settings: Settings, phase: str, job: Job) -> dict[str, str]:
     at its end.
     """
     defaults = {"k": "doe", "r": "y"}
-    from_site = {name: value for name, value in settings.site.directives.items() if len(name) == 1}
+    from_site = {}
+    for name, value in settings.site.directives.items():
+        if len(name) == 1:
+            from_site[name] = value
+
     from_job = {
         "N": f"{settings.name}-{phase}",
         "A": job.account,
@@ -452,7 +458,11 @@ def _pbs_resources(
     devices: bool,
 ) -> dict[str, str]:
     site = settings.site
-    resources = {name: value for name, value in site.directives.items() if len(name) > 1}
+    resources = {}
+    for name, value in site.directives.items():
+        if len(name) > 1:
+            resources[name] = value
+
     if job.nodes > 1:
         # By default PBS puts two nodes' work on one that has the cores.
         resources.setdefault("place", "scatter")

@@ -159,7 +159,11 @@ def preparation_files(settings: Settings) -> Mapping[str, str]:
         lines = [f"export {variable(name)}={quote(value)}\n" for name, value in values.items()]
         files["deployment.env"] = f"{head} Source it before the deployment.\n{''.join(lines)}"
 
-    entries = [volume.deployment for volume in site.volumes.values() if volume.deployment]
+    entries = []
+    for volume in site.volumes.values():
+        if volume.deployment:
+            entries.append(volume.deployment)
+
     if entries:
         text = yaml.safe_dump({"SharedStorage": entries}, sort_keys=False)
         files["shared-storage.yaml"] = (

@@ -109,9 +109,11 @@ def expand(value: str, settings: Settings) -> str:
         text = value
 
     parts = re.split(r"\{(" + "|".join(KNOWN) + r")\}", text)
-    lines = [
-        KNOWN[part] if number % 2 else quote(part) for number, part in enumerate(parts) if part
-    ]
+    lines = []
+    for number, part in enumerate(parts):
+        if part:
+            lines.append(KNOWN[part] if number % 2 else quote(part))
+
     return "".join(lines) or quote("")
 
 
@@ -120,13 +122,14 @@ def environment_groups(settings: Settings) -> dict[str, dict[str, str | None]]:
 
     None unsets a variable.
     """
-    return {
-        name: {
+    groups: dict[str, dict[str, str | None]] = {}
+    for name, variables in switched_on(settings).items():
+        groups[name] = {
             key: None if value is None else expand(value, settings)
             for key, value in variables.items()
         }
-        for name, variables in switched_on(settings).items()
-    }
+
+    return groups
 
 
 def site_commands(texts: Sequence[str], settings: Settings) -> list[str]:

@@ -44,10 +44,11 @@ class FileGroup(Strict):
     @property
     def paths(self) -> list[str]:
         """Every file of the group by name."""
-        return [
-            self.path.replace("{number}", str(number))
-            for number in range(self.first, self.last + 1)
-        ]
+        paths: list[str] = []
+        for number in range(self.first, self.last + 1):
+            paths.append(self.path.replace("{number}", str(number)))
+
+        return paths
 
 
 TOKENIZED = "tokenized"

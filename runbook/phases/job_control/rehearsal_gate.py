@@ -160,7 +160,11 @@ def _kept_path(open_phase: OpenPhase, ending: str = "json") -> Path:
 
 def _software(open_phase: OpenPhase) -> dict[str, str]:
     """What counts: the versions installed here, or where the job's own are."""
-    there = {name: version for name, version in versions().items() if name in COUNTING}
+    there = {}
+    for name, version in versions().items():
+        if name in COUNTING:
+            there[name] = version
+
     site = open_phase.settings.site
     if has_trainer():
         return there

@@ -460,9 +460,11 @@ def _judge(open_phase: OpenPhase, status: JobStatus, attempts: list[Attempt]) ->
         return decided
 
     decision = job_rules.decide_restart(attempts, budget)
-    facts = {
-        key: value for key in ("failure", "evidence", "remedy") if (value := getattr(last, key))
-    }
+    facts = {}
+    for key in ("failure", "evidence", "remedy"):
+        if value := getattr(last, key):
+            facts[key] = value
+
     note_job_end(open_phase, status, decision, **facts)
     return decision
 

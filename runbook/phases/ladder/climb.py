@@ -103,7 +103,11 @@ def share_tokens(settings: Settings, ladder: Ladder, folder: Path) -> None:
     data = folder / "data"
     run_folder = runs_folder(settings.project) / settings.name
     first = rung_folder(ladder, settings, ladder.rungs[0])
-    sources = [source for source in (run_folder, first) if source != folder and _has_tokens(source)]
+    sources = []
+    for source in (run_folder, first):
+        if source != folder and _has_tokens(source):
+            sources.append(source)
+
     if data.exists() or not sources:
         return
     data.mkdir(parents=True)

@@ -88,7 +88,11 @@ class Ladder:
     @property
     def device_hours(self) -> float | None:
         """Planned device-hours of all rungs, with their starts."""
-        hours = [rung.device_hours for rung in self.rungs if rung.device_hours is not None]
+        hours = []
+        for rung in self.rungs:
+            if rung.device_hours is not None:
+                hours.append(rung.device_hours)
+
         seconds = [rung.seconds for rung in self.rungs if rung.seconds]
         if len(hours) < len(self.rungs) or not seconds:
             return None

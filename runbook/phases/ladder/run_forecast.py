@@ -138,11 +138,11 @@ def _steps_doubt(finished: Sequence[FinishedRung]) -> _Doubt:
 def _transient_doubt(finished: Sequence[FinishedRung]) -> _Doubt:
     """Return which rungs the law leaves out."""
     is_fitted = on_the_law(as_fit(list(finished)))
-    left_out = [
-        str(rung.planned.rung.number)
-        for rung, fitted in zip(finished, is_fitted, strict=True)
-        if not fitted
-    ]
+    left_out = []
+    for rung, fitted in zip(finished, is_fitted, strict=True):
+        if not fitted:
+            left_out.append(str(rung.planned.rung.number))
+
     if not left_out:
         return _Doubt()
     return _Doubt(

@@ -179,10 +179,10 @@ def design_rungs(family: Family, count: int, largest_flops: float) -> list[Ladde
             f"and more than {MOST_RUNGS} cost more than they tell."
         )
 
-    rungs = [
-        _rung(family, parameters, flops)
-        for parameters, flops in _wanted_sizes(family, count, largest_flops)
-    ]
+    rungs = []
+    for parameters, flops in _wanted_sizes(family, count, largest_flops):
+        rungs.append(_rung(family, parameters, flops))
+
     rungs = _with_batches(family, rungs)
     rungs.sort(key=lambda rung: (rung.flops, rung.parameters))
     return [replace(rung, number=number) for number, rung in enumerate(rungs, start=1)]
@@ -329,10 +329,12 @@ def _with_batches(family: Family, rungs: list[LadderRung]) -> list[LadderRung]:
 
     All get the run's own batch where those would be too coarse.
     """
-    batches_by_size = [
-        family.global_batch * (rung.parameters / family.parameters) ** BATCH_EXPONENT
-        for rung in rungs
-    ]
+    batches_by_size = []
+    for rung in rungs:
+        batches_by_size.append(
+            family.global_batch * (rung.parameters / family.parameters) ** BATCH_EXPONENT
+        )
+
     batches = [max(1, round(batch / family.devices)) * family.devices for batch in batches_by_size]
     errors = [abs(batch / ideal - 1) for batch, ideal in zip(batches, batches_by_size, strict=True)]
     if max(errors) > WORST_BATCH_ROUNDING:

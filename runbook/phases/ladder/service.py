@@ -259,18 +259,20 @@ def reached_loss(folder: Path) -> float | None:
 
 
 def _write_results(state: LadderState, settings: Settings) -> None:
-    rows: list[dict[str, object]] = [
-        {
-            "series": state.ladder.run,
-            "params": rung.parameters,
-            "params_no_embed": rung.parameters_no_embed,
-            "tokens": rung.tokens,
-            "flops": rung.flops,
-            "loss": rung.loss,
-            "extra": rung.planned.name,
-        }
-        for rung in state.finished
-    ]
+    rows: list[dict[str, object]] = []
+    for rung in state.finished:
+        rows.append(
+            {
+                "series": state.ladder.run,
+                "params": rung.parameters,
+                "params_no_embed": rung.parameters_no_embed,
+                "tokens": rung.tokens,
+                "flops": rung.flops,
+                "loss": rung.loss,
+                "extra": rung.planned.name,
+            }
+        )
+
     write_text(state.folder / TABLE_FILE, Table(rows).to_csv())
     content = {"made": utc_now(), "run": state.ladder.run, **asdict(state.forecast)}  # type: ignore[arg-type]
     write_text(state.folder / FORECAST_FILE, json.dumps(content, indent=1) + "\n")

@@ -55,7 +55,10 @@ def choose(open_phase: OpenPhase) -> None:
     run = str(run_file_of(settings))
     given_values = values_over_file(run, settings)
     sections = form_fields(settings)
-    keys = [field.key for fields in sections.values() for field in fields]
+    keys = []
+    for fields in sections.values():
+        for field in fields:
+            keys.append(field.key)
 
     def write(name: str, changes: Mapping[str, str]) -> str:
         path = write_run_file(run, name, changes, given_values)

@@ -446,9 +446,10 @@ def queue_checks(settings: Settings) -> list[Check]:
     if kind == "pbs":
         checks.append(_history_check())
     states = {queue.name: queue.state for queue in limits}
-    partitions = {
-        name: getattr(settings.run.jobs, name).partition for name in JOB_SECTIONS.values()
-    }
+    partitions = {}
+    for name in JOB_SECTIONS.values():
+        partitions[name] = getattr(settings.run.jobs, name).partition
+
     for section, partition in partitions.items():
         if partition:
             checks.append(_queue_check(settings, section, partition, states))

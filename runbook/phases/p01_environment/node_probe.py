@@ -123,7 +123,11 @@ def software_check(facts: Sequence[ProbeAnswer], framework: Framework) -> Check:
         remedy = f"{framework} brings its own with the site's image; these are for our own trainer."
         return check("unknown", fault, remedy=remedy)
 
-    installed = [f"{package} {version}" for package, version in versions.items() if version]
+    installed = []
+    for package, version in versions.items():
+        if version:
+            installed.append(f"{package} {version}")
+
     return check("pass", ", ".join(installed))
 
 
@@ -309,7 +313,11 @@ def write_check(facts: Sequence[ProbeAnswer], plan: Plan) -> Check:
     """Compare how fast files are written with the time that the plan promises for a checkpoint."""
     rule = "a checkpoint is written in the time that the plan promises"
     check = partial(Check, "writing", rule=rule)
-    writes = [rank_facts["write"] for rank_facts in facts if rank_facts.get("write")]
+    writes = []
+    for rank_facts in facts:
+        if rank_facts.get("write"):
+            writes.append(rank_facts["write"])
+
     errors = [
         rank_facts["errors"]["write"] for rank_facts in facts if "write" in rank_facts["errors"]
     ]

@@ -81,7 +81,11 @@ def held_out_texts(folder: Path, settings: Settings, plan: Plan) -> Iterator[Tex
         prefixes = part.validation if plan.data.held_out else part.train
         for document in _held_out_documents(folder, plan, prefixes):
             # One token more than is scored: it is the context of the next.
-            ids = [int(token) for token in document[: tokens_left + 1] if token != end]
+            ids = []
+            for token in document[: tokens_left + 1]:
+                if token != end:
+                    ids.append(int(token))
+
             # Without an end-of-document token the first token is context: nothing precedes it.
             first = 0 if end >= 0 else 1
             for start in range(first, min(len(ids), tokens_left), length):
@@ -192,7 +196,11 @@ def _measures(
     scored = list(zip(texts, likelihoods, strict=True))
     measures: dict[tuple[str, str], tuple[int, float]] = {}
     for source in dict.fromkeys(text.what for text in texts if text.bytes):
-        of_source = [(text, likelihood) for text, likelihood in scored if text.what == source]
+        of_source = []
+        for text, likelihood in scored:
+            if text.what == source:
+                of_source.append((text, likelihood))
+
         num_texts = len(of_source)
         nats = -sum(likelihood for _, likelihood in of_source)
         num_tokens = sum(len(text.ids) for text, _ in of_source)
@@ -212,7 +220,11 @@ def _pair_measures(
 
     Of all, then of each phenomenon.
     """
-    sentences = [(text.what, likelihood) for text, likelihood in scored if not text.bytes]
+    sentences = []
+    for text, likelihood in scored:
+        if not text.bytes:
+            sentences.append((text.what, likelihood))
+
     is_right: dict[str, list[bool]] = {}
     for (name, right), (_, wrong) in zip(sentences[::2], sentences[1::2], strict=True):
         is_right.setdefault(name, []).append(right > wrong)

@@ -244,9 +244,10 @@ def execute_phase(
     output = run_folder / "records" / f"{phase}.ipynb"
     output.parent.mkdir(parents=True, exist_ok=True)
     # papermill takes braces in a path for parameters to put in
-    paths = [
-        str(path).replace("{", "{{").replace("}", "}}") for path in (notebook.absolute(), output)
-    ]
+    paths = []
+    for path in (notebook.absolute(), output):
+        paths.append(str(path).replace("{", "{{").replace("}", "}}"))
+
     code = -1
     error = None
     try:

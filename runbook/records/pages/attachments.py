@@ -28,7 +28,12 @@ def attachments(run_folder: Path) -> list[Attachment]:
     """Return the run's parameters, plan, logbook and records."""
     names = ["run.yaml", "plan.json", "logbook.md"]
     names += [f"records/{phase}.json" for phase in PHASES]
-    return [_attached(run_folder / name) for name in names if (run_folder / name).exists()]
+    attachments: list[Attachment] = []
+    for name in names:
+        if (run_folder / name).exists():
+            attachments.append(_attached(run_folder / name))
+
+    return attachments
 
 
 def _attached(path: Path) -> Attachment:

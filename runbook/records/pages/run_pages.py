@@ -406,7 +406,11 @@ def _facts(run: RunState) -> list[tuple[str, str]]:
         return []
     # The newest phase's facts, but since the first phase began; how long all took follows.
     since_first = replace(twins[-1], started=min(twin.started for twin in twins))
-    facts = [(name, value) for name, value in card_facts(since_first) if name != "Took"]
+    facts = []
+    for name, value in card_facts(since_first):
+        if name != "Took":
+            facts.append((name, value))
+
     total_seconds = sum(map(seconds_taken, twins))
     if not total_seconds:
         return facts

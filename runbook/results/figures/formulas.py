@@ -62,9 +62,10 @@ def memory(plan: Plan, phase: str) -> tuple[str, str]:
     """Return the bytes that the parameters of the fullest rank need, and what a step adds."""
     stage = plan.memory[phase].fullest_stage
     count = plan.parameters[phase].per_rank_by_stage[stage.stage]
-    bytes_per_parameter = [
-        size / count for size in (stage.weights, stage.gradients, stage.optimizer)
-    ]
+    bytes_per_parameter = []
+    for size in (stage.weights, stage.gradients, stage.optimizer):
+        bytes_per_parameter.append(size / count)
+
     stays = stage.weights + stage.gradients + stage.optimizer
     added = stage.activations + stage.logits
     latex = (

@@ -129,7 +129,11 @@ def loss_figure(
 
 def _draw_replaced(axes: Any, history: History) -> None:
     """Draw the losses of steps that a restart did again."""
-    points = [(step.iteration, step.loss) for step in history.repeated if step.loss is not None]
+    points = []
+    for step in history.repeated:
+        if step.loss is not None:
+            points.append((step.iteration, step.loss))
+
     if points:
         style = {"color": SKY, "markersize": 4, "label": "replaced by a restart"}
         axes.plot(*_columns(points), "x", **style)

@@ -243,7 +243,11 @@ def read_manifest(prefix: Path) -> Manifest:
                 f"{MANIFEST_SCHEMA}. Tokenize again."
             )
 
-        missing = [count.name for count in fields(Counts) if count.name not in content]
+        missing = []
+        for count in fields(Counts):
+            if count.name not in content:
+                missing.append(count.name)
+
         if missing:
             raise ValueError(f"no {missing[0]}")
         return Manifest(**content)

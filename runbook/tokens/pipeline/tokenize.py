@@ -331,7 +331,11 @@ class _Job:
         files.idx_part.rename(files.idx)
         files.bin_part.rename(files.bin)
         manifest = self._manifest(tokenizer, idx_sha256)
-        content = {name: value for name, value in vars(manifest).items() if name != "reused"}
+        content = {}
+        for name, value in vars(manifest).items():
+            if name != "reused":
+                content[name] = value
+
         write_text(files.manifest, json.dumps(content, indent=1) + "\n", error=DataError)
         # Another run may ask for the lock just now
         shutil.rmtree(files.parts, ignore_errors=True)

@@ -317,7 +317,11 @@ def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "") -> list
     if not bins:
         raise DataError(f"{home} holds no .bin files; set data.folder to where the token files lie")
     prefixes = [path.with_suffix("") for path in bins]
-    single = [prefix.name for prefix in prefixes if not TokenFiles.existing(prefix).idx.is_file()]
+    single = []
+    for prefix in prefixes:
+        if not TokenFiles.existing(prefix).idx.is_file():
+            single.append(prefix.name)
+
     if single:
         raise DataError(
             f"{len(single)} of {len(bins)} .bin files in {home} have no .idx beside them: "
@@ -336,7 +340,11 @@ def _token_bins(home: Path) -> list[Path]:
 
 
 def _refuse_faults(dataset: Dataset, home: Path, listed: list[SourceFile]) -> None:
-    wrong = [fault for file in listed if (fault := file_fault(home, file, checksums=False))]
+    wrong = []
+    for file in listed:
+        if fault := file_fault(home, file, checksums=False):
+            wrong.append(fault)
+
     if wrong:
         raise DataError(
             f"{len(wrong)} of {len(listed)} files of the dataset {dataset.title!r} are missing or "

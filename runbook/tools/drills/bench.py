@@ -522,10 +522,10 @@ def judge_ending(
         detail = f"broken: {'; '.join(ending.broken)}"
 
     after = ending.detected_after_s
-    shared = {
-        key: getattr(ending, key)
-        for key in ("fault", "action", "steps_lost", "final_loss_equal", "extra")
-    }
+    shared = {}
+    for key in ("fault", "action", "steps_lost", "final_loss_equal", "extra"):
+        shared[key] = getattr(ending, key)
+
     return DrillVerdict(
         name=name,
         verdict="pass" if not ending.broken else "fail",

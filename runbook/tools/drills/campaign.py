@@ -120,23 +120,25 @@ class Campaign:
 
     def as_table(self) -> Table:
         """What the terminal shows."""
-        rows = [
-            {
-                "change": row.change,
-                "useful": f"{row.useful:.1%}",
-                "8 of 10 campaigns": f"{100 * row.low:.1f} to {row.high:.1%}",
-                "steps done again": f"{row.lost_steps:.1%}",
-                "starts": f"{row.starts:.1%}",
-                "noticing": f"{row.detection:.1%}",
-                "saves": f"{row.saves:.1%}",
-                "failures": f"{row.failures:,.0f}",
-                "jobs": f"{row.jobs:,.0f}",
-                "left to a person": f"{row.stops:,.0f}",
-                "from node memory": f"{row.near_restarts:,.0f}",
-                "waiting": show_duration(86400 * row.waiting_days),
-            }
-            for row in self.rows
-        ]
+        rows = []
+        for row in self.rows:
+            rows.append(
+                {
+                    "change": row.change,
+                    "useful": f"{row.useful:.1%}",
+                    "8 of 10 campaigns": f"{100 * row.low:.1f} to {row.high:.1%}",
+                    "steps done again": f"{row.lost_steps:.1%}",
+                    "starts": f"{row.starts:.1%}",
+                    "noticing": f"{row.detection:.1%}",
+                    "saves": f"{row.saves:.1%}",
+                    "failures": f"{row.failures:,.0f}",
+                    "jobs": f"{row.jobs:,.0f}",
+                    "left to a person": f"{row.stops:,.0f}",
+                    "from node memory": f"{row.near_restarts:,.0f}",
+                    "waiting": show_duration(86400 * row.waiting_days),
+                }
+            )
+
         title = f"{show_duration(86400 * self.days)} of faults, simulated"
         return Table(rows, title, self.assumptions)
 

@@ -216,7 +216,11 @@ def _unscored(
     """
     if request.again or request.exported:
         return list(names)
-    scored = {row["task"] for row in rows if all(row.get(key) == about[key] for key in SAME)}
+    scored = set()
+    for row in rows:
+        if all(row.get(key) == about[key] for key in SAME):
+            scored.add(row["task"])
+
     return [name for name in names if name not in scored]
 
 

@@ -204,7 +204,11 @@ def points(log: ParsedLog) -> Iterator[Point]:
 
 def _end_time(log: ParsedLog) -> float:
     """Return when the newest file of a log was written; now, if none of its files is here."""
-    ends = [Path(file).stat().st_mtime for file in log.files if Path(file).is_file()]
+    ends = []
+    for file in log.files:
+        if Path(file).is_file():
+            ends.append(Path(file).stat().st_mtime)
+
     return max(ends, default=time.time())
 
 

@@ -27,7 +27,11 @@ def summary(log: ParsedLog) -> str:
         lines.append(f"  {count} evaluations, last {last.loss:.4g} ({log.source(last)})")
 
     if log.facts:
-        facts = [f"{name} {fact}" for name, fact in vars(log.facts).items() if fact is not None]
+        facts = []
+        for name, fact in vars(log.facts).items():
+            if fact is not None:
+                facts.append(f"{name} {fact}")
+
         lines.append("  MLPerf: " + ", ".join(facts))
 
     for alarm in find_alarms(log.records, log.evaluations_in_order):

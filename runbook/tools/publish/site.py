@@ -95,7 +95,12 @@ def _published_runs(site: Path) -> list[str]:
     if not (site / MARKER).exists():
         return []
     names = json.loads((site / MARKER).read_text(encoding="utf-8")).get("runs", [])
-    return [name for name in names if name not in ("", ".", "..") and Path(name).name == name]
+    runs: list[str] = []
+    for name in names:
+        if name not in ("", ".", "..") and Path(name).name == name:
+            runs.append(name)
+
+    return runs
 
 
 def copy_whole_run(folder: Path, site: Path) -> str:

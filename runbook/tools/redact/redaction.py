@@ -293,7 +293,9 @@ class Redactor:
     def value(self, value: Any) -> Any:
         """Return a JSON value with all its texts redacted, the names of keys too."""
         if isinstance(value, str):
-            return "[path]" if WHOLE_PATH.fullmatch(value) else self.text(value)
+            if WHOLE_PATH.fullmatch(value):
+                return "[path]"
+            return self.text(value)
         if isinstance(value, Mapping):
             return {self.text(str(key)): self.value(item) for key, item in value.items()}
         if isinstance(value, list | tuple):

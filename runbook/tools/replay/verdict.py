@@ -113,7 +113,11 @@ def compare(
     step: int,
 ) -> ReplayComparison:
     """Compare the steps after `begin` up to `step`, of a run and trained again."""
-    both = [number for number in range(begin + 1, step + 1) if number in run and number in replayed]
+    both = []
+    for number in range(begin + 1, step + 1):
+        if number in run and number in replayed:
+            both.append(number)
+
     with_marks = [number for number in both if number in recorded and number in again]
     differing = (
         number
@@ -218,11 +222,13 @@ def _explain_unrecorded(
 
 def _program_changes(before: Circumstances, now: Circumstances) -> list[str]:
     names = sorted({*before.versions, *now.versions})
-    changes = [
-        f"{name}: {before.versions.get(name, 'none')} in the run, {now.versions.get(name, 'none')} here"
-        for name in names
-        if before.versions.get(name) != now.versions.get(name)
-    ]
+    changes = []
+    for name in names:
+        if before.versions.get(name) != now.versions.get(name):
+            changes.append(
+                f"{name}: {before.versions.get(name, 'none')} in the run, {now.versions.get(name, 'none')} here"
+            )
+
     if before.code != now.code:
         changes.append(
             f"the trainer's code: {before.code[:12]} in the run, {now.code[:12]} here (sha256)"
@@ -233,5 +239,9 @@ def _program_changes(before: Circumstances, now: Circumstances) -> list[str]:
 
 def _machine_changes(before: Circumstances, now: Circumstances) -> list[str]:
     pairs = zip(before.machines, now.machines, strict=False)
-    changed = [(rank, *pair) for rank, pair in enumerate(pairs) if pair[0] != pair[1]]
+    changed = []
+    for rank, pair in enumerate(pairs):
+        if pair[0] != pair[1]:
+            changed.append((rank, *pair))
+
     return [f"rank {rank}: {old} in the run, {new} here" for rank, old, new in changed[:4]]

@@ -187,9 +187,11 @@ def _gpus(gres: str) -> tuple[int, str]:
     ((4, ''), (0, ''), (2, 'a100'))
     """
     entries = re.findall(r"(?:^|,)gpu(?::([^:,()]+))?:(\d+)", gres)
-    whole_gpus = [
-        (int(count), name) for name, count in entries if not re.search(r"\dg\.\d+gb", name)
-    ]
+    whole_gpus = []
+    for name, count in entries:
+        if not re.search(r"\dg\.\d+gb", name):
+            whole_gpus.append((int(count), name))
+
     return max(whole_gpus, default=(0, ""))
 
 

@@ -42,11 +42,12 @@ class CheckpointFolder:
 
     def shards(self) -> set[str]:
         """The files of its folder of shards that have a checksum."""
-        return {
-            name.removeprefix(f"{SHARDS}/")
-            for name in self.metadata["files"]
-            if name.startswith(f"{SHARDS}/")
-        }
+        shards: set[str] = set()
+        for name in self.metadata["files"]:
+            if name.startswith(f"{SHARDS}/"):
+                shards.add(name.removeprefix(f"{SHARDS}/"))
+
+        return shards
 
 
 _deletions: list[Future[None]] = []

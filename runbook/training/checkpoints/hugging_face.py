@@ -253,9 +253,10 @@ def to_ours(name: str, parts: list[torch.Tensor], model: PlannedModel) -> torch.
         parts = list(joined.chunk(3)) if "linear_qkv" in name else [joined]
 
     if "linear_qkv" in name:
-        groups = [
-            part.reshape(model.kv_heads, -1, model.head_size, *part.shape[1:]) for part in parts
-        ]
+        groups = []
+        for part in parts:
+            groups.append(part.reshape(model.kv_heads, -1, model.head_size, *part.shape[1:]))
+
         return torch.cat(groups, 1).flatten(0, 2)
 
     value = torch.cat(parts)
@@ -461,10 +462,10 @@ class SourceWeights:
 
     def sharded_state(self) -> State:
         """All weights by their shapes alone."""
-        shapes = {
-            key: torch.empty(_our_shape(ours, self.model), device="meta")
-            for key, ours in self._ours.items()
-        }
+        shapes = {}
+        for key, ours in self._ours.items():
+            shapes[key] = torch.empty(_our_shape(ours, self.model), device="meta")
+
         return {
             "model0": Shards(
                 {key: ShardedTensor.from_rank_offsets(key, shape) for key, shape in shapes.items()}

@@ -310,11 +310,16 @@ def _join(key: str, pieces: list[torch.Tensor], gated: bool) -> torch.Tensor:
     if "linear_fc1" in key and gated and key.endswith(_CUT_ROWS):
         # A rank has its part of the gate, then of what it gates
         halves = [piece.chunk(2) for piece in pieces]
-        pieces = [half[number] for number in (0, 1) for half in halves]
+        pieces = []
+        for number in (0, 1):
+            for half in halves:
+                pieces.append(half[number])
 
     if key.endswith(_CUT_ROWS):
         return torch.cat(pieces)
-    return torch.cat(pieces, 1) if key.endswith(tuple(_MEGATRON["cut_columns"])) else pieces[0]
+    if key.endswith(tuple(_MEGATRON["cut_columns"])):
+        return torch.cat(pieces, 1)
+    return pieces[0]
 
 
 def _tensors(content: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:

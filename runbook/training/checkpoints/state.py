@@ -443,6 +443,8 @@ def _newest_padding(spec: PhasePlan) -> int:
     for checkpoint in checkpoints:
         if "recipe" in checkpoint.metadata:
             same = checkpoint.metadata["recipe"].get("model.vocabulary") == spec.model.vocabulary
-            return int(checkpoint.metadata["model"]["padded_vocabulary"]) if same else 0
+            if same:
+                return int(checkpoint.metadata["model"]["padded_vocabulary"])
+            return 0
 
     return 0

@@ -156,7 +156,11 @@ class ShardWriter:
             # megatron-core wants this file; what others put there is in our metadata.json.
             torch.save({}, self.folder / "common.pt")
             save_config(CheckpointingConfig("torch_dist", 1), str(self.folder))
-            sums = {name: digest for _, digests in parts for name, digest in digests.items()}
+            sums = {}
+            for _, digests in parts:
+                for name, digest in digests.items():
+                    sums[name] = digest
+
             others = sorted(path.name for path in self.folder.iterdir() if path.name not in sums)
             return sums | {name: folders.sha256(self.folder / name) for name in others}
 

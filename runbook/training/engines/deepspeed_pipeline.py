@@ -131,10 +131,10 @@ def layer_list(spec: PhasePlan, gpt: Any) -> list[LayerSpec]:
     """
     stage_layers = spec.model.layers // spec.parallel.pipeline
     first = stage_layers * parallel_state.get_pipeline_model_parallel_rank()
-    blocks = [
-        LayerSpec(Block, gpt, f"decoder.layers.{index - first}", _transform)
-        for index in range(spec.model.layers)
-    ]
+    blocks = []
+    for index in range(spec.model.layers):
+        blocks.append(LayerSpec(Block, gpt, f"decoder.layers.{index - first}", _transform))
+
     if not spec.model.tied_embeddings:
         embedding = LayerSpec(Part, gpt, "embedding", _embed)
         head = LayerSpec(Part, gpt, "output_layer", _score)

@@ -185,7 +185,11 @@ class MegatronEngine(engine.TrainingEngine):
         limit = self.spec.optimizer.clip_gradient
         if 0 < limit < norm:
             weights = self.optimizer.get_parameters()
-            gradients = [weight.grad for weight in weights if weight.grad is not None]
+            gradients = []
+            for weight in weights:
+                if weight.grad is not None:
+                    gradients.append(weight.grad)
+
             # megatron-core's own clipping copies the gradients on a CPU.
             torch._foreach_mul_(gradients, limit / (norm + 1e-6))
 

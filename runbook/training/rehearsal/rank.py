@@ -512,7 +512,12 @@ def group_names() -> dict[str, str]:
         "tensor": parallel_state.get_tensor_model_parallel_group(),
         "embeddings": parallel_state.get_embedding_group(check_initialized=False),
     }
-    return {group.group_name: name for name, group in named.items() if hasattr(group, "group_name")}
+    names: dict[str, str] = {}
+    for name, group in named.items():
+        if hasattr(group, "group_name"):
+            names[group.group_name] = name
+
+    return names
 
 
 @contextlib.contextmanager

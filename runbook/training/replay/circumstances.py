@@ -58,7 +58,11 @@ def processor() -> str:
     except OSError:
         lines = []
 
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    names = []
+    for line in lines:
+        if line.startswith("model name"):
+            names.append(line.partition(":")[2].strip())
+
     return names[0] if names else platform.machine()
 
 

@@ -391,7 +391,11 @@ def host_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck
     parts = [part for part in answers.parts(HOSTS) if part.startswith("folder")]
     folders = folder_checks(answers, expected, parts)
     can_compare_clocks = all(check.verdict == "pass" for check in folders)
-    rules = [rule for rule in NODE_RULES if can_compare_clocks or rule.part != "clock"]
+    rules = []
+    for rule in NODE_RULES:
+        if can_compare_clocks or rule.part != "clock":
+            rules.append(rule)
+
     return [
         presence,
         granted_time_check(answers, expected),
@@ -461,10 +465,10 @@ def versions_check(answers: JobAnswers) -> PlacedCheck:
     if silent:
         return rule.broken(_by_node(silent), list(silent))
     facts = answers.facts(HOSTS, "software")
-    versions = {
-        node: {"python": node_facts["python"], **node_facts["packages"]}
-        for node, node_facts in facts.items()
-    }
+    versions = {}
+    for node, node_facts in facts.items():
+        versions[node] = {"python": node_facts["python"], **node_facts["packages"]}
+
     differences, odd_nodes = different_versions(versions)
     if differences:
         return rule.broken("; ".join(differences), odd_nodes)
@@ -573,7 +577,11 @@ def interface_fault(facts: NodeFacts, expected: Expectations) -> str:
         if problem:
             return f"{variable}={value}: {problem}"
 
-    inactive = [port for port, state in facts["infiniband"].items() if "ACTIVE" not in state]
+    inactive = []
+    for port, state in facts["infiniband"].items():
+        if "ACTIVE" not in state:
+            inactive.append(port)
+
     if expected.fabric == "verbs" and inactive and len(inactive) == len(facts["infiniband"]):
         return f"no InfiniBand port is active: {', '.join(inactive)}"
     return ""

@@ -147,10 +147,10 @@ def _cores(site: Site, nodes: Answers, requested: int) -> Lesson | Gap:
     facts = _of_part(nodes, HOSTS, "cores")
     if not facts:
         return _missing(name)
-    counts = {
-        node: int(min(node_facts["cores"], node_facts["quota"] or node_facts["cores"]))
-        for node, node_facts in facts.items()
-    }
+    counts = {}
+    for node, node_facts in facts.items():
+        counts[node] = int(min(node_facts["cores"], node_facts["quota"] or node_facts["cores"]))
+
     evidence = f"usable cores of {_places(counts)}"
     fewest = max(1, min(counts.values()))
     online = min(int(node_facts.get("online") or 0) for node_facts in facts.values())
@@ -180,10 +180,10 @@ def _memory(site: Site, nodes: Answers, requested: str) -> Lesson | Gap:
             f"(jobs.environment.memory={ALL_MEMORY})",
         )
 
-    sizes = {
-        node: int(node_facts["limit"] or node_facts["total"]) // GIB
-        for node, node_facts in facts.items()
-    }
+    sizes = {}
+    for node, node_facts in facts.items():
+        sizes[node] = int(node_facts["limit"] or node_facts["total"]) // GIB
+
     old = f"{site.hardware.node_memory // GIB}GiB" if site.hardware.node_memory else ""
     evidence = f"memory of {_places(sizes)}, in whole GiB"
     return Lesson((HARDWARE, "node_memory"), f"{min(sizes.values())}GiB", old, evidence)
@@ -205,7 +205,11 @@ def _devices(site: Site, nodes: Answers) -> Iterator[Lesson | Gap]:
     evidence = f"GPUs that torch sees on {_places(counts)}"
     old_count = site.hardware.devices_per_node
     yield Lesson((HARDWARE, "devices_per_node"), min(counts.values()), old_count, evidence)
-    names = {str(device["name"]) for devices in gpus.values() for device in devices}
+    names = set()
+    for devices in gpus.values():
+        for device in devices:
+            names.add(str(device["name"]))
+
     name = min(names)
     accelerator = find_accelerator(name)
     if len(names) > 1 or accelerator is None or not named_memory(accelerator.name):

@@ -202,9 +202,11 @@ def round_trip_check(links: Sequence[Link]) -> PlacedCheck:
         f"a small message and its answer take less than {thresholds.ROUND_TRIP.value * 1000:g} ms",
         "Look for lost packets on these links (ip -s link, ethtool -S), or leave the node out.",
     )
-    slow = [
-        link for link in links if float(link.facts["quickest_trip"]) > thresholds.ROUND_TRIP.value
-    ]
+    slow = []
+    for link in links:
+        if float(link.facts["quickest_trip"]) > thresholds.ROUND_TRIP.value:
+            slow.append(link)
+
     if slow:
         texts = [f"{link.name}: {show_duration(link.facts['quickest_trip'])}" for link in slow]
         return rule.broken(

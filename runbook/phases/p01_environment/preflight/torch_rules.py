@@ -89,7 +89,11 @@ def device_count_check(answers: JobAnswers, expected: Expectations) -> PlacedChe
         ),
     )
     counts = {node: len(facts["devices"]) for node, facts in answers.facts(TORCH, TORCH).items()}
-    short = {node: count for node, count in counts.items() if count < expected.devices_per_node}
+    short = {}
+    for node, count in counts.items():
+        if count < expected.devices_per_node:
+            short[node] = count
+
     if short:
         value = ", ".join(f"{node}: {count}" for node, count in short.items())
         return rule.broken(value, list(short))
@@ -212,7 +216,11 @@ def speed_check(
             "the node out until then."
         ),
     )
-    slow = {node: min(values) for node, values in speeds.items() if values and min(values) < floor}
+    slow = {}
+    for node, values in speeds.items():
+        if values and min(values) < floor:
+            slow[node] = min(values)
+
     if slow:
         parts = [f"{node}: {show_speed(speed, unit)}" for node, speed in slow.items()]
         value = f"{', '.join(parts)}; the quickest device has {show_speed(quickest, unit)}"
