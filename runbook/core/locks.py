@@ -58,24 +58,24 @@ class Holder:
         return f"{who}, {self.what}, since {since} ({age}): {self.command}"
 
 
-def hold(run_folder: Path, what: str) -> contextlib.AbstractContextManager[str]:
+def hold(run_folder: Path, purpose: str) -> contextlib.AbstractContextManager[str]:
     """Hold a run while something changes its files.
 
     Yields a sentence about the dead holder whose lock was taken over, or an empty text. Raises
     `HeldError` that says who holds the run, since when, on which host and for what.
     """
-    return hold_file(run_folder / LOCK_NAME, what)
+    return hold_file(run_folder / LOCK_NAME, purpose)
 
 
 @contextlib.contextmanager
-def hold_file(path: Path, what: str, *, wait_seconds: float = 0.0) -> Iterator[str]:
+def hold_file(path: Path, purpose: str, *, wait_seconds: float = 0.0) -> Iterator[str]:
     """As `hold`, with any lock file; waits up to `wait_seconds` for a holder that lives."""
     path = path.absolute()
     process = processes.identify(os.getpid())
     assert process is not None, "we run, so we are found"
     new_holder = Holder(
         secrets.token_hex(8),
-        what,
+        purpose,
         shlex.join(sys.argv),
         processes.user_name(),
         time.time(),

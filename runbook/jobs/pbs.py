@@ -96,9 +96,9 @@ def queues_to_submit_to(text: str) -> tuple[QueueLimits, ...]:
 
         destinations = [word.partition("@")[0] for word in _destinations(values)]
         hidden = []
-        for each in destinations:
-            if each in behind_route:
-                hidden.append(_limits(each, runs[each]))
+        for queue in destinations:
+            if queue in behind_route:
+                hidden.append(_limits(queue, runs[queue]))
 
         if hidden:
             open_queues.append(_with_widest_limits(limits, hidden))

@@ -78,23 +78,23 @@ class JobFiles:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Decide what follows the newest attempt of a job, and write it down."""
-    asked = _parser().parse_args(argv)
-    files = JobFiles(asked.job, asked.events, asked.metrics, asked.tracker)
-    end = JobEnd(_state(files.folder, asked.code), asked.code, asked.signal)
-    attempts = read_attempts(files, end, asked.reason)
-    decision = decide_restart([attempt for _, attempt in attempts], asked.restarts)
+    arguments = _parser().parse_args(argv)
+    files = JobFiles(arguments.job, arguments.events, arguments.metrics, arguments.tracker)
+    end = JobEnd(_state(files.folder, arguments.code), arguments.code, arguments.signal)
+    attempts = read_attempts(files, end, arguments.reason)
+    decision = decide_restart([attempt for _, attempt in attempts], arguments.restarts)
     allocation, last = attempts[-1]
-    here = decision.action is Action.GO_ON and may_start_again_here(
+    goes_on_here = decision.action is Action.GO_ON and may_start_again_here(
         [attempt for place, attempt in attempts if place == allocation]
     )
     suspects = suspect_nodes(files, last)
-    stage = suspect_stage(files, asked.stages)
-    if stage and len(stage) <= asked.spares:
+    stage = suspect_stage(files, arguments.stages)
+    if stage and len(stage) <= arguments.spares:
         suspects = stage
-    write_decision(files.folder, decision, here, suspects)
-    append_line(files.events, _ended_event(files, last, decision, asked.phase))
+    write_decision(files.folder, decision, goes_on_here, suspects)
+    append_line(files.events, _ended_event(files, last, decision, arguments.phase))
     for node in last.bad_nodes:
-        append_line(files.folder / "bad_nodes.jsonl", _bad_node(node, last, asked.run))
+        append_line(files.folder / "bad_nodes.jsonl", _bad_node(node, last, arguments.run))
     return 0
 
 
@@ -229,13 +229,13 @@ def suspect_nodes(files: JobFiles, attempt: Attempt) -> list[str]:
     """Return the nodes that the classifier, the watchdog, the starter or a killed rank names."""
     nodes = files.nodes()
     named = list(attempt.bad_nodes)
-    words = re.split(r"[^\w.-]+", attempt.evidence)
-    for word in words:
+    evidence_words = re.split(r"[^\w.-]+", attempt.evidence)
+    for word in evidence_words:
         named += nodes_called(word.rstrip("."), nodes)
     killed = _read(files.folder / "rank-signal").split()
     if killed and killed[0].isdigit() and nodes:
-        place = int(killed[0]) // files.ranks_per_node()
-        named += nodes[place : place + 1]
+        node_index = int(killed[0]) // files.ranks_per_node()
+        named += nodes[node_index : node_index + 1]
 
     return list(dict.fromkeys(named))
 

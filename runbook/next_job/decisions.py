@@ -72,15 +72,15 @@ class Attempt:
         """Whether it came further than where it began."""
         return self.began_at is not None and self.reached > self.began_at
 
-    def failed_like(self, other: Attempt) -> bool:
+    def failed_like(self, earlier: Attempt) -> bool:
         """Whether both failed alike at one step.
 
         What comes from outside is no sign of that: the budget bounds it.
         """
         if self.end.cause is None or self.end.cause in FROM_OUTSIDE or self.failing_step is None:
             return False
-        alike = self.end.cause is other.end.cause and self.failure == other.failure
-        return alike and self.failing_step == other.failing_step
+        alike = self.end.cause is earlier.end.cause and self.failure == earlier.failure
+        return alike and self.failing_step == earlier.failing_step
 
 
 @dataclass(frozen=True)

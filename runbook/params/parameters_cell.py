@@ -269,7 +269,7 @@ def _as_papermill(file: RunFile) -> dict[str, object]:
 
 
 def _refuse_two_runs(
-    file: RunFile, given: Mapping[str, object], in_file: Mapping[str, object]
+    file: RunFile, given_values: Mapping[str, object], in_file: Mapping[str, object]
 ) -> None:
     """Raise where most of what another run file says was given, and it is not this run's.
 
@@ -279,7 +279,7 @@ def _refuse_two_runs(
         other_file = RunFile(file.project / "params" / f"{name}.yaml", "", file.project)
         if other_file.path == file.path:
             continue
-        foreign = _values_of_other_run(other_file, given, in_file)
+        foreign = _values_of_other_run(other_file, given_values, in_file)
         if foreign:
             verb = "is that" if len(foreign) == 1 else "are those"
             raise ParamsError(
@@ -290,7 +290,7 @@ def _refuse_two_runs(
 
 
 def _values_of_other_run(
-    other_file: RunFile, given: Mapping[str, object], in_file: Mapping[str, object]
+    other_file: RunFile, given_values: Mapping[str, object], in_file: Mapping[str, object]
 ) -> list[str]:
     """Return the given keys that have another run's values and not this run's.
 
@@ -301,11 +301,15 @@ def _values_of_other_run(
         if key in _FROM_FILE:
             stated[key] = value
 
-    equal = [key for key, value in stated.items() if key in given and _same(given[key], value)]
+    equal = [
+        key
+        for key, value in stated.items()
+        if key in given_values and _same(given_values[key], value)
+    ]
     is_most = 2 * len(equal) > len(stated)
     if not is_most:
         return []
-    return [key for key in equal if not _same(given[key], in_file.get(key))]
+    return [key for key in equal if not _same(given_values[key], in_file.get(key))]
 
 
 def _same(first: Any, second: Any) -> bool:

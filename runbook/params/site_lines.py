@@ -48,8 +48,8 @@ def set_value(
     block = [f"{' ' * column}{INDENT * depth}{name}:" for depth, name in enumerate(missing)]
     block[-1] += f" {write_scalar(value)}  # {comment}"
     is_top = len(missing) == len(path)
-    place = len(lines) if is_top else mapping.value[0][0].start_mark.line
-    return "\n".join([*lines[:place], *block, *lines[place:]]) + "\n"
+    line_number = len(lines) if is_top else mapping.value[0][0].start_mark.line
+    return "\n".join([*lines[:line_number], *block, *lines[line_number:]]) + "\n"
 
 
 def _nearest_section(

@@ -279,7 +279,7 @@ def ranks_of_other_samples(first_step: RecordedStep, second_step: RecordedStep) 
         first = first_step.samples
         second = second_step.samples
     pairs = enumerate(zip(first, second, strict=False))
-    return tuple(rank for rank, (before, now) in pairs if before != now)
+    return tuple(rank for rank, (before, after) in pairs if before != after)
 
 
 def compare_steps(first_step: RecordedStep, second_step: RecordedStep) -> Difference | None:

@@ -75,9 +75,9 @@ def read_sealed(folder: Path) -> SealedForecasts | None:
     path = folder / FORECASTS_FILE
     sealed = read_json_record(path, SealedForecasts, "sealed forecasts", remedy)
     if sealed is not None and sealed.checksum != sealed.computed_checksum():
-        now = sealed.computed_checksum()[:12]
+        checksum_now = sealed.computed_checksum()[:12]
         raise RecordError(
-            f"{path} was changed after it was sealed on {sealed.sealed}: its checksum is {now}, and "
+            f"{path} was changed after it was sealed on {sealed.sealed}: its checksum is {checksum_now}, and "
             f"{sealed.checksum[:12]} was sealed. Forecasts that were changed are not scored. Restore it from a copy."
         )
 
@@ -150,10 +150,10 @@ def _quantile_loss(actual: float, quantile: float, share: float) -> float:
 def append_scores(scores: Iterable[ForecastScore], runs: Path) -> None:
     """Append scores that are not there yet."""
     path = runs / SCORES_FILE
-    known = {(line.get("checksum"), line.get("quantity")) for line in read_lines(path)}
-    for one in scores:
-        if (one.checksum, one.quantity) not in known:
-            append_line(path, asdict(one))
+    scored = {(line.get("checksum"), line.get("quantity")) for line in read_lines(path)}
+    for score in scores:
+        if (score.checksum, score.quantity) not in scored:
+            append_line(path, asdict(score))
 
 
 def read_scores_of_all(runs: Path) -> list[ForecastScore]:
@@ -178,9 +178,9 @@ def own_half_width(scores: Sequence[ForecastScore], quantity: str) -> float | No
     None while they are too few.
     """
     errors = sorted(
-        abs(math.log(one.actual / one.value))
-        for one in scores
-        if one.quantity == quantity and not one.late and one.actual > 0 and one.value > 0
+        abs(math.log(score.actual / score.value))
+        for score in scores
+        if score.quantity == quantity and not score.late and score.actual > 0 and score.value > 0
     )
     if len(errors) < FEWEST_OWN_SCORES:
         return None
@@ -190,18 +190,18 @@ def own_half_width(scores: Sequence[ForecastScore], quantity: str) -> float | No
 
 def scores_table(scores: Sequence[ForecastScore], title: str) -> Table:
     """Return forecasts next to what came true, misses first."""
-    ordered = sorted(scores, key=lambda one: (one.hit, one.run, one.quantity))
+    ordered = sorted(scores, key=lambda score: (score.hit, score.run, score.quantity))
     rows = [
         {
-            "run": one.run,
-            "quantity": one.quantity,
-            "forecast": shown_in_unit(one.value, one.unit),
-            "80% interval": f"{shown_in_unit(one.low, one.unit)} to {shown_in_unit(one.high, one.unit)}",
-            "came true": shown_in_unit(one.actual, one.unit),
-            "verdict": _verdict(one),
-            "pinball": f"{one.pinball:.4f}",
+            "run": score.run,
+            "quantity": score.quantity,
+            "forecast": shown_in_unit(score.value, score.unit),
+            "80% interval": f"{shown_in_unit(score.low, score.unit)} to {shown_in_unit(score.high, score.unit)}",
+            "came true": shown_in_unit(score.actual, score.unit),
+            "verdict": _verdict(score),
+            "pinball": f"{score.pinball:.4f}",
         }
-        for one in ordered
+        for score in ordered
     ]
     return Table(rows, title, [calibration_text(scores)], source=SCORES_FILE)
 
@@ -215,9 +215,9 @@ def shown_in_unit(value: float, unit: str) -> str:
     return f"{value:.4g} {unit}"
 
 
-def _verdict(one: ForecastScore) -> str:
-    verdict = "inside" if one.hit else "missed"
-    return f"{verdict}, made after the first step" if one.late else verdict
+def _verdict(score: ForecastScore) -> str:
+    verdict = "inside" if score.hit else "missed"
+    return f"{verdict}, made after the first step" if score.late else verdict
 
 
 def calibration_text(scores: Sequence[ForecastScore]) -> str:
@@ -225,9 +225,9 @@ def calibration_text(scores: Sequence[ForecastScore]) -> str:
 
     Late forecasts are not counted.
     """
-    counted = [one for one in scores if not one.late]
+    counted = [score for score in scores if not score.late]
     late = len(scores) - len(counted)
-    hits = sum(one.hit for one in counted)
+    hits = sum(score.hit for score in counted)
     text = f"{hits} of {len(counted)} forecasts held inside their 80% intervals."
     if late:
         text += f" {late} made after the first step are not counted."

@@ -79,7 +79,10 @@ class HuggingFace:
     def encode_batch(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """As `Fastokens` does."""
         return _flat(
-            [each.ids for each in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+            [
+                encoding.ids
+                for encoding in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+            ]
         )
 
     def decode(self, ids: list[int]) -> str:

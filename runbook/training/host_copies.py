@@ -105,8 +105,8 @@ class PinnedCopies(HostCopies):
         """Whether a tensor is a copy, or a part of one."""
         if tensor.device.type != "cpu":
             return False
-        place = tensor.data_ptr()
-        return any(slab.address <= place < slab.address + slab.size for slab in self._slabs)
+        address = tensor.data_ptr()
+        return any(slab.address <= address < slab.address + slab.size for slab in self._slabs)
 
     @property
     def num_bytes(self) -> int:

@@ -293,11 +293,11 @@ class TrainingLoop:
             self._say(f"{folder}: changed after it was built, so built again: {', '.join(changed)}")
             self.report.event("data_cache_rebuilt", folder=folder, files=changed)
 
-        other = data_cache.other_order(self.saved_order, cache.checksums)
-        if other and not self.spec.checkpoint.resume_changed:
+        other_order = data_cache.other_order(self.saved_order, cache.checksums)
+        if other_order and not self.spec.checkpoint.resume_changed:
             raise RefusedError(
                 f"the cached order of the text in {self.spec.data.cache} is another than when the checkpoint of "
-                f"iteration {self.progress.iteration} was saved: {', '.join(other)}. The training would go on with "
+                f"iteration {self.progress.iteration} was saved: {', '.join(other_order)}. The training would go on with "
                 f"other samples. Delete {self.spec.data.cache}: it is built again from the token files. If they were "
                 f"changed on purpose, training.resume_changed true goes on with the new ones"
             )
@@ -337,9 +337,13 @@ class TrainingLoop:
         """Leave out again what a segment left out that ended between a rollback and its next save."""
         if "rollback" in (self.spec.limits.nan_policy, self.spec.limits.spike_policy):
             earlier = share_value(self.report.rolled_back())
-            known = self.progress.passed_over
-            seen = self.progress.consumed_samples
-            known += [samples for samples in earlier if samples not in known and samples[0] >= seen]
+            passed_over = self.progress.passed_over
+            consumed_samples = self.progress.consumed_samples
+            passed_over += [
+                samples
+                for samples in earlier
+                if samples not in passed_over and samples[0] >= consumed_samples
+            ]
 
     def _refuse_other_training(self, loaded: LoadedCheckpoint) -> None:
         if loaded.changes and not self.spec.checkpoint.resume_changed:

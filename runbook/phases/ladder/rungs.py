@@ -228,8 +228,8 @@ def _compute_factor(family: Family, largest_flops: float) -> float:
     # Tokens, and with the run's own batch the steps, grow with the root of the compute.
     largest_steps = family.samples / family.global_batch * math.sqrt(largest_flops / family.flops)
     ratio_of_steps = largest_steps / FEWEST_STEPS
-    wanted: float = ratio_of_steps ** (2 / gaps)
-    return min(widest, max(wanted, LEAST_FOR_STEPS))
+    factor: float = ratio_of_steps ** (2 / gaps)
+    return min(widest, max(factor, LEAST_FOR_STEPS))
 
 
 def _rung(family: Family, parameters: float, flops: float) -> LadderRung:

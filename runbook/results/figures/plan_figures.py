@@ -116,10 +116,10 @@ def length_figure(lengths: Sequence[int], sequence_length: int) -> Any:
         if sequence_length > 0:
             # within a bar, tokens run linearly from one power of two to the next
             power = sequence_length.bit_length() - 1
-            place = power + (sequence_length / 2**power - 1)
+            position = power + (sequence_length / 2**power - 1)
             label = f"one sequence: {sequence_length:,} tokens"
             axes.axvline(
-                place,
+                position,
                 color=VERMILION,
                 linestyle="--",
                 label=label,

@@ -296,24 +296,24 @@ class KillsAfterSteps:
 
     def after(
         self,
-        held: float,
+        held_seconds: float,
         first_step: int,
         training_from: float,
     ) -> tuple[float, FaultKind]:
-        """Return the second of the next kill, for an attempt that begins at the second `held`."""
+        """Return the second of the next kill, for an attempt that begins at the second `held_seconds`."""
         if not self._waiting:
             return math.inf, SOFTWARE
         step, delay = self._waiting.pop(0)
-        killed_at = held + delay
+        killed_at = held_seconds + delay
         if step > self._furthest:
             killed_at = training_from + self._parts.seconds_to(step - first_step) + delay
         trained = max(0.0, killed_at - training_from)
         self._furthest = max(self._furthest, first_step + int(trained / self._parts.pace))
         return killed_at, SOFTWARE
 
-    def quiet_until(self, held: float) -> float:
-        """Return `held`: a kill waits for a step."""
-        return held
+    def quiet_until(self, held_seconds: float) -> float:
+        """Return `held_seconds`: a kill waits for a step."""
+        return held_seconds
 
 
 SIMULATIONS = 21

@@ -233,8 +233,10 @@ ORDINARY = frozenset(
 class Redactor:
     """Knows the words of one run."""
 
-    def __init__(self, words: Mapping[str, str]) -> None:
-        telling = {word: kind for word, kind in words.items() if word.lower() not in ORDINARY}
+    def __init__(self, replacements: Mapping[str, str]) -> None:
+        telling = {
+            word: kind for word, kind in replacements.items() if word.lower() not in ORDINARY
+        }
         lower = {word.lower(): kind for word, kind in telling.items()}
         self._kinds = {word: kind for word, kind in lower.items() if len(word) > SHORT}
         places = [word for word in self._kinds if word.startswith(("/", "~"))]

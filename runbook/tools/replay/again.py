@@ -60,13 +60,13 @@ class ReplayJob:
 
     def command(self, processes: int, *, launcher: bool) -> list[str]:
         """Return the command that trains it; without a launcher, that of one rank."""
-        words = [sys.executable, "-m"]
+        command = [sys.executable, "-m"]
         if launcher and processes > 1:
-            words += ["torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
-            words += [f"--nproc-per-node={processes}", "-m"]
+            command += ["torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
+            command += [f"--nproc-per-node={processes}", "-m"]
 
-        words += ["runbook.training", str(self.folder / "plan.json")]
-        return [*words, "--phase", self.phase.phase, "--until", str(self.step)]
+        command += ["runbook.training", str(self.folder / "plan.json")]
+        return [*command, "--phase", self.phase.phase, "--until", str(self.step)]
 
 
 def replay_job(run: Path, phase_name: str, step: int) -> ReplayJob:
@@ -124,8 +124,8 @@ def train_again(job: ReplayJob, say: Callable[[str], None]) -> None:
     ranks = job.phase.parallel.world_size
     threads = _recorded_threads(job)
     # As in the run: sums over the cores of a processor depend on their number.
-    words = ["env", f"OMP_NUM_THREADS={threads}"] if threads else []
-    command = [*words, *job.command(ranks, launcher=True)]
+    prefix = ["env", f"OMP_NUM_THREADS={threads}"] if threads else []
+    command = [*prefix, *job.command(ranks, launcher=True)]
     code = shell.follow(
         command,
         say=say,

@@ -92,15 +92,15 @@ class ReplayComparison:
             )
         if self.difference is None:
             return f"{first}. It has no fingerprints, so rank and layer are not known."
-        place = f"rank {self.difference.rank}"
+        rank_text = f"rank {self.difference.rank}"
         if self.host:
-            place += f" (on {self.host} in the run)"
+            rank_text += f" (on {self.host} in the run)"
         others = len(self.difference.ranks) - 1
         also = f", and at once on {others} more of its ranks" if others else ""
         where = self.difference
         block = f"layer {where.layer}, {where.block}, {where.part}"
         read = f" Ranks that read other samples: {readers}." if readers else ""
-        return f"{first}; first on {place}, in {block}{also}.{read}"
+        return f"{first}; first on {rank_text}, in {block}{also}.{read}"
 
 
 def compare(
@@ -131,7 +131,7 @@ def compare(
     elif first_step:
         cause = _explain_unrecorded(first_step, with_marks, recorded, again)
     difference = _marks_differ(first_step, recorded, again)
-    shown = first_step or step
+    shown_step = first_step or step
     host = _host(recorded[first_step], difference) if difference else ""
     return ReplayComparison(
         step=step,
@@ -140,8 +140,8 @@ def compare(
         first_step=first_step,
         difference=difference,
         host=host,
-        loss=_loss(run, shown),
-        replayed_loss=_loss(replayed, shown),
+        loss=_loss(run, shown_step),
+        replayed_loss=_loss(replayed, shown_step),
         verdict=cause.verdict,
         changes=cause.changes,
         ranks_of_other_samples=cause.ranks_of_other_samples,
@@ -185,11 +185,11 @@ def _numbers(step: Step) -> tuple[float | None, float | None]:
     return step.loss, step.grad_norm
 
 
-def _explain(before: RecordedStep, now: RecordedStep) -> DifferenceCause:
+def _explain(before: RecordedStep, replayed: RecordedStep) -> DifferenceCause:
     """Return what explains a difference, by what was recorded of both."""
-    programs = _program_changes(before.circumstances, now.circumstances)
-    machines = _machine_changes(before.circumstances, now.circumstances)
-    readers = ranks_of_other_samples(before, now)
+    programs = _program_changes(before.circumstances, replayed.circumstances)
+    machines = _machine_changes(before.circumstances, replayed.circumstances)
+    readers = ranks_of_other_samples(before, replayed)
     verdict = Verdict.HARDWARE
     if readers:
         verdict = Verdict.DATA
@@ -209,8 +209,8 @@ def _explain_unrecorded(
     """Return what explains a difference that begins at a step without a record, by the last one that has one."""
     if not with_marks:
         return DifferenceCause(Verdict.UNKNOWN, ("training.replay_interval was 0 in the run.",))
-    known = with_marks[-1]
-    cause = _explain(recorded[known], again[known])
+    last_marked = with_marks[-1]
+    cause = _explain(recorded[last_marked], again[last_marked])
     if cause.verdict is not Verdict.HARDWARE:
         return replace(cause, ranks_of_other_samples=())
     reasons = (
@@ -220,25 +220,25 @@ def _explain_unrecorded(
     return DifferenceCause(Verdict.UNKNOWN, reasons)
 
 
-def _program_changes(before: Circumstances, now: Circumstances) -> list[str]:
-    names = sorted({*before.versions, *now.versions})
+def _program_changes(before: Circumstances, here_now: Circumstances) -> list[str]:
+    names = sorted({*before.versions, *here_now.versions})
     changes = []
     for name in names:
-        if before.versions.get(name) != now.versions.get(name):
+        if before.versions.get(name) != here_now.versions.get(name):
             changes.append(
-                f"{name}: {before.versions.get(name, 'none')} in the run, {now.versions.get(name, 'none')} here"
+                f"{name}: {before.versions.get(name, 'none')} in the run, {here_now.versions.get(name, 'none')} here"
             )
 
-    if before.code != now.code:
+    if before.code != here_now.code:
         changes.append(
-            f"the trainer's code: {before.code[:12]} in the run, {now.code[:12]} here (sha256)"
+            f"the trainer's code: {before.code[:12]} in the run, {here_now.code[:12]} here (sha256)"
         )
 
     return changes
 
 
-def _machine_changes(before: Circumstances, now: Circumstances) -> list[str]:
-    pairs = zip(before.machines, now.machines, strict=False)
+def _machine_changes(before: Circumstances, here_now: Circumstances) -> list[str]:
+    pairs = zip(before.machines, here_now.machines, strict=False)
     changed = []
     for rank, pair in enumerate(pairs):
         if pair[0] != pair[1]:

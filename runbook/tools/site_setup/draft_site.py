@@ -52,39 +52,41 @@ class ClusterFiles:
     """Which program did not answer, and its own last words."""
 
 
-def check_cluster_wish(wish: ClusterWish) -> None:
+def check_cluster_wish(cluster_wish: ClusterWish) -> None:
     """Refuse an invalid name, and a device that is not in the table or whose memory is ambiguous."""
-    if not is_name(wish.name):
+    if not is_name(cluster_wish.name):
         raise ParamsError(
-            f"--site {wish.name}: a name has letters, digits, '.', '_' and '-', at most 80."
+            f"--site {cluster_wish.name}: a name has letters, digits, '.', '_' and '-', at most 80."
         )
 
-    if not wish.device:
+    if not cluster_wish.device:
         return
-    if find_accelerator(wish.device) is None:
-        near = ", ".join(accelerators.nearest_accelerators(wish.device))
+    if find_accelerator(cluster_wish.device) is None:
+        near = ", ".join(accelerators.nearest_accelerators(cluster_wish.device))
         raise ParamsError(
-            f"--device {wish.device}: no such device in the table of peaks. Nearest: {near}."
+            f"--device {cluster_wish.device}: no such device in the table of peaks. Nearest: {near}."
         )
 
-    if not named_memory(wish.device):
-        choices = " or ".join(_device_choices(wish.device))
+    if not named_memory(cluster_wish.device):
+        choices = " or ".join(_device_choices(cluster_wish.device))
         raise ParamsError(
-            f"--device {wish.device}: the name leaves its memory open. Write {choices}."
+            f"--device {cluster_wish.device}: the name leaves its memory open. Write {choices}."
         )
 
 
-def write_site(project: Path, wish: ClusterWish) -> ClusterFiles:
+def write_site(project: Path, cluster_wish: ClusterWish) -> ClusterFiles:
     """Write params/sites/NAME.yaml and params/NAME.yaml; a file that is there is kept as it is."""
-    site = project / "params" / "sites" / f"{wish.name}.yaml"
-    run = project / "params" / f"{wish.name}.yaml"
+    site = project / "params" / "sites" / f"{cluster_wish.name}.yaml"
+    run = project / "params" / f"{cluster_wish.name}.yaml"
     written = [path for path in (site, run) if not path.exists()]
     cluster = Cluster("") if site.exists() else ask_cluster()
     if site in written:
-        write_text(site, site_text(wish, cluster, time.strftime("%Y-%m-%d"), sys.executable))
+        write_text(
+            site, site_text(cluster_wish, cluster, time.strftime("%Y-%m-%d"), sys.executable)
+        )
     marked = len(marks_in(site.read_text(encoding="utf-8"), site.name))
     if run in written:
-        write_text(run, run_text(wish.name, project, is_whole=not marked))
+        write_text(run, run_text(cluster_wish.name, project, is_whole=not marked))
     if not marked:
         params.load(str(run), project=project)
     return ClusterFiles(
@@ -98,28 +100,28 @@ def write_site(project: Path, wish: ClusterWish) -> ClusterFiles:
 
 
 def site_text(
-    wish: ClusterWish,
+    cluster_wish: ClusterWish,
     cluster: Cluster,
     date: str,
     python: str,
 ) -> str:
     """Return the site file, with marks where neither a person nor the scheduler said anything."""
-    scheduler = wish.scheduler or cluster.scheduler
+    scheduler = cluster_wish.scheduler or cluster.scheduler
     is_pbs = scheduler == "pbs"
-    kind, count = _node_kind(wish, cluster)
-    device, device_source = _device(wish, kind, cluster)
+    kind, count = _node_kind(cluster_wish, cluster)
+    device, device_source = _device(cluster_wish, kind, cluster)
     return f"""\
-# {wish.name}: a cluster of yours, written by runbook init on {date}. Each value says where it came from;
+# {cluster_wish.name}: a cluster of yours, written by runbook init on {date}. Each value says where it came from;
 # {FILL_IN} stands for one that nobody here knew. docs/your-own-cluster.md explains the rest.
-site: {wish.name}
-title: {write_scalar(_title(wish.name, device, scheduler))}
-{_scheduler_line(wish, cluster)}
+site: {cluster_wish.name}
+title: {write_scalar(_title(cluster_wish.name, device, scheduler))}
+{_scheduler_line(cluster_wish, cluster)}
 launcher: {LAUNCHERS.get(scheduler, LAUNCHERS["slurm"])}
 python: {write_scalar(python)}  # the one that ran runbook init: the nodes must see it, its torch the GPUs
 
 hardware:
   device: {device}  # {device_source}
-{_hardware_text(wish, cluster, kind, count, device)}
+{_hardware_text(cluster_wish, cluster, kind, count, device)}
 
 {_queue_text(cluster)}
 {_default_text(cluster, kind)}
@@ -144,14 +146,14 @@ def _title(name: str, device: str, scheduler: str) -> str:
     return ", ".join((name, devices, queue))
 
 
-def _scheduler_line(wish: ClusterWish, cluster: Cluster) -> str:
-    scheduler = wish.scheduler or cluster.scheduler
+def _scheduler_line(cluster_wish: ClusterWish, cluster: Cluster) -> str:
+    scheduler = cluster_wish.scheduler or cluster.scheduler
     program = "qsub" if scheduler == "pbs" else "sbatch"
     source = f"{program} is on the PATH of the machine that runbook init ran on"
     unknown = "slurm or pbs: neither sbatch nor qsub is on the PATH here"
     return _sourced(
         "scheduler",
-        wish.scheduler,
+        cluster_wish.scheduler,
         cluster.scheduler,
         source,
         unknown,
@@ -167,14 +169,14 @@ def _facts_text(cluster: Cluster, date: str) -> str:
 
 
 def _hardware_text(
-    wish: ClusterWish,
+    cluster_wish: ClusterWish,
     cluster: Cluster,
     kind: NodeKind,
     count: int,
     device: str,
 ) -> str:
     lines = _hardware_lines(
-        wish,
+        cluster_wish,
         cluster,
         kind,
         count,
@@ -196,7 +198,7 @@ directives:
 def _sourced(
     key: str,
     chosen: object,
-    answer: object,
+    reported: object,
     source: str,
     unknown: str,
 ) -> str:
@@ -207,21 +209,21 @@ def _sourced(
     """
     if chosen:
         return f"{key}: {chosen}  # given by --{key.replace('_', '-')}"
-    if answer:
-        return f"{key}: {answer}  # {source}"
+    if reported:
+        return f"{key}: {reported}  # {source}"
     return f"{key}: {FILL_IN}  # {unknown}"
 
 
-def _node_kind(wish: ClusterWish, cluster: Cluster) -> tuple[NodeKind, int]:
+def _node_kind(cluster_wish: ClusterWish, cluster: Cluster) -> tuple[NodeKind, int]:
     """Return the kind of node that the site is for, and how many there are.
 
     It has the device that was asked for; else it is the kind with most GPUs in all.
     """
-    wish_device = find_accelerator(wish.device)
+    wish_device = find_accelerator(cluster_wish.device)
     for kind, count in cluster.kinds:
         device = find_accelerator(kind.device)
         is_other = wish_device and device and device.family != wish_device.family
-        if kind.devices and not is_other and wish.devices_per_node in (0, kind.devices):
+        if kind.devices and not is_other and cluster_wish.devices_per_node in (0, kind.devices):
             return kind, count
 
     return NodeKind(), 0
@@ -274,10 +276,10 @@ def full_name(name: str) -> str:
     return f"{accelerator.name}-{named_memory(name) // 2**30}GB"
 
 
-def _device(wish: ClusterWish, kind: NodeKind, cluster: Cluster) -> tuple[str, str]:
+def _device(cluster_wish: ClusterWish, kind: NodeKind, cluster: Cluster) -> tuple[str, str]:
     """Return the device of a node, or a mark to fill in, and where it comes from."""
-    if wish.device:
-        return full_name(wish.device), f"given by --device {wish.device}"
+    if cluster_wish.device:
+        return full_name(cluster_wish.device), f"given by --device {cluster_wish.device}"
     source = f"{cluster.source} calls it {kind.device}"
     if kind.device and named_memory(kind.device):
         return full_name(kind.device), source
@@ -288,7 +290,7 @@ def _device(wish: ClusterWish, kind: NodeKind, cluster: Cluster) -> tuple[str, s
 
 
 def _hardware_lines(
-    wish: ClusterWish,
+    cluster_wish: ClusterWish,
     cluster: Cluster,
     kind: NodeKind,
     count: int,
@@ -299,7 +301,7 @@ def _hardware_lines(
     unknown = "GPUs of a node (GCDs on MI250X: eight on a node of four cards)"
     yield _sourced(
         "devices_per_node",
-        wish.devices_per_node,
+        cluster_wish.devices_per_node,
         kind.devices,
         source,
         unknown,
@@ -320,7 +322,7 @@ def _hardware_lines(
     unknown = "CPUs of a node that a job may use (sinfo -o %c); without it a task gets one core"
     yield _sourced(
         "cores_per_node",
-        wish.cores_per_node,
+        cluster_wish.cores_per_node,
         kind.cores,
         source,
         unknown,

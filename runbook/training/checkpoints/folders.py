@@ -74,10 +74,10 @@ def _delete(folder: Path, *, in_background: bool) -> None:
 def remove_leftovers(root: Path) -> list[str]:
     """Remove what a killed save left behind; its names."""
     wait_for_deletions()
-    left = [*unfinished_folders(root), *root.glob(f"{TRACKER}{PART}")]
-    for path in left:
+    leftovers = [*unfinished_folders(root), *root.glob(f"{TRACKER}{PART}")]
+    for path in leftovers:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    return [path.name for path in left]
+    return [path.name for path in leftovers]
 
 
 def begin_checkpoint(root: Path, iteration: int) -> Path:
@@ -293,12 +293,12 @@ def _file_fault(checkpoint: CheckpointFolder, name: str) -> str:
 
 
 def differences(
-    values: Mapping[str, object], wanted: Mapping[str, object], whose: str = "plan"
+    values: Mapping[str, object], planned: Mapping[str, object], whose: str = "plan"
 ) -> str:
     """Every value that is not the one wanted, and whose that is; nothing where all are."""
     return ", ".join(
         f"{key} {values.get(key)} ({whose}: {value})"
-        for key, value in wanted.items()
+        for key, value in planned.items()
         if values.get(key) != value
     )
 

@@ -199,14 +199,14 @@ def _shards(folder: Path, described: metadata.Metadata) -> Stored:
     """The weights of a `torch_dist` folder; Megatron-LM has those of all layers in one tensor."""
     tensors = dict[str, Any]()
     places = {}
-    for index, place in described.storage_data.items():
+    for index, storage in described.storage_data.items():
         key = index.fqn
         offset = index.offset
         tensor = described.state_dict_metadata.get(index.fqn)
         if key.startswith("optimizer.") or not isinstance(tensor, metadata.TensorStorageMetadata):
             continue
-        path = folder / place.relative_path
-        end = place.offset + place.length
+        path = folder / storage.relative_path
+        end = storage.offset + storage.length
         if not path.is_file() or path.stat().st_size < end:
             raise RefusedError(f"{path} is missing or cut short: {key} ends at byte {end:,}")
         (length,) = {chunk.sizes for chunk in tensor.chunks if chunk.offsets == offset}
@@ -224,7 +224,7 @@ def _shards(folder: Path, described: metadata.Metadata) -> Stored:
 
         whole = tensors.setdefault(key, metadata.TensorStorageMetadata(tensor.properties, size, []))
         whole.chunks.append(metadata.ChunkStorageMetadata(offset, length))
-        places[metadata.MetadataIndex(key, offset)] = place
+        places[metadata.MetadataIndex(key, offset)] = storage
 
     shards = torch_dist.StoredShards(folder, metadata.Metadata(tensors, storage_data=places))
     return {

@@ -233,11 +233,11 @@ class PendingSave:
                 )
             )
 
-        now = time.monotonic()
-        self.stall_seconds += now - start
+        end = time.monotonic()
+        self.stall_seconds += end - start
         return SaveResult(
             self.iteration,
-            now - self.started,
+            end - self.started,
             self.stall_seconds,
             size,
             final,
@@ -408,10 +408,10 @@ def _verify(checkpoint: CheckpointFolder) -> str:
     rank = torch.distributed.get_rank()
     ranks = torch.distributed.get_world_size()
     problems = [""] * ranks
-    own = sorted(checkpoint.metadata["files"])[rank::ranks]
+    own_files = sorted(checkpoint.metadata["files"])[rank::ranks]
     # On a CPU, other ranks use the cores.
     threads = torch_dist.MOST_FILES if on_gpu() else 1
-    fault = folders.checksum_fault(checkpoint, own, threads)
+    fault = folders.checksum_fault(checkpoint, own_files, threads)
     torch.distributed.all_gather_object(problems, fault)
     return next(filter(None, problems), "")
 

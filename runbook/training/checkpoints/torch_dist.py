@@ -217,9 +217,9 @@ def _lookup(
     def look_up(index: Any) -> Any:
         if read is not None and index.fqn in keys_without_data:
             return read(index.fqn)
-        place = (index.fqn, tuple(index.offset or ()))
-        if place in host_copies:
-            return host_copies[place]
+        position = (index.fqn, tuple(index.offset or ()))
+        if position in host_copies:
+            return host_copies[position]
         return find(index)
 
     return look_up
@@ -499,9 +499,11 @@ def _overlaps(
         if overlap.height == 0 or overlap.width == 0:
             continue
 
-        top = overlap.top - box.top
-        left = overlap.left - box.left
-        part = view[top : top + overlap.height, left : left + overlap.width]
+        first_row = overlap.top - box.top
+        first_column = overlap.left - box.left
+        part = view[
+            first_row : first_row + overlap.height, first_column : first_column + overlap.width
+        ]
         overlaps.append((overlap, part))
 
     return overlaps

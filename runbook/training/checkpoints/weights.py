@@ -24,15 +24,15 @@ class WholeWeights:
 
     def stored_names(self, names: Iterable[str], *, masters: bool) -> dict[str, str]:
         """The names under which weights are stored: where `masters`, as the optimizer has them, if it has them."""
-        known = self.shards.description.state_dict_metadata
+        described = self.shards.description.state_dict_metadata
         stored = {}
         for name in names:
             key = stored_key(name)
-            if not isinstance(known.get(key), TensorStorageMetadata):
+            if not isinstance(described.get(key), TensorStorageMetadata):
                 raise RefusedError(f"{self.folder} lacks {name}: it is of another model")
             # The float32 copy, which the optimizer steps
             master = f"optimizer.state.fp32_param.{key}"
-            stored[name] = master if masters and master in known else key
+            stored[name] = master if masters and master in described else key
 
         return stored
 
@@ -123,5 +123,5 @@ def newest_weights(spec: PhasePlan, iteration: int = 0) -> WholeWeights:
         return WholeWeights(candidate.folder, candidate.iteration, shards)
 
     available = ", ".join(str(candidate.iteration) for candidate in checkpoints) or "none"
-    wanted = f"no whole checkpoint of iteration {iteration}" if iteration else "no whole checkpoint"
-    raise RefusedError("\n  ".join([f"{root} has {wanted} (there are: {available})", *problems]))
+    fault = f"no whole checkpoint of iteration {iteration}" if iteration else "no whole checkpoint"
+    raise RefusedError("\n  ".join([f"{root} has {fault} (there are: {available})", *problems]))

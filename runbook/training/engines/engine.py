@@ -456,11 +456,13 @@ class TrainingEngine(abc.ABC):
         tensors: dict[tuple[int, int], OwnTensor] = {}
         with torch.no_grad():
             for destination in self._destinations(with_optimizer=True):
-                own = OwnTensor(destination.shard.key, destination.tensor)
+                own_tensor = OwnTensor(destination.shard.key, destination.tensor)
                 # fp32 weights without ZeRO are their own master copy: once is enough.
-                tensors.setdefault((own.tensor.data_ptr(), own.tensor.nbytes), own)
+                tensors.setdefault(
+                    (own_tensor.tensor.data_ptr(), own_tensor.tensor.nbytes), own_tensor
+                )
 
-        return [own for own in tensors.values() if own.tensor.nbytes]
+        return [own_tensor for own_tensor in tensors.values() if own_tensor.tensor.nbytes]
 
     def finish_own(self, common: CommonState) -> None:
         """Set what is no tensor, once `own_tensors` were filled from this rank's own copy."""

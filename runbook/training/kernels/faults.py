@@ -46,9 +46,9 @@ class CompilerFaults(logging.Handler):
             return
         function, _, stack = message.removeprefix(NOT_COMPILED).partition(DUE_TO)
         errors = [line for line in stack.partition(ADVICE)[0].splitlines() if line.strip()]
-        place = " ".join(function.split())
+        function_name = " ".join(function.split())
         reason = errors[-1].strip() if errors else "it gives no reason"
-        self._messages.append(f"torch could not compile {place}: {reason}")
+        self._messages.append(f"torch could not compile {function_name}: {reason}")
 
     def take(self) -> list[str]:
         """Return what was collected since the last call, each once."""
