@@ -122,27 +122,25 @@ def _check_arguments(content: Any, path: Path, model: PlannedModel) -> tuple[int
             f"{path}: checkpoint_version {version}, and 3 is read: older ones order weights otherwise"
         )
 
-    values = _stored_arguments(arguments)
+    stored = _stored_arguments(arguments)
     planned = _planned_arguments(model)
     # A padded vocabulary is a multiple that depends on the stored layout, not on the plan's.
-    if values.get("padded_vocab_size") != model.vocabulary:
-        multiple = max(
-            1, values["make_vocab_size_divisible_by"] * values["tensor_model_parallel_size"]
-        )
+    if getattr(stored, "padded_vocab_size", None) != model.vocabulary:
+        multiple = max(1, stored.make_vocab_size_divisible_by * stored.tensor_model_parallel_size)
         # Rounded up, in whole numbers.
         num_multiples = -(-model.vocabulary // multiple)
         planned["padded_vocab_size"] = num_multiples * multiple
 
-    if wrong := folders.differences(values, planned):
+    if wrong := folders.differences(vars(stored), planned):
         raise RefusedError(f"{path} is of another model: {wrong}")
     return (
-        values["padded_vocab_size"],
-        values["tensor_model_parallel_size"],
-        values["pipeline_model_parallel_size"],
+        stored.padded_vocab_size,
+        stored.tensor_model_parallel_size,
+        stored.pipeline_model_parallel_size,
     )
 
 
-def _stored_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
+def _stored_arguments(arguments: argparse.Namespace) -> argparse.Namespace:
     """Return the options of the program that saved, with what older versions mean by absent ones."""
     values: dict[str, Any] = dict(_MEGATRON["absent"])
     for key, value in vars(arguments).items():
@@ -160,13 +158,13 @@ def _stored_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
     values["add_qkv_bias"] = bool(values["add_bias_linear"] or values.get("add_qkv_bias"))
     if not values.get("group_query_attention"):
         values["num_query_groups"] = values.get("num_attention_heads")
-    return values
+    return argparse.Namespace(**values)
 
 
-def _planned_arguments(model: PlannedModel) -> dict[str, Any]:
+def _planned_arguments(model: PlannedModel) -> dict[str, object]:
     """Return the options with which Megatron-LM makes the plan's model."""
     has_rotary = model.position_embedding == "rope"
-    values = {
+    values: dict[str, object] = {
         "num_layers": model.layers,
         "hidden_size": model.hidden,
         "ffn_hidden_size": model.ffn_hidden,

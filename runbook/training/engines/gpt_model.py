@@ -239,14 +239,14 @@ def transformer_config(spec: PhasePlan) -> TransformerConfig:
     )
 
 
-def _eight_bit_options(spec: PhasePlan) -> dict[str, Any]:
+def _eight_bit_options(spec: PhasePlan) -> dict[str, object]:
     """Return megatron-core's options of 8-bit products; none where our own kernels do them."""
     if spec.precision.fp8 == "none" or has_own_8_bits(spec):
         return {}
     return {"fp8": "hybrid", "fp8_recipe": spec.precision.fp8}
 
 
-def _recompute_options(spec: PhasePlan) -> dict[str, Any]:
+def _recompute_options(spec: PhasePlan) -> dict[str, object]:
     """Return megatron-core's options for what is computed again in the backward pass."""
     if spec.recompute == "full":
         return {
