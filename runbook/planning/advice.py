@@ -33,10 +33,16 @@ HIGH_RATE_FACTOR = 3.0
 SMALL_MODEL = 1e9
 """Parameters: smaller models bear rates many times GPT-3's."""
 FEWEST_WARMUP_STEPS = 100
-"""GPT-3 warmed up over 375 M tokens, 0.1 % of its training; Megatron-LM's examples take 0.1 to 1 %."""
+"""GPT-3 warmed up over 375 M tokens, 0.1 % of its training.
+
+Megatron-LM's examples take 0.1 to 1 %.
+"""
 LONG_TRAINING_STEPS = 10_000
 MOST_OVERHEAD = 0.10
-"""Of the time of the steps, for saves or for evaluations; Llama 3 and BLOOM report less than 5 % for all overhead."""
+"""Of the time of the steps, for saves or for evaluations.
+
+Llama 3 and BLOOM report less than 5 % for all overhead.
+"""
 FEWEST_STEPS_TO_EVALUATE = 1_000
 """A shorter run is a test of speed or of the set-up; its evaluations cost little."""
 MOST_JOBS = 30
@@ -66,8 +72,20 @@ def advise(choice: Choice, costs: PlannedCosts) -> Iterator[Check]:
         yield from _jobs(choice, costs)
 
 
-def _warning(choice: Choice, name: str, value: str, rule: str, remedy: str) -> Check:
-    return Check(f"{choice.phase}: {name}", "warn", value, rule, remedy)
+def _warning(
+    choice: Choice,
+    name: str,
+    value: str,
+    rule: str,
+    remedy: str,
+) -> Check:
+    return Check(
+        f"{choice.phase}: {name}",
+        "warn",
+        value,
+        rule,
+        remedy,
+    )
 
 
 def _saves(choice: Choice, costs: PlannedCosts) -> Iterator[Check]:
@@ -89,6 +107,7 @@ def _saves(choice: Choice, costs: PlannedCosts) -> Iterator[Check]:
             f"Set training.save_interval to about {max(1, math.ceil(wanted / step)):,}.",
         )
         return
+
     is_long = (costs.speed.seconds or 0.0) >= DAY
     best = fastest.best_interval_seconds if fastest else None
     least = min(FEWEST_SECONDS_BETWEEN_SAVES, best or FEWEST_SECONDS_BETWEEN_SAVES)
@@ -151,6 +170,7 @@ def gpt3_learning_rate(parameters: float) -> float:
         if parameters <= high:
             part = math.log(parameters / low) / math.log(high / low)
             return math.exp(math.log(low_rate) + part * math.log(high_rate / low_rate))
+
     return table[-1][1]
 
 

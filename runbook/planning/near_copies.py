@@ -29,7 +29,10 @@ def near_bytes(choice: Choice, stages: Sequence[StageMemory]) -> int:
 def check_near_copies(
     choice: Choice, stages: Sequence[StageMemory], node_memory: int
 ) -> Iterator[Check]:
-    """Yield whether a node has the memory for copies. 0: how much it has is not known."""
+    """Yield whether a node has the memory for copies.
+
+    0: how much it has is not known.
+    """
     interval = choice.training.near_interval
     if not interval or choice.smoke or not choice.own_trainer:
         return

@@ -53,8 +53,8 @@ RULES = (
 def check_network(settings: Settings) -> list[Check]:
     """Compare the environment of a run's jobs with the rules of its site's fabric.
 
-    No check where the fabric is not known or has no rule. A setting that hung elsewhere is a warning, since it depends
-    on the versions of libfabric and RCCL in the image.
+    No check where the fabric is not known or has no rule. A setting that hung elsewhere is a
+    warning, since it depends on the versions of libfabric and RCCL in the image.
     """
     variables: dict[str, str | None] = {}
     for group in switched_on(settings).values():
@@ -75,4 +75,11 @@ def _check(rule: NetworkRule, variables: Mapping[str, str | None]) -> Check:
         return Check(name, "pass", "NCCL_NET is unset: NCCL does not go through libfabric", says)
     value = variables.get(rule.variable) or NOT_SET
     shown = f"{rule.variable}={value}" if value else f"{rule.variable} is not set"
-    return judge(name, value not in rule.hangs_with, shown, says, rule.remedy, otherwise="warn")
+    return judge(
+        name,
+        value not in rule.hangs_with,
+        shown,
+        says,
+        rule.remedy,
+        otherwise="warn",
+    )

@@ -38,7 +38,11 @@ def duration(choice: Choice) -> Duration:
     sequences = training.samples or training.tokens // choice.sequence_length
     iterations = training.iterations or batch.iterations_within(sequences)
     samples = batch.samples_after(iterations)
-    return Duration(iterations=iterations, samples=samples, tokens=samples * choice.sequence_length)
+    return Duration(
+        iterations=iterations,
+        samples=samples,
+        tokens=samples * choice.sequence_length,
+    )
 
 
 def learning_rate(choice: Choice, length: Duration) -> LearningRate:
@@ -96,9 +100,11 @@ def _ignored_keys(choice: Choice) -> Iterator[Check]:
     """Yield a warning where a key of our own trainer is set and another framework trains."""
     training = choice.training
     defaults = Training.model_fields
-    ignored = [
-        f"training.{key}" for key in _OWN_KEYS if getattr(training, key) != defaults[key].default
-    ]
+    ignored = []
+    for key in _OWN_KEYS:
+        if getattr(training, key) != defaults[key].default:
+            ignored.append(f"training.{key}")
+
     if ignored and not choice.smoke and not choice.own_trainer:
         result = RuleResult(
             code=PlanCode.FRAMEWORK_IGNORES_KEYS,
@@ -166,6 +172,7 @@ def _length(choice: Choice, length: Duration) -> RuleResult:
     if samples_asked_for > length.samples and length.iterations:
         samples_left = samples_asked_for - length.samples
         left_over = f" ({samples_left} samples fill no whole step and are left over)"
+
     sequences = f"{batch.global_:,}"
     if batch.ramp.start:
         sequences = f"{batch.ramp.start:,} to {sequences}"
@@ -206,9 +213,13 @@ def _warmup(choice: Choice, rate: LearningRate, length: Duration) -> Check:
     }
     if rate.warmup_samples >= rate.decay_samples:
         result = RuleResult(
-            code=PlanCode.WARMUP_WITHIN_DECAY, holds=False, values=values, keys=(key,)
+            code=PlanCode.WARMUP_WITHIN_DECAY,
+            holds=False,
+            values=values,
+            keys=(key,),
         )
         return check_of(result, choice.phase)
+
     result = RuleResult(
         code=PlanCode.WARMUP_WITHIN_RUN,
         holds=rate.warmup_samples < length.samples,

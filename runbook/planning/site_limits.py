@@ -15,14 +15,19 @@ from runbook.planning.cost.endurance import GIGABYTE, checkpoint_bytes
 
 def check_queues(settings: Settings) -> list[Check]:
     """Nodes and time limit of each job that names a queue, against that queue's limits."""
-    jobs = [
-        (phase, section, getattr(settings.run.jobs, section))
-        for phase, section in JOB_SECTIONS.items()
-    ]
+    jobs = []
+    for phase, section in JOB_SECTIONS.items():
+        jobs.append((phase, section, getattr(settings.run.jobs, section)))
+
     return [_queue(phase, section, job, settings) for phase, section, job in jobs if job.partition]
 
 
-def _queue(phase: str, section: str, job: Job, settings: Settings) -> Check:
+def _queue(
+    phase: str,
+    section: str,
+    job: Job,
+    settings: Settings,
+) -> Check:
     name = f"{phase}: queue"
     rule = "nodes and walltime are within what the queue accepts"
     site = settings.site.site
@@ -32,11 +37,19 @@ def _queue(phase: str, section: str, job: Job, settings: Settings) -> Check:
     if unlisted and not queues:
         value = f"the limits of {job.partition} on {site} are not known"
         return Check(name, "unknown", value, rule)
+
     if unlisted:
         value = f"{unlisted[0]} is not among the queues of params/sites/{site}.yaml"
         suggestion = _suggested_queue(unlisted[0], queues)
         remedy = f"{suggestion} Change jobs.{section}.partition, or add it below queues."
-        return Check(name, "warn", value, rule, remedy)
+        return Check(
+            name,
+            "warn",
+            value,
+            rule,
+            remedy,
+        )
+
     # A job that names several partitions starts in any of them: the one it fits best counts.
     limits = [queues[partition] for partition in partitions]
     limit = min(limits, key=lambda limit: len(_exceeded_keys(job, limit)))
@@ -45,7 +58,14 @@ def _queue(phase: str, section: str, job: Job, settings: Settings) -> Check:
     nodes = counted(job.nodes, "node")
     value = f"{nodes} for {time_limit} in {job.partition} ({_accepted(limit)})"
     remedy = f"Change {' and '.join(exceeded)}."
-    return judge(name, not exceeded, value, rule, remedy, keys=tuple(exceeded))
+    return judge(
+        name,
+        not exceeded,
+        value,
+        rule,
+        remedy,
+        keys=tuple(exceeded),
+    )
 
 
 def _suggested_queue(unlisted: str, queues: Mapping[str, QueueLimit]) -> str:
@@ -108,6 +128,7 @@ def tier_table(site: Site, parameters: int, precision: Precision) -> Table:
                 "the document says": _stated_time(stated_minutes, seconds / 60),
             }
         )
+
     note = "All nodes writing at the tier's full bandwidth; 1 GB = 10^9 bytes, 1 TiB = 2^40 bytes."
     title = f"A checkpoint of {show_count(parameters)} parameters by storage tier"
     return Table(rows, title, [note])
@@ -143,10 +164,10 @@ def chosen_tier(site: Site, wanted: str) -> tuple[str, Tier | None]:
 def check_volumes(
     settings: Settings, wants: Mapping[str, int], texts: Mapping[str, int]
 ) -> list[Check]:
-    """Each shared file system against what is put there; one that is too small is warned of, since it can grow.
+    """Each shared file system against what is put there.
 
-    `wants` has bytes by what a volume holds, `texts` those of each text that is fetched to the folder for data. 0 is
-    unknown.
+    One that is too small is warned of, since it can grow. `wants` has bytes by what a volume holds,
+    `texts` those of each text that is fetched to the folder for data. 0 is unknown.
     """
     wanted = settings.run.jobs.storage
     name, _ = chosen_tier(settings.site, wanted)
@@ -164,6 +185,7 @@ def check_volumes(
                 keys=("jobs.storage",),
             )
         )
+
     for key, volume in settings.site.volumes.items():
         sizes = {kind: wants[kind] for kind in volume.holds if kind in wants}
         if not sizes:
@@ -171,10 +193,16 @@ def check_volumes(
         if "data" in sizes:
             sizes |= {f"text {text}": size for text, size in texts.items()}
         checks.append(_volume(key, volume, name, sizes))
+
     return checks
 
 
-def _volume(key: str, volume: Volume, tier: str, wants: Mapping[str, int]) -> Check:
+def _volume(
+    key: str,
+    volume: Volume,
+    tier: str,
+    wants: Mapping[str, int],
+) -> Check:
     size = volume.size or (volume.tiers[tier].size if tier in volume.tiers else 0)
     name = f"volume {key}"
     rule = "text, token files and kept checkpoints fit, the one being written too"
@@ -186,9 +214,22 @@ def _volume(key: str, volume: Volume, tier: str, wants: Mapping[str, int]) -> Ch
     needed = sum(wants.values())
     value = f"{parts} on {show_bytes(size)} ({volume.title}{', ' + tier if tier in volume.tiers else ''})"
     if not all(wants.values()) and needed <= size:
-        return Check(name, "unknown", value, rule, "02-data counts the text.")
+        return Check(
+            name,
+            "unknown",
+            value,
+            rule,
+            "02-data counts the text.",
+        )
     remedy = (
         f"Deploy at least {show_bytes(needed * 1.1)}, or keep fewer checkpoints (training.keep_checkpoints, "
         "training.keep_every, training.save_interval)."
     )
-    return judge(name, needed <= size, value, rule, remedy, otherwise="warn")
+    return judge(
+        name,
+        needed <= size,
+        value,
+        rule,
+        remedy,
+        otherwise="warn",
+    )

@@ -59,7 +59,11 @@ class Cut:
 
 
 def shape_of(
-    model: Model, *, tensor: int = 1, sequence_length: int = 0, own: bool = False
+    model: Model,
+    *,
+    tensor: int = 1,
+    sequence_length: int = 0,
+    own: bool = False,
 ) -> Shape:
     """The catalogue's model, cut for `tensor` ranks and trained on sequences of this length (0: the model's own).
 
@@ -103,14 +107,27 @@ class Parameters:
 
 def whole(shape: Shape) -> Parameters:
     """The model as one process would hold it."""
-    return on_rank(shape, tensor=1, pipeline=1, stage=0)
+    return on_rank(
+        shape,
+        tensor=1,
+        pipeline=1,
+        stage=0,
+    )
 
 
-def on_rank(shape: Shape, *, tensor: int, pipeline: int, stage: int, layers: int = 0) -> Parameters:
-    """What one rank of a pipeline stage holds; `layers`: those of the stage, where not all have as many.
+def on_rank(
+    shape: Shape,
+    *,
+    tensor: int,
+    pipeline: int,
+    stage: int,
+    layers: int = 0,
+) -> Parameters:
+    """What one rank of a pipeline stage holds.
 
-    Norms, position embeddings and the biases after the second matrix of each block are on every tensor rank; tied
-    embeddings are on the first stage and again on the last (there counted as `output`).
+    `layers`: those of the stage, where not all have as many. Norms, position embeddings and the
+    biases after the second matrix of each block are on every tensor rank; tied embeddings are on
+    the first stage and again on the last (there counted as `output`).
     """
     assert 0 <= stage < pipeline, f"stage {stage} of {pipeline}"
     first = stage == 0
@@ -140,6 +157,7 @@ def layer(shape: Shape, *, tensor: int = 1) -> int:
         split_biases = query_key_value
     else:
         split_biases = 0
+
     whole_biases = 2 * shape.hidden if shape.biases else 0
     return (matrices + split_biases) // tensor + whole_biases + 2 * _norm(shape)
 

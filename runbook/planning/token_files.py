@@ -85,6 +85,7 @@ class DataPlan(PlannedFiles):
         if not self.parts:
             prefixes = getattr(self, use)
             return _equal_sources(self.dataset, float(len(prefixes)), prefixes)
+
         sources = list[Source]()
         for part in self.parts:
             sources += _equal_sources(part.dataset, part.weight, getattr(part, use))
@@ -92,7 +93,10 @@ class DataPlan(PlannedFiles):
 
 
 def _equal_sources(text: str, weight: float, prefixes: Sequence[str]) -> tuple[Source, ...]:
-    """Return a text's files with equal parts of its weight; a single file does not name its text."""
+    """Return a text's files with equal parts of its weight.
+
+    A single file does not name its text.
+    """
     shared_text = text if len(prefixes) > 1 else ""
     return tuple(Source(weight / len(prefixes), prefix, shared_text) for prefix in prefixes)
 
@@ -147,6 +151,7 @@ def _part(settings: Settings, text: TextShare) -> BlendPart:
         token_width = token_bytes(settings.model.vocabulary)
         index = index_bytes(dataset.documents, dataset.documents + 1)
         estimated_bytes = tokens * token_width + index
+
     return BlendPart(
         dataset=text.name,
         weight=text.weight,
@@ -165,17 +170,22 @@ def _part(settings: Settings, text: TextShare) -> BlendPart:
 def _token_folder(settings: Settings, text: TextShare) -> str:
     """Return the folder of a text's token files: one a dataset where the site has a place for data.
 
-    Token files of data.folder are read there where their names are known, else by links in the run's folder.
+    Token files of data.folder are read there where their names are known, else by links in the
+    run's folder.
     """
     if text.dataset.kind == TOKENIZED and text.folder:
         is_known = text.folder.startswith("/") and bool(text.dataset.paths)
         return text.folder.rstrip("/") if is_known else "data"
+
     site_folder = settings.site.paths.get("data", "")
     return f"{site_folder.rstrip('/')}/{text.name}" if site_folder else "data"
 
 
 def _prefixes(
-    settings: Settings, text: TextShare, folder: str, prefix: str
+    settings: Settings,
+    text: TextShare,
+    folder: str,
+    prefix: str,
 ) -> tuple[list[str], list[str], list[str]]:
     """Return the prefixes of a text's token files: train, validation and test.
 
@@ -191,6 +201,7 @@ def _prefixes(
     if not token_files:
         stems = [PurePosixPath(path).name.split(".")[0] for path in dataset.paths]
         token_files = [f"{folder}/{stem}_text_document" for stem in stems]
+
     return held_out_split(token_files, data.held_out)
 
 
@@ -305,6 +316,7 @@ def check_epochs(phase: str, tokens: int, plan: DataPlan) -> list[Check]:
             count = f"the count of {text.dataset}" if plan.parts else "the text's own count"
             value = f"{tokens:,} tokens wanted; {count} is not known"
             return [Check(name, "unknown", value, rule)]
+
     total_weight = sum(text.weight for text in texts)
     epochs = [(tokens * text.weight / total_weight / text.tokens, text.dataset) for text in texts]
     most_epochs, most_read = max(epochs)
@@ -316,9 +328,19 @@ def check_epochs(phase: str, tokens: int, plan: DataPlan) -> list[Check]:
         available = show_count(texts[0].tokens)
         reading = f", {available} there to train on: read {most_epochs:.2f} times"
         remedy = "Take more text, or fewer iterations; "
+
     value = f"{show_count(tokens)} tokens wanted{reading}"
     remedy = f"{remedy}repeating it a few times does little harm."
-    return [judge(name, most_epochs <= 1, value, rule, remedy, otherwise="warn")]
+    return [
+        judge(
+            name,
+            most_epochs <= 1,
+            value,
+            rule,
+            remedy,
+            otherwise="warn",
+        )
+    ]
 
 
 class _TrainingText(NamedTuple):
@@ -362,7 +384,11 @@ def _data_job(settings: Settings) -> Iterator[Check]:
     """Nodes, tasks and arrays are a queue's; a machine without one has data.workers."""
     job = settings.run.jobs.data
     counts = {"nodes": job.nodes, "tasks_per_node": job.tasks_per_node, "array": job.array}
-    shared = [f"jobs.data.{name}={count}" for name, count in counts.items() if count > 1]
+    shared = []
+    for name, count in counts.items():
+        if count > 1:
+            shared.append(f"jobs.data.{name}={count}")
+
     if not shared:
         return
     yield judge(
@@ -392,7 +418,11 @@ def _sources(settings: Settings) -> Iterator[Check]:
         f"Take {', '.join(both)} out of data.keep_sources or of data.drop_sources.",
         keys=("data.keep_sources", "data.drop_sources"),
     )
-    ready = [text.name for text in settings.texts if text.dataset.kind == TOKENIZED]
+    ready = []
+    for text in settings.texts:
+        if text.dataset.kind == TOKENIZED:
+            ready.append(text.name)
+
     yield judge(
         "sources can be chosen",
         not ready,
@@ -425,16 +455,19 @@ def _tokens(settings: Settings, dataset: Dataset) -> tuple[int, str]:
             counted = "GPT-2 tokens"
         else:
             counted = "GPT-2 tokens, another tokenizer is used"
+
         return (
             dataset.tokens + ends,
             f"the catalogue's count of {counted}, and {ends:,} ends of documents",
         )
+
     if dataset.text_bytes:
         tokens = round(dataset.text_bytes / BYTES_OF_TEXT_PER_TOKEN)
         return (
             tokens + ends,
             f"{dataset.text_bytes:,} bytes of text at {BYTES_OF_TEXT_PER_TOKEN:g} bytes a token",
         )
+
     return 0, "not known before the text is read"
 
 
@@ -447,7 +480,14 @@ def _held_out(plan: DataPlan) -> Check:
     fewest, dataset = min(counts)
     if not fewest:
         value = f"data.held_out={plan.held_out}; how many files {dataset} has is not known yet"
-        return Check(name, "unknown", value, rule, "02-data counts them and applies the rule.")
+        return Check(
+            name,
+            "unknown",
+            value,
+            rule,
+            "02-data counts them and applies the rule.",
+        )
+
     files = f"{fewest} files" + (f" of {dataset}" if plan.parts else "")
     return judge(
         name,
@@ -487,6 +527,7 @@ def _tokenizer(settings: Settings) -> Iterator[Check]:
             keys=("data.tokenizer",),
         )
         return
+
     yield check_tokenizer_files(
         paths.get("vocab", "gpt2/vocab.json"), paths.get("merges", "gpt2/merges.txt")
     )
@@ -539,7 +580,16 @@ def check_vocabulary(settings: Settings, size: int, where: str) -> list[Check]:
         remedy = (
             f"Give the model in params/models.yaml a vocabulary of {size}; it is padded by itself."
         )
-        checks.append(Check("unused vocabulary", "warn", value, rule, remedy))
+        checks.append(
+            Check(
+                "unused vocabulary",
+                "warn",
+                value,
+                rule,
+                remedy,
+            )
+        )
+
     return checks
 
 
@@ -588,7 +638,11 @@ def data_work(
 
     None where no text is tokenized, figures None if its size is not known.
     """
-    datasets = [text.dataset for text in settings.texts if text.dataset.kind != TOKENIZED]
+    datasets = []
+    for text in settings.texts:
+        if text.dataset.kind != TOKENIZED:
+            datasets.append(text.dataset)
+
     if data.mock or not datasets:
         return ()
     sizes = [_record_bytes(dataset) for dataset in datasets]
@@ -620,6 +674,7 @@ def data_work(
     if settings.run.data.fix_text == "ftfy":
         for way in seconds_per_byte:
             seconds_per_byte[way] += 1 / FTFY_BYTES_PER_SECOND
+
     return (
         costs(ONE_PASS, 1 / seconds_per_byte[ONE_PASS], 0),
         costs(THREE_STEPS, 1 / seconds_per_byte[THREE_STEPS], 2),

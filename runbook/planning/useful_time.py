@@ -27,7 +27,10 @@ START_UP_SECONDS = 120.0
 START_UP_SECONDS_ON_CPU = 15.0
 """To import torch and megatron-core and to connect: 8 to 40 s on two cores of a machine that others use too."""
 CRASH_SECONDS = 5.0
-"""Until the end of a process has ended the job. The drills measured 0.1 to 1.1 s on one machine; assumed for many nodes."""
+"""Until the end of a process has ended the job.
+
+The drills measured 0.1 to 1.1 s on one machine; assumed for many nodes.
+"""
 LOST_NODE_SECONDS = 300.0
 """Until a node that answers no more is noticed: Slurm's SlurmdTimeout by default."""
 COPY_BYTES_PER_SECOND = 10e9
@@ -153,13 +156,15 @@ def detection_seconds(timeout: float, step_seconds: float) -> dict[str, float]:
             seconds[kind.name] = LOST_NODE_SECONDS
         else:
             seconds[kind.name] = CRASH_SECONDS
+
     return seconds
 
 
 def useful_time(plan: Plan) -> UsefulTime | None:
     """Return the expected share of useful time; None if it cannot be known.
 
-    A training shorter than its own start is a trial: the share would tell of the assumed start alone.
+    A training shorter than its own start is a trial: the share would tell of the assumed start
+    alone.
     """
     costs = fault_costs(plan)
     if costs is None or costs.training_seconds < costs.parts.start:

@@ -75,47 +75,336 @@ class _Sheet(NamedTuple):
 
 _VOLTA_SXM2 = {"fp16": 125.0, "fp32": 15.7}
 _VOLTA_PCIE = {"fp16": 112.0, "fp32": 14.0}
-_AMPERE = {"fp16": 312.0, "bf16": 312.0, "tf32": 156.0, "fp32": 19.5}
-_HOPPER = {"fp16": 989.4, "bf16": 989.4, "fp8": 1978.9, "tf32": 494.7, "fp32": 67.0}
-_H100_PCIE = {"fp16": 756.0, "bf16": 756.0, "fp8": 1513.0, "fp32": 51.0}
-_H100_NVL = {"fp16": 835.0, "bf16": 835.0, "fp8": 1671.0, "fp32": 60.0}
-_BLACKWELL = {"fp16": 2250.0, "bf16": 2250.0, "fp8": 4500.0, "tf32": 1125.0, "fp32": 80.0}
-_GRACE = {"fp16": 2500.0, "bf16": 2500.0, "fp8": 5000.0, "tf32": 1250.0, "fp32": 80.0}
-_L40S = {"fp16": 362.0, "bf16": 362.0, "fp8": 733.0, "fp32": 91.6}
+_AMPERE = {
+    "fp16": 312.0,
+    "bf16": 312.0,
+    "tf32": 156.0,
+    "fp32": 19.5,
+}
+_HOPPER = {
+    "fp16": 989.4,
+    "bf16": 989.4,
+    "fp8": 1978.9,
+    "tf32": 494.7,
+    "fp32": 67.0,
+}
+_H100_PCIE = {
+    "fp16": 756.0,
+    "bf16": 756.0,
+    "fp8": 1513.0,
+    "fp32": 51.0,
+}
+_H100_NVL = {
+    "fp16": 835.0,
+    "bf16": 835.0,
+    "fp8": 1671.0,
+    "fp32": 60.0,
+}
+_BLACKWELL = {
+    "fp16": 2250.0,
+    "bf16": 2250.0,
+    "fp8": 4500.0,
+    "tf32": 1125.0,
+    "fp32": 80.0,
+}
+_GRACE = {
+    "fp16": 2500.0,
+    "bf16": 2500.0,
+    "fp8": 5000.0,
+    "tf32": 1250.0,
+    "fp32": 80.0,
+}
+_L40S = {
+    "fp16": 362.0,
+    "bf16": 362.0,
+    "fp8": 733.0,
+    "fp32": 91.6,
+}
 _MI250 = {"fp16": 191.5, "bf16": 191.5, "fp32": 23.95}
-_MI300 = {"fp16": 1307.4, "bf16": 1307.4, "fp8": 2614.9, "tf32": 653.7, "fp32": 163.4}
-_MI350 = {"fp16": 2306.9, "bf16": 2306.9, "fp8": 4613.7, "fp32": 144.2}
-_MI355 = {"fp16": 2500.0, "bf16": 2500.0, "fp8": 5000.0, "fp32": 157.3}
+_MI300 = {
+    "fp16": 1307.4,
+    "bf16": 1307.4,
+    "fp8": 2614.9,
+    "tf32": 653.7,
+    "fp32": 163.4,
+}
+_MI350 = {
+    "fp16": 2306.9,
+    "bf16": 2306.9,
+    "fp8": 4613.7,
+    "fp32": 144.2,
+}
+_MI355 = {
+    "fp16": 2500.0,
+    "bf16": 2500.0,
+    "fp8": 5000.0,
+    "fp32": 157.3,
+}
 _PVC_512 = {"fp16": 340.8, "bf16": 340.8, "tf32": 170.4}
 _PVC_448 = {"fp16": 298.2, "bf16": 298.2, "tf32": 149.1}
 
 _DATA_SHEETS = (
     # Name, family, peaks | memory: GiB, GB/s | link GB/s, devices a node, network GB/s | watts
-    _Sheet("V100-SXM2", "V100", _VOLTA_SXM2, 32, 900, 150, 8, 12.5, 300.0),
-    _Sheet("V100-PCIe", "V100", _VOLTA_PCIE, 32, 900, 16, 4, 6.25),
-    _Sheet("A100-SXM4-40GB", "A100", _AMPERE, 40, 1555, 300, 8, 25, 400.0),
-    _Sheet("A100-SXM4-80GB", "A100", _AMPERE, 80, 2039, 300, 8, 25, 400.0),
-    _Sheet("A100-PCIe", "A100", _AMPERE, 40, 1555, 32, 4, 12.5),
-    _Sheet("H100-SXM5", "H100", _HOPPER, 80, 3350, 450, 8, 50, 700.0),
-    _Sheet("H100-PCIe", "H100", _H100_PCIE, 80, 2000, 64, 8, 25),
-    _Sheet("H100-NVL", "H100", _H100_NVL, 94, 3900, 300, 2, 25),
-    _Sheet("H200-SXM", "H100", _HOPPER, 141, 4800, 450, 8, 50, 700.0),
-    _Sheet("B200-SXM", "Blackwell", _BLACKWELL, 180, 8000, 900, 8, 50),
-    _Sheet("B300-SXM", "Blackwell Ultra", _BLACKWELL, 270, 8000, 900, 8, 100),
-    _Sheet("GB200", "Blackwell", _GRACE, 186, 8000, 900, 64, 50),
-    _Sheet("GB300", "Blackwell Ultra", _GRACE, 279, 8000, 900, 64, 100),
-    _Sheet("MI250X-GCD", "MI250X", _MI250, 64, 1638, 100, 8, 12.5),
-    _Sheet("MI300X", "MI300X", _MI300, 192, 5300, 448, 8, 50),
-    _Sheet("MI325X", "MI300X", _MI300, 256, 6000, 448, 8, 50),
-    _Sheet("MI350X", "MI300X", _MI350, 288, 8000, 538, 8, 50, source=_MI350_SOURCE),
-    _Sheet("MI355X", "MI300X", _MI355, 288, 8000, 538, 8, 50),
-    _Sheet("PVC-512", "PVC", _PVC_512, 64, 1638, 60, 8, 25),
-    _Sheet("PVC-448", "PVC", _PVC_448, 64, 1638, 60, 12, 16.7),
-    _Sheet("L40S", "L40S", _L40S, 48, 864, 32, 8, 12.5),
-    _Sheet("H100-SXM5-96GB-500W", "H100-500W", _HOPPER, 96, 2400, 450, 8, 50, source=_TORCHTITAN),
-    _Sheet("A100-Polaris", "A100", _AMPERE, 40, 1555, 300, 4, 6.25, source=_POLARIS),
-    _Sheet("A800-SXM4-80GB", "A100", _AMPERE, 80, 2039, 200, 8, 25, source=_SISTER),
-    _Sheet("H800-SXM5", "H100", _HOPPER, 80, 3350, 200, 8, 50, source=_SISTER),
+    _Sheet(
+        "V100-SXM2",
+        "V100",
+        _VOLTA_SXM2,
+        32,
+        900,
+        150,
+        8,
+        12.5,
+        300.0,
+    ),
+    _Sheet(
+        "V100-PCIe",
+        "V100",
+        _VOLTA_PCIE,
+        32,
+        900,
+        16,
+        4,
+        6.25,
+    ),
+    _Sheet(
+        "A100-SXM4-40GB",
+        "A100",
+        _AMPERE,
+        40,
+        1555,
+        300,
+        8,
+        25,
+        400.0,
+    ),
+    _Sheet(
+        "A100-SXM4-80GB",
+        "A100",
+        _AMPERE,
+        80,
+        2039,
+        300,
+        8,
+        25,
+        400.0,
+    ),
+    _Sheet(
+        "A100-PCIe",
+        "A100",
+        _AMPERE,
+        40,
+        1555,
+        32,
+        4,
+        12.5,
+    ),
+    _Sheet(
+        "H100-SXM5",
+        "H100",
+        _HOPPER,
+        80,
+        3350,
+        450,
+        8,
+        50,
+        700.0,
+    ),
+    _Sheet(
+        "H100-PCIe",
+        "H100",
+        _H100_PCIE,
+        80,
+        2000,
+        64,
+        8,
+        25,
+    ),
+    _Sheet(
+        "H100-NVL",
+        "H100",
+        _H100_NVL,
+        94,
+        3900,
+        300,
+        2,
+        25,
+    ),
+    _Sheet(
+        "H200-SXM",
+        "H100",
+        _HOPPER,
+        141,
+        4800,
+        450,
+        8,
+        50,
+        700.0,
+    ),
+    _Sheet(
+        "B200-SXM",
+        "Blackwell",
+        _BLACKWELL,
+        180,
+        8000,
+        900,
+        8,
+        50,
+    ),
+    _Sheet(
+        "B300-SXM",
+        "Blackwell Ultra",
+        _BLACKWELL,
+        270,
+        8000,
+        900,
+        8,
+        100,
+    ),
+    _Sheet(
+        "GB200",
+        "Blackwell",
+        _GRACE,
+        186,
+        8000,
+        900,
+        64,
+        50,
+    ),
+    _Sheet(
+        "GB300",
+        "Blackwell Ultra",
+        _GRACE,
+        279,
+        8000,
+        900,
+        64,
+        100,
+    ),
+    _Sheet(
+        "MI250X-GCD",
+        "MI250X",
+        _MI250,
+        64,
+        1638,
+        100,
+        8,
+        12.5,
+    ),
+    _Sheet(
+        "MI300X",
+        "MI300X",
+        _MI300,
+        192,
+        5300,
+        448,
+        8,
+        50,
+    ),
+    _Sheet(
+        "MI325X",
+        "MI300X",
+        _MI300,
+        256,
+        6000,
+        448,
+        8,
+        50,
+    ),
+    _Sheet(
+        "MI350X",
+        "MI300X",
+        _MI350,
+        288,
+        8000,
+        538,
+        8,
+        50,
+        source=_MI350_SOURCE,
+    ),
+    _Sheet(
+        "MI355X",
+        "MI300X",
+        _MI355,
+        288,
+        8000,
+        538,
+        8,
+        50,
+    ),
+    _Sheet(
+        "PVC-512",
+        "PVC",
+        _PVC_512,
+        64,
+        1638,
+        60,
+        8,
+        25,
+    ),
+    _Sheet(
+        "PVC-448",
+        "PVC",
+        _PVC_448,
+        64,
+        1638,
+        60,
+        12,
+        16.7,
+    ),
+    _Sheet(
+        "L40S",
+        "L40S",
+        _L40S,
+        48,
+        864,
+        32,
+        8,
+        12.5,
+    ),
+    _Sheet(
+        "H100-SXM5-96GB-500W",
+        "H100-500W",
+        _HOPPER,
+        96,
+        2400,
+        450,
+        8,
+        50,
+        source=_TORCHTITAN,
+    ),
+    _Sheet(
+        "A100-Polaris",
+        "A100",
+        _AMPERE,
+        40,
+        1555,
+        300,
+        4,
+        6.25,
+        source=_POLARIS,
+    ),
+    _Sheet(
+        "A800-SXM4-80GB",
+        "A100",
+        _AMPERE,
+        80,
+        2039,
+        200,
+        8,
+        25,
+        source=_SISTER,
+    ),
+    _Sheet(
+        "H800-SXM5",
+        "H100",
+        _HOPPER,
+        80,
+        3350,
+        200,
+        8,
+        50,
+        source=_SISTER,
+    ),
 )
 ACCELERATORS = {sheet.name: sheet.accelerator() for sheet in _DATA_SHEETS}
 """By name."""
@@ -203,6 +492,7 @@ def find_accelerator(text: str) -> Accelerator | None:
             if _LONGER_NAME.search(plain):
                 return None
             return ACCELERATORS.get(rule.name)
+
     return None
 
 
@@ -225,6 +515,7 @@ def named_memory(text: str) -> int:
     for number in re.findall(r"\b(\d+)(?: ?GI?B?)?\b", _plain(text)):
         if int(number) in sizes:
             return int(number) * 2**30
+
     return 0
 
 
@@ -237,6 +528,7 @@ def memory_sizes(text: str) -> tuple[int, ...]:
         name = device.name
     else:
         name = ""
+
     return _MEMORY_SIZES.get(name, ())
 
 

@@ -28,7 +28,13 @@ LOGITS = 1.14
 """The same for the logits, whose gradient takes their place (`training/cross_entropy.py`)."""
 
 
-def moment_bytes(precision: Precision, *, deepspeed: bool, zero_stage: int, data: int) -> float:
+def moment_bytes(
+    precision: Precision,
+    *,
+    deepspeed: bool,
+    zero_stage: int,
+    data: int,
+) -> float:
     """Bytes a parameter that the optimizer's step takes for a moment, when activations are gone.
 
     megatron-core's distributed optimizer copies its share of the gradients, and in 16 bits gathers the new weights.
@@ -37,14 +43,17 @@ def moment_bytes(precision: Precision, *, deepspeed: bool, zero_stage: int, data
     6.0
     """
     half = precision != "fp32"
-    if deepspeed:  # ZeRO 3 has its buckets all the time
+    # ZeRO 3 has its buckets all the time
+    if deepspeed:
         if zero_stage == 3:
             whole = 0.0
         elif zero_stage == 0:
             whole = 5.0
         else:
             whole = 10.5 / data
+
         return whole if half else 2 * whole
+
     if zero_stage == 0:
         return 2.0
     if data == 1:  # nothing is shared out
@@ -64,9 +73,9 @@ CORE_FLOPS = {
 }
 """Matmul FLOP/s of one core; fp32 without AVX-512 by MKL there.
 
-Without bf16 instructions the trainer widens to float32: 0.95 to 0.97 times fp32's rate (three shapes, medians of nine,
-one busy core of an AMD EPYC with AVX2, torch 2.13, 2026-11-22). With AVX-512 that was not measured; the rate is that of
-oneDNN's bf16 by AVX-512.
+Without bf16 instructions the trainer widens to float32: 0.95 to 0.97 times fp32's rate (three
+shapes, medians of nine, one busy core of an AMD EPYC with AVX2, torch 2.13, 2026-11-22). With
+AVX-512 that was not measured; the rate is that of oneDNN's bf16 by AVX-512.
 """
 
 CONVENTION = "megatron-causal"
@@ -140,16 +149,18 @@ def _step_parts(choice: Choice, cores: int, core_flops: float) -> dict[str, floa
 
 def _largest_rank(choice: Choice) -> int:
     """Return the parameters of the rank that has most."""
-    ranks = [
-        on_rank(
-            choice.shape,
-            tensor=choice.tensor,
-            pipeline=choice.pipeline,
-            stage=stage,
-            layers=layers,
+    ranks = []
+    for stage, layers in enumerate(choice.stage_layers):
+        ranks.append(
+            on_rank(
+                choice.shape,
+                tensor=choice.tensor,
+                pipeline=choice.pipeline,
+                stage=stage,
+                layers=layers,
+            )
         )
-        for stage, layers in enumerate(choice.stage_layers)
-    ]
+
     return max(rank.total for rank in ranks)
 
 
@@ -168,9 +179,17 @@ def check_cpu(choice: Choice, machine: Machine | None) -> list[Check]:
         comparison = f"take about {times:.1f} times as long as in fp32"
     else:
         comparison = f"are {1 / times:.1f} times as fast as fp32"
+
     value = f"{path}: products of matrices {comparison}"
     return [
-        judge(name, times <= 1.5, value, rule, "Set training.precision to fp32.", otherwise="warn")
+        judge(
+            name,
+            times <= 1.5,
+            value,
+            rule,
+            "Set training.precision to fp32.",
+            otherwise="warn",
+        )
     ]
 
 
@@ -186,4 +205,6 @@ def cpu_path(precision: Precision, flags: frozenset[str]) -> str | None:
         return None
     if any(unit in flags for unit in BF16_UNITS):
         return "bf16"
-    return "bf16 in float32 by AVX-512" if "avx512f" in flags else "bf16 in float32"
+    if "avx512f" in flags:
+        return "bf16 in float32 by AVX-512"
+    return "bf16 in float32"

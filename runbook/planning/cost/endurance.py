@@ -146,7 +146,12 @@ def jobs_in_a_row(seconds: float, walltime: float, reserve: float) -> int | None
     return math.ceil(seconds / useful) if useful > 0 else None
 
 
-def endurance(choice: Choice, job: Job, checkpoint_bytes: int, time: Speed) -> Endurance:
+def endurance(
+    choice: Choice,
+    job: Job,
+    checkpoint_bytes: int,
+    time: Speed,
+) -> Endurance:
     """Return what one training phase takes in addition to its steps, at its expected speed."""
     site = choice.site
     step_seconds = time.seconds_per_iteration
@@ -168,6 +173,7 @@ def endurance(choice: Choice, job: Job, checkpoint_bytes: int, time: Speed) -> E
     if between_failures is not None:
         hours_between_failures = four_digits(between_failures / 3600)
         failure_source = FAILURE_SOURCE
+
     energy, basis = _energy(site, time.device_hours)
     return Endurance(
         saves=saves,
@@ -189,7 +195,10 @@ def _saves(
     interval: float | None,
     between_failures: float | None,
 ) -> Saves:
-    """Return the saves to one tier; `interval` and `between_failures` are seconds, None: not known."""
+    """Return the saves to one tier.
+
+    `interval` and `between_failures` are seconds, None: not known.
+    """
     write_seconds = checkpoint_bytes / bytes_per_second
     if between_failures is None:
         return Saves(tier, bytes_per_second, four_digits(write_seconds))

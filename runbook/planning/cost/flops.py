@@ -30,7 +30,13 @@ def megatron_deepspeed(shape: Shape, *, factor: int) -> float:
     return 24 * factor * s * layers * h**2 * (1 + s / (6 * h) + v / (16 * layers * h))
 
 
-def palm(shape: Shape, *, passes: int = 3, scores: bool = True, embeddings: bool = True) -> float:
+def palm(
+    shape: Shape,
+    *,
+    passes: int = 3,
+    scores: bool = True,
+    embeddings: bool = True,
+) -> float:
     """PaLM, appendix B: in each pass 2 for each parameter and token, plus attention over all pairs (`scores`).
 
     Three passes are 6 N + 12 l h s a token; a fourth is the forward pass again. Without `embeddings` only the output
@@ -42,6 +48,7 @@ def palm(shape: Shape, *, passes: int = 3, scores: bool = True, embeddings: bool
         attention = 4 * shape.layers * shape.heads * shape.head_size * shape.sequence_length
     else:
         attention = 0
+
     return float(
         passes
         * shape.sequence_length
@@ -79,19 +86,28 @@ CONVENTIONS = {
         "hardware", "8 N + 16 l h s a token", partial(palm, passes=4)
     ),
 }
-"""By name. The formulas are those of plain GPT; the functions also know grouped queries, SwiGLU and other widths."""
+"""By name. The formulas are those of plain GPT.
+
+The functions also know grouped queries, SwiGLU and other widths.
+"""
 
 OURS = FLOPS_CONVENTION
 """The convention our trainer and our plans report in."""
 
 
 def flops(shape: Shape, sequences: float, convention: str = OURS) -> float:
-    """Operations of one step over this many sequences; `KeyError` for a convention that is not in `CONVENTIONS`."""
+    """Operations of one step over this many sequences.
+
+    `KeyError` for a convention that is not in `CONVENTIONS`.
+    """
     return sequences * CONVENTIONS[convention].per_sequence(shape)
 
 
 def tflops_per_device(
-    shape: Shape, sequences_per_second: float, devices: int, convention: str = OURS
+    shape: Shape,
+    sequences_per_second: float,
+    devices: int,
+    convention: str = OURS,
 ) -> float:
     """TFLOP/s of each device at this speed, in the named convention."""
     return flops(shape, sequences_per_second, convention) / devices / 1e12

@@ -34,7 +34,10 @@ class States:
 
 @dataclass(frozen=True)
 class StageMemory:
-    """Bytes on each rank of one pipeline stage; attention scores count where no flash attention is used."""
+    """Bytes on each rank of one pipeline stage.
+
+    Attention scores count where no flash attention is used.
+    """
 
     COMPUTED: ClassVar = ("states", "least", "most")
 
@@ -53,7 +56,10 @@ class StageMemory:
     passing: int = 0
     """Gradients on their way through a layer, beyond the room of the logits, on a GPU."""
     optimizer_moment: int = 0
-    """What the optimizer's step takes for a moment, once activations are gone: gradients in fp32; more on a CPU."""
+    """What the optimizer's step takes for a moment, once activations are gone: gradients in fp32.
+
+    More on a CPU.
+    """
 
     @property
     def states(self) -> int:
@@ -74,7 +80,12 @@ class StageMemory:
 
 
 def state_bytes(
-    precision: Precision, *, deepspeed: bool, zero_stage: int, data: int, own_trainer: bool = False
+    precision: Precision,
+    *,
+    deepspeed: bool,
+    zero_stage: int,
+    data: int,
+    own_trainer: bool = False,
 ) -> States:
     """Bytes a parameter, with what ZeRO shares divided by the data-parallel copies.
 
@@ -97,6 +108,7 @@ def state_bytes(
         weights, gradients, optimizer = (
             (2, 4, 12) if own_trainer or precision == "bf16" else (2, 2, 16)
         )
+
     return States(
         weights=weights / data if zero_stage >= 3 else weights,
         gradients=gradients / data if zero_stage >= 2 else gradients,
@@ -137,7 +149,8 @@ def layer_activations(
     key_value = shape.kv_heads / shape.heads
     feed_forward = 4 * shape.ffn_hidden / shape.hidden * (1.5 if shape.gated else 1)
     split_over_tensor = 4 + 4 * key_value + feed_forward
-    if gathers_keys and parallel.context > 1:  # and the results of two pieces, apart and together
+    # And the results of two pieces, apart and together
+    if gathers_keys and parallel.context > 1:
         split_over_tensor += 4 * key_value * (parallel.context - 1) + 2
     scores = 5 * shape.heads * shape.sequence_length / shape.hidden
     return unit * (10 / whole_divisor + split_over_tensor / tensor), unit * scores / tensor
@@ -171,6 +184,7 @@ def stage_memory(choice: Choice, stage: int) -> StageMemory:
     if choice.on_cpu:
         head_bytes = _rank_tokens(choice) * _width(choice) if is_last else 0
         return _on_cpu(choice, stored, parameters, head_bytes)
+
     logits = _logits(choice) if is_last else 0
     return replace(
         stored,
@@ -224,6 +238,7 @@ def _chunks_in_flight(choice: Choice, stage: int) -> int:
         in_flight = later_stages + 1
     else:
         in_flight = 2 * later_stages + (chunks - 1) * choice.pipeline + 1
+
     return min(in_flight, chunks * choice.num_microbatches)
 
 
@@ -253,6 +268,7 @@ def _kept_activations(choice: Choice, stage: int) -> tuple[float, float]:
         # Each group keeps its first input, and is computed again as a whole.
         stored_inputs = layers / group
         whole_layers = group
+
     input_bytes = (
         stored_inputs
         * _width(choice)
@@ -271,9 +287,11 @@ def _logits(choice: Choice) -> float:
     if choice.compiles_kernels:
         # The gradient is written over the logits.
         return width * tokens * shape.padded_vocabulary / choice.tensor
+
     if choice.own_trainer and not choice.deepspeed:
         logits = tokens * shape.padded_vocabulary / choice.tensor
         return width * logits + min(4 * logits, LOSS_BLOCK_BYTES)
+
     hidden_bytes = 2 * width * shape.hidden
     logit_bytes = 2 * width if choice.own_trainer else width + CROSS_ENTROPY_BYTES
     return tokens * (hidden_bytes + logit_bytes * shape.padded_vocabulary) / choice.tensor
@@ -293,6 +311,7 @@ def _passing_gradients(choice: Choice) -> float:
         # The gradient of the largest weight, until it is added: as logs of 2021 have it
         # (tests/planning/gpu_peaks.csv).
         gradients += width * shape.hidden * shape.ffn_hidden / choice.tensor
+
     return gradients
 
 
@@ -304,8 +323,11 @@ def _engine_buffers(choice: Choice, parameters: int) -> int:
             return 0
         model = on_rank(choice.shape, tensor=1, pipeline=1, stage=0).total
         return width * bucket_elements(model, choice.tensor)
+
     if choice.deepspeed and choice.training.precision != "fp32":
-        return width * min(parameters, LIVE_PARAMETERS) if choice.zero_stage == 3 else 0
+        if choice.zero_stage == 3:
+            return width * min(parameters, LIVE_PARAMETERS)
+        return 0
     return 0
 
 
@@ -334,7 +356,12 @@ def _optimizer_moment(choice: Choice, parameters: int) -> int:
     return 4 * parameters // (replicas if choice.zero_stage else 1)
 
 
-def _on_cpu(choice: Choice, stored: StageMemory, parameters: int, head_bytes: float) -> StageMemory:
+def _on_cpu(
+    choice: Choice,
+    stored: StageMemory,
+    parameters: int,
+    head_bytes: float,
+) -> StageMemory:
     """Return the same memory of a stage whose device is a CPU.
 
     `head_bytes`: bytes that all tokens have for one entry of the vocabulary; 0 without a head.
@@ -350,8 +377,12 @@ def _on_cpu(choice: Choice, stored: StageMemory, parameters: int, head_bytes: fl
         scores = cpu.DROPPED_SCORES * 2 / width * stored.attention_scores
     else:
         scores = 0
+
     moment = cpu.moment_bytes(
-        precision, deepspeed=deepspeed, zero_stage=zero_stage, data=choice.data
+        precision,
+        deepspeed=deepspeed,
+        zero_stage=zero_stage,
+        data=choice.data,
     )
     return replace(
         stored,
@@ -405,6 +436,7 @@ def phase_memory(choice: Choice, stages: list[StageMemory], machine: Machine | N
     if choice.on_cpu:
         least, most = node_bytes(stages, choice.devices_per_node)
         limit = (machine.memory_bytes if machine else 0) or choice.site.hardware.node_memory
+
     return PhaseMemory(
         fullest_stage=fullest,
         least_by_stage=tuple(stage.least for stage in stages),
@@ -416,7 +448,10 @@ def phase_memory(choice: Choice, stages: list[StageMemory], machine: Machine | N
 
 
 def check_memory(choice: Choice, memory: PhaseMemory) -> Check:
-    """Fails where not even the least fits; warns where only an attention that keeps no scores fits."""
+    """Fails where not even the least fits.
+
+    Warns where only an attention that keeps no scores fits.
+    """
     least = memory.least_bytes
     most = memory.most_bytes
     limit = memory.limit_bytes
@@ -428,6 +463,7 @@ def check_memory(choice: Choice, memory: PhaseMemory) -> Check:
         least = max(memory.least_by_stage)
         who = f"stage {fullest.stage}, the fullest,"
         what = f"one {choice.site.hardware.device}"
+
     name = f"{choice.phase}: memory"
     rule = f"states, activations and logits fit into {what}"
     value = f"{who} need {show_bytes(least)}"
@@ -439,10 +475,25 @@ def check_memory(choice: Choice, memory: PhaseMemory) -> Check:
     value += f"; there are {show_bytes(limit)}"
     keys = _remedy_keys(choice)
     if least > limit:
-        return Check(name, "fail", value, rule, _remedy(choice), keys=keys)
+        return Check(
+            name,
+            "fail",
+            value,
+            rule,
+            _remedy(choice),
+            keys=keys,
+        )
     if not choice.on_cpu and least > RESERVE * limit:
         value += f", of which {RESERVE:.0%} can be planned with"
-        return Check(name, "warn", value, rule, _remedy(choice), keys=keys)
+        return Check(
+            name,
+            "warn",
+            value,
+            rule,
+            _remedy(choice),
+            keys=keys,
+        )
+
     if most > limit:
         return Check(
             name,
@@ -452,11 +503,15 @@ def check_memory(choice: Choice, memory: PhaseMemory) -> Check:
             "Make sure that flash attention is used, or set training.recompute.",
             keys=("training.recompute",),
         )
+
     return Check(name, "pass", value, rule)
 
 
 def check_host_memory(choice: Choice, stages: list[StageMemory]) -> list[Check]:
-    """Whether a node's main memory holds the optimizer's states that are offloaded to it; nothing where none are."""
+    """Whether a node's main memory holds the optimizer's states that are offloaded to it.
+
+    Nothing where none are.
+    """
     if not choice.training.offload or choice.smoke:
         return []
     name = "offload"
@@ -476,6 +531,7 @@ def check_host_memory(choice: Choice, stages: list[StageMemory]) -> list[Check]:
                 keys=("training.offload", "parallel.zero_stage", "training.framework"),
             )
         ]
+
     need = choice.devices_per_node * max(stage.host for stage in stages)
     limit = choice.site.hardware.node_memory
     value = f"{choice.devices_per_node} devices offload {show_bytes(need)}; the host's step is not in the planned time"
@@ -483,7 +539,15 @@ def check_host_memory(choice: Choice, stages: list[StageMemory]) -> list[Check]:
         return [Check(name, "unknown", f"{value}; how much memory a node has is not known", rule)]
     value += f"; a node has {show_bytes(limit)}"
     if need <= limit:
-        return [Check(name, "warn", value, rule, "Take the step time from the smoke test.")]
+        return [
+            Check(
+                name,
+                "warn",
+                value,
+                rule,
+                "Take the step time from the smoke test.",
+            )
+        ]
     return [
         Check(
             name,
@@ -510,6 +574,7 @@ def _ways_to_save_memory(choice: Choice) -> dict[str, object]:
         ways["parallel.zero_stage"] = 1
     elif choice.deepspeed and choice.pipeline == 1 and choice.zero_stage < 3:
         ways["parallel.zero_stage"] = choice.zero_stage + 1
+
     can_offload = choice.deepspeed and not choice.own_trainer and choice.zero_stage > 0
     if can_offload and not choice.training.offload:
         ways["training.offload"] = "true"

@@ -119,7 +119,10 @@ class Replay:
 
     @cached_property
     def parts(self) -> list[dict[str, float]]:
-        """Seconds of a step at each stage by part, named as in the plan; they add up to `seconds`."""
+        """Seconds of a step at each stage by part, named as in the plan.
+
+        They add up to `seconds`.
+        """
         step_seconds = max(event.end for event in self.events)
         return [self._stage_parts(stage, step_seconds) for stage in range(len(self.stages))]
 
@@ -132,10 +135,10 @@ class Replay:
         communicating = sum(
             event.end - event.start for event in events if event.kind == COMMUNICATION
         )
-        parts = {
-            name: self.microbatches * sum(getattr(one_pass, name) for one_pass in passes)
-            for name in ("matrices", "attention", "memory", "launching")
-        }
+        parts = {}
+        for name in ("matrices", "attention", "memory", "launching"):
+            parts[name] = self.microbatches * sum(getattr(one_pass, name) for one_pass in passes)
+
         parts["tensor"] = self.microbatches * sum(one_pass.communication for one_pass in passes)
         parts["data"] = sum(end.communication for end in ends)
         parts["pipeline"] = 0.0
@@ -195,6 +198,7 @@ def _table_row(name: str, parts: Mapping[str, float]) -> dict[str, str]:
     for column, names in _COLUMNS.items():
         seconds = sum(parts.get(part, 0.0) for part in names or parts)
         row[column] = f"{seconds:.4g}"
+
     return row
 
 
@@ -210,6 +214,7 @@ def stage_times(stage: int, work: Sequence[Work], model: StepModel) -> StageTime
         missing = max(0.0, least_seconds - seconds)
         forward[chunk] = replace(forward[chunk], launching=1 / 3 * missing)
         backward[chunk] = replace(backward[chunk], launching=2 / 3 * missing)
+
     # Communication of gradients and weights goes on next to the passes.
     computing = sum(one_pass.computing for one_pass in (*forward, *backward))
     by_part = {part.part: part for part in reversed(work)}
@@ -231,6 +236,7 @@ def _least_seconds(stage: int, model: StepModel) -> float:
         layers: float = setup.stage_layers[stage]
     else:
         layers = setup.shape.layers / setup.pipeline
+
     return model.least_layer_seconds * layers + model.least_microbatch_seconds
 
 
@@ -247,6 +253,7 @@ def _priced(work: Work, model: StepModel, overlapping: float = 0.0) -> Seconds:
             # An all-reduce is a reduce-scatter and an all-gather.
             times = 2 if operation.startswith("allreduce") else 1
             sent[when] += times * model.collective(size, ranks, span=span)
+
     computing = Seconds(
         matrices=work.amounts.get(MATRIX, 0) / model.matrix_rate,
         attention=work.amounts.get(ATTENTION, 0) / 2 / model.attention_rate,
@@ -277,7 +284,10 @@ def _group(name: str, model: StepModel) -> tuple[int, int]:
 
 
 def schedule_of(
-    stage: int, stages: int, chunks: int, microbatches: int
+    stage: int,
+    stages: int,
+    chunks: int,
+    microbatches: int,
 ) -> list[tuple[str, int, int]]:
     """Return (pass, chunk, micro-batch) in the order in which a stage runs them.
 
@@ -297,12 +307,14 @@ def schedule_of(
         warmup = later_stages
     else:
         warmup = 2 * later_stages + (chunks - 1) * stages
+
     forward = [(FORWARD, chunk, microbatch) for chunk, microbatch in passes]
     order = forward[:warmup]
     for index, (chunk, microbatch) in enumerate(passes):
         # The next forward pass, as long as there is one, then the oldest backward pass.
         order += forward[warmup + index : warmup + index + 1]
         order.append((BACKWARD, chunks - 1 - chunk, microbatch))
+
     return order
 
 
@@ -321,25 +333,66 @@ class _Timeline:
         self.arrivals = dict[_Pass | None, float]({None: 0.0})
         self.events = list[Activity]()
 
-    def add(self, stage: int, kind: str, chunk: int, microbatch: int, seconds: float) -> None:
+    def add(
+        self,
+        stage: int,
+        kind: str,
+        chunk: int,
+        microbatch: int,
+        seconds: float,
+    ) -> None:
         """Let a stage do something, unless it takes no time."""
         if seconds:
             start = self.clocks[stage]
             end = start + seconds
-            self.events.append(Activity(stage, kind, chunk, microbatch, start, end))
+            self.events.append(
+                Activity(
+                    stage,
+                    kind,
+                    chunk,
+                    microbatch,
+                    start,
+                    end,
+                )
+            )
             self.clocks[stage] = end
 
-    def run_pass(self, stage: int, kind: str, chunk: int, microbatch: int) -> bool:
+    def run_pass(
+        self,
+        stage: int,
+        kind: str,
+        chunk: int,
+        microbatch: int,
+    ) -> bool:
         """Run one pass and send its result; return False if its input has not come yet."""
-        source = _source(stage, self.num_stages, self.num_chunks, kind, chunk, microbatch)
+        source = _source(
+            stage,
+            self.num_stages,
+            self.num_chunks,
+            kind,
+            chunk,
+            microbatch,
+        )
         if source not in self.arrivals:
             return False
         self.clocks[stage] = max(self.clocks[stage], self.arrivals[source])
         times: Seconds = getattr(self.replayed.stages[stage], kind)[chunk]
-        self.add(stage, kind, chunk, microbatch, times.computing)
+        self.add(
+            stage,
+            kind,
+            chunk,
+            microbatch,
+            times.computing,
+        )
         sending = 0.0 if self._ends_here(stage, kind, chunk) else self.replayed.send_seconds
         waiting = 0.0 if self.replayed.hides_sends else sending
-        self.add(stage, COMMUNICATION, chunk, microbatch, times.communication + waiting)
+        self.add(
+            stage,
+            COMMUNICATION,
+            chunk,
+            microbatch,
+            times.communication + waiting,
+        )
         self.arrivals[kind, stage, chunk, microbatch] = self.clocks[stage] + sending - waiting
         return True
 
@@ -347,11 +400,29 @@ class _Timeline:
         """Run what all stages do after the passes; afterwards the clocks agree."""
         for stage in range(self.num_stages):
             times: Seconds = getattr(self.replayed.stages[stage], part)
-            self.add(stage, OPTIMIZER, 0, 0, times.computing)
-            self.add(stage, COMMUNICATION, 0, 0, times.communication)
+            self.add(
+                stage,
+                OPTIMIZER,
+                0,
+                0,
+                times.computing,
+            )
+            self.add(
+                stage,
+                COMMUNICATION,
+                0,
+                0,
+                times.communication,
+            )
+
         self.clocks = [max(self.clocks)] * self.num_stages
 
-    def _ends_here(self, stage: int, kind: str, chunk: int) -> bool:
+    def _ends_here(
+        self,
+        stage: int,
+        kind: str,
+        chunk: int,
+    ) -> bool:
         """Return whether no other stage waits for the result of a pass."""
         if kind == FORWARD:
             return (stage, chunk) == (self.num_stages - 1, self.num_chunks - 1)
@@ -373,6 +444,7 @@ def _events(replayed: Replay) -> list[Activity]:
             while step and timeline.run_pass(stage, *step):
                 step = next(orders[stage], None)
             following[stage] = step
+
     # Between the two, all stages agree on the norm of the gradient.
     timeline.run_end(ONCE)
     timeline.run_end(OPTIMIZER)
@@ -380,13 +452,19 @@ def _events(replayed: Replay) -> list[Activity]:
 
 
 def _source(
-    stage: int, stages: int, chunks: int, kind: str, chunk: int, microbatch: int
+    stage: int,
+    stages: int,
+    chunks: int,
+    kind: str,
+    chunk: int,
+    microbatch: int,
 ) -> _Pass | None:
     """Return the pass whose result this one needs; None: it begins with the tokens."""
     if kind == FORWARD:
         if stage:
             return (FORWARD, stage - 1, chunk, microbatch)
         return (FORWARD, stages - 1, chunk - 1, microbatch) if chunk else None
+
     if stage + 1 < stages:
         return (BACKWARD, stage + 1, chunk, microbatch)
     if chunk + 1 < chunks:

@@ -64,6 +64,7 @@ def read_calibration(content: Any) -> Calibration | None:
         figures = (calibration.factor, calibration.predicted_seconds, calibration.operations)
         if all(0 < figure < math.inf for figure in figures):
             return calibration
+
     return None
 
 
@@ -104,7 +105,10 @@ class Calibrations:
 
 
 ACCELERATOR_EFFICIENCY = 0.35
-"""Share of the datasheet's peak, in the megatron-full convention; published runs reach 0.29 (MI250X) to 0.5 (H100)."""
+"""Share of the datasheet's peak, in the megatron-full convention.
+
+Published runs reach 0.29 (MI250X) to 0.5 (H100).
+"""
 
 
 @dataclass(frozen=True)
@@ -129,14 +133,27 @@ class Speed:
 def estimate(
     choice: Choice, machine: Machine | None, calibration: Calibration | None = None
 ) -> Speed:
-    """Step time, and the time of the whole phase with its evaluations; loading and checkpoints come on top."""
+    """Step time, and the time of the whole phase with its evaluations.
+
+    Loading and checkpoints come on top.
+    """
     step, basis, parts = modelled_step(choice, machine)
     if step is None:
-        return Speed(None, None, None, None, flops.OURS, None, None, basis)
+        return Speed(
+            None,
+            None,
+            None,
+            None,
+            flops.OURS,
+            None,
+            None,
+            basis,
+        )
     factor = 1.0
     if calibration:
         factor = calibration.factor
         basis = f"{basis}, {calibration.text}"
+
     step *= factor
     seconds = step * (duration(choice).iterations + evaluation_batches(choice) * FORWARD_SHARE)
     device_hours = seconds * choice.world_size / 3600
@@ -172,6 +189,7 @@ def modelled_step(
     if choice.on_cpu:
         step, basis = cpu_step(choice, machine)
         return (sum(step.values()) if step else None), basis, None
+
     precision = choice.training.precision
     hardware = choice.site.hardware
     device = modelled_device(choice)
@@ -182,6 +200,7 @@ def modelled_step(
         time = iteration(setup_for(choice, device))
         basis = f"modelled part by part for {device.name} ({peak:g} TFLOP/s, {precision})"
         return time.seconds, basis, asdict(time)
+
     rate = peak * 1e12 * ACCELERATOR_EFFICIENCY * choice.world_size
     operations = flops.flops(choice.shape, choice.global_batch)
     extra = 1 + choice.recomputed / 3 if choice.training.recompute == "full" else 1.0

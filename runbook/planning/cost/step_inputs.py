@@ -25,8 +25,8 @@ _CODE = {
 def code_of(choice: Choice) -> str:
     """Return how well the framework's layers are fused (`iteration.StepSetup.code`).
 
-    The own trainer is planned with its compiled kernels unless the run file says plain: where they cannot
-    run, its step takes longer than planned.
+    The own trainer is planned with its compiled kernels unless the run file says plain: where they
+    cannot run, its step takes longer than planned.
     """
     training = choice.training
     if training.framework != "runbook":
@@ -34,6 +34,7 @@ def code_of(choice: Choice) -> str:
     if training.fp8 != "none":
         # Transformer Engine's layers, of which nothing was measured: taken to move as few bytes.
         return "compiled"
+
     if not choice.compiles_kernels:
         return "plain"
     return "compiled-dropout" if training.dropout else "compiled"
@@ -59,7 +60,9 @@ def device_of(site: Site) -> Accelerator | None:
 def peak_of(site: Site, precision: str) -> float | None:
     """TFLOP/s of one device: the site's own figure, else the datasheet's of the device it names; None: not known."""
     device = device_of(site)
-    return device.peaks.get(precision) if device else site.hardware.peak_tflops.get(precision)
+    if device:
+        return device.peaks.get(precision)
+    return site.hardware.peak_tflops.get(precision)
 
 
 def memory_of(site: Site) -> int:
@@ -68,7 +71,10 @@ def memory_of(site: Site) -> int:
 
 
 def check_device(choice: Choice) -> list[Check]:
-    """Whether peak and memory of the site's devices are known; nothing on a CPU, whose speed is measured."""
+    """Whether peak and memory of the site's devices are known.
+
+    Nothing on a CPU, whose speed is measured.
+    """
     if choice.on_cpu:
         return []
     site = choice.site
@@ -88,17 +94,37 @@ def check_device(choice: Choice) -> list[Check]:
         ways.append(
             f"write hardware.device as in the table ({', '.join(nearest_accelerators(hardware.device))})"
         )
+
     if not memory:
         ways.append("write hardware.device_memory (40GiB)")
     if not peak:
         ways.append(
             f"write hardware.peak_tflops ({{{precision}: 312}}), or choose another training.precision"
         )
-    checks = [judge(name, not ways, value, rule, f"{where} {'; '.join(ways)}.", otherwise="warn")]
+
+    checks = [
+        judge(
+            name,
+            not ways,
+            value,
+            rule,
+            f"{where} {'; '.join(ways)}.",
+            otherwise="warn",
+        )
+    ]
     if not hardware.cores_per_node and site.scheduler != "local":
         rule = "a job asks for the cores of its nodes; else each task gets one"
         remedy = f"{where} write hardware.cores_per_node (sinfo -o %c shows it)."
-        checks.append(Check("cores", "warn", "cores of a node are not known", rule, remedy))
+        checks.append(
+            Check(
+                "cores",
+                "warn",
+                "cores of a node are not known",
+                rule,
+                remedy,
+            )
+        )
+
     return checks
 
 
@@ -121,7 +147,9 @@ def setup_for(choice: Choice, device: Accelerator) -> StepSetup:
 
 def _product_precision(choice: Choice) -> str:
     """Return the number format of matrix products."""
-    return "fp8" if choice.training.fp8 != "none" else choice.training.precision
+    if choice.training.fp8 != "none":
+        return "fp8"
+    return choice.training.precision
 
 
 def modelled_device(choice: Choice) -> Accelerator | str:

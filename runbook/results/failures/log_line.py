@@ -61,6 +61,7 @@ def split_prefix(line: str) -> LogLine:
             rank = int(named["rank"])
         host = named.get("host") or host
         text = text[match.end() :]
+
     nccl = _NCCL.search(text)
     if nccl:
         host = host or nccl["host"]

@@ -53,6 +53,7 @@ def take_variables(script: Script, findings: Findings) -> None:
             group = group_of.get(name, "")
             if _take_variable(name, value, group, findings) and group in site.switched_off:
                 switched_on.add(group)
+
     _take_unset(script, group_of, findings)
     switches = " ".join(f"+{group}" for group in sorted(switched_on - {"debug"}))
     if switches:
@@ -67,8 +68,16 @@ def _take_unset(script: Script, group_of: Mapping[str, str], findings: Findings)
             findings.does(line, f"unset {name}", f"{findings.site_file} unsets it")
 
 
-def _take_variable(name: str, value: Word, group: str, findings: Findings) -> bool:
-    """Report a variable. Return whether the site's group of variables sets it to the same value."""
+def _take_variable(
+    name: str,
+    value: Word,
+    group: str,
+    findings: Findings,
+) -> bool:
+    """Report a variable.
+
+    Return whether the site's group of variables sets it to the same value.
+    """
     text = f"{name}={value.shown}"
     site_value = findings.site.environment[group][name] if group else None
     if site_value is None:
@@ -76,11 +85,13 @@ def _take_variable(name: str, value: Word, group: str, findings: Findings) -> bo
         if value.known:
             findings.for_site("environment.adopted", name, value.text)
         return False
+
     is_template = "{" in site_value
     is_longer_path = name.endswith("PATH") and site_value in value.shown
     if site_value != value.text and not is_template and not is_longer_path:
         findings.leave(value.line, text, f"{findings.site_file} sets it to {site_value}")
         return False
+
     is_off = group in findings.site.switched_off
     does = f"; jobs.switch: +{group}" if is_off else " sets it"
     findings.does(value.line, text, f"group {group} of {findings.site_file}{does}")
@@ -98,6 +109,7 @@ def take_modules(script: Script, findings: Findings) -> None:
             else:
                 findings.leave_to_site(command.line, text, "modules", "the site loads others")
                 findings.for_site("modules", module, module)
+
         is_script = command.name in ("source", ".") and words[-1].endswith("activate")
         if is_script or words[:2] == ["conda", "activate"]:
             _take_activation(command, findings)
@@ -148,7 +160,14 @@ def take_launch(script: Script, launch: Launch, findings: Findings) -> None:
     for programs, names, key in _COUNTS:
         value = option(launch.part(*programs), *names)
         if value and _is_count(value.text) and not script.assumed(value, key):
-            findings.take(key, int(value.text), value.line, f"--{names[0]}", over=False)
+            findings.take(
+                key,
+                int(value.text),
+                value.line,
+                f"--{names[0]}",
+                over=False,
+            )
+
     _take_srun_container(launch.part("srun"), findings)
     _take_singularity(launch.part("singularity"), findings)
 
@@ -180,6 +199,7 @@ def _take_singularity(words: Sequence[Word], findings: Findings) -> None:
                 take_image(word, findings, "singularity exec")
             elif variable and variable in word.shown:
                 findings.does(word.line, word.shown, f"{findings.site_file}: its module sets it")
+
             return
 
 
@@ -191,8 +211,13 @@ def take_image(image: Word, findings: Findings, source: str = "image") -> None:
     match = re.fullmatch(on_stage, shown) if "{stage}" in site_image else None
     if match and not match["stage"].startswith("/GIVE_"):
         findings.take(
-            "jobs.stage", match["stage"], image.line, f"the folder of {source}", over=False
+            "jobs.stage",
+            match["stage"],
+            image.line,
+            f"the folder of {source}",
+            over=False,
         )
+
     if match or shown in (site_image, site_image.replace("{stage}", "$STAGE_PATH")):
         findings.does(image.line, f"{source} {shown}", f"{findings.site_file} names it")
     elif not image.known:
@@ -222,7 +247,8 @@ _HANDLED_ELSEWHERE = json.loads(Path(__file__).with_suffix(".json").read_text(en
 
 _READ: dict[str, tuple[str, Callable[[str], Any]]] = {
     "USE_SEQUENCE_PARALLEL": ("parallel.sequence", truth),
-    "GAS": ("gas", whole),  # micro-batches a step of each copy; the batch follows when all is known
+    # micro-batches a step of each copy; the batch follows when all is known
+    "GAS": ("gas", whole),
     "PARTITION": ("jobs.data.partition", str),
 }
 _ATTENTION = {
@@ -235,7 +261,11 @@ _ATTENTION = {
 
 
 def take_knobs(
-    values: Mapping[str, Word], findings: Findings, models: Collection[str], *, over: bool
+    values: Mapping[str, Word],
+    findings: Findings,
+    models: Collection[str],
+    *,
+    over: bool,
 ) -> None:
     """Take every variable that a document's script would read.
 
@@ -252,14 +282,26 @@ def take_knobs(
         elif name in ("MODEL_SIZE_KEY", "MODEL_SIZE", "model_size"):
             _model(value, findings, models)
         elif name == "NODES":
-            findings.read("jobs.training.nodes", value, "NNODES", whole, over=False)
+            findings.read(
+                "jobs.training.nodes",
+                value,
+                "NNODES",
+                whole,
+                over=False,
+            )
         elif name in _SPECIAL:
             _SPECIAL[name](value, findings)
         elif name in _HANDLED_ELSEWHERE:
             findings.does(value.line, f"{name}={value.shown}", _HANDLED_ELSEWHERE[name])
         elif key := key_of(name):
             read = _READERS.get(all_keys()[key].kind, str)
-            findings.read(key, value, name, read, over=over)
+            findings.read(
+                key,
+                value,
+                name,
+                read,
+                over=over,
+            )
 
 
 _READERS: dict[type[Any], Callable[[str], Any]] = {bool: truth, float: float, int: whole}
@@ -275,6 +317,7 @@ def key_of(name: str) -> str:
     for key in all_keys().values():
         if name in key.documents and not key.name.startswith(_NOT_HERE):
             return key.name
+
     return ""
 
 
@@ -292,7 +335,8 @@ def leave_unknown(script: Script, values: Mapping[str, Word], findings: Findings
 
 def _model(value: Word, findings: Findings, models: Collection[str]) -> None:
     """Take a model: MODEL_SIZE_KEY in capitals, or NeMo's size."""
-    if re.fullmatch(r"[\d.]+", value.text):  # LUMI's model_size is a number of billions, for a name
+    # LUMI's model_size is a number of billions, for a name
+    if re.fullmatch(r"[\d.]+", value.text):
         return
     size = value.text.lower()
     name = MODELS.get(size, "") if findings.site.site == "aws" else ""
@@ -423,7 +467,10 @@ def lsf_clock(text: str) -> str:
 
 
 def _devices_of_lsf(text: str) -> int:
-    """Return the devices of `-gpu "num=4:mode=shared"`. Raise `ValueError` if it names none."""
+    """Return the devices of `-gpu "num=4:mode=shared"`.
+
+    Raise `ValueError` if it names none.
+    """
     match = re.search(r"num=(\d+)", text)
     if match is None:
         raise ValueError(text)

@@ -72,6 +72,7 @@ def errors_in(evidence: Evidence) -> list[KnownError]:
         for error in detect(evidence):
             problem = error.problem if error.number in _SEVERAL_PROBLEMS else ""
             errors[error.number, error.line, problem] = error
+
     return sorted(errors.values(), key=attrgetter("number", "line"))
 
 
@@ -109,6 +110,7 @@ def _labels(evidence: Evidence) -> Iterator[KnownError]:
                 f"{show_count(parameters)} parameters"
             )
             yield KnownError(number, line, problem, remedy)
+
     for line, size in _named_sizes(evidence.script):
         if not label_fits(size, parameters):
             problem = f"the name says {size}; the shape has {show_count(parameters)}"
@@ -139,6 +141,7 @@ def _named_sizes(script: Script) -> list[tuple[int, str]]:
             match = re.search(r"\d+(?:\.\d+)?[mMbB](?![A-Za-z])", directive.value)
             if match and label_count(match[0]):
                 sizes.append((directive.line, match[0]))
+
     billions = script.value("model_size")
     if billions and re.fullmatch(r"\d+(\.\d+)?", billions.text):
         sizes.append((billions.line, f"{billions.text}B"))
@@ -162,6 +165,7 @@ def _intervals(evidence: Evidence) -> Iterator[KnownError]:
                 "nothing"
             )
             yield KnownError(4, word.line, problem, remedy)
+
         if evidence.called("azure-175b") and not evidence.launches:
             problem = (
                 f"at the document's commit 04-gpt175B.sh ignores {variable}={setting.shown} and "
@@ -191,6 +195,7 @@ def _squashed_images(evidence: Evidence) -> Iterator[KnownError]:
             problem = f"the document's scripts overwrite {setting.name}: setting it does nothing"
         else:
             problem = f"{setting.name} is overwritten here, whatever is set from outside"
+
         yield KnownError(6, setting.line, problem, "jobs.image is used wherever it is set")
 
 
@@ -225,11 +230,13 @@ def _tokenizer(evidence: Evidence) -> Iterator[KnownError]:
             problem = f"the merges are read from {name}, which is the vocabulary"
             remedy = "vocab.json and merges.txt are two files; a check refuses one for both"
             yield KnownError(13, merges.line, problem, remedy)
+
     script = evidence.script
     folders = {}
     for setting in script.settings:
         if setting.name == "DATASET_FOLDER_NAME":
             folders[setting.value] = setting.line
+
     prepares = re.search(r"0[23]-\w+\.sh", script.text)
     trains = re.search(r"04-gpt175B\.sh", script.text)
     if len(folders) > 1 or (folders and prepares and trains):
@@ -252,6 +259,7 @@ def _tokenizer_files(evidence: Evidence) -> list[tuple[Word, Word]]:
         merges = option(launch.arguments, "merge-file")
         if vocabulary and merges:
             files.append((vocabulary, merges))
+
     merges = evidence.script.value("MERGE_FILE")
     if merges and not files:
         files.append((evidence.script.value("VOCAB_FILE") or merges, merges))
@@ -266,6 +274,7 @@ def _shared_checkpoints(evidence: Evidence) -> Iterator[KnownError]:
             problem = "another size is started with the same CHECKPOINT_PATH, from which it loads"
             yield KnownError(14, start.line, problem, _OWN_FOLDERS)
             return
+
     if len(starts) == 1 and not evidence.launches:
         start = starts[0]
         layers, _ = start.shape
@@ -273,6 +282,7 @@ def _shared_checkpoints(evidence: Evidence) -> Iterator[KnownError]:
             problem = "a smaller model saves into the folder from which the full run then loads"
             yield KnownError(14, start.line, problem, _OWN_FOLDERS)
             return
+
     yield from _checkpoints_of_launches(evidence)
 
 
@@ -307,7 +317,11 @@ def _start_of(call: DocumentCall) -> DocumentStart:
 
 def _checkpoints_of_launches(evidence: Evidence) -> Iterator[KnownError]:
     """14: two sizes that save into one folder, in one script or by its knobs."""
-    knobs = {setting.name: setting.line for setting in evidence.script.settings if setting.default}
+    knobs = {}
+    for setting in evidence.script.settings:
+        if setting.default:
+            knobs[setting.name] = setting.line
+
     size_is_knob = "NUM_LAYERS" in knobs or "HIDDEN_SIZE" in knobs
     shapes: dict[str, list[str]] = {}
     for launch in evidence.launches:
@@ -318,6 +332,7 @@ def _checkpoints_of_launches(evidence: Evidence) -> Iterator[KnownError]:
         if shapes.get(save.shown, shape) != shape:
             problem = f"two sizes of model save into {save.shown}"
             yield KnownError(14, save.line, problem, _OWN_FOLDERS)
+
         shapes[save.shown] = shape
         names_size = any(len(size) > 1 and size in save.shown for size in shape)
         if size_is_knob and "CHECKPOINT_PATH" in knobs and not names_size:
@@ -348,6 +363,7 @@ def _devices(evidence: Evidence) -> Iterator[KnownError]:
     if world % copy:
         problem = f"{on_nodes} = {world} devices do not divide by tensor x pipeline = {copy}"
         yield KnownError(15, findings.carried.get("parallel.tensor", nodes).line, problem, remedy)
+
     for setting in evidence.script.settings:
         if not setting.raw.isdigit():
             continue
@@ -356,6 +372,7 @@ def _devices(evidence: Evidence) -> Iterator[KnownError]:
         if name in ("num_gpus", "ngpus", "total_gpus") and number not in (world, devices):
             problem = f"{setting.name}={number}, but {on_nodes} are {world} devices"
             yield KnownError(15, setting.line, problem, remedy)
+
         if name in ("dp_size", "dp", "dpsize") and number * copy != world:
             problem = (
                 f"{copy} devices a copy x DP {number} = {number * copy}, but there are {world} "
@@ -402,6 +419,7 @@ def _nodes(evidence: Evidence) -> Iterator[KnownError]:
                 f"{num_nodes.line})"
             )
             yield KnownError(18, line, problem, remedy)
+
     called = evidence.called("lumi-13b")
     if called and num_nodes.value != "2" and not evidence.launches:
         fixed = f"{called[0].script} has num_node=2 and num_gpus=16 written in"
@@ -418,22 +436,29 @@ def _nodes_of_program(evidence: Evidence) -> list[tuple[str, str, int]]:
     for setting in evidence.script.settings:
         if setting.name.lower() in ("num_node", "num_nodes", "nnodes"):
             numbers.append((setting.name, setting.raw, setting.line))
+
     for launch in evidence.launches:
         nodes = option(launch.part("torchrun"), "nnodes")
         if nodes:
             numbers.append(("--nnodes", nodes.text, nodes.line))
+
     return numbers
 
 
 def _steps(evidence: Evidence) -> Iterator[KnownError]:
     """19: more than one training step in a job, and folders of a person."""
     calls = [call.command for call in evidence.calls]
-    in_job = {command.line for command in calls if command.name not in ("sbatch", "qsub")}
+    in_job = set()
+    for command in calls:
+        if command.name not in ("sbatch", "qsub"):
+            in_job.add(command.line)
+
     starts = sorted(in_job or {launch.command.line for launch in evidence.launches})
     if len(starts) > 1 and evidence.script.directives:
         lines = ", ".join(map(str, starts))
         problem = f"lines {lines} each start a training: the job runs them one after another"
         yield KnownError(19, starts[1], problem, "one training step in a job")
+
     homes = evidence.script.matching(r"(?<![\w/.])/(?:users|home|homes)/([A-Za-z][\w.-]*)")
     for line, folder in homes:
         if not evidence.script.lines[line - 1].lstrip().startswith("#"):
@@ -480,11 +505,13 @@ def _unsaved(evidence: Evidence) -> Iterator[KnownError]:
             problem = "--save-interval without --save: nothing is saved"
             remedy = "--save is given with every interval"
             yield KnownError(27, interval.line, problem, remedy)
+
         scale = options.get("--loss-scale")
         if scale and dynamic_scale:
             problem = "Megatron's loss scale is static, DeepSpeed's dynamic (loss_scale 0)"
             remedy = "one dynamic scale: training.initial_loss_scale"
             yield KnownError(27, scale.line, problem, remedy)
+
         image = option(launch.part("srun"), "container-image")
         if image and image.known and is_local_tag(image.text):
             problem = (
@@ -492,6 +519,7 @@ def _unsaved(evidence: Evidence) -> Iterator[KnownError]:
             )
             remedy = "jobs.image: registry#name:tag, or a .sqsh file"
             yield KnownError(27, image.line, problem, remedy)
+
         if "srun" in launch.programs and evidence.script.directives and not asks_for_devices:
             remedy = "devices are always asked for: devices_per_node"
             yield KnownError(27, launch.command.line, "no GPUs are asked for", remedy)
@@ -502,7 +530,12 @@ def _asks_for_devices(evidence: Evidence) -> bool:
     for directive in evidence.script.directives:
         if "gpu" in directive.value or directive.name.startswith(("gres", "gpus")):
             return True
-    arguments = [word.text for launch in evidence.launches for word in launch.part("srun")]
+
+    arguments = []
+    for launch in evidence.launches:
+        for word in launch.part("srun"):
+            arguments.append(word.text)
+
     return any(word.startswith(("--gpus", "--gres")) for word in arguments)
 
 

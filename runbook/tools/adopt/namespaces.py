@@ -70,9 +70,11 @@ def run_job(
             env={**dict.fromkeys(os.environ), "PATH": _PATH},
             check=False,
         )
+
     if "\036" not in finished.out and "\001" not in finished.out:
         reason = shell.last_lines(finished.err, 2) or "no reason given"
         raise ProgramError(f"No sandbox can be made here: {reason}. {_INSTALL}")
+
     return finished.out
 
 
@@ -101,6 +103,7 @@ def _limits() -> list[str]:
     if os.geteuid() == 0:
         nobody = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
         return ["prlimit", f"--nproc={MOST_PROCESSES}", *nobody]
+
     return ["prlimit", f"--nproc={MOST_PROCESSES + _num_threads_of_user()}"]
 
 
@@ -111,6 +114,7 @@ def _num_threads_of_user() -> int:
         user_ids = process.info["uids"]
         if user_ids and user_ids.real == os.geteuid():
             num_threads += process.info["num_threads"] or 1
+
     return num_threads
 
 
@@ -123,6 +127,7 @@ def _stage(stage: Path, files: Mapping[str, str], missing: Sequence[str]) -> Non
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8", errors="surrogateescape")
         path.chmod(0o755)
+
     (stage / "job").mkdir(exist_ok=True)
     (stage / "above").mkdir(exist_ok=True)
     shutil.copytree(STUBS, stage / "adopt" / "stubs")
@@ -174,6 +179,7 @@ def stub_programs() -> dict[str, list[str]]:
         header = re.search(r"^# programs: (.*)$", text, re.MULTILINE)
         if header:
             programs[path.stem] = header[1].split()
+
     return programs
 
 
@@ -217,7 +223,8 @@ def environment(job: SandboxJob, keep_going: bool) -> dict[str, str]:
     """
     size = _job_size(job)
     queues = {directive.queue for directive in job.directives}
-    if "PBS_NODEFILE" in job.files[job.main]:  # its options may come from qsub's command line
+    # Its options may come from qsub's command line
+    if "PBS_NODEFILE" in job.files[job.main]:
         queues.add("pbs")
     queue_variables: dict[str, str] = {}
     if queues != {"pbs"}:
@@ -243,10 +250,19 @@ def environment(job: SandboxJob, keep_going: bool) -> dict[str, str]:
     }
     if keep_going:
         login["ADOPT_KEEP_GOING"] = "1"
-    unset = {name: not_set(name) for name in _never_set(job) if name not in queue_variables}
+    unset = {}
+    for name in _never_set(job):
+        if name not in queue_variables:
+            unset[name] = not_set(name)
+
     if any(directive.name in _NODES for directive in job.directives):
         unset |= {name: str(size.nodes) for name in _NAMES_OF_NODES if name in unset}
-    return {**unset, **queue_variables, **job.exports, **login}
+    return {
+        **unset,
+        **queue_variables,
+        **job.exports,
+        **login,
+    }
 
 
 _NODE_FILE = ".nodes"
@@ -278,7 +294,8 @@ def _job_size(job: SandboxJob) -> JobSize:
     asked = {directive.name: directive.value for directive in job.directives}
     nodes = next(filter(None, (_number(asked.get(name, "")) for name in _NODES)), 0)
     numbers = re.findall(r"\d+", asked.get("gpus-per-node") or asked.get("gres", ""))
-    devices = _number(numbers[-1]) if numbers else 0  # gpu:a100:4: the last number counts them
+    # gpu:a100:4: the last number counts them
+    devices = _number(numbers[-1]) if numbers else 0
     tasks = _number(asked.get("ntasks-per-node", ""))
     return JobSize(asked, nodes or ASSUMED_NODES, devices or ASSUMED_DEVICES, tasks or 1)
 
@@ -319,6 +336,7 @@ def _slurm_variables(size: JobSize) -> dict[str, str]:
     if "array" in asked:
         variables["SLURM_ARRAY_TASK_ID"] = str(_number(asked["array"]))
         variables["SLURM_ARRAY_JOB_ID"] = "4242"
+
     return variables
 
 
@@ -385,11 +403,13 @@ def _names_tested(text: str) -> set[str]:
 def needed_arguments(job: SandboxJob) -> list[str]:
     """Return a marker for each argument that the script reads outside its functions, at least.
 
-    An argument with a default of its own, as in ${4:-MOCK}, is left empty, so that the default counts.
+    An argument with a default of its own, as in ${4:-MOCK}, is left empty, so that the default
+    counts.
     """
     text = re.sub(r"(?ms)^\s*(?:function\s+)?[\w-]+\s*\(\)\s*\{.*?^\s*\}", "", job.files[job.main])
     text = re.sub(r"(?m)^\s*#.*$|awk\s+[^|\n]*", "", text)
-    if re.search(r"case\s+\"?\$\{?1\b", text):  # it parses options, which all have defaults
+    # It parses options, which all have defaults
+    if re.search(r"case\s+\"?\$\{?1\b", text):
         return []
     with_default = set(re.findall(r"\$\{([1-9]):?[-=]", text))
     needed = set(re.findall(r"\$\{?([1-9])\b", text)) - with_default

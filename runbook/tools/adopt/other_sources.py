@@ -61,7 +61,9 @@ def without_secret_values(raw_words: Sequence[str]) -> list[str]:
             masked_words.append(f"{name}={MASKED}")
         else:
             masked_words.append(word)
+
         is_value_of_secret = word.startswith("--") and not equals and is_secret_option(word)
+
     return masked_words
 
 
@@ -112,6 +114,7 @@ def _strings(path: Path, number: int) -> list[str]:
             f"--pid {number} belongs to another user: run adopt as that user, on the process's "
             f"own node."
         ) from error
+
     return [text for text in raw.decode(errors="replace").split("\0") if text]
 
 
@@ -122,7 +125,13 @@ def _settings(variables: Mapping[str, str]) -> Iterator[Setting]:
         if is_of_a_job(name) and not _SECRET_VARIABLE.search(name):
             line += 1
             masked_value = visible(mask(value))
-            yield Setting(name, masked_value, line, masked_value, exported=True)
+            yield Setting(
+                name,
+                masked_value,
+                line,
+                masked_value,
+                exported=True,
+            )
 
 
 def _directives_of_ranks(variables: Mapping[str, str]) -> Iterator[Directive]:
@@ -133,6 +142,7 @@ def _directives_of_ranks(variables: Mapping[str, str]) -> Iterator[Directive]:
         nodes = world // local
     else:
         nodes = _count(variables.get("SLURM_JOB_NUM_NODES", ""))
+
     for name, count in (("nodes", nodes), ("gpus-per-node", local)):
         if count:
             yield Directive("slurm", name, str(count), 0)
@@ -151,6 +161,7 @@ def _documents(folder: Path, raw_words: Sequence[str]) -> dict[str, str]:
         path = folder / word.rpartition("=")[2]
         if word.endswith(".json") and path.is_file() and path.stat().st_size < _MOST_BYTES_OF_FILE:
             documents[word] = mask(path.read_text(encoding="utf-8", errors="replace"))
+
     return documents
 
 
@@ -195,7 +206,14 @@ def script_of_log(text: str, name: str) -> Script:
         option = _option_words(argument, value)
         uncounted += not option and value not in ("None", "False")
         shell_words += [Word(visible(mask(word)), line) for word in option]
-    command = StartedProgram("unknown", tuple(shell_words), len(shell_words), 1, {})
+
+    command = StartedProgram(
+        "unknown",
+        tuple(shell_words),
+        len(shell_words),
+        1,
+        {},
+    )
     world = _count(printed.get("world_size", ("", 0))[0])
     note = (
         f"{name} has {len(printed)} arguments, defaults included; {uncounted} of them have no key "
@@ -238,9 +256,11 @@ def _printed(lines: Sequence[str]) -> dict[str, tuple[str, int]]:
         if _BEGIN.search(line):
             is_inside = True
             continue
+
         match = _ARGUMENT.search(line) if is_inside else None
         if match:
             printed.setdefault(match[1], (match[2].strip(), number))
+
     return printed
 
 
@@ -253,6 +273,7 @@ def _option_words(argument: str, value: str) -> list[str]:
         if argument in _NEGATED:
             return [f"--{_NEGATED[argument]}"]
         return []
+
     if value in ("None", "") or argument in _NEGATED or _COMPUTED.fullmatch(argument):
         return []
     name = _RENAMED.get(argument, argument.replace("_", "-"))
@@ -272,7 +293,9 @@ def _values(value: str) -> list[str]:
             items = ast.literal_eval(value)
         except (ValueError, SyntaxError):
             return [value]
+
         return [str(item) for item in items]
+
     return [value]
 
 

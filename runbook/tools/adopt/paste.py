@@ -23,10 +23,12 @@ def site_block(findings: Findings) -> str:
             lists.setdefault(section, []).append(str(value))
         else:
             _section(tree, section)[_yaml_key(name)] = value
+
     texts = [write_tree(_leaves(tree))] if tree else []
     for section, items in lists.items():
         lines = "".join(f"  - {write_scalar(item)}\n" for item in items)
         texts.append(f"{section}:\n{lines}")
+
     return "".join(texts)
 
 
@@ -37,6 +39,7 @@ def _section(tree: dict[str, object], path: str) -> dict[str, object]:
         inner = section.setdefault(part, {})
         assert isinstance(inner, dict), path
         section = inner
+
     return section
 
 
@@ -54,10 +57,16 @@ def _leaves(tree: Mapping[str, object]) -> dict[str, object]:
             leaves[name] = " ".join(map(str, value))
         else:
             leaves[name] = value
+
     return leaves
 
 
-def model_entry(name: str, source: str, model: Model, findings: Findings) -> str:
+def model_entry(
+    name: str,
+    source: str,
+    model: Model,
+    findings: Findings,
+) -> str:
     """Return an entry for params/models.yaml with the script's own kind of model.
 
     Empty if it needs none.
@@ -69,9 +78,15 @@ def model_entry(name: str, source: str, model: Model, findings: Findings) -> str
     values["parameters"] = 0
     try:
         own_model = Model.model_validate(values)
-    except ValueError:  # a kind that no model here can have, such as ALiBi
+    except ValueError:
+        # A kind that no model here can have, such as ALiBi
         return ""
+
     values["parameters"] = whole(shape_of(own_model)).total
-    filled = {key: value for key, value in values.items() if value not in ("", {}, 0)}
+    filled = {}
+    for key, value in values.items():
+        if value not in ("", {}, 0):
+            filled[key] = value
+
     filled |= {key: value for key, value in findings.model_kind.items() if value is False}
     return write_tree(nest({f"{name}.{key}": value for key, value in filled.items()}))

@@ -118,9 +118,11 @@ class Script:
         for setting in reversed(self.settings):
             if setting.name == name:
                 return Word(setting.value, setting.line)
+
         for command in reversed(self.commands):
             if name in command.environment:
                 return command.environment[name]
+
         return None
 
     def assumed(self, word: Word, key: str) -> bool:
@@ -156,7 +158,8 @@ def code_blocks(text: str) -> list[str]:
     Each has empty lines before it, so that line numbers stay.
     """
     blocks: list[str] = []
-    language: str | None = None  # of the block around a line; None outside of blocks
+    # Of the block around a line; None outside of blocks
+    language: str | None = None
     for number, line in enumerate(text.splitlines()):
         fence = _FENCE.match(line)
         if fence and language is None:
@@ -166,7 +169,9 @@ def code_blocks(text: str) -> list[str]:
         elif fence:
             language = None
         elif language in _SHELL_FENCES:
-            is_console = language == "console"  # whose commands stand after a prompt
+            # Whose commands stand after a prompt
+            is_console = language == "console"
             code = re.sub(r"^\s*\$ ", "", line) if is_console else line
             blocks[-1] += f"{code}\n"
+
     return blocks

@@ -13,7 +13,8 @@ HALF_WIDTHS: dict[tuple[str, str], float] = {
 }
 """Half of the interval as a share of the number; '' is any other family.
 
-Conformal, on rows whose source the fit had not seen (`benchmarks.predict_cross_validation`, 2026-11-27).
+Conformal, on rows whose source the fit had not seen (`benchmarks.predict_cross_validation`,
+2026-11-27).
 """
 _UNCALIBRATED = 2.0
 """Times the width, for a family of which nobody published a training."""
@@ -22,7 +23,9 @@ _UNCALIBRATED = 2.0
 def node_count(setup: StepSetup) -> str:
     """Return the word for how many nodes a set-up has, one of `NODE_COUNTS`."""
     one_node, many_nodes = NODE_COUNTS
-    return one_node if setup.world <= setup.device.devices_per_node else many_nodes
+    if setup.world <= setup.device.devices_per_node:
+        return one_node
+    return many_nodes
 
 
 def half_width(setup: StepSetup) -> float:

@@ -24,6 +24,7 @@ def predict_file(path: Path) -> list[Prediction]:
             raise ParamsError(
                 f"{path} has more than {MAX_BYTES // 2**20} MiB: that is no table of results."
             )
+
         reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline=""))
         check_columns(reader.fieldnames)
         rows = list(reader)
@@ -37,6 +38,7 @@ def predict_file(path: Path) -> list[Prediction]:
         ) from error
     except OSError as error:
         raise ParamsError(f"{path}: {error.strerror}. Give the path of a CSV file.") from error
+
     catalogue = read_models(project_root())
     return predict_rows(rows, {name: catalogue.get(name) for name in catalogue.names})
 
@@ -54,4 +56,5 @@ def _prediction_line(prediction: Prediction) -> str:
     else:
         tokens = f"{prediction.tokens_s_per_accel:g} tokens/s"
         speed = f"{tokens}, {prediction.tflops_per_accel:g} TFLOP/s ({row.convention})"
+
     return f"{row.number:4d}  {row.model} on {row.accelerator}: {speed}"

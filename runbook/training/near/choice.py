@@ -75,13 +75,15 @@ def load_history(events: Iterable[Mapping[str, object]]) -> LoadHistory:
         elif name == "near_verifying":
             looks[copy] = looks.get(copy, 0) + 1
         elif name == "near_broken":
-            looks.pop(copy, None)  # that start lived on, and named what is wrong with them
+            # That start lived on, and named what is wrong with them
+            looks.pop(copy, None)
         elif name == "near_loading":
             looks.pop(copy, None)
             loads[copy] = loads.get(copy, 0) + 1
             open_loads.add(copy)
         elif name == "near_continued":
             open_loads.discard(copy)
+
     often: set[tuple[int, str]] = set()
     for counts in (loads, looks):
         often.update(copy for copy, count in counts.items() if count >= MOST_LOADS)
@@ -103,8 +105,9 @@ def choose_copies(
 ) -> NearChoice | None:
     """Return the newest copies that every rank can load; None: take the shared checkpoint.
 
-    Only copies newer than the iteration `newer_than` count. Copies that were written when the shared
-    file system had a newer checkpoint than `newest_shared` do not: somebody removed it to go back.
+    Only copies newer than the iteration `newer_than` count. Copies that were written when the
+    shared file system had a newer checkpoint than `newest_shared` do not: somebody removed it to go
+    back.
     """
     by_state: dict[tuple[int, str], dict[int, list[CopyKey]]] = {}
     for copy in held:
@@ -114,11 +117,13 @@ def choose_copies(
         is_wanted = key.iteration > newer_than and copy.shared_iteration <= newest_shared
         if is_usable and is_wanted and key not in bad:
             by_state.setdefault(state, {}).setdefault(key.rank, []).append(key)
+
     for iteration, lineage in sorted(by_state, reverse=True):
         by_rank = by_state[iteration, lineage]
         if all(rank in by_rank for rank in range(len(node_of_rank))):
             copies = tuple(_nearest(by_rank[rank], node) for rank, node in enumerate(node_of_rank))
             return NearChoice(iteration, lineage, copies)
+
     return None
 
 

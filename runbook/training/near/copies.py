@@ -56,7 +56,12 @@ MOST_WAIT_SECONDS = 60.0
 class NearCopies:
     """Copies of this rank's state and of its partner's, in the memory of this node."""
 
-    def __init__(self, spec: PhasePlan, engine: TrainingEngine, report: TrainingReport) -> None:
+    def __init__(
+        self,
+        spec: PhasePlan,
+        engine: TrainingEngine,
+        report: TrainingReport,
+    ) -> None:
         self.spec = spec
         self.engine = engine
         self.report = report
@@ -67,9 +72,11 @@ class NearCopies:
         self.threads = min(MOST_THREADS, cores_of_rank()) if on_gpu() else 1
         self.account = SaveAccount()
         self._identity = identity_of(spec)
-        self._loaded: NearChoice | None = None  # until a step was made from it
+        # Until a step was made from it
+        self._loaded: NearChoice | None = None
         self._pending: _PendingCopy | None = None
-        self._complete = -1  # iteration of the newest copies that all ranks have
+        # Iteration of the newest copies that all ranks have
+        self._complete = -1
         self._exchange: Exchange | None = None
         self._place: NodePlace | None = None
         self._bad: set[CopyKey] = set()
@@ -103,9 +110,11 @@ class NearCopies:
         if self.nodes.num_nodes == 1:
             self._say("one node: near copies have no partner, and are lost with the node")
             return True
+
         if not self.nodes.is_even:
             self._say("near copies have no partner: the nodes have different numbers of ranks")
             return True
+
         seconds = min(MOST_WAIT_SECONDS, self.spec.limits.process_group_timeout_seconds)
         exchange, faults = _attempt_together(lambda: Exchange(self.nodes, seconds))
         if faults:
@@ -114,6 +123,7 @@ class NearCopies:
                 "of the nodes' network"
             )
             return True
+
         self._exchange = exchange
         return True
 
@@ -149,16 +159,20 @@ class NearCopies:
         assert history is not None
         files, problems = self._files_here()
         about_node: tuple[list[HeldCopy], list[str]] = ([], [])
-        if self.is_first_on_node:  # the others see the same files
+        # The others see the same files
+        if self.is_first_on_node:
             copies = [HeldCopy(key, file.header.shared_iteration) for key, file in files.items()]
             about_node = (copies, problems)
+
         held = []
         problems = []
         for copies, faults in _gather(about_node):
             held += copies
             problems += faults
+
         self._report_broken(problems)
-        if self._exchange is None:  # a copy on another node cannot be sent
+        # A copy on another node cannot be sent
+        if self._exchange is None:
             held = [copy for copy in held if copy.key.node == self._node_of(copy.key.rank)]
         return Listing(history, files, held)
 
@@ -172,11 +186,13 @@ class NearCopies:
             except TrainingError as error:
                 problems.append(_here(str(error)))
                 continue
+
             header = opened.header
             if (header.iteration, header.rank) != (iteration, rank):
                 problems.append(_here(f"{path} is of another iteration or rank than its name"))
             elif header.identity == self._identity:
                 files[CopyKey(self.node, rank, iteration, header.lineage)] = opened
+
         return files, problems
 
     def _node_of(self, rank: int) -> int:
@@ -199,6 +215,7 @@ class NearCopies:
             opened = state_file.open_state(self.place.path(choice.iteration, self.rank))
             faults = self._faults(lambda _: self._fill(opened), [copies[self.rank]])
             self.is_spoiled = bool(faults)
+
         self._report_broken([fault for _, fault in faults], choice)
         self._bad.update(copy for copy, _ in faults)
         if faults:
@@ -209,7 +226,10 @@ class NearCopies:
         return self._as_loaded(choice, opened)
 
     def _bring(
-        self, choice: NearChoice, readers: list[int], files: Mapping[CopyKey, OpenState]
+        self,
+        choice: NearChoice,
+        readers: list[int],
+        files: Mapping[CopyKey, OpenState],
     ) -> list[tuple[CopyKey, str]]:
         """Send copies to ranks whose own node has none; what went wrong.
 
@@ -225,13 +245,21 @@ class NearCopies:
                 fault = self._carry(copy, reader, files)
                 if fault:
                     faults_here.append((copy, _here(fault)))
+
             for faults_there in _gather(faults_here):
                 faults += faults_there
-            if faults:  # a rank whose partner failed would wait for it again
+            # A rank whose partner failed would wait for it again
+            if faults:
                 break
+
         return faults
 
-    def _carry(self, copy: CopyKey, reader: int, files: Mapping[CopyKey, OpenState]) -> str:
+    def _carry(
+        self,
+        copy: CopyKey,
+        reader: int,
+        files: Mapping[CopyKey, OpenState],
+    ) -> str:
         """Send or receive one copy, where this rank is one of both; what went wrong."""
         assert self._exchange is not None, "without partners only own copies are chosen"
         try:
@@ -243,6 +271,7 @@ class NearCopies:
                 self._exchange.send(files[copy].path, copy.rank)
         except (TrainingError, OSError, RuntimeError) as error:
             return str(error)
+
         return ""
 
     def _take_over(self, part: Path) -> None:
@@ -260,6 +289,7 @@ class NearCopies:
                 opened.read_into(self.engine.own_tensors())
         except (TrainingError, OSError, RuntimeError) as error:
             return f"{opened.path} cannot be loaded: {error}"
+
         return ""
 
     def _as_loaded(self, choice: NearChoice, opened: OpenState) -> LoadedCheckpoint:
@@ -268,6 +298,7 @@ class NearCopies:
             source = f"near partner (rank {', '.join(map(str, brought))})"
         else:
             source = "near own"
+
         return LoadedCheckpoint(
             progress=TrainingProgress(**opened.header.progress),
             folder=self.place.folder,
@@ -290,6 +321,7 @@ class NearCopies:
             self._complete = self._loaded.iteration
             ranks = range(torch.distributed.get_world_size())
             kept = {self.place.path(self._complete, rank) for rank in ranks}
+
         needed = self._needed_on_node()
         lack = ""
         if self.is_first_on_node:
@@ -297,6 +329,7 @@ class NearCopies:
             # What is kept is there already, and is one of the two that room is needed for.
             there = sum(path.stat().st_size for path in kept if path.exists())
             lack = lack_of_room(self.place.folder, needed - there)
+
         faults = _faults_of_all(lack)
         if faults:
             self.is_on = self._turn_off(faults)
@@ -309,6 +342,7 @@ class NearCopies:
             total += sizes[rank]
             if self._exchange is not None:
                 total += sizes[self.nodes.partners(rank)[1]]
+
         return KEPT * total
 
     def stepped(self) -> None:
@@ -321,7 +355,10 @@ class NearCopies:
     # While training
 
     def save(
-        self, progress: TrainingProgress, data_cache: Mapping[str, str], shared_iteration: int
+        self,
+        progress: TrainingProgress,
+        data_cache: Mapping[str, str],
+        shared_iteration: int,
     ) -> None:
         """Write this rank's state, and send it to the partner while the training goes on.
 
@@ -333,6 +370,7 @@ class NearCopies:
         if not self._finish_pending():
             self.account.left_out += 1
             return
+
         if not self.is_on:
             return
         tensors = self.engine.own_tensors()
@@ -356,6 +394,7 @@ class NearCopies:
             pending.discard()
             self.is_on = self._turn_off(faults)
             return
+
         pending.go_on()
         self._pending = pending
         self.account.add(header.iteration, time.monotonic() - start)
@@ -375,6 +414,7 @@ class NearCopies:
         else:
             self._complete = pending.header.iteration
             self._remove_strays()
+
         return True
 
     def _remove_strays(self) -> None:
@@ -394,6 +434,7 @@ class NearCopies:
         for path, other, owner in self.place.files():
             if owner == rank and other not in (self._complete, iteration):
                 old = path
+
         return old
 
     # At the end
@@ -413,7 +454,10 @@ class NearCopies:
             self._place.remove_all_but(set())
 
     def _turn_off(self, faults: list[str]) -> bool:
-        """Say why no more copies are kept; those that are complete stay. Always False."""
+        """Say why no more copies are kept; those that are complete stay.
+
+        Always False.
+        """
         self._say(f"no more near copies, the training goes on without them: {faults[0]}")
         self.report.event("near_off", message=faults[0])
         return False
@@ -424,7 +468,11 @@ class NearCopies:
         self, look: Callable[[CopyKey], str], copies: list[CopyKey]
     ) -> list[tuple[CopyKey, str]]:
         """Look at copies on this rank; the faulty ones of all ranks, each with its fault."""
-        faults_here = [(copy, _here(fault)) for copy in copies if (fault := look(copy))]
+        faults_here = []
+        for copy in copies:
+            if fault := look(copy):
+                faults_here.append((copy, _here(fault)))
+
         return [fault for faults in _gather(faults_here) for fault in faults]
 
     def _report_broken(self, problems: list[str], choice: NearChoice | None = None) -> None:
@@ -483,9 +531,16 @@ class _PendingCopy:
         copies = self._copies
         try:
             _use_again(copies.stale_file(copies.rank, self.header.iteration), self._part)
-            state_file.write_body(self._part, self.header, random, tensors, copies.threads)
+            state_file.write_body(
+                self._part,
+                self.header,
+                random,
+                tensors,
+                copies.threads,
+            )
         except (OSError, RuntimeError) as error:
             return _here(f"{self._part} cannot be written: {error}")
+
         return ""
 
     def discard(self) -> None:
@@ -509,6 +564,7 @@ class _PendingCopy:
             self._future.result()
         except (TrainingError, OSError, RuntimeError) as error:
             return _here(f"rank {self.header.rank}: {error}")
+
         return ""
 
     def _seal_and_send(self) -> None:
@@ -571,6 +627,7 @@ def _attempt_together(action: Callable[[], T]) -> tuple[T | None, list[str]]:
         result = action()
     except (TrainingError, OSError, RuntimeError, ValueError) as error:
         fault = _here(str(error) or repr(error))
+
     return result, _faults_of_all(fault)
 
 

@@ -29,12 +29,21 @@ class Exchange:
         self._group: Any = None
         for ring in nodes.rings():
             group = torch.distributed.new_group(
-                ring, timeout=timeout, backend="gloo", group_desc=KEEPS_ITS_TIMEOUT
+                ring,
+                timeout=timeout,
+                backend="gloo",
+                group_desc=KEEPS_ITS_TIMEOUT,
             )
             if rank in ring:
                 self._group = group
 
-    def trade(self, sent: Path, to: int, received: Path, source: int) -> None:
+    def trade(
+        self,
+        sent: Path,
+        to: int,
+        received: Path,
+        source: int,
+    ) -> None:
         """Send a file to one rank while another file comes from another rank."""
         self._carry(_Outgoing(self._group, sent, to), _Incoming(self._group, received, source))
 
@@ -49,7 +58,8 @@ class Exchange:
     def _carry(self, *flows: "_Flow") -> None:
         """Move files block by block, all at once.
 
-        A file that cannot be read or written does not stop the other side: that is raised at the end.
+        A file that cannot be read or written does not stop the other side: that is raised at the
+        end.
         """
         try:
             for flow in flows:
@@ -66,6 +76,7 @@ class Exchange:
         finally:
             for flow in flows:
                 flow.close()
+
         for flow in flows:
             flow.raise_fault()
 
@@ -75,7 +86,12 @@ class _Flow(abc.ABC):
 
     flags = os.O_RDONLY
 
-    def __init__(self, group: Any, path: Path, other: int) -> None:
+    def __init__(
+        self,
+        group: Any,
+        path: Path,
+        other: int,
+    ) -> None:
         self.size = 0
         self._group = group
         self._path = path

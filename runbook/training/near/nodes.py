@@ -83,6 +83,8 @@ def transfer_rounds(pairs: Sequence[tuple[int, int]]) -> list[list[tuple[int, in
         if number == len(rounds):
             rounds.append([])
             busy.append(set())
+
         rounds[number].append(pair)
         busy[number].update(pair)
+
     return rounds

@@ -56,21 +56,28 @@ def training_name(spec: PhasePlan) -> str:
 
 
 STALE_SECONDS = 2 * 86_400.0
-"""A training that goes on writes more often. Copies this old are of one that was given up."""
+"""A training that goes on writes more often.
+
+Copies this old are of one that was given up.
+"""
 
 
 def _remove_stale(top: Path, kept: str) -> None:
     """Remove copies of trainings that were given up: they take memory of the node."""
     oldest = time.time() - STALE_SECONDS
     for folder in top.iterdir():
-        with contextlib.suppress(OSError):  # another rank of this node does the same
+        # Another rank of this node does the same
+        with contextlib.suppress(OSError):
             times = [path.stat().st_mtime for path in (folder, *folder.iterdir())]
             if folder.name != kept and max(times) < oldest:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
 def top_folder(near_folder: str) -> Path:
-    """Return the folder of all this user's trainings; `TrainingError` where a variable is not set."""
+    """Return the folder of all this user's trainings.
+
+    `TrainingError` where a variable is not set.
+    """
     expanded = os.path.expandvars(near_folder)
     if "$" in expanded:
         raise TrainingError(f"training.near_folder {near_folder} has a variable that is not set")
@@ -82,7 +89,11 @@ def open_place(near_folder: str, training: str) -> NodePlace:
     user = os.getuid()
     top = top_folder(near_folder)
     try:
-        top.mkdir(mode=0o700, parents=True, exist_ok=True)
+        top.mkdir(
+            mode=0o700,
+            parents=True,
+            exist_ok=True,
+        )
         status = top.lstat()
         if top.is_symlink() or status.st_uid != user:
             raise TrainingError(f"{top} belongs to somebody else")
@@ -92,4 +103,5 @@ def open_place(near_folder: str, training: str) -> NodePlace:
         about = folder.stat()
     except OSError as error:
         raise TrainingError(f"{top}: {error}") from None
+
     return NodePlace(folder, f"{socket.gethostname()} {about.st_dev} {about.st_ino}")

@@ -83,11 +83,13 @@ class OpenState:
                 actual = digest_of(stream.fileno(), self.start, self.header.body_bytes, threads)
         except OSError as error:
             return f"{self.path} cannot be read: {error}"
+
         if actual != expected:
             return (
                 f"{self.path} has checksum {actual.hex()[:16]}..., expected "
                 f"{expected.hex()[:16]}... ({self.file_bytes:,} bytes)"
             )
+
         return ""
 
     def read_random(self) -> SavedRandomStates:
@@ -95,6 +97,7 @@ class OpenState:
         with self.path.open("rb") as stream:
             stream.seek(self.start)
             content = stream.read(self.header.random_bytes)
+
         return load_plain(content)
 
     def read_into(self, tensors: Sequence[OwnTensor]) -> None:
@@ -119,6 +122,7 @@ def open_state(path: Path) -> OpenState:
             if length > min(size, MOST_HEADER_BYTES):
                 raise ValueError("its header is damaged")
             content = json.loads(stream.read(length))
+
         names = {each.name for each in fields(StateHeader)}
         if not isinstance(content, dict) or set(content) != names:
             raise ValueError("its header has other fields")
@@ -127,13 +131,21 @@ def open_state(path: Path) -> OpenState:
             raise ValueError(f"it has {size:,} bytes, expected {state.file_bytes:,}")
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise TrainingError(f"{path} cannot be used: {error}") from None
+
     return state
 
 
 def write_body(
-    path: Path, header: StateHeader, random: bytes, tensors: Sequence[OwnTensor], threads: int
+    path: Path,
+    header: StateHeader,
+    random: bytes,
+    tensors: Sequence[OwnTensor],
+    threads: int,
 ) -> None:
-    """Write all but the checksum. The file may exist: its pages are used again."""
+    """Write all but the checksum.
+
+    The file may exist: its pages are used again.
+    """
     beginning = header.encoded()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -144,6 +156,7 @@ def write_body(
             for piece in pieces(own.tensor):
                 jobs.append((offset, piece))
                 offset += piece.nbytes
+
         _run(threads, lambda job: _write_piece(descriptor, *job), jobs)
         os.ftruncate(descriptor, offset + DIGEST_BYTES)
     finally:
@@ -161,7 +174,12 @@ def seal(path: Path, header: StateHeader, threads: int) -> None:
         os.close(descriptor)
 
 
-def digest_of(descriptor: int, start: int, body_bytes: int, threads: int) -> bytes:
+def digest_of(
+    descriptor: int,
+    start: int,
+    body_bytes: int,
+    threads: int,
+) -> bytes:
     """Return the checksum of a file whose body begins at `start`."""
 
     def block_digest(offset: int) -> bytes:
@@ -216,6 +234,7 @@ def _read_piece(descriptor: int, offset: int, piece: torch.Tensor) -> None:
         if not count:
             raise TrainingError("a file in node memory ends before its tensors do")
         done += count
+
     if buffer is not piece:
         piece.copy_(buffer)
 

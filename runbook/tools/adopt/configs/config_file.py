@@ -17,7 +17,10 @@ from runbook.tools.adopt.configs.safe_values import safe_name, safe_value
 _MOST_VALUES = 3000
 """Values with a key. The largest public configuration that was read has 300."""
 _MOST_NODES = 20_000
-"""Values, sections and items of lists that are read. Aliases of YAML can repeat each other without end."""
+"""Values, sections and items of lists that are read.
+
+Aliases of YAML can repeat each other without end.
+"""
 _MOST_DEPTH = 40
 _MOST_LETTERS = 200
 """Letters of a dotted key."""
@@ -50,10 +53,12 @@ def toml_values(text: str, file_name: str) -> list[ConfigValue]:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ParamsError(f"{file_name} is not TOML: {safe_value('', str(error))}.") from error
-    except (ValueError, RecursionError) as error:  # a number of 6,000 digits, 3,000 brackets
+    except (ValueError, RecursionError) as error:
+        # A number of 6,000 digits, 3,000 brackets
         raise ParamsError(
             f"{file_name} is no TOML that can be read: {type(error).__name__}."
         ) from error
+
     reader = _Reader(file_name)
     return list(reader.toml_values(tree, "", 1, _toml_lines(text)))
 
@@ -72,7 +77,8 @@ def yaml_values(text: str, file_name: str) -> list[ConfigValue]:
 def _toml_lines(text: str) -> dict[str, int]:
     """Return the line of each key and section of a TOML file, by its dotted name."""
     lines: dict[str, int] = {}
-    counts: Counter[str] = Counter()  # tables of each array of tables
+    # Tables of each array of tables
+    counts: Counter[str] = Counter()
     section = ""
     for number, line in enumerate(text.splitlines(), 1):
         header = re.match(r"\s*(\[\[?)([\w.\"' -]+)\]", line)
@@ -82,10 +88,12 @@ def _toml_lines(text: str) -> dict[str, int]:
             if header[1] == "[[":
                 counts[section] += 1
                 section = f"{section}.{counts[section] - 1}"
+
             lines.setdefault(section, number)
             section += "."
         elif key:
             lines.setdefault(section + re.sub(r"[\"']", "", key[1]), number)
+
     return lines
 
 
@@ -98,9 +106,16 @@ class _Reader:
         self.nodes = 0
 
     def toml_values(
-        self, tree: Mapping[str, object], prefix: str, line: int, lines: Mapping[str, int]
+        self,
+        tree: Mapping[str, object],
+        prefix: str,
+        line: int,
+        lines: Mapping[str, int],
     ) -> Iterator[ConfigValue]:
-        """Yield each value of nested tables with its dotted key; without a line of its own its table's."""
+        """Yield each value of nested tables with its dotted key.
+
+        Without a line of its own its table's.
+        """
         for key, value in tree.items():
             name = f"{prefix}{key}"
             own_line = lines.get(name, line)
@@ -119,7 +134,12 @@ class _Reader:
             else:
                 yield self._value(name, self._counted(value, 0, name), own_line)
 
-    def yaml_values(self, node: yaml.MappingNode, prefix: str, depth: int) -> Iterator[ConfigValue]:
+    def yaml_values(
+        self,
+        node: yaml.MappingNode,
+        prefix: str,
+        depth: int,
+    ) -> Iterator[ConfigValue]:
         """Yield each value below a mapping with its dotted key and its line."""
         for key, child in node.value:
             name = f"{prefix}{self._key(key)}"
@@ -139,15 +159,24 @@ class _Reader:
                 yield self._value(name, self._plain(child, depth, name), line)
 
     def _key(self, node: yaml.Node) -> str:
-        """Return a key of YAML. Raise `ParamsError` if it is a list or a section."""
+        """Return a key of YAML.
+
+        Raise `ParamsError` if it is a list or a section.
+        """
         if not isinstance(node, yaml.ScalarNode):
             line = node.start_mark.line + 1
             raise ParamsError(
                 f"{self.file_name}:{line}: a list or a section is no key of a configuration."
             )
+
         return str(node.value)
 
-    def _plain(self, node: yaml.Node, depth: int, name: str) -> Any:
+    def _plain(
+        self,
+        node: yaml.Node,
+        depth: int,
+        name: str,
+    ) -> Any:
         """Return the value of a node that has no dotted keys of its own: a scalar, a list, a mixed list's section."""
         self._count(depth, name)
         if isinstance(node, yaml.SequenceNode):
@@ -161,7 +190,12 @@ class _Reader:
         except ValueError:
             return str(node.value)
 
-    def _counted(self, value: Any, depth: int, name: str) -> Any:
+    def _counted(
+        self,
+        value: Any,
+        depth: int,
+        name: str,
+    ) -> Any:
         """Return a value of TOML, its items counted."""
         self._count(depth, name)
         if isinstance(value, list):
@@ -178,6 +212,7 @@ class _Reader:
             raise ParamsError(
                 f"{self.file_name}: the key {shown}... has over {_MOST_LETTERS} letters."
             )
+
         if depth > _MOST_DEPTH:
             raise ParamsError(f"{self.file_name} is nested more than {_MOST_DEPTH} deep.")
         if self.nodes > _MOST_NODES:
@@ -185,7 +220,12 @@ class _Reader:
                 f"{self.file_name} has more than {_MOST_NODES:,} values, which is no configuration of a training."
             )
 
-    def _value(self, name: str, value: Any, line: int) -> ConfigValue:
+    def _value(
+        self,
+        name: str,
+        value: Any,
+        line: int,
+    ) -> ConfigValue:
         """Return a value that can be shown."""
         self._count(0, name)
         self.values += 1
@@ -193,6 +233,7 @@ class _Reader:
             raise ParamsError(
                 f"{self.file_name} has more than {_MOST_VALUES:,} keys, which is no configuration of a training."
             )
+
         try:
             return safe(ConfigValue(name, value, line))
         except OverflowError as error:
@@ -210,7 +251,10 @@ def _is_list_of_sections(node: yaml.SequenceNode) -> bool:
 
 
 def safe(value: ConfigValue) -> ConfigValue:
-    """Return a value without control characters and without secrets. Raise OverflowError over 64 bits."""
+    """Return a value without control characters and without secrets.
+
+    Raise OverflowError over 64 bits.
+    """
     return replace(value, name=safe_name(value.name), value=safe_value(value.name, value.value))
 
 
@@ -220,4 +264,5 @@ def by_name(values: Sequence[ConfigValue]) -> dict[str, ConfigValue]:
     for value in values:
         last.pop(value.name, None)
         last[value.name] = value
+
     return last

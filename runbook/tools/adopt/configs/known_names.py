@@ -53,6 +53,7 @@ class Scope:
             result = _result(node.op, left, right)
         except (ZeroDivisionError, OverflowError):
             return UNKNOWN
+
         if result is UNKNOWN or not math.isfinite(result) or abs(result) > _MOST:
             return UNKNOWN
         return result
@@ -64,7 +65,8 @@ class Scope:
             value = self.value(statement.value)
         self.forget(bound_names([statement]))
         is_scalar = value is None or isinstance(value, bool | int | float | str)
-        if not is_scalar or value is UNKNOWN:  # a list can be changed by its methods
+        # A list can be changed by its methods
+        if not is_scalar or value is UNKNOWN:
             return
         for target in _targets(statement):
             # A secret under a name of its own would come out where the name is used.
@@ -95,6 +97,7 @@ class Scope:
         for call in calls[:_MOST_CALLS]:
             given = _arguments_given(function, call)
             defaults = {name: value for name, value in defaults.items() if name not in given}
+
         inner.names |= defaults
         return inner
 
@@ -157,6 +160,7 @@ def _defaults(function: Function, scope: Scope) -> dict[str, object]:
     for name, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
         if default is not None:
             pairs.append((name, default))
+
     values = {name.arg: scope.value(default) for name, default in pairs}
     return {
         name: value

@@ -33,6 +33,7 @@ def _precision(value: Any) -> str:
     for sign, precision in (("bf16", "bf16"), ("fp16", "fp16"), ("32", "fp32")):
         if sign in word:
             return precision
+
     raise ValueError(value)
 
 
@@ -257,6 +258,7 @@ def _finish(values: Values, findings: Findings, kind: ModelKind) -> None:
         findings.take(
             "data.dataset", "mock", line_of(values, "dataset.blend"), "no blend: made-up text"
         )
+
     validation = (
         "validation.eval_interval"
         if "validation.eval_interval" in values
@@ -264,8 +266,21 @@ def _finish(values: Values, findings: Findings, kind: ModelKind) -> None:
     )
     if validation not in values:
         findings.take("training.eval_interval", 500, 0, "the recipes' common part")
-        findings.take("training.eval_iterations", 32, 0, "the recipes' common part", over=False)
-    findings.take("training.precision", "bf16", 0, "bf16_mixed is the recipes' default", over=False)
+        findings.take(
+            "training.eval_iterations",
+            32,
+            0,
+            "the recipes' common part",
+            over=False,
+        )
+
+    findings.take(
+        "training.precision",
+        "bf16",
+        0,
+        "bf16_mixed is the recipes' default",
+        over=False,
+    )
     name = "tokenizer.tokenizer_model"
     kind_of_tokenizer = text(values, "tokenizer.tokenizer_type")
     if kind_of_tokenizer != "GPT2BPETokenizer":

@@ -74,14 +74,17 @@ def recipe_calls(text: str, file_name: str) -> list[RecipeCall]:
             raise ParamsError(
                 f"{file_name} is too long for a recipe: over {_MOST_NODES:,} expressions."
             )
+
         calls = [call.as_recipe_call() for call in _read_file(tree)]
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
         reason = visible(mask(str(error)))[:200]
         raise ParamsError(f"{file_name} is no Python that can be read: {reason}.") from error
+
     if len(calls) > _MOST_CALLS:
         raise ParamsError(
             f"{file_name} calls {len(calls):,} recipes. At most {_MOST_CALLS} are read: give a file with one."
         )
+
     return sorted(calls, key=lambda call: call.line)
 
 
@@ -90,6 +93,7 @@ def default_factory(text: str) -> str:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.keyword) and node.arg == "default_factory":
             return _dotted(node.value)
+
     return ""
 
 
@@ -108,7 +112,13 @@ class _OpenCall:
 
     def as_recipe_call(self) -> RecipeCall:
         values = tuple(safe(value) for value in self.values)
-        return RecipeCall(self.recipe, self.function, self.line, values, self.is_bridge)
+        return RecipeCall(
+            self.recipe,
+            self.function,
+            self.line,
+            values,
+            self.is_bridge,
+        )
 
 
 def _read_file(tree: ast.Module) -> list[_OpenCall]:
@@ -124,6 +134,7 @@ def _read_file(tree: ast.Module) -> list[_OpenCall]:
         for call in calls:
             if call.function == caller.recipe:
                 call.values += caller.values
+
     return calls
 
 
@@ -137,9 +148,14 @@ def _read_once(
     for node in ast.walk(tree):
         if isinstance(node, ast.Global):
             scope.forget(node.names)
+
     readers = [top]
     _read_functions(tree, scope, top, readers)
-    calls = [call for reader in readers for call in reader.calls]
+    calls = []
+    for reader in readers:
+        for call in reader.calls:
+            calls.append(call)
+
     return calls, [call for reader in readers for call in reader.callers]
 
 
@@ -153,17 +169,26 @@ def _calls_by_function(tree: ast.Module) -> dict[str, list[ast.Call]]:
         if node.args and isinstance(node.args[0], ast.Name):
             partial = ast.Call(node.func, node.args[1:], node.keywords)
             calls.setdefault(node.args[0].id, []).append(partial)
+
     return calls
 
 
 def _read_functions(
-    node: ast.AST, scope: Scope, top: "_Reader", readers: list["_Reader"], depth: int = 0
+    node: ast.AST,
+    scope: Scope,
+    top: "_Reader",
+    readers: list["_Reader"],
+    depth: int = 0,
 ) -> None:
-    """Read each function below a node; in an inner one the names of the outer ones are not known."""
+    """Read each function below a node.
+
+    In an inner one the names of the outer ones are not known.
+    """
     if depth > _MOST_FUNCTIONS:
         raise ParamsError(
             f"functions in functions, more than {_MOST_FUNCTIONS} deep, are no recipe."
         )
+
     for child in ast.iter_child_nodes(node):
         if isinstance(child, Function):
             inner = scope.inside(child, top.calls_by_function.get(child.name, []))
@@ -173,9 +198,21 @@ def _read_functions(
             outer = Scope(dict(scope.names))
             outer.forget(bound_names([child]))
             outer.forget(item.arg for item in ast.walk(child) if isinstance(item, ast.arg))
-            _read_functions(child, outer, top, readers, depth + 1)
+            _read_functions(
+                child,
+                outer,
+                top,
+                readers,
+                depth + 1,
+            )
         else:
-            _read_functions(child, scope, top, readers, depth)
+            _read_functions(
+                child,
+                scope,
+                top,
+                readers,
+                depth,
+            )
 
 
 class _Reader:
@@ -226,6 +263,7 @@ class _Reader:
         if _is_main(statement.test):
             self.read(statement.body, path)
             return
+
         if any(isinstance(node, ast.Call | ast.NamedExpr) for node in ast.walk(statement.test)):
             self._header([statement.test], statement, path)
         self.scope.forget(bound_names([statement.test]))
@@ -236,6 +274,7 @@ class _Reader:
             self._header([statement.iter, statement.target], statement, path)
         elif any(isinstance(node, ast.Call | ast.NamedExpr) for node in ast.walk(statement.test)):
             self._header([statement.test], statement, path)
+
         self.scope.forget(bound_names([statement]))
         self._branch([[], statement.body, statement.orelse], path)
         self.scope.forget(bound_names([statement]))
@@ -262,10 +301,16 @@ class _Reader:
             for variable, calls in self.by_variable.items():
                 known = after.setdefault(variable, [])
                 known += [call for call in calls if call not in known]
+
         self.scope.keep_common(ends)
         self.by_variable = after
 
-    def _header(self, nodes: Sequence[ast.AST], statement: ast.stmt, path: Branches) -> None:
+    def _header(
+        self,
+        nodes: Sequence[ast.AST],
+        statement: ast.stmt,
+        path: Branches,
+    ) -> None:
         """Report a statement whose head does something with a recipe: a loop over its callbacks."""
         for variable in self._mentioned(nodes):
             self._add_unread(variable, statement, path)
@@ -281,6 +326,7 @@ class _Reader:
                 is_simple = isinstance(node, ast.stmt) and not hasattr(node, "body")
                 if is_simple and variable in _names_in([node]):
                     self._add_change(variable, node, path, is_certain=False)
+
         self.scope.forget([statement.name])
 
     def _mentioned(self, nodes: Sequence[ast.AST]) -> list[str]:
@@ -300,37 +346,76 @@ class _Reader:
                 self._add_unread(mentioned, statement, path)
             self._open(variable, recipe, call, path)
             return
+
         if assigned and assigned[0] and _dotted(assigned[1].func) in self.makers:
             self._open_made(assigned[0], _dotted(assigned[1].func), assigned[1].lineno, path)
             return
+
         for variable in self._mentioned([statement]):
             self._add_change(variable, statement, path, is_certain=True)
 
-    def _open(self, variable: str, recipe: str, call: ast.Call, path: Branches) -> None:
+    def _open(
+        self,
+        variable: str,
+        recipe: str,
+        call: ast.Call,
+        path: Branches,
+    ) -> None:
         """Begin the recipe of a call; the variable's earlier one is not changed any more."""
         is_bridge = not _dotted(call.func).endswith("pretrain_recipe")
-        opened = _OpenCall(recipe, self.function, call.lineno, is_bridge, path)
+        opened = _OpenCall(
+            recipe,
+            self.function,
+            call.lineno,
+            is_bridge,
+            path,
+        )
         opened.values += self._keywords(call, "pretrain_recipe")
         for argument in call.args:
             source = _source(argument)
             opened.values.append(
                 ConfigValue(f"line {call.lineno}", source, call.lineno, known=False)
             )
+
         self.calls.append(opened)
         if len(self.calls) > _MOST_CALLS:
             raise ParamsError(f"over {_MOST_CALLS} calls of recipes: give a file with one.")
         if variable:
             self.by_variable[variable] = [opened]
 
-    def _open_made(self, variable: str, maker: str, line: int, path: Branches) -> None:
-        """Begin the recipe that a function of the file makes; only a maker's one caller is sure to count."""
+    def _open_made(
+        self,
+        variable: str,
+        maker: str,
+        line: int,
+        path: Branches,
+    ) -> None:
+        """Begin the recipe that a function of the file makes.
+
+        Only a maker's one caller is sure to count.
+        """
         is_only_caller = len(self.calls_by_function.get(maker, [])) == 1
-        made = _OpenCall(maker, self.function, line, False, path, is_certain=is_only_caller)
+        made = _OpenCall(
+            maker,
+            self.function,
+            line,
+            False,
+            path,
+            is_certain=is_only_caller,
+        )
         self.callers.append(made)
         self.by_variable[variable] = [made]
 
-    def _add(self, variable: str, value: ConfigValue, path: Branches) -> None:
-        """Add a change to each recipe that the variable may hold; below a branch it is not certain."""
+    def _add(
+        self,
+        variable: str,
+        value: ConfigValue,
+        path: Branches,
+    ) -> None:
+        """Add a change to each recipe that the variable may hold.
+
+        Below a branch it is not certain.
+        """
         for call in self.by_variable[variable]:
             is_certain = call.is_certain and path == call.path[: len(path)]
             if is_certain or not value.known:
@@ -339,22 +424,37 @@ class _Reader:
                 source = f"{value.shown} (not always)"
                 call.values.append(ConfigValue(value.name, source, value.line, known=False))
 
-    def _add_unread(self, variable: str, statement: ast.AST, path: Branches) -> None:
+    def _add_unread(
+        self,
+        variable: str,
+        statement: ast.AST,
+        path: Branches,
+    ) -> None:
         line = getattr(statement, "lineno", 1)
         value = ConfigValue(f"line {line}", _source(statement), line, known=False)
         self._add(variable, value, path)
 
     def _add_change(
-        self, variable: str, statement: ast.AST, path: Branches, *, is_certain: bool
+        self,
+        variable: str,
+        statement: ast.AST,
+        path: Branches,
+        *,
+        is_certain: bool,
     ) -> None:
-        """Add what a statement changes in a recipe; the statement itself where that is not understood."""
+        """Add what a statement changes in a recipe.
+
+        The statement itself where that is not understood.
+        """
         changes = self._changes(variable, statement)
         if changes is None:
             self._add_unread(variable, statement, path)
             return
+
         if not is_certain:
             self.branches += 1
             path = (*path, self.branches)
+
         for change in changes:
             self._add(variable, change, path)
 
@@ -367,7 +467,10 @@ class _Reader:
         if isinstance(statement, ast.AugAssign):
             name = _path_in(statement.target, variable)
             source = _source(statement)
-            return [ConfigValue(name, source, statement.lineno, known=False)] if name else None
+            if name:
+                return [ConfigValue(name, source, statement.lineno, known=False)]
+            return None
+
         if isinstance(statement, ast.Assign):
             return self._assigned(statement.targets, statement.value, variable)
         if isinstance(statement, ast.AnnAssign) and statement.value:
@@ -377,7 +480,10 @@ class _Reader:
         return None
 
     def _assigned(
-        self, targets: Sequence[ast.expr], value: ast.expr, variable: str
+        self,
+        targets: Sequence[ast.expr],
+        value: ast.expr,
+        variable: str,
     ) -> list[ConfigValue] | None:
         names = [_path_in(target, variable) for target in targets]
         if not all(names):
@@ -404,6 +510,7 @@ class _Reader:
                 for keyword in call.keywords
                 if keyword.arg not in _STARTER_ARGUMENTS and _dotted(keyword.value) != variable
             ]
+
         is_first_alone = len(call.args) == 1 and is_whole[0]
         if last in _HELPERS and is_first_alone:
             return list(self._keywords(call, last))
@@ -460,6 +567,7 @@ def _reads_numbers(statement: ast.AST, variable: str) -> bool:
             name = _dotted(item)
             uses += name == variable
             reads += name in leaves and isinstance(item.ctx, ast.Load)
+
     return uses == reads
 
 
@@ -469,6 +577,7 @@ def _dotted(node: ast.AST) -> str:
     while isinstance(node, ast.Attribute) and len(parts) < _MOST_PARTS:
         parts.append(node.attr)
         node = node.value
+
     if not isinstance(node, ast.Name):
         return ""
     return ".".join([node.id, *reversed(parts)])
@@ -487,7 +596,9 @@ def _names_in(nodes: Sequence[ast.AST]) -> set[str]:
 def _path_in(target: ast.expr, variable: str) -> str:
     """Return the dotted key of a recipe's attribute; empty if the target is something else."""
     name = _dotted(target)
-    return name.removeprefix(f"{variable}.") if name.startswith(f"{variable}.") else ""
+    if name.startswith(f"{variable}."):
+        return name.removeprefix(f"{variable}.")
+    return ""
 
 
 def _assigned_call(statement: ast.stmt) -> tuple[str, ast.Call] | None:
@@ -522,7 +633,10 @@ def _is_plain(value: Any) -> bool:
 
 
 def _source(node: ast.AST) -> str:
-    """Return an expression or a statement as it is written, short; without literals where it names a secret."""
+    """Return an expression or a statement as it is written, short.
+
+    Without literals where it names a secret.
+    """
     text = " ".join(ast.unparse(node).split())
     if any(is_secret_name(word) for word in re.findall(r"[\w-]+", text)):
         return _without_literals(node)
@@ -536,6 +650,7 @@ def _without_literals(node: ast.AST) -> str:
     for item in literals:
         if item.value is not None and not isinstance(item.value, bool):
             item.value = MASKED
+
     text = " ".join(ast.unparse(node).split())[:80]
     for item, value in zip(literals, values, strict=True):
         item.value = value

@@ -18,7 +18,12 @@ LLAMA: ModelKind = {
 }
 LLAMA_3: ModelKind = {**LLAMA, "rope_base": 500_000}
 LLAMA_3_SMALL: ModelKind = {**LLAMA_3, "tied_embeddings": True}
-QWEN_2: ModelKind = {**LLAMA, "qkv_biases": True, "norm_epsilon": 1e-6, "rope_base": 1_000_000}
+QWEN_2: ModelKind = {
+    **LLAMA,
+    "qkv_biases": True,
+    "norm_epsilon": 1e-6,
+    "rope_base": 1_000_000,
+}
 GPT: ModelKind = {"activation": "gelu"}
 
 
@@ -67,32 +72,72 @@ RECIPES: Mapping[str, ModelRecipe] = {
     "llama31_70b": ModelRecipe("llama-3-70b", kind=LLAMA_3, layout=_layout(4, 4, 2, 5)),
     "llama31_405b": ModelRecipe("llama-3-405b", kind=LLAMA_3, layout=_layout(8, 8, 4, 2)),
     "llama32_1b": ModelRecipe(
-        shape={"layers": 16, "hidden": 2048, "heads": 32, "kv_heads": 8, "ffn_hidden": 8192},
+        shape={
+            "layers": 16,
+            "hidden": 2048,
+            "heads": 32,
+            "kv_heads": 8,
+            "ffn_hidden": 8192,
+        },
         kind=LLAMA_3_SMALL,
         vocabulary=128_256,
         layout=_layout(1, 1, 1),
     ),
     "llama32_3b": ModelRecipe(
-        shape={"layers": 28, "hidden": 3072, "heads": 24, "kv_heads": 8, "ffn_hidden": 8192},
+        shape={
+            "layers": 28,
+            "hidden": 3072,
+            "heads": 24,
+            "kv_heads": 8,
+            "ffn_hidden": 8192,
+        },
         kind=LLAMA_3_SMALL,
         vocabulary=128_256,
         layout=_layout(1, 1, 1),
     ),
-    "gpt3_175b": ModelRecipe("175b", kind=GPT, layout=_layout(4, 8, 1, 6, (2048, 2, 2048))),
+    "gpt3_175b": ModelRecipe(
+        "175b",
+        kind=GPT,
+        layout=_layout(
+            4,
+            8,
+            1,
+            6,
+            (2048, 2, 2048),
+        ),
+    ),
     "qwen2_500m": ModelRecipe(
-        shape={"layers": 24, "hidden": 896, "heads": 14, "kv_heads": 2, "ffn_hidden": 4864},
+        shape={
+            "layers": 24,
+            "hidden": 896,
+            "heads": 14,
+            "kv_heads": 2,
+            "ffn_hidden": 4864,
+        },
         kind=QWEN_2,
         vocabulary=151_936,
         layout=_layout(1, 1, 1, batch=_QWEN_BATCH),
     ),
     "qwen2_1p5b": ModelRecipe(
-        shape={"layers": 28, "hidden": 1536, "heads": 12, "kv_heads": 2, "ffn_hidden": 8960},
+        shape={
+            "layers": 28,
+            "hidden": 1536,
+            "heads": 12,
+            "kv_heads": 2,
+            "ffn_hidden": 8960,
+        },
         kind=QWEN_2,
         vocabulary=151_936,
         layout=_layout(1, 1, 1, batch=_QWEN_BATCH),
     ),
     "qwen2_7b": ModelRecipe(
-        shape={"layers": 28, "hidden": 3584, "heads": 28, "kv_heads": 4, "ffn_hidden": 18_944},
+        shape={
+            "layers": 28,
+            "hidden": 3584,
+            "heads": 28,
+            "kv_heads": 4,
+            "ffn_hidden": 18_944,
+        },
         kind=QWEN_2,
         vocabulary=152_064,
         layout=_layout(2, 1, 1, batch=_QWEN_BATCH),
@@ -145,7 +190,14 @@ def recipe_of(name: str) -> ModelRecipe | None:
         recipe = RECIPES.get(base)
         if recipe:
             layout = {**recipe.layout, "data.seq_length": lengths[ending]}
-            return ModelRecipe(recipe.model, recipe.shape, recipe.kind, recipe.vocabulary, layout)
+            return ModelRecipe(
+                recipe.model,
+                recipe.shape,
+                recipe.kind,
+                recipe.vocabulary,
+                layout,
+            )
+
     return recipe
 
 

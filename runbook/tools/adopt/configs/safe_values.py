@@ -14,7 +14,10 @@ _MORE_SECRETS = re.compile(
     r"|(?:^|_)(?:secret|password|api_?key|access_?key)s$",
     re.IGNORECASE,
 )
-"""Names that a configuration has and a command line has not. `tokens` alone is nanotron's section."""
+"""Names that a configuration has and a command line has not.
+
+`tokens` alone is nanotron's section.
+"""
 _COUNTS_TOKENS = re.compile(r"(?:^|_)(?:per|mask|cls|image|max|min|num)_token$", re.IGNORECASE)
 
 
@@ -57,6 +60,7 @@ def safe_value(name: str, value: Any) -> Any:
         return {
             safe_name(str(key)): safe_value(f"{name}.{key}", item) for key, item in value.items()
         }
+
     if isinstance(value, list | tuple):
         return [safe_value("", item) for item in _without_secret_options(value)]
     if isinstance(value, int) and abs(value) > 2**63:
