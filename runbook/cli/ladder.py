@@ -64,9 +64,9 @@ def ladder(
 ) -> None:
     """Train a ladder of small models of RUN's family, and forecast RUN's loss from them.
 
-    Rungs have RUN's text, tokenizer, sequence length and shape of schedule; each is a recorded run of its own. The same
-    command goes on where it was stopped, and trains nothing twice. Without a budget the ladder takes 1% of RUN's
-    device-hours, and at least ten minutes.
+    Rungs have RUN's text, tokenizer, sequence length and shape of schedule; each is a recorded run
+    of its own. The same command goes on where it was stopped, and trains nothing twice. Without a
+    budget the ladder takes 1% of RUN's device-hours, and at least ten minutes.
     """
     from runbook.phases.ladder.service import LadderRequest, climb_ladder, find_ladder
     from runbook.runs.run_folder import RUNS_VARIABLE

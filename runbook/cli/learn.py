@@ -48,8 +48,9 @@ def learn(
 ) -> int:
     """Measure what the file of SITE says of its nodes, and show the difference; --write writes it.
 
-    It climbs the ladder of `runbook preflight`. Each value gets the date, the job and the nodes behind it. What could not
-    be learned is listed with the reason. Exit code 1 if the ladder met a defect.
+    It climbs the ladder of `runbook preflight`. Each value gets the date, the job and the nodes
+    behind it. What could not be learned is listed with the reason. Exit code 1 if the ladder met a
+    defect.
     """
     from runbook.phases.p01_environment.doctor import learn_about
     from runbook.runs.run_folder import RUNS_VARIABLE

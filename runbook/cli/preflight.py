@@ -128,7 +128,8 @@ def nodes(
 
     A failed preflight, a job's failure that another node would not have, a slow rank, and one that
     computed something wrong (training.replay_interval) add a node; each entry expires. With Slurm
-    jobs get --exclude. PBS cannot leave out a node: the nodes are named before the job is submitted.
+    jobs get --exclude. PBS cannot leave out a node: the nodes are named before the job is
+    submitted.
     """
     from runbook import params
     from runbook.display import Table

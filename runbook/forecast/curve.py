@@ -121,7 +121,8 @@ def _warnings(curve: PartialCurve, share: float, distance: float) -> tuple[str, 
         warnings.append(f"only {share:.0%} of the steps are done; fitted curves hold at least 30%")
     if distance > FAR_FROM_FITTED:
         warnings.append(
-            f"no fitted curve is like this one (length, schedule or slope): the interval is {FAR_WIDENING:g} times as wide"
+            "no fitted curve is like this one (length, schedule or slope): the interval is "
+            f"{FAR_WIDENING:g} times as wide"
         )
 
     return tuple(warnings)
@@ -132,7 +133,8 @@ def _checked(curve: PartialCurve) -> tuple[Array, Array]:
     points = [point for point in curve.points if point.step > 0]
     if len(points) < FEWEST_POINTS:
         raise DataError(
-            f"The curve has {len(points)} validation losses after step 0; a forecast needs at least {FEWEST_POINTS}."
+            f"The curve has {len(points)} validation losses after step 0; a forecast needs at "
+            f"least {FEWEST_POINTS}."
         )
 
     steps = np.array([point.step for point in points])

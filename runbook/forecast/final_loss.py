@@ -28,8 +28,9 @@ any backtest.
 FAR_WIDENING = 2.0
 
 LADDER_PENALTIES = (0.01, 0.003, 0.001)
-"""Penalties on the exponents of laws that are fitted to a ladder. The usual one, 0.1, is for tables of other people's
-trainings; on three ladders of the shipped corpus it forecast 4.5 to 5.6 % too low (docs/ladder.md).
+"""Penalties on the exponents of laws that are fitted to a ladder. The usual one, 0.1, is for tables
+of other people's trainings; on three ladders of the shipped corpus it forecast 4.5 to 5.6 % too low
+(docs/ladder.md).
 """
 
 CORRECTION_LENGTH = 1.0
@@ -138,14 +139,16 @@ def check_runs(runs: Runs) -> None:
     """Raise DataError if no law can be fitted to the runs."""
     if len(runs) < FEWEST_RUNS:
         raise DataError(
-            f"A forecast needs at least {FEWEST_RUNS} finished runs, and there are {len(runs)}: a law of size and tokens "
+            f"A forecast needs at least {FEWEST_RUNS} finished runs, and there are {len(runs)}: a "
+            "law of size and tokens "
             f"has five numbers. Add rungs to the ladder."
         )
 
     for name, values in (("sizes", runs.params), ("token counts", runs.tokens)):
         if len(np.unique(np.round(np.log(values), 2))) < 2:
             raise DataError(
-                f"All {len(runs)} runs have the same {name.removesuffix('s')}: how the loss depends on it cannot be fitted. "
+                f"All {len(runs)} runs have the same {name.removesuffix('s')}: how the loss "
+                "depends on it cannot be fitted. "
                 f"Add runs with other {name}."
             )
 
@@ -259,7 +262,8 @@ def _with_interval(
     if ratio > FARTHEST_RATIO:
         half_width *= FAR_WIDENING
         warnings.append(
-            f"the target takes {ratio:,.0f} times the compute of the largest run; no backtest reaches over "
+            f"the target takes {ratio:,.0f} times the compute of the largest run; no backtest "
+            "reaches over "
             f"{FARTHEST_RATIO:,.0f} times, so the interval is {FAR_WIDENING:g} times as wide"
         )
 

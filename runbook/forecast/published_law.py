@@ -1,9 +1,10 @@
 """The published scaling law, for runs that have no ladder: what it says of a size and a length, and where it holds.
 
-Hoffmann et al. (arXiv:2203.15556) fitted L = E + A / N^a + B / D^b to more than 400 trainings; the numbers are those of the
-corrected fit by Besiroglu et al. (arXiv:2404.10102). It holds for their text and tokenizer: on the 86 trainings of other
-families in benchmarks/forecast it errs by up to 14% in 80% of cases, which is its interval inside the range of its
-trainings; beyond it, the interval grows.
+Hoffmann et al. (arXiv:2203.15556) fitted L = E + A / N^a + B / D^b to more than 400 trainings; the
+numbers are those of the corrected fit by Besiroglu et al. (arXiv:2404.10102). It holds for their
+text and tokenizer: on the 86 trainings of other families in benchmarks/forecast it errs by up to
+14% in 80% of cases, which is its interval inside the range of its trainings; beyond it, the
+interval grows.
 """
 
 import math

@@ -44,5 +44,6 @@ def _rows_for(series: str, finished: dict[str, list[TrainingRow]]) -> list[Train
     if len(finished) == 1:
         return next(iter(finished.values()))
     raise DataError(
-        f"No finished training belongs to the series {series!r} of a planned one. There are {', '.join(sorted(finished))}."
+        f"No finished training belongs to the series {series!r} of a planned one. There are "
+        f"{', '.join(sorted(finished))}."
     )

@@ -158,7 +158,8 @@ def _number(
     if not allowed or math.isinf(number):
         raise DataError(
             f"{path}, line {line}: {column} is {text!r}, and a number above 0 is needed. "
-            f"The columns are series, params, params_no_embed, tokens, flops and loss for trainings, and step, val_loss, "
+            "The columns are series, params, params_no_embed, tokens, flops and loss for "
+            "trainings, and step, val_loss, "
             f"total_steps and decay_from for a curve."
         )
 

@@ -38,7 +38,8 @@ def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
 def option_values(settings: Settings, phase: PhasePlan, framework: str) -> dict[str, list[str]]:
     """Return the words after each option with which a framework would train the same, by its name with dashes.
 
-    The run itself may have another framework, and another tokenizer than GPT-2's, whose options are left out.
+    The run itself may have another framework, and another tokenizer than GPT-2's, whose options are
+    left out.
     """
     training = settings.run.training.model_copy(update={"framework": framework})
     data = settings.run.data.model_copy(update={"tokenizer": "gpt2"})
@@ -112,7 +113,8 @@ def _refuse_unknown(settings: Settings) -> None:
     schedule = settings.run.training.schedule
     if schedule == "wsd" and "training.wsd_decay_style" not in supported:
         raise ParamsError(
-            f"training.schedule=wsd: the pinned version of {framework} has no such schedule. Set training.schedule to "
+            f"training.schedule=wsd: the pinned version of {framework} has no such schedule. Set "
+            "training.schedule to "
             f"cosine, linear or constant, or training.framework to runbook or megatron-lm."
         )
 

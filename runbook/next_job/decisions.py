@@ -23,8 +23,9 @@ from runbook.plan_file.job_ends import (
 from runbook.plan_file.text_enum import StrEnum
 
 RECOVERY_SECONDS = 120.0
-"""Wait after a node was out of reach. A job submitted at once would get the same node, which Slurm takes out of service
-after SlurmdTimeout: 300 s by default, less than the waits of the default three restarts."""
+"""Wait after a node was out of reach. A job submitted at once would get the same node, which Slurm
+takes out of service after SlurmdTimeout: 300 s by default, less than the waits of the default three
+restarts."""
 
 
 class Action(StrEnum):

@@ -762,8 +762,8 @@ class MetricWatch:
     def remember(self, steps: Iterable[RecentStep]) -> None:
         """Take the losses and gradient norms of a training that goes on as what is usual.
 
-        What they show was reported by the start that made them. Times are left out: the nodes may be
-        other ones.
+        What they show was reported by the start that made them. Times are left out: the nodes may
+        be other ones.
         """
         for step in steps:
             for _ in self.look(step):

@@ -222,7 +222,8 @@ def _volume(
             "02-data counts the text.",
         )
     remedy = (
-        f"Deploy at least {show_bytes(needed * 1.1)}, or keep fewer checkpoints (training.keep_checkpoints, "
+        f"Deploy at least {show_bytes(needed * 1.1)}, or keep fewer checkpoints "
+        "(training.keep_checkpoints, "
         "training.keep_every, training.save_interval)."
     )
     return judge(

@@ -551,8 +551,8 @@ SPARE_TOKENS = 1024
 def check_vocabulary(settings: Settings, size: int, where: str) -> list[Check]:
     """Whether the model and the smoke model have a row for each token id below `size`, and not far more rows.
 
-    `where` names the tokenizer or the token files that the size is of. A row that no token uses is trained by nothing
-    and still costs memory, FLOPs and a part of the first loss.
+    `where` names the tokenizer or the token files that the size is of. A row that no token uses is
+    trained by nothing and still costs memory, FLOPs and a part of the first loss.
     """
     models = {
         f"model {settings.run.model}": settings.model.vocabulary,
@@ -594,8 +594,8 @@ def check_vocabulary(settings: Settings, size: int, where: str) -> list[Check]:
 
 
 FUSED_BYTES_PER_SECOND = 130e6
-"""JSON lines through one core in one pass: zstd, JSON, GPT-2 ids, writing, the whole process (138 to 144 MB/s measured
-on an AMD Zen 5, 2026-11; rounded down)."""
+"""JSON lines through one core in one pass: zstd, JSON, GPT-2 ids, writing, the whole process (138
+to 144 MB/s measured on an AMD Zen 5, 2026-11; rounded down)."""
 
 FTFY_BYTES_PER_SECOND = 3.5e6
 """Text through ftfy 6.3.1 on one core (the shipped corpus, processor time, the same machine, 2026-11-26)."""

@@ -77,8 +77,10 @@ def read_sealed(folder: Path) -> SealedForecasts | None:
     if sealed is not None and sealed.checksum != sealed.computed_checksum():
         checksum_now = sealed.computed_checksum()[:12]
         raise RecordError(
-            f"{path} was changed after it was sealed on {sealed.sealed}: its checksum is {checksum_now}, and "
-            f"{sealed.checksum[:12]} was sealed. Forecasts that were changed are not scored. Restore it from a copy."
+            f"{path} was changed after it was sealed on {sealed.sealed}: its checksum is "
+            f"{checksum_now}, and "
+            f"{sealed.checksum[:12]} was sealed. Forecasts that were changed are not scored. "
+            "Restore it from a copy."
         )
 
     return sealed

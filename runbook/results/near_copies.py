@@ -29,7 +29,8 @@ class NearCopyCounts:
         """Return what `runbook status` shows."""
         starts = self.own_starts + self.partner_starts
         text = (
-            f"{self.copies:,} written up to step {self.iteration}, {self.stall_seconds:.2g} s each; "
+            f"{self.copies:,} written up to step {self.iteration}, {self.stall_seconds:.2g} s "
+            "each; "
             f"{counted(starts, 'start')} from them"
         )
         if self.partner_starts:

@@ -1,7 +1,7 @@
 """`python -m runbook.training.offline sample|export|import|score`: work with a checkpoint without a training.
 
-The request is JSON on standard input; the answer is one line of JSON on standard output. All but `score`, which
-torchrun may start many times, is the work of one process.
+The request is JSON on standard input; the answer is one line of JSON on standard output. All but
+`score`, which torchrun may start many times, is the work of one process.
 """
 
 from __future__ import annotations

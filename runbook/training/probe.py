@@ -1,7 +1,7 @@
 """`python -m runbook.training.probe --out FOLDER`: what a rank's machine has, and how fast it reaches the others.
 
-It is started as the trainer is and writes FOLDER/probe-<rank>.json. What cannot be known is null, with the reason. With
---only-torch it looks at torch and the devices alone and prints what it found.
+It is started as the trainer is and writes FOLDER/probe-<rank>.json. What cannot be known is null,
+with the reason. With --only-torch it looks at torch and the devices alone and prints what it found.
 """
 
 import argparse

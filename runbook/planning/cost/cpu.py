@@ -1,12 +1,13 @@
 """Training on a CPU: memory of a process, and seconds of a step.
 
-tests/planning/measured_peaks.csv has them (torch 2.13, gloo, Linux, one to four processes, 2026-11-22), and the test
-next to it says how near this comes. A tensor's bytes are not all: oneDNN copies matrices into its own order, and a
-freed block is not always the right size for the next.
+tests/planning/measured_peaks.csv has them (torch 2.13, gloo, Linux, one to four processes,
+2026-11-22), and the test next to it says how near this comes. A tensor's bytes are not all: oneDNN
+copies matrices into its own order, and a freed block is not always the right size for the next.
 
-The rates were measured on one core of an AMD EPYC with AVX-512 BF16 (torch 2.13, 2026-11-22); the other figures were
-fitted to the idle steps of fourteen trainings there (17.7 M to 356 M parameters, sequences of 256 to 1,024, two
-processes): the worst is 9 % off. Another CPU differs by clock and units; a smoke test's measurement corrects that.
+The rates were measured on one core of an AMD EPYC with AVX-512 BF16 (torch 2.13, 2026-11-22); the
+other figures were fitted to the idle steps of fourteen trainings there (17.7 M to 356 M parameters,
+sequences of 256 to 1,024, two processes): the worst is 9 % off. Another CPU differs by clock and
+units; a smoke test's measurement corrects that.
 """
 
 from runbook.core.checks import Check, judge

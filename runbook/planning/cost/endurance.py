@@ -44,8 +44,8 @@ class Storage:
 
 
 KEEPS_ALL = ("megatron-lm", "megatron-deepspeed")
-"""Programs that delete no checkpoint: `--save-retain-interval` of Megatron-LM is off unless given, and
-Megatron-DeepSpeed has no such option."""
+"""Programs that delete no checkpoint: `--save-retain-interval` of Megatron-LM is off unless given,
+and Megatron-DeepSpeed has no such option."""
 
 
 def storage(phase: PhasePlan, program: str) -> Storage:

@@ -1,7 +1,7 @@
 """Floating-point operations of a training step, in each convention people report TFLOP/s in.
 
-The conventions differ by up to a third for the same speed, so every TFLOP/s names its own; what is comparable
-between two reports is tokens per second.
+The conventions differ by up to a third for the same speed, so every TFLOP/s names its own; what is
+comparable between two reports is tokens per second.
 """
 
 from collections.abc import Callable
@@ -39,8 +39,8 @@ def palm(
 ) -> float:
     """PaLM, appendix B: in each pass 2 for each parameter and token, plus attention over all pairs (`scores`).
 
-    Three passes are 6 N + 12 l h s a token; a fourth is the forward pass again. Without `embeddings` only the output
-    layer is left of them, tied or not.
+    Three passes are 6 N + 12 l h s a token; a fourth is the forward pass again. Without
+    `embeddings` only the output layer is left of them, tied or not.
     """
     parts = whole(shape)
     output_only = parts.layers + parts.final_norm + shape.padded_vocabulary * shape.hidden

@@ -1,8 +1,8 @@
 """Memory of a training: bytes by part on each rank, and whether they fit.
 
-States (weights, gradients, optimizer) are exact for the named optimizers; activations follow Korthikanti et al.
-(arXiv 2205.05198). What libraries keep for themselves (contexts, communication and allocator buffers) is not counted on
-an accelerator; on a CPU `cpu` adds it.
+States (weights, gradients, optimizer) are exact for the named optimizers; activations follow
+Korthikanti et al. (arXiv 2205.05198). What libraries keep for themselves (contexts, communication
+and allocator buffers) is not counted on an accelerator; on a CPU `cpu` adds it.
 """
 
 from dataclasses import dataclass, replace
@@ -334,8 +334,8 @@ def _engine_buffers(choice: Choice, parameters: int) -> int:
 def _main_gradients(choice: Choice) -> float:
     """Return the bytes a parameter of Megatron's gradients in fp32 under fp16, which are gone before the next forward.
 
-    megatron-core makes them of the fp16 ones as a step ends (`_copy_model_grads_to_main_grads`), and `zero_grad` frees
-    them. Megatron-LM 2.x kept them.
+    megatron-core makes them of the fp16 ones as a step ends (`_copy_model_grads_to_main_grads`),
+    and `zero_grad` frees them. Megatron-LM 2.x kept them.
     """
     if choice.own_trainer or choice.deepspeed or choice.on_cpu:
         return 0.0

@@ -1,9 +1,10 @@
 """What the own trainer's kernels cost on a GPU, measured by part.
 
-Source of every measured figure here: one NVIDIA H200 at its limit of 700 W, 2026-11-26, PyTorch 2.11 with cuBLAS 13.1
-and cuDNN 9.19, Triton 3.6, GPT-3 1.3B in bf16, 8 micro-batches of 4 x 2,048 tokens, profiles of the steps with
-`training.kernels` plain and compiled (docs/measurements/gpu-h200.md). Bytes are at the datasheet's bandwidth, so they
-contain what a kernel does not reach of it: a copy measured 4.24 of 4.8 TB/s.
+Source of every measured figure here: one NVIDIA H200 at its limit of 700 W, 2026-11-26, PyTorch
+2.11 with cuBLAS 13.1 and cuDNN 9.19, Triton 3.6, GPT-3 1.3B in bf16, 8 micro-batches of 4 x 2,048
+tokens, profiles of the steps with `training.kernels` plain and compiled
+(docs/measurements/gpu-h200.md). Bytes are at the datasheet's bandwidth, so they contain what a
+kernel does not reach of it: a copy measured 4.24 of 4.8 TB/s.
 """
 
 from collections.abc import Mapping
@@ -56,24 +57,25 @@ DEEPSPEED_GRADIENT_BYTES = 6.8
 LEAST_GRADIENT_BYTES = 6.0
 """Least bytes of adding a gradient in 16 bits to its sum: two reads and a write."""
 DEEPSPEED_STEP_BYTES = 16.0
-"""More bytes a parameter in DeepSpeed's step than in megatron-core's, counted in its source: gradients copied into a
-bucket, divided, copied out and made flat, 4 bytes each."""
+"""More bytes a parameter in DeepSpeed's step than in megatron-core's, counted in its source:
+gradients copied into a bucket, divided, copied out and made flat, 4 bytes each."""
 
 POWER_BOUND = 0.75
-"""Share of the datasheet's peak that matrix products sustain at the limit of 700 W: 686 ms (plain kernels) and 706 ms
-(compiled) for 5.16e14 operations. Products by themselves reach 0.66 to 0.79, whatever their size; one of 8,192 cubed
-in fp8 reaches 0.75 of that peak."""
+"""Share of the datasheet's peak that matrix products sustain at the limit of 700 W: 686 ms (plain
+kernels) and 706 ms (compiled) for 5.16e14 operations. Products by themselves reach 0.66 to 0.79,
+whatever their size; one of 8,192 cubed in fp8 reaches 0.75 of that peak."""
 CLOCK_BOUND = 0.905
-"""The same share where power is no limit: 0.836, as A100 sustains, times the clock of 1,980 MHz over the 1,830 MHz of
-the datasheet's peak. Derived, not measured; it counts for small products, with their idle waves and their bytes."""
+"""The same share where power is no limit: 0.836, as A100 sustains, times the clock of 1,980 MHz
+over the 1,830 MHz of the datasheet's peak. Derived, not measured; it counts for small products,
+with their idle waves and their bytes."""
 POWER_WATTS = 700.0
 """The limit that `POWER_BOUND` holds for."""
 POWER_FAMILY = "H100"
 """The family whose chip it is: H100 and H200."""
 
 ATTENTION = 0.552
-"""Speed of the matrix products inside cuDNN's attention on H100 and H200, relative to large ones: 126 ms for 4.62e13
-operations below the diagonal, exponentials taken off."""
+"""Speed of the matrix products inside cuDNN's attention on H100 and H200, relative to large ones:
+126 ms for 4.62e13 operations below the diagonal, exponentials taken off."""
 EXPONENTIALS = 3.9e12
 """Exponentials a second of H100 (arXiv:2407.08608): one a score in each pass, which small heads cannot hide."""
 
@@ -81,14 +83,15 @@ KERNEL_GAPS = 147e-6
 """Seconds that a GPU idles between the 70 kernels of a layer's two passes: 28 ms of a step, in both profiles."""
 
 OPERATOR_MICROSECONDS = 36.0
-"""The host's time to launch one operator, with Python's part of autograd and of Triton's launches. The 24 layers of a
-micro-batch of 2 sequences took 82 ms on the H200's machine, which waited for the host (its four steps differ by a
-fifth), and 76 ms on the H100's. With `training.kernels: plain` no row waited for it; the same is taken."""
+"""The host's time to launch one operator, with Python's part of autograd and of Triton's launches.
+The 24 layers of a micro-batch of 2 sequences took 82 ms on the H200's machine, which waited for the
+host (its four steps differ by a fifth), and 76 ms on the H100's. With `training.kernels: plain` no
+row waited for it; the same is taken."""
 _H200_BANDWIDTH = 4.8e12
 _BUSY_BANDWIDTH = 3.6e12
-"""Bandwidth from which on the kernels of a layer gain nothing on H100's 132 processors: on an H100, with 3.35 TB/s, they
-take 3 to 17 % longer than on an H200 with 4.8 TB/s (docs/measurements/gpu-h100.md). Fewer or slower processors are busy
-at less."""
+"""Bandwidth from which on the kernels of a layer gain nothing on H100's 132 processors: on an H100,
+with 3.35 TB/s, they take 3 to 17 % longer than on an H200 with 4.8 TB/s
+(docs/measurements/gpu-h100.md). Fewer or slower processors are busy at less."""
 _PEAK_TFLOPS = 989.4
 """bf16 peak of these processors, which counts them and their clock."""
 
@@ -113,7 +116,8 @@ def kernel_bandwidth(device: Accelerator) -> float:
 def moving_seconds(device: Accelerator, measured_bytes: float, least_bytes: float) -> float:
     """Return the seconds of a kernel that costs `measured_bytes`, of which it moves `least_bytes` at least.
 
-    No device moves bytes faster than its datasheet says, which matters below the bandwidth that was measured.
+    No device moves bytes faster than its datasheet says, which matters below the bandwidth that was
+    measured.
     """
     measured = measured_bytes / kernel_bandwidth(device)
     return max(measured, least_bytes / device.memory_bandwidth)

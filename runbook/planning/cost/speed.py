@@ -1,7 +1,7 @@
 """Time and money of a training phase, corrected by what a smoke test measured.
 
-On a CPU `cpu` models the step, on an accelerator `iteration`; an accelerator that is not in its table, but whose
-peak the site gives, runs at an assumed `ACCELERATOR_EFFICIENCY` of it.
+On a CPU `cpu` models the step, on an accelerator `iteration`; an accelerator that is not in its
+table, but whose peak the site gives, runs at an assumed `ACCELERATOR_EFFICIENCY` of it.
 """
 
 import contextlib
@@ -22,8 +22,9 @@ from runbook.planning.layout import Choice, Machine
 from runbook.planning.schedule import duration
 
 LIKE = 30.0
-"""A step of another run is held to be like the measured one where it has at most so many times its operations, or at
-least that part of them: a toy model's steps are mostly overhead and say nothing of a large one's."""
+"""A step of another run is held to be like the measured one where it has at most so many times its
+operations, or at least that part of them: a toy model's steps are mostly overhead and say nothing
+of a large one's."""
 
 FEWEST = 3
 """Steps that give a factor, after the first, which loads and compiles."""

@@ -92,14 +92,16 @@ def check_device(choice: Choice) -> list[Check]:
     ways = []
     if device is None:
         ways.append(
-            f"write hardware.device as in the table ({', '.join(nearest_accelerators(hardware.device))})"
+            "write hardware.device as in the table "
+            f"({', '.join(nearest_accelerators(hardware.device))})"
         )
 
     if not memory:
         ways.append("write hardware.device_memory (40GiB)")
     if not peak:
         ways.append(
-            f"write hardware.peak_tflops ({{{precision}: 312}}), or choose another training.precision"
+            f"write hardware.peak_tflops ({{{precision}: 312}}), or choose another "
+            "training.precision"
         )
 
     checks = [

@@ -10,7 +10,8 @@ DEVICE_MEMORY = FailureKind(
     "parallel.pipeline. "
     "`runbook plan RUN` shows the bytes of each layout. If the message says that much memory is "
     "free, the "
-    "driver does not fit the libraries, or another process holds the device (nvidia-smi, rocm-smi).",
+    "driver does not fit the libraries, or another process holds the device (nvidia-smi, "
+    "rocm-smi).",
 )
 HOST_MEMORY = FailureKind(
     name="host out of memory",
@@ -116,13 +117,15 @@ KERNEL = FailureKind(
     "outside a table is "
     "the usual cause: compare the vocabulary with the token ids, and run once with "
     "CUDA_LAUNCH_BLOCKING=1. "
-    "Everywhere: try another version of the kernel. On one node only: exclude it and tell the site.",
+    "Everywhere: try another version of the kernel. On one node only: exclude it and tell the "
+    "site.",
 )
 BUILD = FailureKind(
     name="extension build failed",
     remedy="Read the first error of the compiler above. nvcc must be of torch.version.cuda's major "
     "version, and "
-    "compiler, ninja, Python headers (python3-config, pybind11) and CUDA libraries must be on the paths. "
+    "compiler, ninja, Python headers (python3-config, pybind11) and CUDA libraries must be on the "
+    "paths. "
     "Build once on "
     "one node before the job, in a folder that is writable.",
 )

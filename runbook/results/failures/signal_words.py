@@ -1,7 +1,7 @@
 """Words by which a line is looked at more closely.
 
-Every pattern of every rule holds one of them, in lower case. Looking for words first is several times as fast as
-trying the rules on every line.
+Every pattern of every rule holds one of them, in lower case. Looking for words first is several
+times as fast as trying the rules on every line.
 """
 
 SIGNAL_WORDS = (

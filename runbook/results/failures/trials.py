@@ -1,7 +1,8 @@
 """Which remedies were tried on one machine.
 
-A drill or a test makes the failure, and what comes after it goes on by the remedy. A defect is made on a node, a preflight
-names it, and sound nodes pass; the node was not asked again after each single defect was taken away.
+A drill or a test makes the failure, and what comes after it goes on by the remedy. A defect is made
+on a node, a preflight names it, and sound nodes pass; the node was not asked again after each
+single defect was taken away.
 """
 
 from dataclasses import dataclass

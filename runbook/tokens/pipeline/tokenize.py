@@ -51,8 +51,8 @@ BIN_BYTES_PER_TEXT_BYTE = 0.7
 index.
 """
 AMPLE_ROOM = 32
-"""On a disk with so many times that room no text is encoded for a better estimate, which took 0.2 s.
-Plain text needs at most 3 times that room.
+"""On a disk with so many times that room no text is encoded for a better estimate, which took 0.2
+s. Plain text needs at most 3 times that room.
 """
 BYTES_PER_DOCUMENT = 24
 """In the .idx 20: length, place and number; in a mark 4 more, until all is done."""

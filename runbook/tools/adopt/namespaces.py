@@ -1,8 +1,9 @@
 """Run someone's job script where it can harm nothing: own namespaces, a root in memory, stub programs on its PATH.
 
-The job sees the machine's own programs read-only, an empty home, no network, no device and none of the user's files but
-the small text files next to the script, as copies. Linux user namespaces (util-linux's `unshare`) make this possible
-without any right; where a machine forbids them, the script is not run at all.
+The job sees the machine's own programs read-only, an empty home, no network, no device and none of
+the user's files but the small text files next to the script, as copies. Linux user namespaces
+(util-linux's `unshare`) make this possible without any right; where a machine forbids them, the
+script is not run at all.
 """
 
 import os
@@ -28,10 +29,14 @@ STUBS = Path(__file__).parent / "stubs"
 LAUNCHERS = ("step", "container", "starter", "submit")
 _NOBODY = 65534
 _INSTALL = (
-    "`runbook adopt` runs the script in a sandbox of Linux user namespaces, and never outside one. Needed: "
-    "util-linux (unshare, setpriv, prlimit, flock), bash, coreutils, and a kernel that lets users make namespaces "
-    "(sysctl kernel.unprivileged_userns_clone=1 on Debian, kernel.apparmor_restrict_unprivileged_userns=0 on Ubuntu, "
-    "user.max_user_namespaces above 0 on RHEL). Run it on such a machine, for example your laptop; the script's "
+    "`runbook adopt` runs the script in a sandbox of Linux user namespaces, and never outside one. "
+    "Needed: "
+    "util-linux (unshare, setpriv, prlimit, flock), bash, coreutils, and a kernel that lets users "
+    "make namespaces "
+    "(sysctl kernel.unprivileged_userns_clone=1 on Debian, "
+    "kernel.apparmor_restrict_unprivileged_userns=0 on Ubuntu, "
+    "user.max_user_namespaces above 0 on RHEL). Run it on such a machine, for example your laptop; "
+    "the script's "
     "cluster is not needed."
 )
 

@@ -1,8 +1,8 @@
 """`runbook drill --campaign 30d RUN`: a month of faults on a simulated clock, and what would make it cheaper.
 
-The clock and the faults are simulated. What decides is not: the watchdog's own limits say when a hang is
-noticed, the rules that answer real jobs say whether another one follows, and the plan's interval says what a
-failure takes back.
+The clock and the faults are simulated. What decides is not: the watchdog's own limits say when a
+hang is noticed, the rules that answer real jobs say whether another one follows, and the plan's
+interval says what a failure takes back.
 """
 
 from __future__ import annotations
@@ -166,7 +166,8 @@ def run_campaign(plan: Plan, terms: CampaignTerms) -> Campaign:
     if costs is None:
         raise ParamsError(
             "A campaign needs the time of a step and a rate of failures, and this plan has none.\n"
-            "Rates are known of accelerators alone: name the run of a cluster whose device is known."
+            "Rates are known of accelerators alone: name the run of a cluster whose device is "
+            "known."
         )
 
     simulation = _Simulation(costs, terms)

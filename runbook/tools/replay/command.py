@@ -32,8 +32,9 @@ def replay(
 ) -> None:
     """Train step N of RUN again from the nearest checkpoint, and name the first step, rank and layer that differ.
 
-    It says whether data, program or hardware explain a difference. Nothing of RUN is changed. Exit code 1: something
-    differs. With training.replay_interval, runs record what is compared; docs/replay.md.
+    It says whether data, program or hardware explain a difference. Nothing of RUN is changed. Exit
+    code 1: something differs. With training.replay_interval, runs record what is compared;
+    docs/replay.md.
     """
     from runbook.tools.replay import again as replays
     from runbook.tools.replay.verdict import Verdict

@@ -87,7 +87,8 @@ class ReplayComparison:
             )
         if self.difference is None and self.has_fingerprints:
             return (
-                f"{first}. The fingerprints of its first micro-batch are the same, so it was another "
+                f"{first}. The fingerprints of its first micro-batch are the same, so it was "
+                "another "
                 "micro-batch or a sum over ranks; rank and layer are not known."
             )
         if self.difference is None:
@@ -226,7 +227,8 @@ def _program_changes(before: Circumstances, here_now: Circumstances) -> list[str
     for name in names:
         if before.versions.get(name) != here_now.versions.get(name):
             changes.append(
-                f"{name}: {before.versions.get(name, 'none')} in the run, {here_now.versions.get(name, 'none')} here"
+                f"{name}: {before.versions.get(name, 'none')} in the run, "
+                f"{here_now.versions.get(name, 'none')} here"
             )
 
     if before.code != here_now.code:

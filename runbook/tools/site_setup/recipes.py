@@ -1,7 +1,7 @@
 """`runbook init --model`: a run file with the values of a published training, each with its source.
 
-A recipe holds what somebody trained with, so that a first run starts from numbers that worked. Values that belong together
-(batch, learning rate, warm-up) come from one source.
+A recipe holds what somebody trained with, so that a first run starts from numbers that worked.
+Values that belong together (batch, learning rate, warm-up) come from one source.
 """
 
 from collections.abc import Sequence

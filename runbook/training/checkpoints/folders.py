@@ -1,8 +1,9 @@
 """Folders of checkpoints that are whole or not there: names, checksums, the tracker, what to load; no torch.
 
-A checkpoint is written as `iter_0000050.part`, gets its `metadata.json` with the sha256 of every file last, and is
-renamed; the tracker `latest_checkpointed_iteration.txt` follows by rename. So a kill at any moment leaves either the
-new checkpoint or the ones before it, and a later change of one byte is found.
+A checkpoint is written as `iter_0000050.part`, gets its `metadata.json` with the sha256 of every
+file last, and is renamed; the tracker `latest_checkpointed_iteration.txt` follows by rename. So a
+kill at any moment leaves either the new checkpoint or the ones before it, and a later change of one
+byte is found.
 """
 
 import errno
@@ -101,7 +102,8 @@ def seal_checkpoint(
 ) -> Path:
     """Seal, rename, point the tracker at it, then remove all but the newest `keep` and those of each `keep_every`.
 
-    `in_background`: the removed ones are renamed here and deleted by a thread, until `wait_for_deletions`.
+    `in_background`: the removed ones are renamed here and deleted by a thread, until
+    `wait_for_deletions`.
     """
     root = part.parent
     final = part.with_suffix("")
@@ -174,8 +176,8 @@ def mend_tracker(root: Path, iteration: int) -> tuple[str, int]:
 def candidates(root: Path) -> tuple[list[CheckpointFolder], list[str]]:
     """Checkpoints by their folders, newest first, and what is wrong with those that cannot even be opened.
 
-    The folders are asked, not the tracker: it may be older than the newest checkpoint (killed between the two
-    renames), empty or garbage.
+    The folders are asked, not the tracker: it may be older than the newest checkpoint (killed
+    between the two renames), empty or garbage.
     """
     checkpoints = []
     problems = []

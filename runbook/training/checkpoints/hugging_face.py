@@ -222,9 +222,10 @@ def our_shapes(model: PlannedModel) -> dict[str, tuple[int, ...]]:
 def to_theirs(name: str, value: torch.Tensor, model: PlannedModel) -> list[torch.Tensor]:
     """One of our weights as `transformers` keeps it.
 
-    In our matrix of queries, keys and values the queries of a group of heads come before its key and its value. GPT-2
-    has all queries, then all keys, then all values in one matrix, and its matrices are [in, out]; the others have
-    three matrices, and a gate apart from what it gates. Rotary pairs are (i, i + size / 2) in both.
+    In our matrix of queries, keys and values the queries of a group of heads come before its key
+    and its value. GPT-2 has all queries, then all keys, then all values in one matrix, and its
+    matrices are [in, out]; the others have three matrices, and a gate apart from what it gates.
+    Rotary pairs are (i, i + size / 2) in both.
     """
     is_gpt2 = model.position_embedding == "learned"
     parts = [value[: model.vocabulary] if name in PADDED else value]
@@ -535,7 +536,8 @@ def _check_config(folder: Path, model: PlannedModel) -> set[str]:
     if model_type not in kind.reads:
         needed = ", ".join(f"{key} {value}" for key, value in kind.needed.items())
         raise RefusedError(
-            f"{path} is of model_type {model_type}, and for the plan's model {model.name} ({needed}) only "
+            f"{path} is of model_type {model_type}, and for the plan's model {model.name} "
+            f"({needed}) only "
             f"{', '.join(kind.reads)} are read: choose or add a model of that kind"
         )
 
@@ -617,7 +619,8 @@ def _refuse_unknown(path: Path, theirs: Mapping[str, object], kind: Kind) -> Non
                 raise RefusedError(f"{path} is of another model: {key} {_shown(value)}")
         elif key not in accepted:
             raise RefusedError(
-                f"{path} has the key {key} ({_shown(value)}), which may make another model and is not known here: "
+                f"{path} has the key {key} ({_shown(value)}), which may make another model and is "
+                "not known here: "
                 "remove it if the model is the same without it"
             )
 
@@ -651,7 +654,8 @@ def _refuse_scaled_positions(path: Path, theirs: Mapping[str, object]) -> None:
         for name in ("rope_type", "type"):
             if rotary.get(name, "default") not in ("default", None):
                 raise RefusedError(
-                    f"{path} is of another model: {key} has rope_type {rotary[name]} (plan: default)"
+                    f"{path} is of another model: {key} has rope_type {rotary[name]} (plan: "
+                    "default)"
                 )
 
         if unknown := sorted(map(str, rotary.keys() - _ROTARY_KEYS)):
@@ -754,7 +758,8 @@ class _SafetensorsFiles:
         for name in file.offset_keys():
             if _plain(name) in self._files:
                 raise RefusedError(
-                    f"{self._folder} has the weight {_plain(name)} twice, the second time as {name} in {path.name}: "
+                    f"{self._folder} has the weight {_plain(name)} twice, the second time as "
+                    f"{name} in {path.name}: "
                     "which one is meant, nobody can say. Keep one"
                 )
 
@@ -799,7 +804,8 @@ class _SafetensorsFiles:
         number_format = file.get_slice(stored_name).get_dtype()
         if number_format in ("F64", *_EIGHT_BITS):
             raise RefusedError(
-                f"{self._folder}: {name} is of {number_format}, and F32, F16 and BF16 are read: convert it "
+                f"{self._folder}: {name} is of {number_format}, and F32, F16 and BF16 are read: "
+                "convert it "
                 "first"
             )
 

@@ -26,8 +26,9 @@ from runbook.training.checkpoints.weights import finite, stored_key
 _MEGATRON: dict[str, Any] = json.loads(
     Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
 )
-"""Its arguments that make another model where they are set (`not_ours`), what a version without one did (`absent`),
-parts of names before megatron-core (`older_names`), weights that tensor ranks cut, and what is none."""
+"""Its arguments that make another model where they are set (`not_ours`), what a version without one
+did (`absent`), parts of names before megatron-core (`older_names`), weights that tensor ranks cut,
+and what is none."""
 _CUT_ROWS = (*PADDED, *_MEGATRON["cut_rows"])
 Stored: TypeAlias = dict[str, tuple[tuple[int, ...], Callable[[], torch.Tensor]]]
 """The shape of each weight, and what reads it."""
@@ -58,7 +59,8 @@ class MegatronWeights(SourceWeights):
                 stored = _rank_files(folder, *cut, gated=model.gated)
             else:
                 raise RefusedError(
-                    f"{folder} has neither common.pt nor mp_rank_00/model_optim_rng.pt of Megatron-LM"
+                    f"{folder} has neither common.pt nor mp_rank_00/model_optim_rng.pt of "
+                    "Megatron-LM"
                 )
         except torch_dist.READ_ERRORS as error:
             raise RefusedError(
@@ -119,7 +121,8 @@ def _check_arguments(content: Any, path: Path, model: PlannedModel) -> tuple[int
         raise RefusedError(f"{path} has no args, which would say what model its weights are of")
     if not isinstance(version, int | float) or version < 3:
         raise RefusedError(
-            f"{path}: checkpoint_version {version}, and 3 is read: older ones order weights otherwise"
+            f"{path}: checkpoint_version {version}, and 3 is read: older ones order weights "
+            "otherwise"
         )
 
     stored = _stored_arguments(arguments)
@@ -240,7 +243,8 @@ def _rank_files(
 ) -> Stored:
     """Return the weights in the files of all tensor and pipeline ranks.
 
-    Shapes are known at once; a weight is joined when it is read, so that one is in memory at a time.
+    Shapes are known at once; a weight is joined when it is read, so that one is in memory at a
+    time.
     """
     stages = _read_stages(folder, tensor, pipeline)
     pieces_by_key: dict[str, list[torch.Tensor]] = {}

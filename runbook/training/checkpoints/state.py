@@ -253,8 +253,10 @@ class PendingSave:
             if isinstance(error, RefusedError):
                 raise
             failure = TrainingError(
-                f"checkpoint {self._part.with_suffix('')} of {self._needed:,} bytes could not be written: {error}. "
-                f"Nothing of it is left, earlier checkpoints are untouched. Make room (the disk, the quota), then run "
+                f"checkpoint {self._part.with_suffix('')} of {self._needed:,} bytes could not be "
+                f"written: {error}. "
+                "Nothing of it is left, earlier checkpoints are untouched. Make room (the disk, "
+                "the quota), then run "
                 f"again"
             )
             failure.on_all_ranks = True
@@ -313,7 +315,8 @@ def load_checkpoint(
             return _with_problems(near, problems, newest)
         if difference := folders.differences(checkpoint.metadata.get("model", {}), shape):
             raise RefusedError(
-                f"{checkpoint.folder} is of another model: {difference}. Use the plan it was trained with, or another "
+                f"{checkpoint.folder} is of another model: {difference}. Use the plan it was "
+                "trained with, or another "
                 f"checkpoint folder"
             )
 
@@ -419,7 +422,8 @@ def _verify(checkpoint: CheckpointFolder) -> str:
 def keep_checkpoint_padding(spec: PhasePlan) -> PhasePlan:
     """`spec` with the padded vocabulary of the newest checkpoint, where it has the same vocabulary and can be cut so.
 
-    By Megatron's rule the padding is a multiple of 128 x tensor, so that another cut would change it.
+    By Megatron's rule the padding is a multiple of 128 x tensor, so that another cut would change
+    it.
     """
     model = spec.model
     tensor = spec.parallel.tensor
@@ -428,7 +432,8 @@ def keep_checkpoint_padding(spec: PhasePlan) -> PhasePlan:
         return spec
     if torch.distributed.get_rank() == 0:
         say(
-            f"the vocabulary of {model.vocabulary:,} stays padded to {padded:,} as in the checkpoint (plan: "
+            f"the vocabulary of {model.vocabulary:,} stays padded to {padded:,} as in the "
+            "checkpoint (plan: "
             f"{model.padded_vocabulary:,})"
         )
 

@@ -1,14 +1,17 @@
 """The `torch_dist` layout: written by torch's plain writer, read without running code from it.
 
-megatron-core's own writer forks a process for each file and a manager, which outlive a killed rank and
-answer a full disk from afar. The same layout is written here by torch's plain writer, in this process, with fsync.
+megatron-core's own writer forks a process for each file and a manager, which outlive a killed rank
+and answer a full disk from afar. The same layout is written here by torch's plain writer, in this
+process, with fsync.
 
-torch's reader takes a whole stored tensor into memory for any part of it. `StoredShards` reads the bytes of a range
-alone, so that each rank needs no room but its own, and all copies together read each number once.
+torch's reader takes a whole stored tensor into memory for any part of it. `StoredShards` reads the
+bytes of a range alone, so that each rank needs no room but its own, and all copies together read
+each number once.
 
-torch writes `.metadata` of a `torch_dist` folder as a pickle. It is read here with only the classes that describe
-tensors, and a checkpoint that asks for another one is refused with its name. What Megatron-LM's files hold besides (its
-arguments' enums, plans of who wrote what) becomes objects that do nothing.
+torch writes `.metadata` of a `torch_dist` folder as a pickle. It is read here with only the classes
+that describe tensors, and a checkpoint that asks for another one is refused with its name. What
+Megatron-LM's files hold besides (its arguments' enums, plans of who wrote what) becomes objects
+that do nothing.
 """
 
 from __future__ import annotations
@@ -59,8 +62,8 @@ WrittenShards: TypeAlias = tuple[list[Any], dict[str, str]]
 class ShardWriter:
     """A state that is ready to be written: what every rank writes is agreed on, and nothing is on disk yet.
 
-    `prepare` and `finish` are called on all ranks together; `write` between them needs no other rank, so that another
-    thread may do it.
+    `prepare` and `finish` are called on all ranks together; `write` between them needs no other
+    rank, so that another thread may do it.
     """
 
     def __init__(
@@ -645,7 +648,8 @@ class _Unpickler(pickle.Unpickler):
         if f"{module}.{name}".startswith(_NOT_NEEDED):
             return Placeholder
         raise RefusedError(
-            f"the checkpoint's .metadata asks for {module}.{name}, which describes no tensor: it may be made to "
+            f"the checkpoint's .metadata asks for {module}.{name}, which describes no tensor: it "
+            "may be made to "
             f"run code, and is not read. Take another checkpoint, and ask where this one comes from"
         )
 
@@ -689,7 +693,8 @@ def check_shards(folder: Path, files: Collection[str] | None = None) -> metadata
 
     if not isinstance(description, metadata.Metadata):
         raise RefusedError(
-            f"the checkpoint's .metadata holds {type(description).__name__}, not torch's description of one"
+            f"the checkpoint's .metadata holds {type(description).__name__}, not torch's "
+            "description of one"
         )
 
     _check_shard_files(folder, description, files)
@@ -771,7 +776,8 @@ def read_pickle(source: Path | io.BytesIO, *, name: Path | None = None) -> Any:
             reason = "its pickle has steps that data does not need"
 
         raise RefusedError(
-            f"{path} is more than data, and is not read: {reason}. Take another checkpoint, and ask where this one "
+            f"{path} is more than data, and is not read: {reason}. Take another checkpoint, and "
+            "ask where this one "
             f"comes from"
         ) from error
     except READ_ERRORS as error:
@@ -791,8 +797,10 @@ def _refuse_compressed(source: Path | io.BytesIO, path: Path | None) -> None:
         for entry in archive.infolist():
             if entry.compress_type != zipfile.ZIP_STORED or entry.file_size > entry.compress_size:
                 raise RefusedError(
-                    f"{path} has a compressed part, {entry.filename[:100]!r}, which torch.save does not "
-                    "write: it is not read. Take another checkpoint, and ask where this one comes from"
+                    f"{path} has a compressed part, {entry.filename[:100]!r}, which torch.save "
+                    "does not "
+                    "write: it is not read. Take another checkpoint, and ask where this one comes "
+                    "from"
                 )
 
 
@@ -813,13 +821,15 @@ def _check_shard_files(
     for name in sorted({".metadata", *names}):
         if PurePosixPath(name).name != name:
             raise RefusedError(
-                f"{folder / '.metadata'} names the file {name!r}, which is not in its folder: it is not read. Take "
+                f"{folder / '.metadata'} names the file {name!r}, which is not in its folder: it "
+                "is not read. Take "
                 "another checkpoint, and ask where this one comes from"
             )
 
         if files is not None and name not in files:
             raise RefusedError(
-                f"{folder / name} has no checksum in the checkpoint's metadata.json, so nobody can say whether it is "
+                f"{folder / name} has no checksum in the checkpoint's metadata.json, so nobody can "
+                "say whether it is "
                 "whole: it is not read"
             )
 
@@ -841,7 +851,8 @@ def _check_range(folder: Path, storage: Any) -> None:
     are_numbers = all(type(number) is int and number >= 0 for number in numbers)
     if not are_numbers or (size is not None and sum(numbers) > size):
         raise RefusedError(
-            f"{path} holds a tensor that cannot be read: .metadata places it at byte {storage.offset!r}, "
+            f"{path} holds a tensor that cannot be read: .metadata places it at byte "
+            f"{storage.offset!r}, "
             f"{storage.length!r} bytes long, and the file has {size} bytes"
         )
 

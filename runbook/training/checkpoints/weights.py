@@ -52,7 +52,8 @@ class WholeWeights:
                     value = self.read([shard.key], masters=masters)[shard.key]
                     if tuple(value.shape) != tuple(shard.global_shape):
                         raise RefusedError(
-                            f"{self.folder}: {shard.key} has shape {tuple(value.shape)}: another model"
+                            f"{self.folder}: {shard.key} has shape {tuple(value.shape)}: another "
+                            "model"
                         )
 
                     parts = zip(shard.global_offset, shard.local_shape, strict=True)
@@ -67,11 +68,13 @@ READ_FORMATS = (torch.float32, torch.float16, torch.bfloat16)
 def finite(weight: torch.Tensor, folder: Path, name: str) -> torch.Tensor:
     """The weight; `RefusedError` where it has other values than finite floating-point numbers of 16 or 32 bits.
 
-    Those of 64 bits would be rounded, and those of 8 bits mean something only with scales that are elsewhere.
+    Those of 64 bits would be rounded, and those of 8 bits mean something only with scales that are
+    elsewhere.
     """
     if weight.is_floating_point() and weight.dtype not in READ_FORMATS:
         raise RefusedError(
-            f"{folder}: {name} is of {str(weight.dtype).removeprefix('torch.')}, and float32, float16 and bfloat16 "
+            f"{folder}: {name} is of {str(weight.dtype).removeprefix('torch.')}, and float32, "
+            "float16 and bfloat16 "
             "are read: convert it first"
         )
 

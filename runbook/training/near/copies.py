@@ -1,7 +1,7 @@
 """The life of copies in node memory: they are saved, chosen at a start, loaded and removed.
 
-All methods are called on all ranks together. A copy is never needed: whatever goes wrong with one is
-said once, and the training goes on with the checkpoints on the shared file system.
+All methods are called on all ranks together. A copy is never needed: whatever goes wrong with one
+is said once, and the training goes on with the checkpoints on the shared file system.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """The way of files between partners: ranks of the same place on their nodes form a ring.
 
-It goes over gloo, apart from the groups of the training, so that a thread may send while the training
-goes on.
+It goes over gloo, apart from the groups of the training, so that a thread may send while the
+training goes on.
 """
 
 import abc

@@ -5,8 +5,8 @@
     body         the random states (torch's plain format), then the tensors one after the other
     32 bytes     sha256 over the header and the sha256 of each block of the body
 
-The body is hashed by blocks, so that several threads can do it. A file that was cut off, or that has
-one other bit, does not verify.
+The body is hashed by blocks, so that several threads can do it. A file that was cut off, or that
+has one other bit, does not verify.
 """
 
 import hashlib

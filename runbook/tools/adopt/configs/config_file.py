@@ -217,7 +217,8 @@ class _Reader:
             raise ParamsError(f"{self.file_name} is nested more than {_MOST_DEPTH} deep.")
         if self.nodes > _MOST_NODES:
             raise ParamsError(
-                f"{self.file_name} has more than {_MOST_NODES:,} values, which is no configuration of a training."
+                f"{self.file_name} has more than {_MOST_NODES:,} values, which is no configuration "
+                "of a training."
             )
 
     def _value(
@@ -231,7 +232,8 @@ class _Reader:
         self.values += 1
         if self.values > _MOST_VALUES:
             raise ParamsError(
-                f"{self.file_name} has more than {_MOST_VALUES:,} keys, which is no configuration of a training."
+                f"{self.file_name} has more than {_MOST_VALUES:,} keys, which is no configuration "
+                "of a training."
             )
 
         try:

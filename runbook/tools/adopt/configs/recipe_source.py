@@ -1,7 +1,7 @@
 """A recipe in Python, read as text: the call of a recipe, its keyword arguments and the changes after it.
 
-Nothing of the file is executed. A value that only a running program knows is kept as its source text, and so
-is each statement that does something with a recipe which adopt does not understand.
+Nothing of the file is executed. A value that only a running program knows is kept as its source
+text, and so is each statement that does something with a recipe which adopt does not understand.
 """
 
 import ast
@@ -82,7 +82,8 @@ def recipe_calls(text: str, file_name: str) -> list[RecipeCall]:
 
     if len(calls) > _MOST_CALLS:
         raise ParamsError(
-            f"{file_name} calls {len(calls):,} recipes. At most {_MOST_CALLS} are read: give a file with one."
+            f"{file_name} calls {len(calls):,} recipes. At most {_MOST_CALLS} are read: give a "
+            "file with one."
         )
 
     return sorted(calls, key=lambda call: call.line)

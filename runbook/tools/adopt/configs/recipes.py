@@ -1,6 +1,7 @@
 """Recipes of NeMo 2 and Megatron Bridge: which model each trains, and what it sets where a file does not.
 
-Read from NVIDIA/NeMo (nemo/collections/llm/recipes, 2025-09) and NVIDIA-NeMo/Megatron-Bridge (2026-08).
+Read from NVIDIA/NeMo (nemo/collections/llm/recipes, 2025-09) and NVIDIA-NeMo/Megatron-Bridge
+(2026-08).
 """
 
 from collections.abc import Mapping
