@@ -175,7 +175,11 @@ class _Problem:
                 if self.tied and token_exponent != size_exponent:
                     continue
                 cost, terms = self._linear_fit(size_exponent, token_exponent)
-                exponents = [size_exponent] if self.tied else [size_exponent, token_exponent]
+                if self.tied:
+                    exponents = [size_exponent]
+                else:
+                    exponents = [size_exponent, token_exponent]
+
                 scored.append((cost, np.concatenate([np.log(terms), exponents])))
 
         scored.sort(key=lambda start: start[0])

@@ -79,7 +79,11 @@ class LocalScheduler(Scheduler):
     def _request_stop(self, folder: JobFolder, status: JobStatus) -> None:
         identity = _identity(folder)
         if identity is None or processes.standing(identity) is not Standing.ALIVE:
-            where = identity.host if identity else "a process that is not known yet"
+            if identity:
+                where = identity.host
+            else:
+                where = "a process that is not known yet"
+
             raise JobError(f"{folder.path} runs on {where}; it can only be stopped from there.")
 
         ranks: list[psutil.Process] = []
@@ -148,7 +152,11 @@ class LocalScheduler(Scheduler):
 def _by_process(folder: JobFolder, job_id: str, identity: Identity) -> tuple[JobState, str]:
     standing = processes.standing(identity)
     if standing is Standing.ALIVE:
-        state = JobState.RUNNING if job_folder.read_started(folder) else JobState.PENDING
+        if job_folder.read_started(folder):
+            state = JobState.RUNNING
+        else:
+            state = JobState.PENDING
+
         return state, f"process {identity.pid} on {identity.host}"
 
     if standing is Standing.ELSEWHERE:

@@ -600,7 +600,11 @@ class QueueScheduler(Scheduler):
             reason = f"the queue says {job.word}; its files are awaited"
             return self._status(folder, number, JobState.RUNNING, reason)
 
-        unfinished = _unfinished_elements(folder) if job.state is JobState.DONE else []
+        if job.state is JobState.DONE:
+            unfinished = _unfinished_elements(folder)
+        else:
+            unfinished = []
+
         if unfinished:
             # PBS gives an array its last element's exit status: what each element says counts.
             reason = f"the queue says {job.word}, but {', '.join(unfinished)} left no exit code"
@@ -709,5 +713,9 @@ def _forgotten(folder: JobFolder) -> tuple[JobState, str]:
     else:
         sighting = time.strftime("last seen %Y-%m-%d %H:%M:%S UTC", time.gmtime(last_seen))
 
-    course = f"began on {start.identity.host}, {sighting}" if start else "never began"
+    if start:
+        course = f"began on {start.identity.host}, {sighting}"
+    else:
+        course = "never began"
+
     return JobState.LOST, f"the queue does not know it any more; it {course} and left no exit code"

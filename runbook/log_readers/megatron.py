@@ -468,7 +468,11 @@ class Megatron(LineReader):
         last = pending.text.rpartition("|")[2]
         if not last.strip():
             return None
-        key, _, value = last.partition(":") if ":" in last else last.partition("=")
+        if ":" in last:
+            key, _, value = last.partition(":")
+        else:
+            key, _, value = last.partition("=")
+
         name = self._meaning_of(key)
         if not name:
             return "" if "nan" not in pending.values else None

@@ -321,5 +321,9 @@ class DeepSpeed(LineReader):
         record.learning_rate = float(learning_rate)
         total = int(skipped)
         before = self._skipped
-        record.skipped = total if before is None or total < before else total - before
+        if before is None or total < before:
+            record.skipped = total
+        else:
+            record.skipped = total - before
+
         self._skipped = total

@@ -197,7 +197,11 @@ def _try_peer(name: str, port: int, own_nonce: str) -> Facts:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             nonce = _receive(connection, len(own_nonce)).decode()
             if nonce != offer["nonce"]:
-                reached = "this node itself" if nonce == own_nonce else "another node"
+                if nonce == own_nonce:
+                    reached = "this node itself"
+                else:
+                    reached = "another node"
+
                 raise ConnectionError(f"{offer['address']} leads to {reached}")
 
             facts["stage"] = "small messages"

@@ -130,7 +130,11 @@ def _entry(
                 near = []
 
             rule = " ".join([rule_of(error, ""), *(f"Did you mean {name}?" for name in near)])
-            value = ... if unknown or error["type"] == "missing" else error["input"]
+            if unknown or error["type"] == "missing":
+                value = ...
+            else:
+                value = error["input"]
+
             problems.append(Problem(".".join(key_path), document.origin(key_path), rule, value))
 
         raise InvalidParams(document.where, problems) from errors

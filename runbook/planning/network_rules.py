@@ -74,7 +74,11 @@ def _check(rule: NetworkRule, variables: Mapping[str, str | None]) -> Check:
     if "NCCL_NET" in variables and variables["NCCL_NET"] is None:
         return Check(name, "pass", "NCCL_NET is unset: NCCL does not go through libfabric", says)
     value = variables.get(rule.variable) or NOT_SET
-    shown = f"{rule.variable}={value}" if value else f"{rule.variable} is not set"
+    if value:
+        shown = f"{rule.variable}={value}"
+    else:
+        shown = f"{rule.variable} is not set"
+
     return judge(
         name,
         value not in rule.hangs_with,

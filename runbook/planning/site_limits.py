@@ -54,7 +54,11 @@ def _queue(
     limits = [queues[partition] for partition in partitions]
     limit = min(limits, key=lambda limit: len(_exceeded_keys(job, limit)))
     exceeded = [f"jobs.{section}.{key}" for key in _exceeded_keys(job, limit)]
-    time_limit = show_clock(job.walltime) if job.walltime else "the queue's own time"
+    if job.walltime:
+        time_limit = show_clock(job.walltime)
+    else:
+        time_limit = "the queue's own time"
+
     nodes = counted(job.nodes, "node")
     value = f"{nodes} for {time_limit} in {job.partition} ({_accepted(limit)})"
     remedy = f"Change {' and '.join(exceeded)}."

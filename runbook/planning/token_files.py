@@ -313,7 +313,11 @@ def check_epochs(phase: str, tokens: int, plan: DataPlan) -> list[Check]:
     texts = _training_texts(plan)
     for text in texts:
         if not text.tokens:
-            count = f"the count of {text.dataset}" if plan.parts else "the text's own count"
+            if plan.parts:
+                count = f"the count of {text.dataset}"
+            else:
+                count = "the text's own count"
+
             value = f"{tokens:,} tokens wanted; {count} is not known"
             return [Check(name, "unknown", value, rule)]
 

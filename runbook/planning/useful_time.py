@@ -123,7 +123,11 @@ def near_parts(plan: Plan, nodes: int, steps_between: int = 0) -> NearParts | No
     stall = rank_bytes / NEAR_BYTES_PER_SECOND
     has_partner = nodes > 1
     ranks_of_a_node = math.ceil(plan.phases[FULL].parallel.world_size / nodes)
-    sending = ranks_of_a_node * rank_bytes / PARTNER_BYTES_PER_SECOND if has_partner else 0.0
+    if has_partner:
+        sending = ranks_of_a_node * rank_bytes / PARTNER_BYTES_PER_SECOND
+    else:
+        sending = 0.0
+
     return NearParts(
         steps_between=steps_between,
         stall=stall,

@@ -336,7 +336,11 @@ def load_tokenizer(
         )
 
     judge = _judge(text, special_tokens, str(path))
-    fast = _fast_encoder(text, special_tokens, judge) if encoder == "auto" else judge
+    if encoder == "auto":
+        fast = _fast_encoder(text, special_tokens, judge)
+    else:
+        fast = judge
+
     vocabulary = max(judge.tokenizer.get_vocab(with_added_tokens=True).values()) + 1
     return Tokenizer(
         name,
@@ -352,7 +356,11 @@ def _gpt2(special_tokens: bool, encoder: str) -> Tokenizer:
     """Kept: it is asked for again and again, and takes 0.3 s to load."""
     text = _gpt2_json()
     judge = _judge(text, special_tokens, "gpt2")
-    fast = _fast_encoder(text, special_tokens, judge) if encoder == "auto" else judge
+    if encoder == "auto":
+        fast = _fast_encoder(text, special_tokens, judge)
+    else:
+        fast = judge
+
     return Tokenizer(
         "gpt2",
         dict(GPT2_SHA256),

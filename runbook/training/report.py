@@ -330,7 +330,11 @@ def training_line(
     `step` has averages since the last line.
     """
     loss = "" if step.loss is None else f" lm loss: {step.loss:.6E} |"
-    norm = "" if math.isnan(step.grad_norm) else f" grad norm: {step.grad_norm:.3f} |"
+    if math.isnan(step.grad_norm):
+        norm = ""
+    else:
+        norm = f" grad norm: {step.grad_norm:.3f} |"
+
     return (
         f" [{moment:%Y-%m-%d %H:%M:%S.%f}] iteration {step.iteration:8d}/{iterations:8d} |"
         f" consumed samples: {step.consumed_samples:12d} |"

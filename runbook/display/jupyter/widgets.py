@@ -353,7 +353,11 @@ class Form:
                 self._folds[key].value = True
 
         self._general.value = _error(verdict.errors.get("", ""))
-        self._follows.value = verdict.follows.as_html() if verdict.follows else ""
+        if verdict.follows:
+            self._follows.value = verdict.follows.as_html()
+        else:
+            self._follows.value = ""
+
         self._button.disabled = bool(verdict.errors)
         # Values that a person did not touch show what they have become: another site brings its
         # own.

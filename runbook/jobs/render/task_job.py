@@ -91,7 +91,11 @@ def render_task(
     folder = task.folder(phase)
     nodes = planned_job.nodes if task.on_each_node or task.is_array else 1
     tasks_per_node = max(1, planned_job.tasks_per_node) if task.is_array else 1
-    elements = planned_job.array if task.is_array and planned_job.array > 1 else 0
+    if task.is_array and planned_job.array > 1:
+        elements = planned_job.array
+    else:
+        elements = 0
+
     job = settings.job(phase).model_copy(
         update={
             "nodes": nodes,
@@ -101,7 +105,11 @@ def render_task(
         }
     )
     num_tasks = nodes * tasks_per_node
-    starter = _starter(site.scheduler, job) if task.on_each_node or num_tasks > 1 else []
+    if task.on_each_node or num_tasks > 1:
+        starter = _starter(site.scheduler, job)
+    else:
+        starter = []
+
     if task.in_container:
         mounts = [*site.container.mounts, str(package)]
         command = single_command(settings, task.argv, mounts)

@@ -22,7 +22,11 @@ class CurveWatch:
 
         None while the curve is too short, and for a smoke test.
         """
-        size = self._evaluations.stat().st_size if self._evaluations.exists() else 0
+        if self._evaluations.exists():
+            size = self._evaluations.stat().st_size
+        else:
+            size = 0
+
         if size != self._size and self._open_phase.phase == FULL:
             self._size = size
             self._read()

@@ -114,7 +114,11 @@ def cpu_step(choice: Choice, machine: Machine | None) -> tuple[dict[str, float] 
     if path is None:
         return None, f"whether this CPU multiplies {precision} directly is not known"
     parts = _step_parts(choice, cores, CORE_FLOPS[path])
-    where = f"{cores} cores" if choice.nodes == 1 else f"{cores} cores of {choice.nodes} nodes"
+    if choice.nodes == 1:
+        where = f"{cores} cores"
+    else:
+        where = f"{cores} cores of {choice.nodes} nodes"
+
     products_share = parts["products"] / sum(parts.values())
     return parts, (
         f"{where} x {CORE_FLOPS[path] / 1e9:g} GFLOP/s ({path}, measured) for products of "

@@ -293,7 +293,11 @@ def _logits(choice: Choice) -> float:
         return width * logits + min(4 * logits, LOSS_BLOCK_BYTES)
 
     hidden_bytes = 2 * width * shape.hidden
-    logit_bytes = 2 * width if choice.own_trainer else width + CROSS_ENTROPY_BYTES
+    if choice.own_trainer:
+        logit_bytes = 2 * width
+    else:
+        logit_bytes = width + CROSS_ENTROPY_BYTES
+
     return tokens * (hidden_bytes + logit_bytes * shape.padded_vocabulary) / choice.tensor
 
 

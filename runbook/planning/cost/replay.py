@@ -384,7 +384,11 @@ class _Timeline:
             microbatch,
             times.computing,
         )
-        sending = 0.0 if self._ends_here(stage, kind, chunk) else self.replayed.send_seconds
+        if self._ends_here(stage, kind, chunk):
+            sending = 0.0
+        else:
+            sending = self.replayed.send_seconds
+
         waiting = 0.0 if self.replayed.hides_sends else sending
         self.add(
             stage,

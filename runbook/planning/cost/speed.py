@@ -204,7 +204,11 @@ def modelled_step(
 
     rate = peak * 1e12 * ACCELERATOR_EFFICIENCY * choice.world_size
     operations = flops.flops(choice.shape, choice.global_batch)
-    extra = 1 + choice.recomputed / 3 if choice.training.recompute == "full" else 1.0
+    if choice.training.recompute == "full":
+        extra = 1 + choice.recomputed / 3
+    else:
+        extra = 1.0
+
     basis = f"{ACCELERATOR_EFFICIENCY:.0%} of {peak:g} TFLOP/s ({hardware.device}, {precision}), assumed"
     return operations * extra * (1 + choice.bubble) / rate, basis, None
 

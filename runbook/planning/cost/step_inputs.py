@@ -86,7 +86,11 @@ def check_device(choice: Choice) -> list[Check]:
     memory = memory_of(site)
     name = "device"
     rule = "peak and memory of a device are known, by its name or from the site's file"
-    value = hardware.device if device is None else f"{hardware.device} is read as {device.name}"
+    if device is None:
+        value = hardware.device
+    else:
+        value = f"{hardware.device} is read as {device.name}"
+
     value += f", {show_bytes(memory)}" if memory else ", memory not known"
     value += f", {peak:g} TFLOP/s in {precision}" if peak else f", no {precision} peak known"
     ways = []

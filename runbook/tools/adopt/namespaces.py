@@ -128,7 +128,11 @@ def _stage(stage: Path, files: Mapping[str, str], missing: Sequence[str]) -> Non
     os.chmod(stage, 0o755)  # noqa: PTH101 - the sandbox of root is entered as nobody
     (stage / "mount").mkdir()
     for name, text in files.items():
-        path = stage / "above" / name[3:] if name.startswith("../") else stage / "job" / name
+        if name.startswith("../"):
+            path = stage / "above" / name[3:]
+        else:
+            path = stage / "job" / name
+
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8", errors="surrogateescape")
         path.chmod(0o755)

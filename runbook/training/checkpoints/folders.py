@@ -165,8 +165,15 @@ def mend_tracker(root: Path, iteration: int) -> tuple[str, int]:
     elif named is None and newest:
         # Weights that were imported are of iteration 0
         content = tracker.read_bytes()[:40] if tracker.exists() else None
-        holds = f"holds {content!r}" if content and content.strip() else "is empty"
-        fault = f"{tracker} is missing" if content is None else f"{tracker} {holds}"
+        if content and content.strip():
+            holds = f"holds {content!r}"
+        else:
+            holds = "is empty"
+
+        if content is None:
+            fault = f"{tracker} is missing"
+        else:
+            fault = f"{tracker} {holds}"
 
     if named != iteration:
         write_tracker(root, iteration)

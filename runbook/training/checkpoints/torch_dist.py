@@ -354,7 +354,11 @@ class Box(NamedTuple):
         while start < stop:
             row, column = divmod(start, self.width)
             rows = 0 if column else (stop - start) // self.width
-            width = self.width if rows else min(self.width - column, stop - start)
+            if rows:
+                width = self.width
+            else:
+                width = min(self.width - column, stop - start)
+
             yield Box(self.top + row, self.left + column, max(1, rows), width)
             start += max(1, rows) * width
 
@@ -419,7 +423,11 @@ class StoredShards:
         stored_size = tuple(getattr(described, "size", ()))
         planned_size = tuple(piece.global_shape)
         if stored_size != planned_size or len(stored_size) > 2:
-            fault = f"is {stored_size}, not {planned_size}" if stored_size else "is missing"
+            if stored_size:
+                fault = f"is {stored_size}, not {planned_size}"
+            else:
+                fault = "is missing"
+
             raise RefusedError(f"{self.folder} does not fit this model: {piece.key} {fault}")
 
         dtype = described.properties.dtype

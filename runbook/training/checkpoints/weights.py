@@ -126,5 +126,9 @@ def newest_weights(spec: PhasePlan, iteration: int = 0) -> WholeWeights:
         return WholeWeights(candidate.folder, candidate.iteration, shards)
 
     available = ", ".join(str(candidate.iteration) for candidate in checkpoints) or "none"
-    fault = f"no whole checkpoint of iteration {iteration}" if iteration else "no whole checkpoint"
+    if iteration:
+        fault = f"no whole checkpoint of iteration {iteration}"
+    else:
+        fault = "no whole checkpoint"
+
     raise RefusedError("\n  ".join([f"{root} has {fault} (there are: {available})", *problems]))

@@ -182,7 +182,11 @@ class DeepSpeedEngine(engine.TrainingEngine):
         self._step()
         self.waiting = False
         norm = self._norm()
-        scale = float(self.engine.optimizer.loss_scale) if self.engine.fp16_enabled() else 1.0
+        if self.engine.fp16_enabled():
+            scale = float(self.engine.optimizer.loss_scale)
+        else:
+            scale = 1.0
+
         if self.spec.precision.format == "fp16" and not self.engine.was_step_applied():
             return OptimizerUpdate(math.nan, True, scale)
         return OptimizerUpdate(norm, not math.isfinite(norm), scale)

@@ -481,7 +481,11 @@ class TrainingEngine(abc.ABC):
             stored = dataclasses.replace(shard, data=like)
             own_range = self._own_range(weight)
             reader = readers[f"weight.{name}"] if own_range is None else None
-            start, room = (0, weight.detach().view(-1)) if own_range is None else own_range
+            if own_range is None:
+                start, room = (0, weight.detach().view(-1))
+            else:
+                start, room = own_range
+
             yield Destination(stored, start, room, reader)
             if part is None or not with_optimizer:
                 continue

@@ -308,7 +308,11 @@ def _activation(spec: PhasePlan) -> tuple[Callable[[torch.Tensor], torch.Tensor]
 
     # GPT-2's GELU is the tanh form; megatron-core's fused one is too, goes by the other's name, and
     # wants a bias.
-    gelu = torch.nn.functional.gelu if fused and spec.model.biases else _TANH_GELU
+    if fused and spec.model.biases:
+        gelu = torch.nn.functional.gelu
+    else:
+        gelu = _TANH_GELU
+
     return (torch.nn.functional.silu if gated else gelu), fused and (gated or spec.model.biases)
 
 
@@ -497,7 +501,10 @@ class Norm:
         **_: Any,
     ) -> Any:
         """The norm itself."""
-        kind = torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm
+        kind: type[torch.nn.RMSNorm | torch.nn.LayerNorm] = torch.nn.LayerNorm
+        if config.normalization == "RMSNorm":
+            kind = torch.nn.RMSNorm
+
         norm = kind(hidden_size, eps=eps)
         for weight in norm.parameters():
             weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
@@ -562,7 +569,11 @@ def fill_first_weights(shards: Shards, model: PlannedModel, seed: int) -> None:
                 shard.data.fill_(1.0)
             else:
                 deep = shard.key.endswith(("linear_proj.weight", "linear_fc2.weight"))
-                std = model.init_std / math.sqrt(2 * model.layers) if deep else model.init_std
+                if deep:
+                    std = model.init_std / math.sqrt(2 * model.layers)
+                else:
+                    std = model.init_std
+
                 _fill_normal(shard, std, seed)
 
 

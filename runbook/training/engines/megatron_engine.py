@@ -174,7 +174,11 @@ class MegatronEngine(engine.TrainingEngine):
         # Lowers the loss scale where it is too high
         overflowed = self.optimizer.prepare_grads()
         # Without a scaler the scale is always one; asking for it would wait for the device.
-        scale = 1.0 if self._loss_scaler() is None else float(self.optimizer.get_loss_scale())
+        if self._loss_scaler() is None:
+            scale = 1.0
+        else:
+            scale = float(self.optimizer.get_loss_scale())
+
         if overflowed:
             return OptimizerUpdate(math.nan, True, scale)
         norm = float(self.optimizer.get_grad_norm())

@@ -82,7 +82,11 @@ class MemoryWatch:
         if steps_left >= (self.spec.duration.iterations - iteration) / LEAK_SHARE:
             return
         hours = steps_left * seconds / 3600
-        growing = "it grows" if processes == 1 else f"all {processes} processes grow"
+        if processes == 1:
+            growing = "it grows"
+        else:
+            growing = f"all {processes} processes grow"
+
         evidence = (
             f"{drift.evidence}; {in_bytes(bytes_left)} are left on {socket.gethostname()}, enough "
             f"for {hours:,.2f} hours if {growing} at this rate "

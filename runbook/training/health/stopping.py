@@ -47,7 +47,11 @@ class StopConditions:
 
     def saved(self, seconds: float) -> None:
         """A save took so long; the first one replaces the guess."""
-        self._longest_save = max(self._longest_save, seconds) if self._measured else seconds
+        if self._measured:
+            self._longest_save = max(self._longest_save, seconds)
+        else:
+            self._longest_save = seconds
+
         self._measured = True
 
     def reserve(self) -> float:

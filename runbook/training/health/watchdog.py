@@ -420,7 +420,11 @@ def make_watchdog(spec: PhasePlan, ranks: Ranks, environment: Mapping[str, str])
     if not folder:
         return None
     size = environment.get("LOCAL_WORLD_SIZE", "")
-    count = int(size) if size.isdigit() and ranks.local_rank < int(size) <= ranks.world_size else 1
+    if size.isdigit() and ranks.local_rank < int(size) <= ranks.world_size:
+        count = int(size)
+    else:
+        count = 1
+
     first = ranks.rank - ranks.local_rank if count > 1 else ranks.rank
     return Watchdog(spec, ranks, Path(folder) / RANKS_FOLDER, range(first, first + count))
 
@@ -615,6 +619,10 @@ def _is_under_way(entry: Any) -> bool:
 
 
 def _named(entry: Any) -> str:
-    number = entry["p2p_seq_id"] if entry["is_p2p"] else entry["collective_seq_id"]
+    if entry["is_p2p"]:
+        number = entry["p2p_seq_id"]
+    else:
+        number = entry["collective_seq_id"]
+
     group, purpose = entry["process_group"]
     return f"{entry['profiling_name']} {number} of group {group} ({purpose})"

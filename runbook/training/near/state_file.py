@@ -226,7 +226,11 @@ def _write_piece(descriptor: int, offset: int, piece: torch.Tensor) -> None:
 
 
 def _read_piece(descriptor: int, offset: int, piece: torch.Tensor) -> None:
-    buffer = piece if piece.device.type == "cpu" else torch.empty(piece.shape, dtype=torch.uint8)
+    if piece.device.type == "cpu":
+        buffer = piece
+    else:
+        buffer = torch.empty(piece.shape, dtype=torch.uint8)
+
     view = buffer.numpy().data
     done = 0
     while done < len(view):

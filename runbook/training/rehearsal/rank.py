@@ -401,7 +401,11 @@ def _job_of(spec: PhasePlan, rank: int, *, for_gpu: bool) -> Iterator[None]:
 
     # DeepSpeed asks for it without a launcher too
     os.environ.setdefault("LOCAL_RANK", "0")
-    devices = "cpu:fake" if spec.device == "cpu" else f"cpu:fake,{gpu_stand_in.NAME}:fake"
+    if spec.device == "cpu":
+        devices = "cpu:fake"
+    else:
+        devices = f"cpu:fake,{gpu_stand_in.NAME}:fake"
+
     distributed: Any = torch.distributed
     answers: Answers = {
         (torch.nn.Module, "_apply"): gpu_stand_in.move_module,

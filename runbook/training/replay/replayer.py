@@ -248,7 +248,11 @@ class Replayer:
         difference = first_difference(own_numbers[0], own_numbers[1], self._tolerance)
         if difference is None:
             return None
-        reference = _most_frequent(own_numbers) if neighbour is None else neighbour
+        if neighbour is None:
+            reference = _most_frequent(own_numbers)
+        else:
+            reference = neighbour
+
         wrong = []
         for number, numbers in enumerate(own_numbers):
             if first_difference(numbers, reference, self._tolerance) is not None:

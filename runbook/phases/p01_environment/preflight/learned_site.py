@@ -184,7 +184,11 @@ def _memory(site: Site, nodes: Answers, requested: str) -> Lesson | Gap:
     for node, node_facts in facts.items():
         sizes[node] = int(node_facts["limit"] or node_facts["total"]) // GIB
 
-    old = f"{site.hardware.node_memory // GIB}GiB" if site.hardware.node_memory else ""
+    if site.hardware.node_memory:
+        old = f"{site.hardware.node_memory // GIB}GiB"
+    else:
+        old = ""
+
     evidence = f"memory of {_places(sizes)}, in whole GiB"
     return Lesson((HARDWARE, "node_memory"), f"{min(sizes.values())}GiB", old, evidence)
 
@@ -223,7 +227,11 @@ def _devices(site: Site, nodes: Answers) -> Iterator[Lesson | Gap]:
         )
 
     smallest = min(int(device["total"]) for devices in gpus.values() for device in devices)
-    old = f"{site.hardware.device_memory // GIB}GiB" if site.hardware.device_memory else ""
+    if site.hardware.device_memory:
+        old = f"{site.hardware.device_memory // GIB}GiB"
+    else:
+        old = ""
+
     evidence = "the smallest that torch sees, in whole GiB"
     yield Lesson((HARDWARE, "device_memory"), f"{smallest // GIB}GiB", old, evidence)
 
