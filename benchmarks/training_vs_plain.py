@@ -272,14 +272,14 @@ def mfu(shape: str, precision: str, sequences_per_second: float) -> float | None
 
     from runbook.planning.cost import flops
     from runbook.planning.cost.accelerators import find_accelerator
-    from runbook.planning.sizes import Shape
+    from runbook.planning.sizes import ModelShape
 
     found = find_accelerator(torch.cuda.get_device_name()) if torch.cuda.is_available() else None
     number_format = FP8.rstrip("-") if precision.startswith(FP8) else precision
     if found is None or number_format not in found.peaks:
         return None
     size = SHAPES[shape]
-    plain = Shape(
+    plain = ModelShape(
         layers=size["layers"],
         hidden=size["hidden"],
         heads=size["heads"],

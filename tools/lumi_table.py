@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runbook.core.table import Table
-from runbook.plan_file.schema import PlannedParallel, Shape
+from runbook.plan_file.schema import Layout, ModelShape
 from runbook.planning import sizes
 from runbook.planning.cost.memory import state_bytes
 from runbook.results.run_tables import LUMI_CONVENTION, ThroughputRow, results_table
@@ -40,10 +40,10 @@ def gpt(
     tensor: int = 1,
     length: int = 2048,
     vocabulary: int = 50257,
-) -> Shape:
+) -> ModelShape:
     """A plain GPT of the paper: learned positions, tied embeddings, feed-forward of four times the width."""
     padded = sizes.padded_vocabulary(vocabulary, tensor)
-    return Shape(layers, hidden, heads, heads, 4 * hidden, length, length, vocabulary, padded)
+    return ModelShape(layers, hidden, heads, heads, 4 * hidden, length, length, vocabulary, padded)
 
 
 def lumi_rows() -> list[StatedRow]:
@@ -56,7 +56,7 @@ def lumi_rows() -> list[StatedRow]:
             own = ThroughputRow(
                 model=row["model"],
                 shape=gpt(*LUMI_MODELS[row["model"]], tensor=tensor),
-                parallel=PlannedParallel(
+                parallel=Layout(
                     tensor=tensor,
                     pipeline=int(row["pipeline"]),
                     virtual_pipeline=1,
@@ -129,7 +129,7 @@ def verdict(one: StatedRow, before: Sequence[StatedRow]) -> str:
     return f"stated {one.tflops}, recomputed {tflops:.2f}"
 
 
-def fitting(one: StatedRow) -> tuple[int, Shape] | None:
+def fitting(one: StatedRow) -> tuple[int, ModelShape] | None:
     """Where the layout does not fill the devices: the tensor size that does, if the stated speed is that size's."""
     row = one.row
     cut = one.row.parallel

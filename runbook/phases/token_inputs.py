@@ -9,7 +9,6 @@ from runbook.core.errors import DataError
 from runbook.params import Settings
 from runbook.params.schema.entries import TOKENIZED, TextShare
 from runbook.params.schema.value_types import parse_names
-from runbook.planning.sizes import same_fields
 from runbook.planning.token_files import DataPlan, text_place
 from runbook.tokens.pipeline.options import TokenFiles, TokenizeOptions
 from runbook.tokens.sources.dataset_files import (
@@ -25,12 +24,17 @@ def tokenize_options(settings: Settings) -> TokenizeOptions:
     """Return how the run's text becomes tokens."""
     data = settings.run.data
     return TokenizeOptions(
-        **same_fields(TokenizeOptions, data)
-        | {
-            "tokenizer": settings.tokenizer,
-            "keep_sources": parse_names(data.keep_sources),
-            "drop_sources": parse_names(data.drop_sources),
-        }
+        tokenizer=settings.tokenizer,
+        text_key=data.text_key,
+        append_eod=data.append_eod,
+        special_tokens=data.special_tokens,
+        bad_records=data.bad_records,
+        max_record_bytes=data.max_record_bytes,
+        source_key=data.source_key,
+        keep_sources=parse_names(data.keep_sources),
+        drop_sources=parse_names(data.drop_sources),
+        fix_text=data.fix_text,
+        workers=data.workers,
     )
 
 

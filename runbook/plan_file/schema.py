@@ -11,7 +11,7 @@ from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.json_records import NOT_IN_JSON, OMIT_DEFAULT, OPTIONAL, from_json
 
 FLOPS_CONVENTION = "megatron-full"
-"""The convention that trainer and plan report TFLOP/s in; see `Shape.flops_per_sequence`."""
+"""The convention that trainer and plan report TFLOP/s in; see `ModelShape.flops_per_sequence`."""
 RANK_TIMES = "rank_times.jsonl"
 REPLAY = "replay.jsonl"
 NEAR_FOLDER = "/dev/shm"
@@ -44,7 +44,7 @@ SpikePolicy = Literal["note", "skip", "rollback"]
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """A GPT with every default filled in and its vocabulary padded for one tensor-parallel size."""
 
     layers: int
@@ -100,7 +100,7 @@ class Shape:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedModel(Shape):
+class PlannedModel(ModelShape):
     """The network of a phase: its shape, how it is initialized, and its exact parameter count."""
 
     name: str
@@ -111,7 +111,7 @@ class PlannedModel(Shape):
 
 
 @dataclass(frozen=True)
-class PlannedParallel:
+class Layout:
     """How the network is cut over the ranks."""
 
     tensor: int
@@ -130,7 +130,7 @@ class PlannedParallel:
         """Layers on each stage; nothing where they do not divide.
 
         >>> cut = {"tensor": 1, "virtual_pipeline": 1, "context": 1, "sequence": False, "data": 1}
-        >>> four = PlannedParallel(**cut, pipeline=4, world_size=4, zero_stage=1,
+        >>> four = Layout(**cut, pipeline=4, world_size=4, zero_stage=1,
         ... last_stage_layers=6)
         >>> four.stage_layers(30), four.stage_layers(32)
         ((8, 8, 8, 6), ())
@@ -506,7 +506,7 @@ class PhasePlan:
     seed: int
     device: str
     model: PlannedModel
-    parallel: PlannedParallel
+    parallel: Layout
     batch: Batch
     duration: Duration
     learning_rate: LearningRate

@@ -12,8 +12,8 @@ from runbook.params.schema.site import Site
 from runbook.params.settings import Settings
 from runbook.plan_file.diagnostics import RuleResult
 from runbook.plan_file.rules.keys import DEEPSPEED, FULL_KEYS, Keys
-from runbook.plan_file.schema import PlannedParallel, Shape, Tuning
-from runbook.planning.sizes import Cut, same_fields, shape_of
+from runbook.plan_file.schema import Layout, ModelShape, Tuning
+from runbook.planning.sizes import Cut, shape_of
 
 SMOKE = "03-smoke-test"
 FULL = "04-training"
@@ -97,9 +97,20 @@ class Choice(Cut):
         return max(1, self.world_size // (self.tensor * self.pipeline * self.context))
 
     @cached_property
-    def parallel(self) -> PlannedParallel:
+    def parallel(self) -> Layout:
         """How the model is divided over the devices, as plan.json has it."""
-        return PlannedParallel(**same_fields(PlannedParallel, self))
+        return Layout(
+            tensor=self.tensor,
+            pipeline=self.pipeline,
+            virtual_pipeline=self.virtual_pipeline,
+            context=self.context,
+            sequence=self.sequence,
+            data=self.data,
+            world_size=self.world_size,
+            zero_stage=self.zero_stage,
+            first_stage_layers=self.first_stage_layers,
+            last_stage_layers=self.last_stage_layers,
+        )
 
     @cached_property
     def stage_layers(self) -> tuple[int, ...]:
@@ -110,7 +121,20 @@ class Choice(Cut):
     @cached_property
     def tuning(self) -> Tuning:
         """How a step is carried out; a smoke test has other layers, which may not divide into the training's groups."""
-        tuning = Tuning(**same_fields(Tuning, self.training))
+        training = self.training
+        tuning = Tuning(
+            overlap_gradients=training.overlap_gradients,
+            overlap_weights=training.overlap_weights,
+            overlap_pipeline=training.overlap_pipeline,
+            fuse_gradients=training.fuse_gradients,
+            kernels=training.kernels,
+            overlap_tensor=training.overlap_tensor,
+            cuda_graphs=training.cuda_graphs,
+            recompute_method=training.recompute_method,
+            recompute_num_layers=training.recompute_num_layers,
+            gc_interval=training.gc_interval,
+            broadcast_batches=training.broadcast_batches,
+        )
         overlaps = tuning.overlap_tensor and self.sequence
         if self.smoke:
             return replace(tuning, recompute_num_layers=1, overlap_tensor=overlaps)
@@ -153,7 +177,7 @@ class Choice(Cut):
         return (self.pipeline - 1) / (self.num_microbatches * self.virtual_pipeline)
 
     @cached_property
-    def shape(self) -> Shape:
+    def shape(self) -> ModelShape:
         """The model padded for its tensor size, at its sequence length."""
         length = self.sequence_length
         return shape_of(

@@ -21,7 +21,6 @@ from runbook.planning.layout import Choice, Machine, full_choice
 from runbook.planning.layout_rules import check_layout
 from runbook.planning.plan_tables import shown
 from runbook.planning.schedule import check_schedule
-from runbook.planning.sizes import same_fields
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 RECOMPUTE: tuple[Recompute, ...] = ("none", "full")
@@ -235,7 +234,14 @@ def _candidate(choice: Choice, memory_bytes: int, tokens: float, device: Acceler
     if days is not None and price is not None:
         cost = four_digits(days * 24 * choice.world_size * price)
     return Candidate(
-        **same_fields(Candidate, choice),
+        nodes=choice.nodes,
+        tensor=choice.tensor,
+        pipeline=choice.pipeline,
+        virtual_pipeline=choice.virtual_pipeline,
+        data=choice.data,
+        micro_batch=choice.micro_batch,
+        zero_stage=choice.zero_stage,
+        sequence=choice.sequence,
         devices=choice.world_size,
         recompute=choice.training.recompute,
         memory_bytes=memory_bytes,
@@ -388,7 +394,13 @@ def _alternative(
         return replace(result, problem=f"{failures[0].value}; {failures[0].rule}")
     calibration = measured.holds_for(choice) if measured else None
     speed = estimate(choice, machine, calibration)
-    return replace(result, **same_fields(Alternative, speed))
+    return replace(
+        result,
+        seconds_per_iteration=speed.seconds_per_iteration,
+        seconds=speed.seconds,
+        device_hours=speed.device_hours,
+        cost=speed.cost,
+    )
 
 
 def what_if_table(alternatives: Sequence[Alternative], currency: str = "") -> Table:

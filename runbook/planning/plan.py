@@ -16,7 +16,7 @@ from runbook.plan_file.deepspeed import own_config
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.identity import fingerprint
 from runbook.plan_file.json_records import as_json, from_json
-from runbook.plan_file.schema import PhasePlan, PlannedModel, Shape
+from runbook.plan_file.schema import ModelShape, PhasePlan, PlannedModel
 from runbook.planning.advice import PlannedCosts, advise
 from runbook.planning.cost import flops, memory
 from runbook.planning.cost.cpu import check_cpu
@@ -36,7 +36,6 @@ from runbook.planning.sizes import (
     label_fits,
     label_text,
     on_rank,
-    same_fields,
     whole,
 )
 from runbook.planning.token_files import (
@@ -65,7 +64,7 @@ class ComputesOn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CatalogueModel(Shape):
+class CatalogueModel(ModelShape):
     """The model as the catalogue has it, where 0 stands for a default, with the numbers of the training."""
 
     name: str
@@ -233,7 +232,9 @@ def _plan(
         site=site.site,
         variant=settings.variant,
         computes_on=ComputesOn(
-            **same_fields(ComputesOn, site.hardware),
+            device=site.hardware.device,
+            devices_per_node=site.hardware.devices_per_node,
+            device_memory=site.hardware.device_memory,
             source=fact.source if fact else f"params/sites/{site.site}.yaml",
         ),
         model=CatalogueModel(**catalogue),
@@ -309,8 +310,11 @@ def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> PhasePlan:
             clip_gradient=training.clip_gradient,
         ),
         precision=schema.PlannedPrecision(
-            **same_fields(schema.PlannedPrecision, training),
             format=training.precision,
+            initial_loss_scale=training.initial_loss_scale,
+            loss_scale_window=training.loss_scale_window,
+            static_loss_scale=training.static_loss_scale,
+            fp8=training.fp8,
             hysteresis=training.loss_scale_hysteresis,
             minimum_loss_scale=training.min_loss_scale,
         ),

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 from runbook.core.units import parse_count, show_count
 from runbook.params.schema.entries import Model
-from runbook.plan_file.schema import Shape
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+from runbook.plan_file.schema import ModelShape
 
 LABEL_TOLERANCE = 0.05
 """A label further from the count than this is said to be wrong ("13B" for 12.85 B is not; "375M" for 64.6 M is)."""
@@ -34,15 +31,6 @@ def padded_vocabulary(vocabulary: int, tensor: int, *, own: bool = False) -> int
     """
     step = math.lcm(128, tensor) if own else 128 * tensor
     return -(-vocabulary // step) * step
-
-
-def same_fields(kind: type[DataclassInstance], source: object) -> dict[str, Any]:
-    """What `source` has under the names of a record's fields, to make such a record from."""
-    return {
-        member.name: getattr(source, member.name)
-        for member in fields(kind)
-        if hasattr(source, member.name)
-    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,21 +52,31 @@ def shape_of(
     tensor: int = 1,
     sequence_length: int = 0,
     own: bool = False,
-) -> Shape:
+) -> ModelShape:
     """The catalogue's model, cut for `tensor` ranks and trained on sequences of this length (0: the model's own).
 
     `own`: padded as our own trainer does.
     """
     length = sequence_length or model.sequence_length
-    filled_in = {
-        "kv_heads": model.kv_heads or model.heads,
-        "ffn_hidden": model.ffn_hidden or 4 * model.hidden,
-        "sequence_length": length,
-        "positions": model.positions or length,
-        "padded_vocabulary": padded_vocabulary(model.vocabulary, tensor, own=own),
-        "rope_base": float(model.rope_base),
-    }
-    return Shape(**same_fields(Shape, model) | filled_in)
+    return ModelShape(
+        layers=model.layers,
+        hidden=model.hidden,
+        heads=model.heads,
+        kv_heads=model.kv_heads or model.heads,
+        ffn_hidden=model.ffn_hidden or 4 * model.hidden,
+        sequence_length=length,
+        positions=model.positions or length,
+        vocabulary=model.vocabulary,
+        padded_vocabulary=padded_vocabulary(model.vocabulary, tensor, own=own),
+        tied_embeddings=model.tied_embeddings,
+        position_embedding=model.position_embedding,
+        normalization=model.normalization,
+        activation=model.activation,
+        biases=model.biases,
+        qkv_biases=model.qkv_biases,
+        norm_epsilon=model.norm_epsilon,
+        rope_base=float(model.rope_base),
+    )
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ class Parameters:
         )
 
 
-def whole(shape: Shape) -> Parameters:
+def whole(shape: ModelShape) -> Parameters:
     """The model as one process would hold it."""
     return on_rank(
         shape,
@@ -116,7 +114,7 @@ def whole(shape: Shape) -> Parameters:
 
 
 def on_rank(
-    shape: Shape,
+    shape: ModelShape,
     *,
     tensor: int,
     pipeline: int,
@@ -144,7 +142,7 @@ def on_rank(
     )
 
 
-def layer(shape: Shape, *, tensor: int = 1) -> int:
+def layer(shape: ModelShape, *, tensor: int = 1) -> int:
     """Parameters of one transformer layer on one of `tensor` ranks."""
     attention_width = shape.heads * shape.head_size
     query_key_value = attention_width + 2 * shape.kv_heads * shape.head_size
@@ -162,11 +160,11 @@ def layer(shape: Shape, *, tensor: int = 1) -> int:
     return (matrices + split_biases) // tensor + whole_biases + 2 * _norm(shape)
 
 
-def _norm(shape: Shape) -> int:
+def _norm(shape: ModelShape) -> int:
     return shape.hidden * (2 if shape.normalization == "layernorm" else 1)
 
 
-def expected_first_loss(shape: Shape) -> float:
+def expected_first_loss(shape: ModelShape) -> float:
     """Loss of a model that knows nothing: all tokens equally likely, in Megatron-LM the padded ones too (0.02 more)."""
     return math.log(shape.vocabulary)
 

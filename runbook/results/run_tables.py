@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from runbook.core.table import Row, Table
 from runbook.core.units import show_bytes, show_count
-from runbook.plan_file.schema import PlannedParallel, Shape
+from runbook.plan_file.schema import Layout, ModelShape
 from runbook.planning.cost.flops import CONVENTIONS, OURS, tflops_per_device
 from runbook.planning.layout import FULL
 from runbook.planning.plan import Plan
@@ -237,7 +237,7 @@ def actual_numbers(summary: Summary, account: WallTime | None = None) -> dict[st
 
 def speed_table(
     summary: Summary,
-    shape: Shape,
+    shape: ModelShape,
     *,
     device: str,
     precision: str,
@@ -529,9 +529,9 @@ class ThroughputRow:
     """One run or variant as the LUMI document's table has it."""
 
     model: str
-    shape: Shape
+    shape: ModelShape
     """With the vocabulary padded for this layout's tensor-parallel size."""
-    parallel: PlannedParallel
+    parallel: Layout
     devices_per_node: int
     recompute: str = "full"
     samples_per_second: float | None = None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.plan_file.schema import FLOPS_CONVENTION, Shape
+from runbook.plan_file.schema import FLOPS_CONVENTION, ModelShape
 from runbook.planning.cost.flops import CONVENTIONS, OURS, flops, tflops_per_device
 from runbook.planning.sizes import padded_vocabulary
 
@@ -18,8 +18,8 @@ def gpt(
     vocabulary: int = 50304,
     sequence: int = 2048,
     **values: object,
-) -> Shape:
-    return Shape(
+) -> ModelShape:
+    return ModelShape(
         layers=layers,
         hidden=hidden,
         heads=heads,
@@ -63,7 +63,7 @@ LLAMA3 = gpt(
     ],
 )
 def test_lumi_table_comes_out(
-    shape: Shape, samples_per_second: float, devices: int, tflops: float
+    shape: ModelShape, samples_per_second: float, devices: int, tflops: float
 ) -> None:
     found = tflops_per_device(shape, samples_per_second, devices, "megatron-deepspeed-f4")
     assert found == pytest.approx(tflops, abs=6e-4)
@@ -170,7 +170,9 @@ plain = st.builds(
 
 
 @given(plain, st.integers(1, 4096))
-def test_general_formulas_are_the_textbook_ones_for_a_plain_gpt(shape: Shape, batch: int) -> None:
+def test_general_formulas_are_the_textbook_ones_for_a_plain_gpt(
+    shape: ModelShape, batch: int
+) -> None:
     s = shape.sequence_length
     h = shape.hidden
     v = shape.padded_vocabulary
@@ -185,7 +187,7 @@ def test_general_formulas_are_the_textbook_ones_for_a_plain_gpt(shape: Shape, ba
 
 
 @given(plain, st.integers(1, 4096))
-def test_conventions_keep_their_order(shape: Shape, batch: int) -> None:
+def test_conventions_keep_their_order(shape: ModelShape, batch: int) -> None:
     count = {name: flops(shape, batch, name) for name in CONVENTIONS}
     assert count["megatron-causal"] < count["megatron-full"]
     assert count["megatron-deepspeed-f3"] < count["megatron-full"]

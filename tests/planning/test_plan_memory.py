@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runbook.plan_file.kept_checkpoints import most_at_once
-from runbook.plan_file.schema import Checkpoint, PlannedParallel, Precision, Shape
+from runbook.plan_file.schema import Checkpoint, Layout, ModelShape, Precision
 from runbook.planning import Check, make_plan
 from runbook.planning.cost import cpu
 from runbook.planning.cost.cpu import PROCESS_BYTES
@@ -34,7 +34,7 @@ from runbook.planning.layout import full_choice
 
 from .conftest import TWO_CORES, build, hardware
 
-GPT3 = Shape(
+GPT3 = ModelShape(
     layers=96,
     hidden=12288,
     heads=96,
@@ -47,7 +47,7 @@ GPT3 = Shape(
 )
 
 
-UNCUT = PlannedParallel(
+UNCUT = Layout(
     tensor=1,
     pipeline=1,
     virtual_pipeline=1,

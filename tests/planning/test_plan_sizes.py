@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from runbook.params.schema.entries import Model
 from runbook.plan_file.json_records import as_json
-from runbook.plan_file.schema import Shape
+from runbook.plan_file.schema import ModelShape
 from runbook.planning import make_plan
 from runbook.planning.sizes import (
     expected_first_loss,
@@ -26,7 +26,7 @@ from runbook.planning.sizes import (
 from .conftest import TWO_CORES, build
 
 
-def gpt(layers: int, hidden: int, heads: int, *, tensor: int = 1, **values: object) -> Shape:
+def gpt(layers: int, hidden: int, heads: int, *, tensor: int = 1, **values: object) -> ModelShape:
     model = Model.model_validate(
         {
             "label": "x",
@@ -174,7 +174,7 @@ def test_label_check_says_what_the_label_is_worth() -> None:
 
 cuts = st.sampled_from([(1, 1), (1, 2), (2, 1), (2, 2), (4, 2), (8, 4)])
 shapes = st.builds(
-    lambda layers, heads, kv, head, ffn, tied, norm, activation, position, biases: Shape(
+    lambda layers, heads, kv, head, ffn, tied, norm, activation, position, biases: ModelShape(
         layers=8 * layers,
         hidden=8 * heads * head,
         heads=8 * heads,
@@ -203,7 +203,7 @@ shapes = st.builds(
 )
 
 
-def replicated(shape: Shape) -> int:
+def replicated(shape: ModelShape) -> int:
     """Parameters that every tensor rank holds: norms, position embeddings, second biases."""
     norm = shape.hidden * (2 if shape.normalization == "layernorm" else 1)
     biases = 2 * shape.hidden if shape.biases else 0
@@ -212,7 +212,7 @@ def replicated(shape: Shape) -> int:
 
 
 @given(shapes, cuts)
-def test_ranks_sum_to_the_whole(shape: Shape, cut: tuple[int, int]) -> None:
+def test_ranks_sum_to_the_whole(shape: ModelShape, cut: tuple[int, int]) -> None:
     """Each rank's count, less what is there more than once, adds up to the model."""
     tensor, pipeline = cut
     stages = [
@@ -228,7 +228,7 @@ def test_ranks_sum_to_the_whole(shape: Shape, cut: tuple[int, int]) -> None:
 
 
 @given(shapes)
-def test_untying_adds_one_output_matrix(shape: Shape) -> None:
+def test_untying_adds_one_output_matrix(shape: ModelShape) -> None:
     from dataclasses import replace
 
     tied, untied = (replace(shape, tied_embeddings=value) for value in (True, False))

@@ -42,7 +42,7 @@ from runbook.plan_file.schema import (
 )
 
 
-class ModelShape(Strict):
+class ShapeOverrides(Strict):
     """What differs from the model that is named; 0: as it says.
 
     The documents' scripts have these as knobs.
@@ -64,7 +64,7 @@ class ModelShape(Strict):
     """Learned position embeddings."""
 
 
-SHAPE_FIELDS = tuple(ModelShape.model_fields)
+SHAPE_FIELDS = tuple(ShapeOverrides.model_fields)
 
 
 class Smoke(Strict):
@@ -323,7 +323,7 @@ class Training(Strict):
     """Tokens of that continuation."""
     seed: Annotated[WholeOrZero, Field(le=2**32 - 1), Aliases("SEED")] = 1234
     """Seed of weights and data order, up to 4294967295: numpy takes no larger one."""
-    shape: ModelShape = ModelShape()
+    shape: ShapeOverrides = ShapeOverrides()
     """Depth, width and heads other than those of the model that is named."""
     smoke: Smoke = Smoke()
     """The short run before the long one."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from runbook.core.errors import ParamsError
-from runbook.plan_file.schema import LearningRate, Shape
+from runbook.plan_file.schema import LearningRate, ModelShape
 from runbook.planning.sizes import whole
 
 FEWEST_RUNGS = 5
@@ -71,7 +71,7 @@ SMALL_HEAD_UNIT = 4
 class Family:
     """The run whose family the rungs belong to."""
 
-    shape: Shape
+    shape: ModelShape
     samples: int
     global_batch: int
     micro_batch: int
@@ -266,7 +266,7 @@ def _rung(family: Family, parameters: float, flops: float) -> LadderRung:
     )
 
 
-def _nearest_shape(shape: Shape, parameters: float) -> Shape:
+def _nearest_shape(shape: ModelShape, parameters: float) -> ModelShape:
     """Return the shape with about as many parameters that is most like the run's.
 
     Its ratio of width to depth and its heads are nearest to the run's.
@@ -283,20 +283,20 @@ def _nearest_shape(shape: Shape, parameters: float) -> Shape:
     return min(candidates, key=lambda candidate: candidate[:2])[2]
 
 
-def _of_width(shape: Shape, layers: int, parameters: float) -> Shape:
+def _of_width(shape: ModelShape, layers: int, parameters: float) -> ModelShape:
     """Return the shape of so many layers whose width makes it nearest to so many parameters."""
     unit = WIDE_UNIT if shape.hidden >= WIDE else WIDTH_UNIT
     widths = range(max(unit, NARROWEST), shape.hidden + unit, unit)
     shapes = [_scaled(shape, layers, hidden) for hidden in widths]
 
-    def distance(smaller: Shape) -> float:
+    def distance(smaller: ModelShape) -> float:
         off_size = abs(math.log(whole(smaller).total / parameters))
         return 4 * off_size + abs(math.log(smaller.head_size / shape.head_size))
 
     return min(shapes, key=distance)
 
 
-def _scaled(shape: Shape, layers: int, hidden: int) -> Shape:
+def _scaled(shape: ModelShape, layers: int, hidden: int) -> ModelShape:
     """Return the shape with another depth and width.
 
     Heads keep about their size, the feed-forward block its ratio.
@@ -315,7 +315,7 @@ def _scaled(shape: Shape, layers: int, hidden: int) -> Shape:
     )
 
 
-def _heads(shape: Shape, hidden: int) -> int:
+def _heads(shape: ModelShape, hidden: int) -> int:
     """Return the number of heads that divides a width into heads of about the run's own size."""
     unit = HEAD_UNIT if shape.hidden >= WIDE else SMALL_HEAD_UNIT
     possible = [heads for heads in range(1, shape.heads + 1) if hidden % (unit * heads) == 0]

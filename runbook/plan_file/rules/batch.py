@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 from runbook.plan_file.diagnostics import RuleResult
 from runbook.plan_file.rules.codes import RuleCode
-from runbook.plan_file.schema import Batch, PlannedParallel, Ramp
+from runbook.plan_file.schema import Batch, Layout, Ramp
 
 RAMP_KEYS = ("training.rampup_start", "training.rampup_increment", "training.rampup_samples")
 
 
-def ramp_rules(batch: Batch, parallel: PlannedParallel) -> Iterator[RuleResult]:
+def ramp_rules(batch: Batch, parallel: Layout) -> Iterator[RuleResult]:
     """Yield whether a batch's ramp ends at the global batch, in steps all replicas can compute."""
     ramp = batch.ramp
     if ramp == Ramp():

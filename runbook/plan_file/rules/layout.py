@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from runbook.plan_file.diagnostics import RuleResult, Value
 from runbook.plan_file.rules.codes import RuleCode
 from runbook.plan_file.rules.keys import DEEPSPEED, FULL_KEYS, Keys
-from runbook.plan_file.schema import PlannedParallel, Shape
+from runbook.plan_file.schema import Layout, ModelShape
 
 _UNEVEN = ("first_stage_layers", "last_stage_layers")
 
 
 def shape_rules(
-    shape: Shape,
-    parallel: PlannedParallel,
+    shape: ModelShape,
+    parallel: Layout,
     model: str,
     keys: Keys = FULL_KEYS,
 ) -> Iterator[RuleResult]:
@@ -62,7 +62,7 @@ def shape_rules(
     )
 
 
-def _stages_rule(shape: Shape, parallel: PlannedParallel, keys: Keys) -> RuleResult:
+def _stages_rule(shape: ModelShape, parallel: Layout, keys: Keys) -> RuleResult:
     stages = f"{keys.pipeline}={parallel.pipeline}"
     named_keys = [keys.pipeline]
     if parallel.virtual_pipeline > 1:
@@ -84,8 +84,8 @@ def _stages_rule(shape: Shape, parallel: PlannedParallel, keys: Keys) -> RuleRes
 
 
 def sharing_rules(
-    shape: Shape,
-    parallel: PlannedParallel,
+    shape: ModelShape,
+    parallel: Layout,
     program: str,
     keys: Keys = FULL_KEYS,
 ) -> Iterator[RuleResult]:
@@ -112,8 +112,8 @@ def sharing_rules(
 
 
 def _sequence_rule(
-    shape: Shape,
-    parallel: PlannedParallel,
+    shape: ModelShape,
+    parallel: Layout,
     program: str,
     keys: Keys,
 ) -> RuleResult:
@@ -138,7 +138,7 @@ def _sequence_rule(
     )
 
 
-def _context_rule(shape: Shape, parallel: PlannedParallel, program: str) -> RuleResult:
+def _context_rule(shape: ModelShape, parallel: Layout, program: str) -> RuleResult:
     context = parallel.context
     length = shape.sequence_length
     if program == "deepspeed":
@@ -203,7 +203,7 @@ def engine_rules(program: str, zero_stage: int, precision: str) -> Iterator[Rule
 
 
 def chunk_rules(
-    parallel: PlannedParallel,
+    parallel: Layout,
     num_microbatches: int,
     program: str,
     keys: Keys = FULL_KEYS,

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from runbook.plan_file.diagnostics import RuleResult
 from runbook.plan_file.rules.codes import RuleCode
-from runbook.plan_file.schema import PlannedParallel, Tuning
+from runbook.plan_file.schema import Layout, Tuning
 
 _MEGATRON_KEYS = (
     "training.overlap_weights",
@@ -17,7 +17,7 @@ _MEGATRON_KEYS = (
 
 def tuning_problems(
     tuning: Tuning,
-    parallel: PlannedParallel,
+    parallel: Layout,
     layers: int,
     recompute: str,
     *,
@@ -58,7 +58,7 @@ def tuning_problems(
         yield from _deepspeed_problem(tuning, parallel)
 
 
-def _deepspeed_problem(tuning: Tuning, parallel: PlannedParallel) -> Iterator[RuleResult]:
+def _deepspeed_problem(tuning: Tuning, parallel: Layout) -> Iterator[RuleResult]:
     if _is_megatrons_own(tuning) or _has_uneven_stages(parallel):
         yield RuleResult(
             code=RuleCode.TUNING_WITH_DEEPSPEED,
@@ -68,7 +68,7 @@ def _deepspeed_problem(tuning: Tuning, parallel: PlannedParallel) -> Iterator[Ru
         )
 
 
-def _groups_problem(tuning: Tuning, parallel: PlannedParallel, layers: int) -> Iterator[RuleResult]:
+def _groups_problem(tuning: Tuning, parallel: Layout, layers: int) -> Iterator[RuleResult]:
     chunks = parallel.virtual_pipeline
     chunk_layers = [stage // chunks for stage in parallel.stage_layers(layers)]
     group = tuning.recompute_num_layers
@@ -95,5 +95,5 @@ def _is_megatrons_own(tuning: Tuning) -> bool:
     return without_shared != Tuning()
 
 
-def _has_uneven_stages(parallel: PlannedParallel) -> bool:
+def _has_uneven_stages(parallel: Layout) -> bool:
     return bool(parallel.first_stage_layers or parallel.last_stage_layers)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from runbook.plan_file.schema import FLOPS_CONVENTION, Shape
+from runbook.plan_file.schema import FLOPS_CONVENTION, ModelShape
 from runbook.planning.sizes import whole
 
 
@@ -18,10 +18,10 @@ class Convention:
 
     kind: str
     formula: str
-    per_sequence: Callable[[Shape], float]
+    per_sequence: Callable[[ModelShape], float]
 
 
-def megatron_deepspeed(shape: Shape, *, factor: int) -> float:
+def megatron_deepspeed(shape: ModelShape, *, factor: int) -> float:
     """Megatron-DeepSpeed's `throughput_calculator`: 4 with recomputation, else 3, the output layer a quarter low."""
     s = shape.sequence_length
     h = shape.hidden
@@ -31,7 +31,7 @@ def megatron_deepspeed(shape: Shape, *, factor: int) -> float:
 
 
 def palm(
-    shape: Shape,
+    shape: ModelShape,
     *,
     passes: int = 3,
     scores: bool = True,
@@ -56,8 +56,8 @@ def palm(
     )
 
 
-_FULL = Shape.flops_per_sequence
-_CAUSAL = partial(Shape.flops_per_sequence, attended=0.5)
+_FULL = ModelShape.flops_per_sequence
+_CAUSAL = partial(ModelShape.flops_per_sequence, attended=0.5)
 """Only the half of the scores below the diagonal."""
 _FACTOR_3 = partial(megatron_deepspeed, factor=3)
 _FACTOR_4 = partial(megatron_deepspeed, factor=4)
@@ -95,7 +95,7 @@ OURS = FLOPS_CONVENTION
 """The convention our trainer and our plans report in."""
 
 
-def flops(shape: Shape, sequences: float, convention: str = OURS) -> float:
+def flops(shape: ModelShape, sequences: float, convention: str = OURS) -> float:
     """Operations of one step over this many sequences.
 
     `KeyError` for a convention that is not in `CONVENTIONS`.
@@ -104,7 +104,7 @@ def flops(shape: Shape, sequences: float, convention: str = OURS) -> float:
 
 
 def tflops_per_device(
-    shape: Shape,
+    shape: ModelShape,
     sequences_per_second: float,
     devices: int,
     convention: str = OURS,

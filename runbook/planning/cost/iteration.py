@@ -13,7 +13,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from runbook.plan_file.deepspeed import LARGEST_BUCKET
-from runbook.plan_file.schema import Shape
+from runbook.plan_file.schema import ModelShape
 from runbook.planning import sizes
 from runbook.planning.cost import own_kernels
 from runbook.planning.cost.accelerators import Accelerator
@@ -179,7 +179,7 @@ _NETWORK_LATENCY = 3.0
 class StepSetup(sizes.Cut):
     """One way to train one model on some devices."""
 
-    shape: Shape
+    shape: ModelShape
     device: Accelerator
     precision: str
     data: int

@@ -11,7 +11,7 @@ from typing import ClassVar
 from runbook.core.checks import Check
 from runbook.core.units import show_bytes
 from runbook.plan_file.deepspeed import bucket_elements
-from runbook.plan_file.schema import PlannedParallel, Precision, Shape
+from runbook.plan_file.schema import Layout, ModelShape, Precision
 from runbook.planning.cost import cpu
 from runbook.planning.cost.step_inputs import memory_of
 from runbook.planning.layout import Choice, Machine
@@ -131,8 +131,8 @@ LIVE_PARAMETERS = 10**9
 
 
 def layer_activations(
-    shape: Shape,
-    parallel: PlannedParallel,
+    shape: ModelShape,
+    parallel: Layout,
     micro_batch: int,
     precision: Precision,
     *,

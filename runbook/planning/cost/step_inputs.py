@@ -13,7 +13,6 @@ from runbook.planning.cost.accelerators import (
 )
 from runbook.planning.cost.iteration import StepSetup, known
 from runbook.planning.layout import Choice
-from runbook.planning.sizes import same_fields
 
 _CODE = {
     "megatron-lm": "tuned",
@@ -140,15 +139,29 @@ def setup_for(choice: Choice, device: Accelerator) -> StepSetup:
     Attention keeps no scores, as in all three frameworks.
     """
     training = choice.training
-    inputs = same_fields(StepSetup, choice) | {
-        "device": device,
-        "precision": _product_precision(choice),
-        "recompute": training.recompute,
-        "code": code_of(choice),
-        "fp8_recipe": training.fp8,
-        "broadcasts_batches": training.broadcast_batches,
-    }
-    return StepSetup(**inputs)
+    return StepSetup(
+        shape=choice.shape,
+        device=device,
+        precision=_product_precision(choice),
+        tensor=choice.tensor,
+        pipeline=choice.pipeline,
+        context=choice.context,
+        virtual_pipeline=choice.virtual_pipeline,
+        data=choice.data,
+        sequence=choice.sequence,
+        zero_stage=choice.zero_stage,
+        micro_batch=choice.micro_batch,
+        global_batch=choice.global_batch,
+        recompute=training.recompute,
+        recomputed=choice.recomputed,
+        stage_layers=choice.stage_layers,
+        shown_data=choice.shown_data,
+        hides_sends=choice.hides_sends,
+        broadcasts_batches=training.broadcast_batches,
+        code=code_of(choice),
+        deepspeed=choice.deepspeed,
+        fp8_recipe=training.fp8,
+    )
 
 
 def _product_precision(choice: Choice) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from runbook.plan_file.schema import Shape
+from runbook.plan_file.schema import ModelShape
 from runbook.planning.cost.accelerators import find_accelerator
 from runbook.planning.cost.iteration import StepSetup, iteration
 from runbook.planning.layout_search import MICRO_BATCHES, SearchSpace, layouts
@@ -43,7 +43,7 @@ def price(setup: StepSetup) -> float:
 
 
 def modelled_parts(
-    setup: StepSetup, facts: Facts, table_shape: Shape | None
+    setup: StepSetup, facts: Facts, table_shape: ModelShape | None
 ) -> tuple[list[GapPart], float]:
     """Return the part of each change, and the seconds of a step with all of them.
 
@@ -76,7 +76,7 @@ def modelled_parts(
     return parts, step_operations * price(best)
 
 
-def _changes(setup: StepSetup, facts: Facts, table_shape: Shape | None) -> Iterator[Speedup]:
+def _changes(setup: StepSetup, facts: Facts, table_shape: ModelShape | None) -> Iterator[Speedup]:
     """Yield every change that has a sign, whether it brings something or not."""
     yield from _work_changes(setup)
     yield from _communication_changes(setup)
@@ -163,7 +163,7 @@ def _communication_changes(setup: StepSetup) -> Iterator[Speedup]:
         )
 
 
-def _model_change(setup: StepSetup, table_shape: Shape) -> Speedup:
+def _model_change(setup: StepSetup, table_shape: ModelShape) -> Speedup:
     """Return the change to the table's model, with the largest micro-batch that fits."""
     tried = [
         replace(setup, shape=table_shape, micro_batch=size) for size in reversed(MICRO_BATCHES)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from runbook.params.schema.entries import Model
-from runbook.plan_file.schema import Shape
+from runbook.plan_file.schema import ModelShape
 from runbook.planning.cost.accelerators import find_accelerator
 from runbook.planning.cost.flops import flops
 from runbook.planning.cost.iteration import StepSetup, known
@@ -24,7 +24,7 @@ class DescribedTraining(NamedTuple):
     """A training as the model of a step takes it."""
 
     setup: StepSetup
-    table_shape: Shape | None
+    table_shape: ModelShape | None
     """The model of the table that set the expectation, if it is another one."""
     assumed: list[str]
 
@@ -117,7 +117,9 @@ def _differs(table_billions: float, billions: float) -> bool:
     return not smaller < table_billions / billions < larger
 
 
-def _table_shape(table_row: PublishedRow, setup: StepSetup, models: Mapping[str, Model]) -> Shape:
+def _table_shape(
+    table_row: PublishedRow, setup: StepSetup, models: Mapping[str, Model]
+) -> ModelShape:
     """Return the shape of the table's model, with the run's length of sequences."""
     model, _ = shape_for(table_row, models)
     return shape_of(model, sequence_length=setup.shape.sequence_length)

@@ -12,7 +12,7 @@ from runbook.core.table import Table
 from runbook.core.units import four_digits
 from runbook.log_readers.record import ParsedLog
 from runbook.params.schema.entries import Model
-from runbook.plan_file.schema import Shape
+from runbook.plan_file.schema import ModelShape
 from runbook.planning.cost.iteration import StepSetup, iteration
 from runbook.tools.speed.changes import modelled_parts
 from runbook.tools.speed.described_training import (
@@ -276,7 +276,7 @@ def _unpriced_parts(
 
 
 def _unpriced_causes(
-    setup: StepSetup, table_shape: Shape | None, facts: Facts, last_iteration: int
+    setup: StepSetup, table_shape: ModelShape | None, facts: Facts, last_iteration: int
 ) -> tuple[_UnpricedCause, ...]:
     """Return every cause without a price."""
     experts = float(facts.get("experts") or 1)

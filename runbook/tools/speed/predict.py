@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from runbook.core.errors import ParamsError
 from runbook.core.units import four_digits
 from runbook.params.schema.entries import Model, with_shape
-from runbook.plan_file.schema import Shape
+from runbook.plan_file.schema import ModelShape
 from runbook.planning import sizes
 from runbook.planning.cost import flops
 from runbook.planning.cost.accelerators import Accelerator, find_accelerator
@@ -213,20 +213,29 @@ def _assumed_setup(
     if row.network:
         bytes_per_second = row.network * 1e9 / 8
         device = replace(device, network_bandwidth=bytes_per_second)
-    values = sizes.same_fields(StepSetup, row)
-    values |= {
-        "shape": shape,
-        "device": device,
-        "tensor": tensor,
-        "pipeline": pipeline,
-        "data": replicas,
-        "virtual_pipeline": chunks,
-        "micro_batch": row.micro_batch or 1,
-        "global_batch": global_batch,
-        "sequence": row.code != "unfused" and row.flash,
-        "hides_sends": row.interleaves and chunks > 1,
-    }
-    setup = StepSetup(**values)
+    setup = StepSetup(
+        shape=shape,
+        device=device,
+        precision=row.precision,
+        tensor=tensor,
+        pipeline=pipeline,
+        context=row.context,
+        virtual_pipeline=chunks,
+        data=replicas,
+        sequence=row.code != "unfused" and row.flash,
+        zero_stage=row.zero_stage,
+        micro_batch=row.micro_batch or 1,
+        global_batch=global_batch,
+        recompute=row.recompute,
+        hides_sends=row.interleaves and chunks > 1,
+        flash=row.flash,
+        code=row.code,
+        cuda_graphs=row.cuda_graphs,
+        half_sums=row.half_sums,
+        first_sharding=row.first_sharding,
+        first_flash=row.first_flash,
+        fp8_recipe=row.fp8_recipe,
+    )
     if not row.micro_batch:
         setup = replace(setup, micro_batch=_micro_batch(setup))
     return setup
@@ -469,7 +478,7 @@ def _sequence_bytes(setup: StepSetup) -> float:
     return token_bytes * (per_layer * shape.layers / setup.pipeline + working + logits)
 
 
-def _chunks(row: PublishedRow, shape: Shape, pipeline: int) -> int:
+def _chunks(row: PublishedRow, shape: ModelShape, pipeline: int) -> int:
     """Return the interleaved chunks that a vendor's recipe would have.
 
     There are two or more if the code is tuned and they divide the layers of a stage.

@@ -49,7 +49,7 @@ from runbook.phases.p01_environment.preflight.launcher_words import first_end, q
 from runbook.phases.p01_environment.preflight.link_rules import PEERS, link_checks
 from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, PlacedRule
 from runbook.phases.p01_environment.preflight.torch_rules import TORCH, torch_checks
-from runbook.plan_file.schema import PlannedParallel
+from runbook.plan_file.schema import Layout
 from runbook.planning import FULL, SMOKE, Check, Plan
 from runbook.runs.bad_nodes import FoundBy, report_bad_nodes, without_bad_nodes
 
@@ -163,7 +163,7 @@ def climb(
     )
 
 
-def fit_layout(parallel: PlannedParallel, world_size: int) -> str:
+def fit_layout(parallel: Layout, world_size: int) -> str:
     """Return tensor x pipeline x context sizes for so many ranks.
 
     The plan's, or the largest that divide them.

@@ -1,0 +1,51 @@
+"""Values that a run file shares with a plan under the same name reach it, each of them."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any, get_args
+
+import pytest
+
+from runbook.params.schema.run_file import Data, Training
+from runbook.phases.token_inputs import tokenize_options
+from runbook.plan_file.schema import Tuning
+from runbook.planning.layout import full_choice
+from runbook.tokens.pipeline.options import TokenizeOptions
+
+from .conftest import build
+
+
+def another_value(value: Any, annotation: Any) -> Any:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    others = [choice for choice in get_args(annotation) if choice != value]
+    return others[0] if others else "another"
+
+
+@pytest.mark.parametrize("name", [member.name for member in fields(Tuning)])
+def test_how_a_step_is_carried_out_is_the_runs_choice(name: str) -> None:
+    choice = full_choice(build())
+    value = getattr(choice.training, name)
+    changed = another_value(value, Training.model_fields[name].annotation)
+    training = choice.training.model_copy(update={name: changed})
+    # Pieces of sequences are sent only where the sequence is cut.
+    tuning = replace(choice, training=training, sequence=True).tuning
+    assert getattr(tuning, name) == changed != value
+
+
+SHARED = sorted({member.name for member in fields(TokenizeOptions)} & set(Data.model_fields))
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_how_text_becomes_tokens_is_the_runs_choice(name: str) -> None:
+    settings = build()
+    value = getattr(settings.run.data, name)
+    changed = another_value(value, Data.model_fields[name].annotation)
+    data = settings.run.data.model_copy(update={name: changed})
+    run = settings.run.model_copy(update={"data": data})
+    options = tokenize_options(replace(settings, run=run))
+    expected = ("another",) if name.endswith("_sources") else changed
+    assert getattr(options, name) == expected != getattr(tokenize_options(settings), name)
