@@ -6,7 +6,7 @@ from runbook.params.schema.entries import Model
 from runbook.params.schema.run_file import Training
 from runbook.params.schema.site import Site
 from runbook.plan_file.rules.keys import FULL_KEYS
-from runbook.plan_file.schema import Shape
+from runbook.plan_file.schema import ModelShape
 from runbook.planning.cost.iteration import StepSetup
 from runbook.planning.layout import FULL, Choice
 from runbook.planning.layout_search import fits, fullest_device
@@ -47,7 +47,7 @@ def fits_device(setup: StepSetup) -> bool:
     return fits(needed, setup.device)
 
 
-def _model(shape: Shape) -> Model:
+def _model(shape: ModelShape) -> Model:
     return Model(
         label="described",
         layers=shape.layers,
