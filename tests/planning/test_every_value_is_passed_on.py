@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from dataclasses import fields, replace
 from typing import Any, get_args
 
@@ -9,9 +11,14 @@ import pytest
 
 from runbook.params.schema.run_file import Data, Training
 from runbook.phases.token_inputs import tokenize_options
-from runbook.plan_file.schema import Tuning
-from runbook.planning.layout import full_choice
+from runbook.plan_file.schema import Layout, Tuning
+from runbook.planning import layout
+from runbook.planning.cost import step_inputs
+from runbook.planning.cost.iteration import StepSetup
+from runbook.planning.layout import Choice, full_choice
 from runbook.tokens.pipeline.options import TokenizeOptions
+from runbook.tools.speed import predict
+from runbook.tools.speed.published_rows import PublishedRow
 
 from .conftest import build
 
@@ -49,3 +56,32 @@ def test_how_text_becomes_tokens_is_the_runs_choice(name: str) -> None:
     options = tokenize_options(replace(settings, run=run))
     expected = ("another",) if name.endswith("_sources") else changed
     assert getattr(options, name) == expected != getattr(tokenize_options(settings), name)
+
+
+def keywords_of(function: Any, kind: str) -> set[str]:
+    calls = ast.walk(ast.parse(inspect.getsource(function)))
+    return {
+        str(keyword.arg)
+        for call in calls
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == kind
+        for keyword in call.keywords
+    }
+
+
+def test_a_modelled_step_takes_all_that_a_published_row_says() -> None:
+    shared = {member.name for member in fields(PublishedRow)} & {
+        member.name for member in fields(StepSetup)
+    }
+    assert shared <= keywords_of(predict, "StepSetup")
+
+
+def test_a_modelled_step_takes_all_that_a_choice_says() -> None:
+    shared = {member.name for member in fields(StepSetup) if hasattr(Choice, member.name)}
+    shared |= {member.name for member in fields(StepSetup)} & {
+        member.name for member in fields(Choice)
+    }
+    assert shared <= keywords_of(step_inputs.setup_for, "StepSetup")
+
+
+def test_a_planned_layout_takes_every_size() -> None:
+    assert {member.name for member in fields(Layout)} <= keywords_of(layout, "Layout")

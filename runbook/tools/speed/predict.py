@@ -234,6 +234,7 @@ def _assumed_setup(
         half_sums=row.half_sums,
         first_sharding=row.first_sharding,
         first_flash=row.first_flash,
+        plain_activation=row.plain_activation,
         fp8_recipe=row.fp8_recipe,
     )
     if not row.micro_batch:
