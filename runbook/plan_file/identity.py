@@ -5,7 +5,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 from runbook.plan_file.json_records import as_json, shown
 from runbook.plan_file.schema import PhasePlan, Source
@@ -175,8 +175,14 @@ def _warmup_follows(saved: Mapping[str, Any], planned: Mapping[str, Any]) -> boo
 
     Then it only follows the length.
     """
-    before, after = ([values.get(key) for key in (_WARMUP, _DECAY)] for values in (saved, planned))
-    if not all(isinstance(value, int) for value in (*before, *after)) or not before[1]:
+    lengths = (saved.get(_WARMUP), saved.get(_DECAY), planned.get(_WARMUP), planned.get(_DECAY))
+    if not all(isinstance(length, int) for length in lengths):
         return False
-    ratio = after[1] / before[1]
-    return bool(ratio != 1 and abs(after[0] - before[0] * ratio) <= 1 + ratio)
+    saved_warmup, saved_decay, planned_warmup, planned_decay = cast("tuple[int, ...]", lengths)
+    if saved_decay == 0:
+        return False
+
+    ratio = planned_decay / saved_decay
+    # Both warm-ups were rounded to whole steps, one of them before it is multiplied here.
+    rounding = 1 + ratio
+    return ratio != 1 and abs(planned_warmup - saved_warmup * ratio) <= rounding

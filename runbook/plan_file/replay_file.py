@@ -84,17 +84,17 @@ def first_difference(
 
     `tolerance`: relative difference of two numbers that counts as none.
     """
-    orders = {
-        location: passing_order(location, position)
-        for position, location in enumerate(first_numbers)
-    }
-    for position, location in enumerate(second_numbers):
-        orders.setdefault(location, passing_order(location, position))
-    different = [
-        location
-        for location in orders
-        if not _agree(first_numbers.get(location), second_numbers.get(location), tolerance)
-    ]
+    orders: dict[ComputedPlace, tuple[int, int, int, int]] = {}
+    for numbers in (first_numbers, second_numbers):
+        for position, location in enumerate(numbers):
+            # A place that both passed counts where the first one passed it.
+            orders.setdefault(location, passing_order(location, position))
+
+    different = []
+    for location in orders:
+        if not _agree(first_numbers.get(location), second_numbers.get(location), tolerance):
+            different.append(location)
+
     if not different:
         return None
     first = min(different, key=orders.__getitem__)
@@ -154,10 +154,12 @@ def layer_marks(numbers: Mapping[ComputedPlace, float]) -> dict[MarkKey, bytes]:
         form = "<q" if isinstance(number, int) else "<d"
         texts.setdefault(MarkKey.of(location), []).append(struct.pack(form, number))
 
-    return {
-        key: hashlib.blake2b(b"".join(fingerprint), digest_size=MARK_BYTES).digest()
-        for key, fingerprint in texts.items()
-    }
+    marks = {}
+    for key, fingerprint in texts.items():
+        digest = hashlib.blake2b(b"".join(fingerprint), digest_size=MARK_BYTES)
+        marks[key] = digest.digest()
+
+    return marks
 
 
 def packed(marks: Iterable[bytes]) -> str:

@@ -339,11 +339,13 @@ class TrainingLoop:
             earlier = share_value(self.report.rolled_back())
             passed_over = self.progress.passed_over
             consumed_samples = self.progress.consumed_samples
-            passed_over += [
-                samples
-                for samples in earlier
-                if samples not in passed_over and samples[0] >= consumed_samples
-            ]
+            missing = []
+            for samples_of_step in earlier:
+                is_to_come = samples_of_step[0] >= consumed_samples
+                if is_to_come and samples_of_step not in passed_over:
+                    missing.append(samples_of_step)
+
+            passed_over += missing
 
     def _refuse_other_training(self, loaded: LoadedCheckpoint) -> None:
         if loaded.changes and not self.spec.checkpoint.resume_changed:

@@ -338,12 +338,12 @@ def rendezvous(ranks: Ranks, timeout_seconds: int) -> Iterator[None]:
         yield
     except (RuntimeError, ValueError, OSError) as error:
         message = str(error)
-        causes = (
-            cause
-            for signs, cause in _RENDEZVOUS_CAUSES.items()
-            if re.search(signs, message.lower())
-        )
-        cause = next(causes, "see the words before")
+        cause = "see the words before"
+        for signs, known_cause in _RENDEZVOUS_CAUSES.items():
+            if re.search(signs, message.lower()):
+                cause = known_cause
+                break
+
         raise TrainingError(
             f"{text}: {message.splitlines()[0] if message else error!r}. Cause: {cause}"
         ) from None

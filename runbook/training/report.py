@@ -112,9 +112,8 @@ class TrainingReport:
 
         Call it on rank 0.
         """
-        return sum(
-            event.get("event") in ("started", "rolled_back") for event in self.earlier_events()
-        )
+        names = [event.get("event") for event in self.earlier_events()]
+        return names.count("started") + names.count("rolled_back")
 
     def rolled_back(self) -> list[list[int]]:
         """First and last samples of the steps that this training rolled back, from events.jsonl.

@@ -293,7 +293,10 @@ class BatchReader:
         A rank of a context-parallel group gets its pieces of each.
         """
         samples = [dataset[index] for index in indices]
-        batch = {key: torch.stack([sample[key] for sample in samples]) for key in _KEYS}
+        batch = {}
+        for key in _KEYS:
+            batch[key] = torch.stack([sample[key] for sample in samples])
+
         highest = int(max(batch["tokens"].max(), batch["labels"].max()))
         if highest >= self._vocabulary:
             raise TrainingError(

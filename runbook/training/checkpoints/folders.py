@@ -305,11 +305,12 @@ def differences(
     values: Mapping[str, object], planned: Mapping[str, object], whose: str = "plan"
 ) -> str:
     """Every value that is not the one wanted, and whose that is; nothing where all are."""
-    return ", ".join(
-        f"{key} {values.get(key)} ({whose}: {value})"
-        for key, value in planned.items()
-        if values.get(key) != value
-    )
+    texts = []
+    for key, value in planned.items():
+        if values.get(key) != value:
+            texts.append(f"{key} {values.get(key)} ({whose}: {value})")
+
+    return ", ".join(texts)
 
 
 def sha256(path: Path) -> str:

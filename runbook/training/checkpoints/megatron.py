@@ -228,10 +228,11 @@ def _shards(folder: Path, described: metadata.Metadata) -> Stored:
         places[metadata.MetadataIndex(key, offset)] = storage
 
     shards = torch_dist.StoredShards(folder, metadata.Metadata(tensors, storage_data=places))
-    return {
-        key: (tuple(tensor.size), partial(shards.read_whole, key))
-        for key, tensor in tensors.items()
-    }
+    stored: Stored = {}
+    for key, tensor in tensors.items():
+        stored[key] = (tuple(tensor.size), partial(shards.read_whole, key))
+
+    return stored
 
 
 def _rank_files(

@@ -106,11 +106,14 @@ def tracker_states() -> dict[str, torch.Tensor]:
 
     For CUDA graphs it has generators, which are no data.
     """
-    states = get_cuda_rng_tracker().get_states()
-    return {
-        name: state.get_state() if isinstance(state, torch.Generator) else state
-        for name, state in states.items()
-    }
+    tensors = {}
+    for name, state in get_cuda_rng_tracker().get_states().items():
+        if isinstance(state, torch.Generator):
+            tensors[name] = state.get_state()
+        else:
+            tensors[name] = state
+
+    return tensors
 
 
 def restore_tracker_states(stored: Mapping[str, torch.Tensor]) -> None:

@@ -275,13 +275,12 @@ def _sum_while_writing(writer: FileSystemWriter) -> dict[str, Any]:
 
 def state_bytes(state: State) -> int:
     """Bytes of tensors that all ranks together would write."""
-    return reduce_number(
-        sum(
-            shard.data.nbytes
-            for shard in _shards_written_here(state)
-            if isinstance(shard, ShardedTensor)
-        )
-    )
+    rank_bytes = 0
+    for shard in _shards_written_here(state):
+        if isinstance(shard, ShardedTensor):
+            rank_bytes += shard.data.nbytes
+
+    return reduce_number(rank_bytes)
 
 
 def open_shards(checkpoint: folders.CheckpointFolder) -> StoredShards:

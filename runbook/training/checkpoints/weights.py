@@ -39,10 +39,11 @@ class WholeWeights:
     def read(self, names: Iterable[str], *, masters: bool) -> dict[str, torch.Tensor]:
         """These weights; `RefusedError` where one is missing or damaged."""
         stored = self.stored_names(names, masters=masters)
-        return {
-            name: finite(self.shards.read_whole(key), self.shards.folder, name)
-            for name, key in stored.items()
-        }
+        weights = {}
+        for name, key in stored.items():
+            weights[name] = finite(self.shards.read_whole(key), self.shards.folder, name)
+
+        return weights
 
     def fill(self, gpt: torch.nn.Module, *, masters: bool) -> None:
         """Copy a rank's part of each weight into its place in a GPTModel, one weight in memory at a time."""

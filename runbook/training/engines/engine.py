@@ -118,7 +118,11 @@ class StepClock:
         """Seconds of each part since the last time; on a GPU the stream must have passed them."""
         spans = self._spans
         self._spans = {}
-        return {part: sum(self._seconds(*span) for span in pairs) for part, pairs in spans.items()}
+        seconds = {}
+        for part, pairs in spans.items():
+            seconds[part] = sum(self._seconds(*span) for span in pairs)
+
+        return seconds
 
     def _mark(self) -> Any:
         """The moment at which the rank, or the stream of its GPU, comes here."""
@@ -313,10 +317,12 @@ class TrainingEngine(abc.ABC):
 
     def weights(self) -> State:
         """The weights of each chunk of the model as sharded tensors under Megatron's names."""
-        return {
-            f"model{index}": {name: copy.copy(shard) for name, shard in shards.items()}
-            for index, shards in enumerate(self._shards)
-        }
+        weights: State = {}
+        for index, shards in enumerate(self._shards):
+            # Copies: megatron-core's planner changes the shards that it is given.
+            weights[f"model{index}"] = {name: copy.copy(shard) for name, shard in shards.items()}
+
+        return weights
 
     @abc.abstractmethod
     def _owned(self) -> OwnedState: ...
@@ -522,12 +528,12 @@ class TrainingEngine(abc.ABC):
 
         Those this rank is the first to hold, summed over all ranks.
         """
-        first = (
-            shard.data
-            for _, shard in trained_weights(self.weights())
-            if is_main_replica(shard.replica_id)
-        )
-        return reduce_number(sum(whole_shape(weight).numel() for weight in first))
+        count = 0
+        for _, shard in trained_weights(self.weights()):
+            if is_main_replica(shard.replica_id):
+                count += whole_shape(shard.data).numel()
+
+        return reduce_number(count)
 
     def holds_loss(self) -> bool:
         """Whether this rank's share of the loss counts.

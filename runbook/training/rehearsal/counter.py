@@ -215,11 +215,11 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             counts.peak_moment = self.moment
             if current > SNAPSHOT_STEP * self._snapshot_at:
                 self._snapshot_at = current
-                on_device = [
-                    allocation
-                    for _, allocation, device_type in self._alive.values()
-                    if device_type == self.device_type
-                ]
+                on_device = []
+                for _, allocation, device_type in self._alive.values():
+                    if device_type == self.device_type:
+                        on_device.append(allocation)
+
                 on_device.sort(key=lambda allocation: -allocation.bytes)
                 counts.largest = on_device[:LARGEST]
 
@@ -334,7 +334,9 @@ def thinned(
     [('a', 5), ('b', 3)]
     """
     stretch = max(1, -(-len(timeline) // points))
-    return [
-        max(timeline[start : start + stretch], key=lambda point: point[1])
-        for start in range(0, len(timeline), stretch)
-    ]
+    highest = []
+    for start in range(0, len(timeline), stretch):
+        points_of_stretch = timeline[start : start + stretch]
+        highest.append(max(points_of_stretch, key=lambda point: point[1]))
+
+    return highest

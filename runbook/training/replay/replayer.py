@@ -213,9 +213,10 @@ class Replayer:
         suspect = self._suspect(own_numbers, neighbour)
         suspects: list[_Suspect | None] = [None] * torch.distributed.get_world_size()
         torch.distributed.all_gather_object(suspects, suspect)
-        self.last.findings = [
-            self._finding(suspect) for suspect in first_of_replicas(filter(None, suspects))
-        ]
+        self.last.findings = []
+        for first_suspect in first_of_replicas(filter(None, suspects)):
+            self.last.findings.append(self._finding(first_suspect))
+
         return computations[-1]
 
     def _on_neighbour(
@@ -232,11 +233,18 @@ class Replayer:
         size = group.size()
         if size == 1:
             return None
-        on_host = [{key: value.cpu() for key, value in batch.items()} for batch in first]
+        # Pickled for the neighbour, which has another device.
+        on_host = []
+        for batch in first:
+            on_host.append({key: value.cpu() for key, value in batch.items()})
+
         tasks: list[Any] = [None] * size
         torch.distributed.all_gather_object(tasks, (on_host, states), group=group)
         batches, other_states = tasks[group.rank() - 1]
-        there = [{key: value.to(device()) for key, value in batch.items()} for batch in batches]
+        there = []
+        for batch in batches:
+            there.append({key: value.to(device()) for key, value in batch.items()})
+
         computation = self._again(there, num_microbatches, other_states, -1)
         answers: list[Any] = [None] * size
         torch.distributed.all_gather_object(answers, computation.numbers, group=group)
