@@ -99,26 +99,27 @@ def _saves(choice: Choice, costs: PlannedCosts) -> Iterator[Check]:
     value = f"{size} every {show_duration(interval)} (training.save_interval={choice.training.save_interval})"
     fastest = min(costs.endurance.saves, key=lambda save: save.write_seconds, default=None)
     if fastest is not None and fastest.write_seconds > MOST_OVERHEAD * interval:
-        wanted = fastest.best_interval_seconds or fastest.write_seconds / MOST_OVERHEAD
+        interval_seconds = fastest.best_interval_seconds or fastest.write_seconds / MOST_OVERHEAD
         yield _warning(
             choice,
             "time for saves",
             f"{value}; a save takes at least {show_duration(fastest.write_seconds)} ({fastest.tier})",
             f"saves take at most {MOST_OVERHEAD:.0%} of the steps' time",
-            f"Set training.save_interval to about {max(1, math.ceil(wanted / step)):,}.",
+            f"Set training.save_interval to about {max(1, math.ceil(interval_seconds / step)):,}.",
         )
         return
 
     is_long = (costs.speed.seconds or 0.0) >= DAY
     best = fastest.best_interval_seconds if fastest else None
-    least = min(FEWEST_SECONDS_BETWEEN_SAVES, best or FEWEST_SECONDS_BETWEEN_SAVES)
-    if is_long and interval < least:
+    least_seconds = min(FEWEST_SECONDS_BETWEEN_SAVES, best or FEWEST_SECONDS_BETWEEN_SAVES)
+    if is_long and interval < least_seconds:
         yield _warning(
             choice,
             "time for saves",
             f"{value}, {show_bytes(costs.storage.checkpoint_bytes / interval)}/s all the time",
-            f"in a training of days, saves are at least {show_duration(least)} apart: a failure costs no more than that",
-            f"Set training.save_interval to {math.ceil(least / step):,} or more.",
+            f"in a training of days, saves are at least {show_duration(least_seconds)} apart: "
+            "a failure costs no more than that",
+            f"Set training.save_interval to {math.ceil(least_seconds / step):,} or more.",
         )
 
 
@@ -129,14 +130,14 @@ def _evaluations(choice: Choice) -> Iterator[Check]:
     share = training.eval_iterations * FORWARD_SHARE / training.eval_interval
     if share <= MOST_OVERHEAD or duration(choice).iterations < FEWEST_STEPS_TO_EVALUATE:
         return
-    wanted = math.ceil(training.eval_iterations * FORWARD_SHARE / MOST_OVERHEAD)
+    fewest_steps = math.ceil(training.eval_iterations * FORWARD_SHARE / MOST_OVERHEAD)
     yield _warning(
         choice,
         "time for evaluations",
         f"{training.eval_iterations:,} x a global batch every {counted(training.eval_interval, 'step')}: "
         f"{share:.0%} of the steps' time",
         f"evaluations take at most {MOST_OVERHEAD:.0%} of the steps' time (a batch costs {FORWARD_SHARE:.2g} of a step)",
-        f"Set training.eval_interval to {wanted:,} or more, or lower training.eval_iterations.",
+        f"Set training.eval_interval to {fewest_steps:,} or more, or lower training.eval_iterations.",
     )
 
 

@@ -231,13 +231,13 @@ def _transformer_engine_keys(choice: Choice) -> list[str]:
 
 def _transformer_engine(choice: Choice, keys: list[str]) -> RuleResult:
     training = choice.training
-    wanted = [f"{key}={training.fp8}" if key == "training.fp8" else key for key in keys]
+    settings = [f"{key}={training.fp8}" if key == "training.fp8" else key for key in keys]
     number_format_fits = training.fp8 == "none" or training.precision == "bf16"
     return RuleResult(
         code=PlanCode.TRANSFORMER_ENGINE,
         holds=not choice.on_cpu and not choice.deepspeed and number_format_fits,
         values={
-            "wanted": ", ".join(wanted),
+            "wanted": ", ".join(settings),
             "precision": training.precision,
             "device": choice.site.hardware.device,
         },
@@ -247,12 +247,12 @@ def _transformer_engine(choice: Choice, keys: list[str]) -> RuleResult:
 
 def _loss_scale(choice: Choice) -> RuleResult:
     initial = choice.training.initial_loss_scale
-    least = choice.training.min_loss_scale
+    smallest_scale = choice.training.min_loss_scale
     exponent = math.log2(initial)
     return RuleResult(
         code=PlanCode.LOSS_SCALE,
-        holds=exponent.is_integer() and float(least).is_integer(),
-        values={"initial": initial, "least": least, "power_of_two": 2 ** round(exponent)},
+        holds=exponent.is_integer() and float(smallest_scale).is_integer(),
+        values={"initial": initial, "least": smallest_scale, "power_of_two": 2 ** round(exponent)},
         keys=("training.initial_loss_scale", "training.min_loss_scale", "training.engine"),
     )
 

@@ -75,14 +75,14 @@ def _check(rule: NetworkRule, variables: Mapping[str, str | None]) -> Check:
         return Check(name, "pass", "NCCL_NET is unset: NCCL does not go through libfabric", says)
     value = variables.get(rule.variable) or NOT_SET
     if value:
-        shown = f"{rule.variable}={value}"
+        setting = f"{rule.variable}={value}"
     else:
-        shown = f"{rule.variable} is not set"
+        setting = f"{rule.variable} is not set"
 
     return judge(
         name,
         value not in rule.hangs_with,
-        shown,
+        setting,
         says,
         rule.remedy,
         otherwise="warn",

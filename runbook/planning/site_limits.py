@@ -154,14 +154,14 @@ def _tiers(site: Site) -> dict[str, Tier]:
     return {name: tier for volume in site.volumes.values() for name, tier in volume.tiers.items()}
 
 
-def chosen_tier(site: Site, wanted: str) -> tuple[str, Tier | None]:
+def chosen_tier(site: Site, tier_name: str) -> tuple[str, Tier | None]:
     """The tier of the site's storage that `jobs.storage` names, else the first.
 
     Empty if there are none.
     """
     tiers = _tiers(site)
-    if wanted in tiers:
-        return wanted, tiers[wanted]
+    if tier_name in tiers:
+        return tier_name, tiers[tier_name]
     return next(iter(tiers.items()), ("", None))
 
 
@@ -173,17 +173,17 @@ def check_volumes(
     One that is too small is warned of, since it can grow. `wants` has bytes by what a volume holds,
     `texts` those of each text that is fetched to the folder for data. 0 is unknown.
     """
-    wanted = settings.run.jobs.storage
-    name, _ = chosen_tier(settings.site, wanted)
+    storage = settings.run.jobs.storage
+    name, _ = chosen_tier(settings.site, storage)
     checks = []
-    if wanted and wanted != name:
+    if storage and storage != name:
         tiers = ", ".join(_tiers(settings.site)) or "none"
         rule = "the tier is one of the site's"
         checks.append(
             Check(
                 name="storage tier",
                 verdict="fail",
-                value=f"jobs.storage={wanted}",
+                value=f"jobs.storage={storage}",
                 rule=rule,
                 remedy=f"The tiers are: {tiers}.",
                 keys=("jobs.storage",),

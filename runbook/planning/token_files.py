@@ -325,8 +325,8 @@ def check_epochs(phase: str, tokens: int, plan: DataPlan) -> list[Check]:
     epochs = [(tokens * text.weight / total_weight / text.tokens, text.dataset) for text in texts]
     most_epochs, most_read = max(epochs)
     if plan.parts:
-        each = ", ".join(f"{dataset} read {times:.2f} times" for times, dataset in epochs)
-        reading = f": {each}"
+        repeats = ", ".join(f"{dataset} read {times:.2f} times" for times, dataset in epochs)
+        reading = f": {repeats}"
         remedy = f"Take more text, fewer iterations, or a smaller weight of {most_read}; "
     else:
         available = show_count(texts[0].tokens)
@@ -563,8 +563,8 @@ def check_vocabulary(settings: Settings, size: int, where: str) -> list[Check]:
         f"smoke model {settings.smoke_model_name}": settings.smoke_model.vocabulary,
     }
     too_small = {name: vocabulary for name, vocabulary in models.items() if vocabulary < size}
-    shown = too_small or models
-    rows = ", ".join(f"{vocabulary:,} of {name}" for name, vocabulary in shown.items())
+    shown_models = too_small or models
+    rows = ", ".join(f"{vocabulary:,} of {name}" for name, vocabulary in shown_models.items())
     checks = [
         judge(
             "vocabulary of the tokenizer",

@@ -387,13 +387,13 @@ class StepModel:
             share *= coefficients.attention_second
         return self._half_rate * share
 
-    def _launching(self, least: float, busy: float) -> float:
+    def _launching(self, least_seconds: float, busy: float) -> float:
         """What the host's least time adds to the device's busy time."""
         if self._own:
             # It launches ahead for whole micro-batches: nothing was seen of it where it took less.
-            return max(0.0, least - busy)
+            return max(0.0, least_seconds - busy)
         power = self.coefficients.launch_power
-        return float((least**power + busy**power) ** (1 / power) - busy)
+        return float((least_seconds**power + busy**power) ** (1 / power) - busy)
 
     @property
     def _has_fused_kernels(self) -> bool:
@@ -607,10 +607,10 @@ class StepModel:
         mean_layers = setup.shape.layers / setup.pipeline
         mean = mean_layers * layer + output / setup.pipeline + send
         slowest = max(stage, last_layers * layer + output) + send
-        least = layers * self.least_layer_seconds + self.least_microbatch_seconds
+        least_seconds = layers * self.least_layer_seconds + self.least_microbatch_seconds
         gaps = layers * self._kernel_gaps()
-        launching = gaps + self._launching(least, slowest + gaps)
-        mean += gaps + self._launching(least, mean + gaps)
+        launching = gaps + self._launching(least_seconds, slowest + gaps)
+        mean += gaps + self._launching(least_seconds, mean + gaps)
         bubble = (setup.pipeline - 1) / setup.virtual_pipeline * mean
         optimizer = self._optimizer()
         data = self._data(slowest + launching, bubble if setup.code == "tuned" else 0.0)
@@ -726,11 +726,11 @@ class StepModel:
         # Weights gathered in 16 bits, gradients reduced in 32, or in 16 as vendors' recipes for fp8
         # have it.
         reduce = gather if setup.precision == "fp8" and setup.code == "tuned" else 2 * gather
-        shown = max(setup.shown_data, self._bucket_share(ranks))
+        shown_share = max(setup.shown_data, self._bucket_share(ranks))
         forward = _FORWARD_SHARE * microbatch + pause / 2
         backward = (1 - _FORWARD_SHARE) * microbatch + pause / 2
-        gathering = self._partly_hidden(forward, gather, shown)
-        return gathering + self._partly_hidden(backward, reduce, shown)
+        gathering = self._partly_hidden(forward, gather, shown_share)
+        return gathering + self._partly_hidden(backward, reduce, shown_share)
 
     def _forks_data(self, gather: float) -> float:
         """Return the seconds that DeepSpeed's forks of Megatron wait for replicas, without ZeRO 1.
@@ -757,8 +757,8 @@ class StepModel:
         forward = _FORWARD_SHARE * microbatch
         backward = microbatch - forward
         bucket = min(1.0, LARGEST_BUCKET / self._parameters)
-        shown = max(setup.shown_data, bucket)
-        all_reduce = self._partly_hidden(backward, 2 * gather, shown)
+        shown_share = max(setup.shown_data, bucket)
+        all_reduce = self._partly_hidden(backward, 2 * gather, shown_share)
         if not setup.zero_stage:
             return all_reduce
         # Stepped weights are gathered at the step's end, where nothing hides them.
@@ -773,9 +773,9 @@ class StepModel:
         reducing = self._partly_hidden(backward, gather, bucket)
         return setup.num_microbatches * (gathering + reducing)
 
-    def _partly_hidden(self, work: float, talk: float, shown: float) -> float:
-        """Return what communication adds to work that hides all of it but the share `shown`."""
-        return self.exposed(work, (1 - shown) * talk) + shown * talk
+    def _partly_hidden(self, work: float, talk: float, shown_share: float) -> float:
+        """Return what communication adds to work that hides all of it but the share `shown_share`."""
+        return self.exposed(work, (1 - shown_share) * talk) + shown_share * talk
 
     def _sharded_data(self, microbatch: float, gather: float) -> float:
         """Return the seconds that a micro-batch waits for FSDP, whose weights take `gather` to gather.
@@ -786,9 +786,9 @@ class StepModel:
         setup = self.setup
         talk = (2.0 if setup.zero_stage >= 3 else 1.0) * gather
         talk += gather if setup.half_sums else 2 * gather
-        shown = self.coefficients.sharded_shown if setup.first_sharding else 0.0
+        shown_share = self.coefficients.sharded_shown if setup.first_sharding else 0.0
         # A layer's weights are gathered behind the layer before: all hides that there is work for.
-        return max(0.0, (1 - shown) * talk - microbatch) + shown * talk
+        return max(0.0, (1 - shown_share) * talk - microbatch) + shown_share * talk
 
     def _bucket_share(self, ranks: int) -> float:
         """Share of a rank's parameters that are in one bucket."""

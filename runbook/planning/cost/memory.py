@@ -69,14 +69,14 @@ class StageMemory:
     @property
     def least(self) -> int:
         """Everything, with an attention that keeps no scores."""
-        kept = self.activations + self.logits + self.passing
-        return self.states + self.buffers + max(kept, self.optimizer_moment)
+        kept_bytes = self.activations + self.logits + self.passing
+        return self.states + self.buffers + max(kept_bytes, self.optimizer_moment)
 
     @property
     def most(self) -> int:
         """Everything, with an attention that keeps all scores."""
-        kept = self.activations + self.logits + self.passing + self.attention_scores
-        return self.states + self.buffers + max(kept, self.optimizer_moment)
+        kept_bytes = self.activations + self.logits + self.passing + self.attention_scores
+        return self.states + self.buffers + max(kept_bytes, self.optimizer_moment)
 
 
 def state_bytes(
@@ -420,10 +420,10 @@ def all_stages(choice: Choice) -> list[StageMemory]:
 
 def node_bytes(stages: list[StageMemory], processes: int) -> tuple[int, int]:
     """Main memory that the processes of one node need where there is no accelerator: (least, most)."""
-    least = sum(stage.least for stage in stages) / len(stages)
-    most = sum(stage.most for stage in stages) / len(stages)
-    return round(processes * (least + cpu.PROCESS_BYTES)), round(
-        processes * (most + cpu.PROCESS_BYTES)
+    least_bytes = sum(stage.least for stage in stages) / len(stages)
+    most_bytes = sum(stage.most for stage in stages) / len(stages)
+    return round(processes * (least_bytes + cpu.PROCESS_BYTES)), round(
+        processes * (most_bytes + cpu.PROCESS_BYTES)
     )
 
 
@@ -435,10 +435,10 @@ def phase_memory(choice: Choice, stages: list[StageMemory], machine: Machine | N
     """What a device needs and has, or a node where there is no accelerator."""
     fullest = max(stages, key=lambda stage: stage.most)
     limit = memory_of(choice.site)
-    least = fullest.least
-    most = fullest.most
+    least_bytes = fullest.least
+    most_bytes = fullest.most
     if choice.on_cpu:
-        least, most = node_bytes(stages, choice.devices_per_node)
+        least_bytes, most_bytes = node_bytes(stages, choice.devices_per_node)
         limit = (machine.memory_bytes if machine else 0) or choice.site.hardware.node_memory
 
     return PhaseMemory(
@@ -446,8 +446,8 @@ def phase_memory(choice: Choice, stages: list[StageMemory], machine: Machine | N
         least_by_stage=tuple(stage.least for stage in stages),
         limit_of="node" if choice.on_cpu else "device",
         limit_bytes=limit,
-        least_bytes=least,
-        most_bytes=most,
+        least_bytes=least_bytes,
+        most_bytes=most_bytes,
     )
 
 
@@ -456,29 +456,29 @@ def check_memory(choice: Choice, memory: PhaseMemory) -> Check:
 
     Warns where only an attention that keeps no scores fits.
     """
-    least = memory.least_bytes
-    most = memory.most_bytes
+    least_bytes = memory.least_bytes
+    most_bytes = memory.most_bytes
     limit = memory.limit_bytes
     fullest = memory.fullest_stage
     if choice.on_cpu:
         who = f"{choice.devices_per_node} processes"
-        what = "the node's memory"
+        memory_name = "the node's memory"
     else:
-        least = max(memory.least_by_stage)
+        least_bytes = max(memory.least_by_stage)
         who = f"stage {fullest.stage}, the fullest,"
-        what = f"one {choice.site.hardware.device}"
+        memory_name = f"one {choice.site.hardware.device}"
 
     name = f"{choice.phase}: memory"
-    rule = f"states, activations and logits fit into {what}"
-    value = f"{who} need {show_bytes(least)}"
-    if most > least:
-        value += f" ({show_bytes(most)} where attention scores are kept)"
+    rule = f"states, activations and logits fit into {memory_name}"
+    value = f"{who} need {show_bytes(least_bytes)}"
+    if most_bytes > least_bytes:
+        value += f" ({show_bytes(most_bytes)} where attention scores are kept)"
     value += f"; states alone {show_bytes(fullest.states)} a rank"
     if not limit:
         return Check(name, "unknown", f"{value}; how much there is, is not known", rule)
     value += f"; there are {show_bytes(limit)}"
     keys = _remedy_keys(choice)
-    if least > limit:
+    if least_bytes > limit:
         return Check(
             name,
             "fail",
@@ -487,7 +487,7 @@ def check_memory(choice: Choice, memory: PhaseMemory) -> Check:
             _remedy(choice),
             keys=keys,
         )
-    if not choice.on_cpu and least > RESERVE * limit:
+    if not choice.on_cpu and least_bytes > RESERVE * limit:
         value += f", of which {RESERVE:.0%} can be planned with"
         return Check(
             name,
@@ -498,7 +498,7 @@ def check_memory(choice: Choice, memory: PhaseMemory) -> Check:
             keys=keys,
         )
 
-    if most > limit:
+    if most_bytes > limit:
         return Check(
             name,
             "warn",

@@ -95,14 +95,14 @@ class Calibrations:
     def holds_for(self, choice: Choice) -> Calibration | None:
         """The newest of the same machine, engine and number format whose step is like this phase's, or None."""
         operations = flops.flops(choice.shape, choice.global_batch)
-        wanted = (self.machine, choice.program, choice.training.precision)
+        circumstances = (self.machine, choice.program, choice.training.precision)
         like = [
-            one
-            for one in self.found
-            if (one.machine, one.engine, one.precision) == wanted
-            and 1 / LIKE <= operations / one.operations <= LIKE
+            calibration
+            for calibration in self.found
+            if (calibration.machine, calibration.engine, calibration.precision) == circumstances
+            and 1 / LIKE <= operations / calibration.operations <= LIKE
         ]
-        return max(like, key=lambda one: one.measured, default=None)
+        return max(like, key=lambda calibration: calibration.measured, default=None)
 
 
 ACCELERATOR_EFFICIENCY = 0.35

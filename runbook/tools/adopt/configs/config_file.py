@@ -208,9 +208,9 @@ class _Reader:
         """Raise `ParamsError` if a file is deeper, longer or wider than a configuration."""
         self.nodes += 1
         if len(name) > _MOST_LETTERS:
-            shown = safe_name(name[:60])
+            shown_name = safe_name(name[:60])
             raise ParamsError(
-                f"{self.file_name}: the key {shown}... has over {_MOST_LETTERS} letters."
+                f"{self.file_name}: the key {shown_name}... has over {_MOST_LETTERS} letters."
             )
 
         if depth > _MOST_DEPTH:

@@ -43,14 +43,14 @@ class Scope:
 
     def _computed(self, node: ast.BinOp) -> Any:
         """Return the result of an arithmetic of known numbers; no powers, which may have no end."""
-        left = self.value(node.left)
+        left_value = self.value(node.left)
         right = self.value(node.right)
-        if not isinstance(left, int | float) or not isinstance(right, int | float):
+        if not isinstance(left_value, int | float) or not isinstance(right, int | float):
             return UNKNOWN
-        if max(abs(left), abs(right)) > _MOST:
+        if max(abs(left_value), abs(right)) > _MOST:
             return UNKNOWN
         try:
-            result = _result(node.op, left, right)
+            result = _result(node.op, left_value, right)
         except (ZeroDivisionError, OverflowError):
             return UNKNOWN
 
@@ -85,7 +85,7 @@ class Scope:
         self.names = {
             name: value
             for name, value in branches[0].items()
-            if all(name in other and _is_same(other[name], value) for other in branches)
+            if all(name in branch and _is_same(branch[name], value) for branch in branches)
         }
 
     def inside(self, function: Function, calls: Sequence[ast.Call]) -> "Scope":
@@ -95,8 +95,8 @@ class Scope:
         inner.forget(bound_names(function.body))
         defaults = _defaults(function, self) if len(calls) <= _MOST_CALLS else {}
         for call in calls[:_MOST_CALLS]:
-            given = _arguments_given(function, call)
-            defaults = {name: value for name, value in defaults.items() if name not in given}
+            arguments = _arguments_given(function, call)
+            defaults = {name: value for name, value in defaults.items() if name not in arguments}
 
         inner.names |= defaults
         return inner
@@ -177,5 +177,5 @@ def _arguments_given(function: Function, call: ast.Call) -> set[str]:
     is_unclear = is_unclear or any(keyword.arg is None for keyword in call.keywords)
     if is_unclear:
         return set(_parameters(function))
-    given = {keyword.arg for keyword in call.keywords if keyword.arg}
-    return given | set(positional[: len(call.args)])
+    names = {keyword.arg for keyword in call.keywords if keyword.arg}
+    return names | set(positional[: len(call.args)])

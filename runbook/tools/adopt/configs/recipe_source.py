@@ -300,8 +300,8 @@ class _Reader:
             self.read(body, (*path, self.branches))
             ends.append(self.scope.names)
             for variable, calls in self.by_variable.items():
-                known = after.setdefault(variable, [])
-                known += [call for call in calls if call not in known]
+                known_calls = after.setdefault(variable, [])
+                known_calls += [call for call in calls if call not in known_calls]
 
         self.scope.keep_common(ends)
         self.by_variable = after
@@ -318,10 +318,10 @@ class _Reader:
 
     def _definition(self, statement: Function | ast.ClassDef, path: Branches) -> None:
         """Report the statements of an inner function that change a recipe of the function around it."""
-        own = {node.arg for node in ast.walk(statement) if isinstance(node, ast.arg)}
-        own |= set(bound_names(statement.body))
+        own_names = {node.arg for node in ast.walk(statement) if isinstance(node, ast.arg)}
+        own_names |= set(bound_names(statement.body))
         for variable in self._mentioned([statement]):
-            if variable in own:
+            if variable in own_names:
                 continue
             for node in ast.walk(statement):
                 is_simple = isinstance(node, ast.stmt) and not hasattr(node, "body")
@@ -396,7 +396,7 @@ class _Reader:
         Only a maker's one caller is sure to count.
         """
         is_only_caller = len(self.calls_by_function.get(maker, [])) == 1
-        made = _OpenCall(
+        open_call = _OpenCall(
             maker,
             self.function,
             line,
@@ -404,8 +404,8 @@ class _Reader:
             path,
             is_certain=is_only_caller,
         )
-        self.callers.append(made)
-        self.by_variable[variable] = [made]
+        self.callers.append(open_call)
+        self.by_variable[variable] = [open_call]
 
     def _add(
         self,
@@ -497,8 +497,8 @@ class _Reader:
         None if nobody here knows it.
         """
         function = _dotted(call.func)
-        given = [*call.args, *(keyword.value for keyword in call.keywords)]
-        is_whole = [_dotted(argument) == variable for argument in given]
+        values = [*call.args, *(keyword.value for keyword in call.keywords)]
+        is_whole = [_dotted(argument) == variable for argument in values]
         if function in _HARMLESS or function.startswith(("logging.", "logger.", "log.")):
             return []
         if not any(is_whole) or _names_in([call.func]) & {variable}:

@@ -33,10 +33,10 @@ def is_secret_name(name: str) -> bool:
 
 
 def _is_secret_part(part: str) -> bool:
-    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", part).replace("-", "_")
-    if _COUNTS_TOKENS.search(words):
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", part).replace("-", "_")
+    if _COUNTS_TOKENS.search(spaced):
         return False
-    return is_secret_option(words) or _MORE_SECRETS.search(words) is not None
+    return is_secret_option(spaced) or _MORE_SECRETS.search(spaced) is not None
 
 
 def safe_name(name: str) -> str:
