@@ -7,7 +7,6 @@ str read_json_record(path, kind, meaning, remedy) -> kind | None
 import contextlib
 import functools
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -140,12 +139,13 @@ def free_name(folder: Path, stem: str, suffixes: Sequence[str] = ("",)) -> str:
 
     It is `stem`, or `stem-2`, `stem-3`, ...
     """
-    names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
-    return next(
-        name
-        for name in names
-        if not any((folder / (name + suffix)).exists() for suffix in suffixes)
-    )
+    name = stem
+    number = 1
+    while any((folder / (name + suffix)).exists() for suffix in suffixes):
+        number += 1
+        name = f"{stem}-{number}"
+
+    return name
 
 
 def natural_key(name: Path | str) -> list[tuple[int, int | str]]:

@@ -56,7 +56,12 @@ class Table:
     @property
     def columns(self) -> list[str]:
         """Column names in the order they first appear."""
-        return list({name: None for row in self.rows for name in row})
+        # A dict keeps the order in which keys were added; a set would not.
+        columns: dict[str, None] = {}
+        for row in self.rows:
+            columns.update(dict.fromkeys(row))
+
+        return list(columns)
 
     def as_text(self) -> str:
         """Columns aligned with spaces, numbers to the right.
@@ -68,7 +73,10 @@ class Table:
         a             2.5
         bc          10.25
         """
-        rows = [[_wrap(cell) for cell in cells] for cells in [self.columns, *self._rounded_cells()]]
+        rows = []
+        for cells in [self.columns, *self._rounded_cells()]:
+            rows.append([_wrap(cell) for cell in cells])
+
         widths = []
         for column in zip(*rows, strict=True):
             widths.append(max(width(line) for cell in column for line in cell))
@@ -172,10 +180,12 @@ class Table:
     _repr_mimebundle_ = mime_bundle
 
     def _rounded_cells(self) -> list[list[str]]:
-        return [
-            [_rounded(_quantity(name, row), row.get(name))[0] for name in self.columns]
-            for row in self.rows
-        ]
+        rows = []
+        for row in self.rows:
+            cells = [_rounded(_quantity(name, row), row.get(name)) for name in self.columns]
+            rows.append([text for text, *_ in cells])
+
+        return rows
 
     def _numeric(self) -> list[bool]:
         """Return whether each column holds nothing but numbers."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from runbook.core.errors import RecordError
 from runbook.core.files import read_json_record, read_lines, write_text
-from runbook.core.table import Table
+from runbook.core.table import Row, Table
 from runbook.core.units import show_bytes, show_duration
 from runbook.plan_file.json_records import append_line
 
@@ -108,8 +108,13 @@ class ForecastScore:
 
 def score(sealed: SealedForecasts, actual: dict[str, float]) -> list[ForecastScore]:
     """Return a score for each forecast whose number is known."""
-    return [
-        ForecastScore(
+    scores = []
+    for forecast in sealed.forecasts:
+        if forecast.quantity not in actual:
+            continue
+
+        came_true = actual[forecast.quantity]
+        new_score = ForecastScore(
             run=sealed.run,
             checksum=sealed.checksum,
             quantity=forecast.quantity,
@@ -117,15 +122,15 @@ def score(sealed: SealedForecasts, actual: dict[str, float]) -> list[ForecastSco
             value=forecast.value,
             low=forecast.low,
             high=forecast.high,
-            actual=actual[forecast.quantity],
-            hit=forecast.low <= actual[forecast.quantity] <= forecast.high,
-            pinball=pinball(forecast, actual[forecast.quantity]),
+            actual=came_true,
+            hit=forecast.low <= came_true <= forecast.high,
+            pinball=pinball(forecast, came_true),
             late=sealed.late,
             source=forecast.source,
         )
-        for forecast in sealed.forecasts
-        if forecast.quantity in actual
-    ]
+        scores.append(new_score)
+
+    return scores
 
 
 def pinball(forecast: Forecast, actual: float) -> float:
@@ -179,11 +184,15 @@ def own_half_width(scores: Sequence[ForecastScore], quantity: str) -> float | No
 
     None while they are too few.
     """
-    errors = sorted(
-        abs(math.log(score.actual / score.value))
-        for score in scores
-        if score.quantity == quantity and not score.late and score.actual > 0 and score.value > 0
-    )
+    errors = []
+    for score in scores:
+        # A forecast after the first step knew part of the answer.
+        if score.quantity != quantity or score.late:
+            continue
+        if score.actual > 0 and score.value > 0:
+            errors.append(abs(math.log(score.actual / score.value)))
+
+    errors.sort()
     if len(errors) < FEWEST_OWN_SCORES:
         return None
     rank = math.ceil(COVERAGE * (len(errors) + 1))
@@ -193,18 +202,21 @@ def own_half_width(scores: Sequence[ForecastScore], quantity: str) -> float | No
 def scores_table(scores: Sequence[ForecastScore], title: str) -> Table:
     """Return forecasts next to what came true, misses first."""
     ordered = sorted(scores, key=lambda score: (score.hit, score.run, score.quantity))
-    rows = [
-        {
+    rows = []
+    for score in ordered:
+        low = shown_in_unit(score.low, score.unit)
+        high = shown_in_unit(score.high, score.unit)
+        row: Row = {
             "run": score.run,
             "quantity": score.quantity,
             "forecast": shown_in_unit(score.value, score.unit),
-            "80% interval": f"{shown_in_unit(score.low, score.unit)} to {shown_in_unit(score.high, score.unit)}",
+            "80% interval": f"{low} to {high}",
             "came true": shown_in_unit(score.actual, score.unit),
             "verdict": _verdict(score),
             "pinball": f"{score.pinball:.4f}",
         }
-        for score in ordered
-    ]
+        rows.append(row)
+
     return Table(rows, title, [calibration_text(scores)], source=SCORES_FILE)
 
 

@@ -92,14 +92,18 @@ def given_by_hand(settings: Settings, layers: Collection[str]) -> dict[str, obje
     values = {}
     for key in settings.values():
         origin = settings.origins[key][-1]
-        room = any(
-            key in group and any(settings.value(alternative) for alternative in group)
-            for group in EXCLUSIVE.values()
-        )
-        if origin.layer in layers and key not in FREE_KEYS and not (room and not origin.value):
+        if origin.layer not in layers or key in FREE_KEYS:
+            continue
+        if origin.value or not _has_chosen_alternative(settings, key):
             values[key] = origin.value
 
     return values
+
+
+def _has_chosen_alternative(settings: Settings, key: str) -> bool:
+    """Return whether `key` excludes others, one of which is set: its own zero only makes room."""
+    groups = [group for group in EXCLUSIVE.values() if key in group]
+    return any(settings.value(alternative) for group in groups for alternative in group)
 
 
 def read_plan_file(folder: Path) -> Plan:
@@ -137,9 +141,11 @@ def changed_values(folder: Path, settings: Settings) -> list[tuple[str, Any, Any
         ) from error
 
     current = dotted(yaml.safe_load(settings.as_yaml()))
-    built_in = {
-        key for key, chain in settings.origins.items() if chain and chain[-1].layer == "built-in"
-    }
+    built_in = set()
+    for key, chain in settings.origins.items():
+        if chain and chain[-1].layer == "built-in":
+            built_in.add(key)
+
     changes = []
     for key in sorted(written.keys() | current.keys()):
         may_change = key in FREE_KEYS or key in ALARM_KEYS

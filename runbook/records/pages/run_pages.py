@@ -161,12 +161,8 @@ def write_campaign(
         "mail.html.j2",
         **content._asdict(),
         head=head(f"{run.name}: report", scripts=scripts_inside(bool(content.charts))),
-        open_checks=[
-            phase_check for phase_check in checks_of(run) if phase_check.check.verdict != "pass"
-        ],
-        passed=[
-            phase_check for phase_check in checks_of(run) if phase_check.check.verdict == "pass"
-        ],
+        open_checks=[row for row in checks_of(run) if row.check.verdict != "pass"],
+        passed=[row for row in checks_of(run) if row.check.verdict == "pass"],
         attachments=attachments(run_folder),
         # Without the moment of writing the same records make the same file.
         state_of=f"{run.changed:%Y-%m-%d %H:%M} UTC",

@@ -102,11 +102,17 @@ def _shown_parameter(value: object) -> str:
 
 def _scores(runs: Sequence[RunState]) -> SideBySide:
     """Return the scores after the training, a row for each measure that a run has."""
-    by_run = [{_score_name(score): score for score in main_scores(run.folder)} for run in runs]
+    by_run = []
+    for run in runs:
+        by_run.append({_score_name(score): score for score in main_scores(run.folder)})
+
     measures: dict[str, None] = {}
     for scores in by_run:
         measures.update(dict.fromkeys(scores))
-    rows = [(name, [scores.get(name) for scores in by_run]) for name in measures]
+    rows = []
+    for name in measures:
+        rows.append((name, [scores.get(name) for scores in by_run]))
+
     return SideBySide("Scores", [run.name for run in runs], rows if len(runs) > 1 else ())
 
 
@@ -132,14 +138,16 @@ def _index_row(run: RunState) -> Row:
         numbers.append((run.numbers.get(name), text))
 
     has_report = (run.folder / "index.html").exists()
-    scores = main_scores(run.folder)
+    all_scores = main_scores(run.folder)
+    scores = []
+    for measure in INDEX_SCORES:
+        scores.append([score for score in all_scores if score.measure == measure])
+
     return {
         "run": run,
         "numbers": numbers,
         "changed": run.changed.isoformat(timespec="seconds"),
-        "scores": [
-            [score for score in scores if score.measure == measure] for measure in INDEX_SCORES
-        ],
+        "scores": scores,
         "target": f"{run.name}/index.html" if has_report else f"{run.name}/",
         "done": sum(phase.state == "done" for phase in run.phases),
     }

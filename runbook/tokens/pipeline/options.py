@@ -203,17 +203,24 @@ class Manifest(Counts):
 
 def unknown_sources(manifests: Sequence[Manifest]) -> list[str]:
     """Return the sources that were to be kept or dropped, and that no record names."""
-    recorded = {
-        name for manifest in manifests for name in (*manifest.sources, *manifest.dropped_sources)
-    }
-    chosen = []
+    recorded = _recorded_sources(manifests)
+    chosen: list[str] = []
     for key in ("keep_sources", "drop_sources"):
-        for name in dict.fromkeys(
-            name for manifest in manifests for name in manifest.options.get(key, ())
-        ):
-            chosen.append(name)
+        names: dict[str, None] = {}
+        for manifest in manifests:
+            names.update(dict.fromkeys(manifest.options.get(key, ())))
+
+        chosen += names
 
     return [name for name in chosen if name not in recorded]
+
+
+def _recorded_sources(manifests: Sequence[Manifest]) -> set[str]:
+    recorded: set[str] = set()
+    for manifest in manifests:
+        recorded.update(manifest.sources, manifest.dropped_sources)
+
+    return recorded
 
 
 def unknown_sources_text(*manifests: Manifest) -> str:
@@ -224,9 +231,7 @@ def unknown_sources_text(*manifests: Manifest) -> str:
     unknown = unknown_sources(manifests)
     if not unknown:
         return ""
-    recorded = sorted(
-        {name for manifest in manifests for name in (*manifest.sources, *manifest.dropped_sources)}
-    )
+    recorded = sorted(_recorded_sources(manifests))
     return (
         f"no record is of source {', '.join(unknown)}; the records' sources: {', '.join(recorded)}"
     )

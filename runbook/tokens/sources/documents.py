@@ -436,13 +436,13 @@ def _rows_at_once(file: Any, text_key: str) -> int:
     bytes_per_row = 1
     for number in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(number)
-        columns = [group.column(index) for index in range(group.num_columns)]
-        size = sum(
-            column.total_uncompressed_size
-            for column in columns
-            if column.path_in_schema == text_key
-        )
-        bytes_per_row = max(bytes_per_row, size // max(1, group.num_rows))
+        text_bytes = 0
+        for index in range(group.num_columns):
+            column = group.column(index)
+            if column.path_in_schema == text_key:
+                text_bytes += column.total_uncompressed_size
+
+        bytes_per_row = max(bytes_per_row, text_bytes // max(1, group.num_rows))
 
     return max(1, min(PARQUET_ROWS, PARQUET_BYTES // bytes_per_row))
 

@@ -671,11 +671,11 @@ def foreign_addresses_check(answers: JobAnswers) -> PlacedCheck:
             "name."
         ),
     )
-    own_addresses = {
-        node: set(facts["addresses"])
-        for node, facts in answers.facts(HOSTS, "interfaces").items()
-        if facts["addresses"]
-    }
+    own_addresses = {}
+    for node, facts in answers.facts(HOSTS, "interfaces").items():
+        if facts["addresses"]:
+            own_addresses[node] = set(facts["addresses"])
+
     faults = {}
     for node, facts in answers.facts(HOSTS, "names").items():
         for name, addresses in facts["addresses"].items():

@@ -438,7 +438,11 @@ def _group_checks(
 ) -> list[Check]:
     """Judge the last rung; what needs all ranks is asked where all have answered."""
     # Where a rank never came, the others' failure to meet it is a consequence.
-    reasons = {part for rank in facts for part in rank["errors"]} - {"group"}
+    reasons = set()
+    for rank in facts:
+        reasons.update(rank["errors"])
+    reasons.discard("group")
+
     if present.verdict == "fail" and not reasons:
         return [present]
     met = meeting_check(facts, world_size)
@@ -449,18 +453,19 @@ def _group_checks(
     if present.verdict == "fail":
         return [present]
     num_hosts = len({rank["host"] for rank in facts})
-    return [
+    checks: list[Check] = [
         present,
         met,
         groups_check(facts, expected),
         bandwidth_check(facts, expected),
         transport_check(output, num_hosts, expected),
-        *[
-            check
-            for check in probe_checks(facts, settings.site, plan, expected.framework)
-            if check.name != "all-reduce"
-        ],
     ]
+    for check in probe_checks(facts, settings.site, plan, expected.framework):
+        # The bandwidth above was measured between all ranks already.
+        if check.name != "all-reduce":
+            checks.append(check)
+
+    return checks
 
 
 class QueueWatch:

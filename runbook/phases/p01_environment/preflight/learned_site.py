@@ -69,8 +69,9 @@ class LearnedSite:
 
     def as_dict(self) -> dict[str, object]:
         """Return the content of --json."""
-        return {
-            "lessons": [
+        lessons = []
+        for lesson in self.lessons:
+            lessons.append(
                 {
                     "name": lesson.name,
                     "value": lesson.value,
@@ -78,8 +79,10 @@ class LearnedSite:
                     "changes": lesson.is_new,
                     "evidence": lesson.evidence,
                 }
-                for lesson in self.lessons
-            ],
+            )
+
+        return {
+            "lessons": lessons,
             "gaps": [{"name": gap.name, "reason": gap.reason} for gap in self.gaps],
             "job": self.job,
             "defect": self.defect,
@@ -226,7 +229,11 @@ def _devices(site: Site, nodes: Answers) -> Iterator[Lesson | Gap]:
             (HARDWARE, "device"), accelerator.name, site.hardware.device, f"torch calls it {name}"
         )
 
-    smallest = min(int(device["total"]) for devices in gpus.values() for device in devices)
+    total_bytes = []
+    for devices in gpus.values():
+        total_bytes += [int(device["total"]) for device in devices]
+
+    smallest = min(total_bytes)
     if site.hardware.device_memory:
         old = f"{site.hardware.device_memory // GIB}GiB"
     else:

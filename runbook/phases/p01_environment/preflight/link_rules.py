@@ -159,11 +159,11 @@ def clocks_check(links: Sequence[Link]) -> PlacedCheck:
         return rule.passed(f"within {show_duration(abs(offset))}")
     direction = "ahead of" if offset > 0 else "behind"
     value = f"{worst.target} is {show_duration(abs(offset))} {direction} {worst.source}"
-    skewed = [
-        {link.source, link.target}
-        for link in links
-        if abs(link.facts["clock_offset"]) > thresholds.CLOCK.value
-    ]
+    skewed = []
+    for link in links:
+        if abs(link.facts["clock_offset"]) > thresholds.CLOCK.value:
+            skewed.append({link.source, link.target})
+
     return rule.broken(value, shared_nodes(skewed))
 
 

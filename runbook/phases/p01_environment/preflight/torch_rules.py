@@ -182,10 +182,11 @@ def speed_checks(facts: dict[str, NodeFacts], expected: Expectations) -> list[Pl
 
 def _speeds(facts: dict[str, NodeFacts], key: str, unit: float) -> dict[str, list[float]]:
     """Return the speed of each device by node, in FLOP/s or bytes a second."""
-    return {
-        node: [unit * float(speed[key]) for speed in node_facts["speeds"]]
-        for node, node_facts in facts.items()
-    }
+    speeds = {}
+    for node, node_facts in facts.items():
+        speeds[node] = [unit * float(speed[key]) for speed in node_facts["speeds"]]
+
+    return speeds
 
 
 def speed_check(
