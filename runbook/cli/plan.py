@@ -141,6 +141,7 @@ def _write_site(folder: Path, cluster_wish: "ClusterWish") -> None:
         click.echo(f"Drafted from the answers of: {draft.source}.")
     else:
         click.echo("No scheduler answered on this machine.")
+
     if draft.silence:
         click.echo(f"Not answered: {draft.silence}")
     fill = ""

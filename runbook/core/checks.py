@@ -74,6 +74,7 @@ def judge(
             rule,
             keys=keys,
         )
+
     return Check(
         name,
         otherwise,

@@ -88,6 +88,7 @@ def read_curve(path: Path) -> PartialCurve:
                 "decay_from",
                 may_be_zero=True,
             )
+
         if row.get("val_loss"):
             step = _number(
                 path,

@@ -12,10 +12,10 @@ SOURCE = "bigscience-workshop/Megatron-DeepSpeed#396"
 
 
 def find_divergence(records: Sequence[Record]) -> Failure | None:
-    """Return the NaN with which the records end, at the first of them. None where they end with numbers.
+    """Return the NaN with which the records end, at the first of them.
 
-    A skipped step, or one under a loss scale, may overflow: the scale falls, and the training goes
-    on.
+    None where they end with numbers. A skipped step, or one under a loss scale, may overflow: the
+    scale falls, and the training goes on.
     """
     first: Record | None = None
     count = 0
@@ -24,6 +24,7 @@ def find_divergence(records: Sequence[Record]) -> Failure | None:
             break
         first = record
         count += 1
+
     if first is None:
         return None
     evidence = f"iteration {first.iteration}: {', '.join(first.states)}"

@@ -324,6 +324,7 @@ class LogReader:
         if divergence is not None:
             log.failures.append(divergence)
             log.cause = log.cause or divergence
+
         log.notes = [*self.notes, *self._notes(out)]
         return log
 

@@ -65,11 +65,15 @@ def look_at_limits() -> Facts:
 
 
 def _count_ports() -> int | None:
-    """Return how many ports the kernel may choose for a connection. None where it does not say."""
+    """Return how many ports the kernel may choose for a connection.
+
+    None where it does not say.
+    """
     try:
         first, last = PORT_RANGE.read_text().split()
     except (OSError, ValueError):
         return None
+
     return int(last) - int(first) + 1
 
 

@@ -110,6 +110,7 @@ def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
                 redo,
                 say,
             )
+
         run_files.write_plan_file(settings, plan, folder)
         run_files.write_overrides(settings, folder)
         os.environ[HOLDER_VARIABLE] = str(folder)

@@ -98,6 +98,7 @@ def make_forecasts(open_phase: OpenPhase) -> list[Forecast]:
                 loss.source,
             )
         )
+
     scores = read_scores_of_all(open_phase.folder.parent)
     rates = device_rates(open_phase.settings)
     for quantity, unit, value in _planned_numbers(plan, rates):

@@ -76,11 +76,15 @@ def replicas_change(
 
 
 def newest_change(events: Iterable[Mapping[str, object]]) -> Mapping[str, object] | None:
-    """Return the newest event about the number of replicas of a training. None: there was none."""
+    """Return the newest event about the number of replicas of a training.
+
+    None: there was none.
+    """
     newest = None
     for event in events:
         if event.get("event") == "begun":
             newest = None
         elif event.get("event") == REPLICAS_CHANGED:
             newest = event
+
     return newest

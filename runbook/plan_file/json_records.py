@@ -167,6 +167,7 @@ def _value(
             where,
             problems,
         )
+
     if kind is Any:
         return content
     origin = get_origin(kind)

@@ -22,18 +22,23 @@ class RecentStep:
 
 
 def read_recent_steps(metrics: Path, iteration: int, count: int) -> list[RecentStep]:
-    """Return the last `count` steps up to an iteration, oldest first. Empty where there are none."""
+    """Return the last `count` steps up to an iteration, oldest first.
+
+    Empty where there are none.
+    """
     try:
         with metrics.open("rb") as stream:
             stream.seek(max(0, metrics.stat().st_size - TAIL_BYTES))
             lines = stream.read().splitlines()
     except OSError:
         return []
+
     steps = []
     for line in lines:
         # A line may be cut off by the seek, or by a kill.
         with contextlib.suppress(ValueError, RecursionError, TypeError, KeyError):
             steps.append(_parse(json.loads(line)))
+
     return recent_steps(steps, iteration, count)
 
 
@@ -69,4 +74,5 @@ def recent_steps(steps: Iterable[RecentStep], iteration: int, count: int) -> lis
         if step.iteration < limit and len(recent) < count:
             recent.append(step)
             limit = step.iteration
+
     return recent[::-1]

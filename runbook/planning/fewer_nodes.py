@@ -26,18 +26,25 @@ class FewerNodes:
 
     @property
     def min_nodes(self) -> int:
-        """Return the fewest nodes that the run file allows. 0: none fewer than planned."""
+        """Return the fewest nodes that the run file allows.
+
+        0: none fewer than planned.
+        """
         return self.settings.job(FULL).min_nodes
 
     @property
     def obstacle(self) -> str:
-        """Return why this training cannot go on with fewer nodes. Empty where it can."""
+        """Return why this training cannot go on with fewer nodes.
+
+        Empty where it can.
+        """
         site = self.settings.site
         if site.scheduler == "local":
             return f"site {site.site} is one machine, and has no nodes to lose"
         if not self.choice.own_trainer:
             framework = self.choice.training.framework
             return f"{framework} has its layout on its command line, which a job does not change"
+
         if self.min_nodes >= self.choice.nodes:
             return f"the job has {counted(self.choice.nodes, 'node')}, which are no more"
         return ""
@@ -59,10 +66,14 @@ class FewerNodes:
 
     @property
     def reason(self) -> str:
-        """Return which rule the largest candidate breaks. Empty where there is no candidate."""
+        """Return which rule the largest candidate breaks.
+
+        Empty where there is no candidate.
+        """
         for choice in self.candidates:
             broken = _broken_rules(choice)
             return f"; with {choice.nodes}, {broken[0].name}: {broken[0].value}"
+
         return ""
 
     @property
@@ -87,6 +98,7 @@ def _broken_rules(choice: Choice) -> list[Check]:
         needs = memory.phase_memory(choice, memory.all_stages(choice), machine=None)
         checks = [memory.check_memory(choice, needs)]
         broken = [check for check in checks if check.verdict == "fail"]
+
     return broken
 
 
@@ -100,6 +112,7 @@ def check_fewer_nodes(settings: Settings, choice: Choice) -> Iterator[Check]:
     if fewer.obstacle:
         yield Check(name, "fail", value, f"{fewer.obstacle}. Set {MIN_NODES} to 0")
         return
+
     rule = (
         "the nodes hold whole replicas, the global batch divides by replicas x micro-batch, and "
         "their states fit into memory"
@@ -107,8 +120,16 @@ def check_fewer_nodes(settings: Settings, choice: Choice) -> Iterator[Check]:
     if not fewer.choices:
         remedy = f"Lower {MIN_NODES} to a number for which this holds, or set it to 0."
         value += f": no number from there to {choice.nodes - 1} will do{fewer.reason}"
-        yield Check(name, "fail", value, rule, remedy, keys=(MIN_NODES,))
+        yield Check(
+            name,
+            "fail",
+            value,
+            rule,
+            remedy,
+            keys=(MIN_NODES,),
+        )
         return
+
     yield Check(
         name, "pass", f"where healthy nodes lack, {_ways_text(choice, fewer.choices)}", rule
     )
@@ -130,6 +151,7 @@ def _ways_text(planned: Choice, choices: Sequence[Choice]) -> str:
             f"{choice.num_microbatches} micro-batches each, not {planned.num_microbatches}; a step "
             f"takes about {factor:.3g} x as long"
         )
+
     if len(choices) > SHOWN_WAYS:
         ways.append(f"and so on down to {choices[-1].nodes}")
     return "; ".join(ways)

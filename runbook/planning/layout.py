@@ -50,7 +50,10 @@ SMOKE_KEYS = Keys(
 
 @dataclass(frozen=True)
 class Choice(Cut):
-    """What one training phase was asked for, and the layout that follows; meaningful where `check_layout` passes."""
+    """What one training phase was asked for, and the layout that follows.
+
+    Meaningful where `check_layout` passes.
+    """
 
     phase: str
     keys: Keys
@@ -82,9 +85,10 @@ class Choice(Cut):
 
     @property
     def node_multiple(self) -> int:
-        """The fewest nodes that hold whole replicas of the model; every number of nodes must be a multiple of it.
+        """The fewest nodes that hold whole replicas of the model.
 
-        A model cut 8 x 16 on nodes of 8 devices needs 16 nodes, 32, 48 ...
+        Every number of nodes must be a multiple of it. A model cut 8 x 16 on nodes of 8 devices
+        needs 16 nodes, 32, 48 ...
         """
         return (
             math.lcm(self.tensor * self.pipeline * self.context, self.devices_per_node)
@@ -120,7 +124,10 @@ class Choice(Cut):
 
     @cached_property
     def tuning(self) -> Tuning:
-        """How a step is carried out; a smoke test has other layers, which may not divide into the training's groups."""
+        """How a step is carried out.
+
+        A smoke test has other layers, which may not divide into the training's groups.
+        """
         training = self.training
         tuning = Tuning(
             overlap_gradients=training.overlap_gradients,
@@ -163,7 +170,10 @@ class Choice(Cut):
 
     @property
     def hides_sends(self) -> bool:
-        """Whether stages send while they compute; where that is left to the framework, the model counts the sends."""
+        """Whether stages send while they compute.
+
+        Where that is left to the framework, the model counts the sends.
+        """
         return self.virtual_pipeline > 1 and self.tuning.overlap_pipeline == "always"
 
     @cached_property
@@ -181,7 +191,10 @@ class Choice(Cut):
         """The model padded for its tensor size, at its sequence length."""
         length = self.sequence_length
         return shape_of(
-            self.model, tensor=self.tensor, sequence_length=length, own=self.own_trainer
+            self.model,
+            tensor=self.tensor,
+            sequence_length=length,
+            own=self.own_trainer,
         )
 
     @property
@@ -192,7 +205,9 @@ class Choice(Cut):
     @property
     def program(self) -> str:
         """What trains: our own trainer's engine, or another framework."""
-        return self.training.engine if self.own_trainer else self.training.framework
+        if self.own_trainer:
+            return self.training.engine
+        return self.training.framework
 
     @property
     def deepspeed(self) -> bool:
@@ -232,8 +247,9 @@ def full_choice(settings: Settings) -> Choice:
 def smoke_choice(settings: Settings) -> Choice:
     """The smoke test: no interleaving and no context parallel, the run's ZeRO stage, its own tensor and pipeline.
 
-    A global batch of 0 becomes two micro-batches for each copy, or one a stage where there are more stages. The peak
-    learning rate is the training's, reached early and hardly left; where the training evaluates, it does so at the end.
+    A global batch of 0 becomes two micro-batches for each copy, or one a stage where there are more
+    stages. The peak learning rate is the training's, reached early and hardly left; where the
+    training evaluates, it does so at the end.
     """
     run = settings.run
     smoke = settings.run.training.smoke

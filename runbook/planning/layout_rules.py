@@ -35,6 +35,7 @@ def check_layout(choice: Choice) -> list[Check]:
     if not choice.smoke:
         engine = engine_rules(choice.program, choice.zero_stage, choice.training.precision)
         checks += [check_of(result) for result in engine]
+
     checks += choice.checks_of(_zero_stage(choice))
     checks += choice.checks_of(
         sharing_rules(choice.shape, choice.parallel, choice.program, choice.keys)
@@ -43,11 +44,13 @@ def check_layout(choice: Choice) -> list[Check]:
         checks += [check_of(result) for result in _precision(choice)]
         checks += [check_of(problem) for problem in _tuning(choice)]
         checks += [check_of(problem) for problem in _replay(choice)]
+
     if world.verdict != "fail":
         checks += _batch(choice)
         checks += choice.checks_of(
             chunk_rules(choice.parallel, choice.num_microbatches, choice.program, choice.keys)
         )
+
     return checks
 
 
@@ -82,6 +85,7 @@ def _world_size(choice: Choice) -> RuleResult:
         groups = f" = {choice.data} replicas of {group}"
     else:
         groups = f" do not divide into groups of {group}"
+
     return RuleResult(
         code=PlanCode.WORLD_SIZE,
         holds=divides,
@@ -103,7 +107,8 @@ def _world_size(choice: Choice) -> RuleResult:
 def _devices(choice: Choice) -> Iterator[Check]:
     hardware = choice.site.hardware
     if choice.on_cpu:
-        if hardware.cores_per_node:  # else 01-environment counts them
+        # Else 01-environment counts them
+        if hardware.cores_per_node:
             yield check_of(_processes_on_node(choice), choice.phase, otherwise="warn")
     elif hardware.device != AUTO:
         yield check_of(_devices_on_node(choice), choice.phase)
@@ -116,6 +121,7 @@ def _devices(choice: Choice) -> Iterator[Check]:
                 keys=("site",),
             )
         )
+
     if choice.tensor > 1:
         yield check_of(_tensor_inside_node(choice), choice.phase, otherwise="warn")
 
@@ -211,6 +217,7 @@ def _precision(choice: Choice) -> Iterator[RuleResult]:
             values={"precision": precision},
             keys=("training.precision",),
         )
+
     transformer_engine_keys = _transformer_engine_keys(choice)
     if transformer_engine_keys:
         yield _transformer_engine(choice, transformer_engine_keys)

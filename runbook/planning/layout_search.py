@@ -89,12 +89,25 @@ def search(choice: Choice, tokens: float = 0.0) -> Search:
     """
     device = modelled_device(choice)
     if isinstance(device, str):
-        return Search((), 0, 0, 0, device)
+        return Search(
+            (),
+            0,
+            0,
+            0,
+            device,
+        )
     if not device.memory_bytes:
         name = choice.site.hardware.device
         where = f"params/sites/{choice.site.site}.yaml"
         reason = f"the name {name} leaves its memory open: write hardware.device_memory in {where}"
-        return Search((), 0, 0, 0, reason)
+        return Search(
+            (),
+            0,
+            0,
+            0,
+            reason,
+        )
+
     candidates = list[Candidate]()
     rejected = _Rejected()
     num_layouts = 0
@@ -104,13 +117,19 @@ def search(choice: Choice, tokens: float = 0.0) -> Search:
         if not fits(memory_bytes, device):
             rejected.too_large.append(memory_bytes)
             continue
+
         failures = _failures(check_layout(layout))
         if failures:
             rejected.broken_rules[failures[0].as_text()] += 1
         else:
             candidates.append(_candidate(layout, memory_bytes, tokens, device))
+
     candidates.sort(key=lambda candidate: (candidate.seconds_per_step, candidate.memory_bytes))
-    reason = "" if candidates else _why_none(choice, device, num_layouts, rejected)
+    if candidates:
+        reason = ""
+    else:
+        reason = _why_none(choice, device, num_layouts, rejected)
+
     return Search(
         candidates=tuple(candidates),
         looked_at=num_layouts,
@@ -161,7 +180,9 @@ def growth(
             rows.append(result.candidates[0])
         else:
             rows.append(f"{nodes} nodes: {result.reason}")
+
         nodes *= 2
+
     return rows
 
 
@@ -222,7 +243,12 @@ def _divisors(number: int) -> list[int]:
     return [size for size in range(1, number + 1) if number % size == 0]
 
 
-def _candidate(choice: Choice, memory_bytes: int, tokens: float, device: Accelerator) -> Candidate:
+def _candidate(
+    choice: Choice,
+    memory_bytes: int,
+    tokens: float,
+    device: Accelerator,
+) -> Candidate:
     shape = choice.shape
     seconds = iteration(setup_for(choice, device)).seconds
     step_flops = flops.flops(shape, choice.global_batch)
@@ -255,7 +281,12 @@ def _candidate(choice: Choice, memory_bytes: int, tokens: float, device: Acceler
     )
 
 
-def _why_none(choice: Choice, device: Accelerator, num_layouts: int, rejected: _Rejected) -> str:
+def _why_none(
+    choice: Choice,
+    device: Accelerator,
+    num_layouts: int,
+    rejected: _Rejected,
+) -> str:
     """Return why a search found no candidate, and what to change."""
     world = choice.world_size
     if not num_layouts and world % choice.context:
@@ -263,12 +294,14 @@ def _why_none(choice: Choice, device: Accelerator, num_layouts: int, rejected: _
             f"parallel.context={choice.context} does not divide {world} devices: "
             "change it or jobs.training.nodes"
         )
+
     if not num_layouts:
         return (
             f"no cut of {choice.model.layers} layers and {choice.model.heads} heads over "
             f"{world} devices divides a global batch of {choice.global_batch}: "
             "change jobs.training.nodes or training.global_batch"
         )
+
     reasons = []
     if rejected.too_large:
         least_gib = min(rejected.too_large) / 2**30
@@ -278,12 +311,14 @@ def _why_none(choice: Choice, device: Accelerator, num_layouts: int, rejected: _
             "device: take more nodes, or an engine that shares more states "
             "(parallel.zero_stage with DeepSpeed)"
         )
+
     if rejected.broken_rules:
         rule, count = rejected.broken_rules.most_common(1)[0]
         reasons.append(
             f"{rejected.broken_rules.total()} of {num_layouts} layouts fit and break a rule, "
             f"{count} of them this: {rule}"
         )
+
     return "; ".join(reasons)
 
 
@@ -326,12 +361,14 @@ def _changes(choice: Choice) -> Iterator[tuple[str, Choice]]:
         for value in values:
             changed: dict[str, Any] = {field_name: value}
             yield f"{key}={value}", replace(choice, **changed)
+
     training = choice.training
     modes = {"recompute": get_args(Recompute), "precision": ("bf16", "fp32")}
     for key, names in modes.items():
         for name in names:
             if name != getattr(training, key):
                 yield f"training.{key}={name}", _with_training(choice, key, name)
+
     for best in search(choice).candidates[:1]:
         yield _best_layout(choice, best)
 
@@ -378,7 +415,10 @@ def _best_layout(choice: Choice, best: Candidate) -> tuple[str, Choice]:
 
 
 def _alternative(
-    change: str, choice: Choice, machine: Machine | None, measured: Calibrations | None
+    change: str,
+    choice: Choice,
+    machine: Machine | None,
+    measured: Calibrations | None,
 ) -> Alternative:
     result = Alternative(change, choice.world_size, None, 0)
     failures = _failures((*check_layout(choice), *check_schedule(choice)))
@@ -390,6 +430,7 @@ def _alternative(
             memory_limit_bytes=phase.limit_bytes,
         )
         failures = _failures([memory.check_memory(choice, phase)])
+
     if failures:
         return replace(result, problem=f"{failures[0].value}; {failures[0].rule}")
     calibration = measured.holds_for(choice) if measured else None

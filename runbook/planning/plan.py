@@ -135,7 +135,10 @@ class Plan:
 
 
 def parse_plan(text: str, source: Path) -> Plan:
-    """The plan in the text of a plan.json; `RecordError` names the file, every problem and the remedy."""
+    """The plan in the text of a plan.json.
+
+    `RecordError` names the file, every problem and the remedy.
+    """
     try:
         return from_json(
             Plan,
@@ -157,11 +160,13 @@ def make_plan(
     measured: Calibrations | None = None,
     given_checks: Sequence[Check] = (),
 ) -> Plan:
-    """Compute everything a run needs; raise one `PlanError` that lists every rule the values break.
+    """Compute everything a run needs.
 
-    Pure: no file, clock, network or environment. Facts of the machine at hand come in as `machine`; without them
-    what depends on them is `unknown`. What smoke tests measured there (`measured`) corrects the step times.
-    `given_checks` are verdicts on files, which only the caller may read; they count as the plan's own.
+    Raise one `PlanError` that lists every rule the values break. Pure: no file, clock, network or
+    environment. Facts of the machine at hand come in as `machine`; without them what depends on
+    them is `unknown`. What smoke tests measured there (`measured`) corrects the step times.
+    `given_checks` are verdicts on files, which only the caller may read; they count as the plan's
+    own.
     """
     data = plan_data(settings)
     smoke = smoke_choice(settings)
@@ -190,9 +195,16 @@ def make_plan(
                 machine.memory_bytes if machine else 0
             ) or settings.site.hardware.node_memory
             checks += check_near_copies(choice, stages, node_memory)
+
     if not computable:
         raise_if_failed(checks)
-    plan = _plan(settings, data, (smoke, full), machine, measured or Calibrations(""))
+    plan = _plan(
+        settings,
+        data,
+        (smoke, full),
+        machine,
+        measured or Calibrations(""),
+    )
     checkpoints = sum(store.disk_bytes for store in plan.checkpoint.values())
     costs = PlannedCosts(plan.checkpoint[FULL], plan.time[FULL], plan.endurance)
     checks += advise(full, costs)
@@ -259,7 +271,11 @@ def _label(model: PlannedModel) -> Label:
     fits = label_fits(model.label, model.parameters)
     text = label_text(model.label, model.parameters)
     return Label(
-        model=model.name, label=model.label, parameters=model.parameters, fits=fits, text=text
+        model=model.name,
+        label=model.label,
+        parameters=model.parameters,
+        fits=fits,
+        text=text,
     )
 
 
@@ -362,20 +378,37 @@ def _model(choice: Choice) -> schema.PlannedModel:
 def _data(settings: Settings, choice: Choice, data: DataPlan) -> schema.PlannedData:
     uses = ("train", "validation", "test")
     sources = {use: data.weighted(use) for use in uses}
-    if (
-        not choice.own_trainer
-    ):  # the documents' programs know no tokens: their files have equal shares
+    # The documents' programs know no tokens: their files have equal shares
+    if not choice.own_trainer:
         sources = {
             use: tuple(dataclasses.replace(file, text="") for file in files)
             for use, files in sources.items()
         }
-    cache = _place(settings, choice, "data", "cache", in_run="data/cache")
-    return schema.PlannedData(mock=data.mock, **sources, split=data.split, cache=cache)
+
+    cache = _place(
+        settings,
+        choice,
+        "data",
+        "cache",
+        in_run="data/cache",
+    )
+    return schema.PlannedData(
+        mock=data.mock,
+        **sources,
+        split=data.split,
+        cache=cache,
+    )
 
 
 def _checkpoint(settings: Settings, choice: Choice) -> schema.Checkpoint:
     training = choice.training
-    folder = _place(settings, choice, "checkpoints", "checkpoints", in_run="checkpoints")
+    folder = _place(
+        settings,
+        choice,
+        "checkpoints",
+        "checkpoints",
+        in_run="checkpoints",
+    )
     if choice.smoke:
         return schema.Checkpoint(folder, interval=0, keep=1)
     return schema.Checkpoint(
@@ -400,7 +433,13 @@ def _log(settings: Settings, choice: Choice) -> schema.Log:
         validation=f"{folder}validation.jsonl",
         samples=f"{folder}samples.jsonl",
         events="events.jsonl",
-        tensorboard=_place(settings, choice, "tensorboard", "tensorboard", in_run="tensorboard"),
+        tensorboard=_place(
+            settings,
+            choice,
+            "tensorboard",
+            "tensorboard",
+            in_run="tensorboard",
+        ),
         peak_tflops=peak or 0.0,
         alarm_webhook=choice.training.alarm_webhook,
         alarm_command=choice.training.alarm_command,
@@ -409,7 +448,14 @@ def _log(settings: Settings, choice: Choice) -> schema.Log:
     )
 
 
-def _place(settings: Settings, choice: Choice, site_key: str, name: str, *, in_run: str) -> str:
+def _place(
+    settings: Settings,
+    choice: Choice,
+    site_key: str,
+    name: str,
+    *,
+    in_run: str,
+) -> str:
     base = settings.site.paths.get(site_key, "")
     if not base:
         return f"smoke/{in_run}" if choice.smoke else in_run

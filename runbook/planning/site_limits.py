@@ -225,6 +225,7 @@ def _volume(
             rule,
             "02-data counts the text.",
         )
+
     remedy = (
         f"Deploy at least {show_bytes(needed * 1.1)}, or keep fewer checkpoints "
         "(training.keep_checkpoints, "

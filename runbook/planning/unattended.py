@@ -44,9 +44,11 @@ def _chain_check(settings: Settings, endurance: Endurance, chain: int) -> Check:
         without_failure = needed
         needed = jobs_with_failures(needed, failures_per_job)
         value += (
-            f"; the training takes {counted(without_failure, 'job')} without a failure, {needed} with "
+            f"; the training takes {counted(without_failure, 'job')} without a failure, {needed} "
+            "with "
             "those to expect"
         )
+
     return Check(name, "warn" if chain < needed else "pass", value, rule)
 
 

@@ -199,6 +199,7 @@ def _phase(run_folder: Path, phase: str) -> PhaseState:
             files,
             earlier,
         )
+
     if _is_running(run_folder, phase, twin):
         state = "running"
     else:

@@ -159,6 +159,7 @@ def _summarize_timing(
             None,
             None,
         )
+
     seconds = [step.seconds for step in measured_steps]
     median = statistics.median(seconds)
     # quantiles needs two values, and one value twice has itself as every quantile

@@ -54,9 +54,15 @@ class WallTime:
     waiting_seconds: float = 0.0
     """From a job's submission until it began, in start-up and restarts: no device was held."""
     productive_device_seconds: float | None = None
-    """Of the devices that trained, in the steps that count. None: all devices of the summary."""
+    """Of the devices that trained, in the steps that count.
+
+    None: all devices of the summary.
+    """
     devices_of_job: int = 0
-    """Devices of a job that went on with fewer ones for a while. 0: all trained all the time."""
+    """Devices of a job that went on with fewer ones for a while.
+
+    0: all trained all the time.
+    """
 
     @property
     def goodput(self) -> float | None:
@@ -268,6 +274,7 @@ def _chain_waits(events: Sequence[Event]) -> list[float]:
             if before.time <= _ended_at(event) <= after.time:
                 # A job that waits before it ends still holds its nodes.
                 ends.append(min(_ended_at(event) + event.waits, after.time))
+
         if ends:
             waits.append(after.time - max(ends))
 

@@ -63,12 +63,18 @@ def _how_to_begin(stem: str, name: str) -> str:
     run = stem.partition("--")[0]
     try:
         names = run_names(_project_of(name))
-    except ParamsError:  # --runs names a folder outside of any project
+    except ParamsError:
+        # --runs names a folder outside of any project
         names = []
+
     if run in names or not names:
         return f"runbook run {stem} makes it."
     near = difflib.get_close_matches(run, names)
-    hint = f"Did you mean {' or '.join(near)}?" if near else f"The runs are: {', '.join(names)}."
+    if near:
+        hint = f"Did you mean {' or '.join(near)}?"
+    else:
+        hint = f"The runs are: {', '.join(names)}."
+
     return f"params/ has no run file {run}.yaml either. {hint}"
 
 
@@ -209,6 +215,7 @@ def _fewer_replicas(folder: Path) -> dict[str, object] | None:
         plan = read_plan(folder / "plan.json", FULL)
     except RefusedError:
         return None
+
     events = read_lines(folder / plan.log.events)
     change = newest_change(event for event in events if event.get("phase") == FULL)
     if change is None or change["replicas"] == change["planned_replicas"]:
@@ -277,6 +284,7 @@ def status_of_one(name: str, runs: Path | None) -> str:
             f"since iteration {fewer['iteration']}, because nodes were lost; the global batch is "
             "the same."
         )
+
     if expected is not None:
         parts.append(f"Expected final loss: {expected.as_text()}")
     copies = _near_copies(folder)
@@ -480,6 +488,7 @@ def _end_waits(folder: Path) -> list[str]:
         if job.watcher_waits.exists():
             _note_request(job)
             lines.append(f"{job.path.name}: it has ended, and no job follows it")
+
     return lines
 
 

@@ -63,7 +63,11 @@ def train_rank(
         from runbook.training.loop import TrainingLoop
 
         spec = report.spec = state.keep_checkpoint_padding(spec)
-        heartbeat = watchdog.heartbeat if watchdog else HeartbeatWriter(ranks.rank)
+        if watchdog:
+            heartbeat = watchdog.heartbeat
+        else:
+            heartbeat = HeartbeatWriter(ranks.rank)
+
         code = TrainingLoop(spec, report, stopping, heartbeat, until).train()
     except Exception as error:
         report.event("failed", message=f"{type(error).__name__}: {error}")

@@ -153,7 +153,11 @@ def open_pair(prefix: Path) -> TokenFile:
         )
 
     if code not in (UINT16, INT32):
-        name = numpy.dtype(DTYPES[code]).name if code in DTYPES else f"type {code}"
+        if code in DTYPES:
+            name = numpy.dtype(DTYPES[code]).name
+        else:
+            name = f"type {code}"
+
         raise RefusedError(
             f"{index} says its tokens are {name}; token ids are uint16 (type 8) or int32 (type 4)"
         )
@@ -302,7 +306,8 @@ def _check_share(
             f"{spec.data.split} is {end - begin} "
             f"of them with {tokens} tokens, and one sample needs "
             f"{spec.model.sequence_length + 1}: give more text, "
-            f"another data.split, or {'evaluation.interval 0' if use == 'validation' else 'a shorter sequence'}"
+            "another data.split, or "
+            f"{'evaluation.interval 0' if use == 'validation' else 'a shorter sequence'}"
         )
 
 

@@ -192,7 +192,11 @@ class LiveView:
             # Since the last question; the first one has nothing to compare with
             cpu = psutil.cpu_percent()
             # There they are hidden
-            gpus = [] if self.settings.site.hardware.device == "cpu" else gpus_in_use(ask_gpus)
+            if self.settings.site.hardware.device == "cpu":
+                gpus = []
+            else:
+                gpus = gpus_in_use(ask_gpus)
+
             self._device = "; ".join([*([] if first else [f"CPU {cpu:.0f} %"]), *gpus])
 
         return self._device
@@ -210,7 +214,11 @@ def training_facts(
     memory = rows[-1].get("memory_bytes")
     seconds = median_high(row["seconds"] for row in rows[-RECENT:])
     seconds_left = (phase_plan.duration.iterations - last["iteration"]) * seconds
-    used = {"MFU": f"{speed / peak:.1%} of {peak:g} TFLOP/s"} if speed is not None and peak else {}
+    if speed is not None and peak:
+        used = {"MFU": f"{speed / peak:.1%} of {peak:g} TFLOP/s"}
+    else:
+        used = {}
+
     return {
         "done": last["iteration"],
         "loss": None if last["loss"] is None else four_digits(last["loss"]),
@@ -237,6 +245,7 @@ def fewer_devices_text(rows: Sequence[Row], planned: int) -> str:
         if row.get("world_size") != devices:
             break
         since = row["iteration"]
+
     return f"{devices} of {planned}, since step {since}"
 
 

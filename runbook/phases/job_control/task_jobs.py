@@ -82,7 +82,11 @@ def _submit_tasks(
             after = folders[-1:]
             write_job(folder, render_task(open_phase.settings, open_phase.phase, task, PACKAGE))
             job_id = scheduler.submit(folder, after=after)
-            behind = f", to begin after jobs/{after[0].path.name}" if after else ""
+            if after:
+                behind = f", to begin after jobs/{after[0].path.name}"
+            else:
+                behind = ""
+
             show_text(f"{task.what}: submitted jobs/{folder.path.name} as {job_id}{behind}.")
             folders.append(folder)
             submitted.append(folder)
@@ -101,7 +105,11 @@ def _follow_task(scheduler: QueueScheduler, folder: JobFolder) -> JobStatus:
     with Progress(folder.path.name, total=len(parts) or 1, unit="jobs") as progress:
         while True:
             status = scheduler.state(folder)
-            done = sum(part.exit_code.exists() for part in parts) if parts else int(status.final)
+            if parts:
+                done = sum(part.exit_code.exists() for part in parts)
+            else:
+                done = int(status.final)
+
             progress.update(
                 done=done,
                 job=status.job_id,

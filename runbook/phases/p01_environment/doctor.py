@@ -192,6 +192,7 @@ def preflight(
             questions,
             report,
         )
+
     return climb_with_run(
         settings,
         plan,

@@ -39,7 +39,8 @@ _SUSTAINED = MappingProxyType(
 class Coefficients:
     """What published results settle; everything else in the model is counted.
 
-    The values are fitted to them: `python -m benchmarks.predict_cross_validation --fit` prints them again.
+    The values are fitted to them: `python -m benchmarks.predict_cross_validation --fit` prints them
+    again.
     """
 
     sustained: Mapping[str, float] = field(default_factory=lambda: _SUSTAINED)
@@ -65,8 +66,8 @@ class Coefficients:
     scores: float = 33.4
     """Bytes a score costs in both passes where attention scores are kept."""
     tensor_tuned: float = 0.267
-    """Share of tensor-parallel communication that is waited for in a vendor's own stack from Hopper on, whose Transformer
-    Engine sends while it multiplies; elsewhere all of it."""
+    """Share of tensor-parallel communication that is waited for in a vendor's own stack from Hopper
+    on, whose Transformer Engine sends while it multiplies; elsewhere all of it."""
     links: float = 0.749
     """Share of the links' datasheet that collectives reach."""
     network: float = 0.789
@@ -87,7 +88,9 @@ class Coefficients:
     step_milliseconds: float = 7.21
     """What a step takes in addition to its micro-batches, outside DeepSpeed's forks.
 
-    The norm that all ranks wait for, clipping, and the host, which begins with nothing launched ahead."""
+    The norm that all ranks wait for, clipping, and the host, which begins with nothing launched
+    ahead.
+    """
     latency_microseconds: float = 8.01
     """Least time of a collective for each doubling of its ranks, within a node."""
     jitter: float = 0.00582
@@ -100,7 +103,10 @@ DEFAULT = Coefficients()
 CALIBRATED = frozenset(
     {"V100", "A100", "H100", "H100-500W", "Blackwell", "Blackwell Ultra", "MI250X", "PVC"}
 )
-"""Families with a published training among the rows of the fit; the others rest on measured matrix products."""
+"""Families with a published training among the rows of the fit.
+
+The others rest on measured matrix products.
+"""
 
 
 _FORWARD_BYTES = 36.0
@@ -112,23 +118,26 @@ _BACKWARD = 1.8
 _LOGIT_BYTES = 24.0
 """A token and vocabulary entry: logits in 16 and 32 bits, softmax, gradient."""
 _OPTIMIZER_BYTES = 56.0
-"""A parameter: fp32 weights and two moments read and written (24), the gradient cast to fp32, unscaled, its norm taken,
-clipped and read (26), weights written in 16 bits and gradients set to zero (6)."""
+"""A parameter: fp32 weights and two moments read and written (24), the gradient cast to fp32,
+unscaled, its norm taken, clipped and read (26), weights written in 16 bits and gradients set to
+zero (6)."""
 _VENDOR_ATTENTION = 0.58
-"""Speed of a vendor's own fused attention relative to large matrix products; of two values tried, the one nearer to
-the rows. Other code ran older kernels, whose share is fitted."""
+"""Speed of a vendor's own fused attention relative to large matrix products; of two values tried,
+the one nearer to the rows. Other code ran older kernels, whose share is fitted."""
 _PLAIN_ACTIVATION_BYTES = 26.0
-"""More bytes a token and hidden unit, forward, where PyTorch squares a ReLU by kernels of its own: 16 forward and 56
-backward, counted in torch.pow and relu, spread as `_BACKWARD` does. Times nothing fitted."""
+"""More bytes a token and hidden unit, forward, where PyTorch squares a ReLU by kernels of its own:
+16 forward and 56 backward, counted in torch.pow and relu, spread as `_BACKWARD` does. Times nothing
+fitted."""
 _FP8_CASTS = 12.0
 """More bytes a token and hidden unit, forward: quantized copies and transposes."""
 _BLOCK_CASTS = 2.0
-"""The same of recipes that scale blocks along the inner side, relative to one scale a tensor: the backward pass needs
-copies that are quantized along the other side. Counted, not fitted: no row of the tables names its recipe."""
+"""The same of recipes that scale blocks along the inner side, relative to one scale a tensor: the
+backward pass needs copies that are quantized along the other side. Counted, not fitted: no row of
+the tables names its recipe."""
 _BLOCK_RECIPES = ("mxfp8", "blockwise")
 _WAVE = 110 * 128 * 256
-"""Elements of a matrix product that a device computes at once: 110 processors, a tile of 128 x 256 each. Half of the
-last such wave is idle on average, which is why small matrices are slow."""
+"""Elements of a matrix product that a device computes at once: 110 processors, a tile of 128 x 256
+each. Half of the last such wave is idle on average, which is why small matrices are slow."""
 _SPLIT = 4096
 """Inner elements of a product from which on its sums are split among processors, as in gradients of
 small weights.
@@ -147,8 +156,9 @@ _OPERATORS_ELSEWHERE = 48
 """The same of DeepSpeed's forks on devices without their fused kernels."""
 _NOT_CUDA = ("MI250X", "MI300X", "PVC")
 _ZERO_3_OPERATORS = 46
-"""More in a layer's pass with DeepSpeed's ZeRO 3: 34 hooks around its 17 modules, and three calls to gather each of its
-four large weights. Counted in the source of DeepSpeed 0.19 and megatron-core 0.16, each at the price of an operator."""
+"""More in a layer's pass with DeepSpeed's ZeRO 3: 34 hooks around its 17 modules, and three calls
+to gather each of its four large weights. Counted in the source of DeepSpeed 0.19 and megatron-core
+0.16, each at the price of an operator."""
 _SOFTMAX_OPERATORS = 8
 """More where the fused softmax refuses the batch: scale, mask, two casts and dropout run one by one, on copies."""
 _SOFTMAX_GROUP = 4
@@ -156,21 +166,27 @@ _SOFTMAX_GROUP = 4
 _CONTEXT_OPERATORS = 8
 """More for each further rank of context: a block of attention, its correction, keys sent and received."""
 _BACKWARD_OPERATORS = 1.4
-"""Host time of the backward pass relative to the forward pass; it launches more operators, but from C++."""
+"""Host time of the backward pass relative to the forward pass.
+
+It launches more operators, but from C++.
+"""
 _GRAPHED = 0.1
 """Share of the host's time that is left where CUDA graphs launch whole layers; not measured."""
 _OVERLAPS_TENSOR = ("H100", "H100-500W", "Blackwell", "Blackwell Ultra")
-"""Families on which a vendor's own stack sends a product's pieces while it computes others (Transformer Engine's user
-buffers, of 2023). On A100 Megatron-LM waits."""
+"""Families on which a vendor's own stack sends a product's pieces while it computes others
+(Transformer Engine's user buffers, of 2023). On A100 Megatron-LM waits."""
 _FORWARD_SHARE = 1 / 3
-"""Of a micro-batch's work: behind the first forward pass weights are gathered, behind the last backward pass gradients
-are reduced."""
+"""Of a micro-batch's work: behind the first forward pass weights are gathered, behind the last
+backward pass gradients are reduced."""
 _BUCKET = 40e6
 _BUCKET_PER_RANK = 1e6
-"""Parameters of a bucket at least, and for each data-parallel rank (megatron-core's DistributedDataParallel). Nothing hides
-the first that is gathered and the last that is reduced."""
+"""Parameters of a bucket at least, and for each data-parallel rank (megatron-core's
+DistributedDataParallel). Nothing hides the first that is gathered and the last that is reduced."""
 _PREFETCHED = 50e6
-"""Parameters that DeepSpeed's ZeRO 3 gathers ahead (stage3_prefetch_bucket_size). Nothing hides the first of a pass."""
+"""Parameters that DeepSpeed's ZeRO 3 gathers ahead (stage3_prefetch_bucket_size).
+
+Nothing hides the first of a pass.
+"""
 _NETWORK_LATENCY = 3.0
 """Latency of a collective that leaves its node, relative to one inside."""
 
@@ -210,11 +226,17 @@ class StepSetup(sizes.Cut):
     first_sharding: bool = False
     """Whether states are sharded by PyTorch's FSDP of 2023, which hid less than those after it."""
     first_flash: bool = False
-    """Whether attention is the first FlashAttention, of 2022; its second, of 2023, is taken otherwise."""
+    """Whether attention is the first FlashAttention, of 2022.
+
+    Its second, of 2023, is taken otherwise.
+    """
     plain_activation: bool = False
     """Whether the activation is several kernels of PyTorch's, as the squared ReLU of Nemotron is in NeMo."""
     fp8_recipe: str = ""
-    """How factors of 8 bits are scaled: mxfp8 and blockwise along the inner side; other recipes are alike."""
+    """How factors of 8 bits are scaled: mxfp8 and blockwise along the inner side.
+
+    Other recipes are alike.
+    """
 
     @property
     def world(self) -> int:
@@ -251,7 +273,10 @@ class StepTime:
 
 
 def iteration(setup: StepSetup, coefficients: Coefficients = DEFAULT) -> StepTime:
-    """The step of this setup; `KeyError` where the device has no peak or no share for its precision (`known`)."""
+    """The step of this setup.
+
+    `KeyError` where the device has no peak or no share for its precision (`known`).
+    """
     return StepModel(setup, coefficients).step()
 
 
@@ -279,7 +304,9 @@ class StepModel:
     def matrix_rate(self) -> float:
         """Operations a second of large matrix products."""
         rate = self._sustained(self.setup.precision)
-        return rate * self.coefficients.fp8 if self.setup.precision == "fp8" else rate
+        if self.setup.precision == "fp8":
+            return rate * self.coefficients.fp8
+        return rate
 
     @cached_property
     def _half_rate(self) -> float:
@@ -292,6 +319,7 @@ class StepModel:
             share = own_kernels.POWER_BOUND
         else:
             share = self.coefficients.sustained[device.family]
+
         return device.peaks[precision] * share * 1e12
 
     @property
@@ -314,7 +342,12 @@ class StepModel:
     def _width(self) -> float:
         return 4.0 if self.setup.precision in ("fp32", "tf32") else 2.0
 
-    def _product(self, columns: float, inner: float, rate: float) -> tuple[float, float]:
+    def _product(
+        self,
+        columns: float,
+        inner: float,
+        rate: float,
+    ) -> tuple[float, float]:
         """Return the seconds of tokens x inner times inner x columns: (forward, all three products).
 
         The backward pass has two products, one for the gradient of each factor.
@@ -325,7 +358,13 @@ class StepModel:
         weight_gradient = self._one_product(inner, tokens, columns, rate)
         return forward, forward + input_gradient + weight_gradient
 
-    def _one_product(self, rows: float, inner: float, columns: float, rate: float) -> float:
+    def _one_product(
+        self,
+        rows: float,
+        inner: float,
+        columns: float,
+        rate: float,
+    ) -> float:
         """Return the seconds of rows x inner times inner x columns."""
         computing = 2 * rows * inner * columns / rate
         splits = max(1.0, inner / _SPLIT)
@@ -365,6 +404,7 @@ class StepModel:
         if setup.flash:
             forward = full / 2 / self.attention_rate
             return forward, 3.5 * forward
+
         scores = pairs * shape.heads / setup.tensor
         score_seconds = scores * self.coefficients.scores / setup.device.memory_bandwidth
         forward = full / (self._half_rate * 0.7) + score_seconds / 3
@@ -392,6 +432,7 @@ class StepModel:
         if self._own:
             # It launches ahead for whole micro-batches: nothing was seen of it where it took less.
             return max(0.0, least_seconds - busy)
+
         power = self.coefficients.launch_power
         return float((least_seconds**power + busy**power) ** (1 / power) - busy)
 
@@ -413,6 +454,7 @@ class StepModel:
             microseconds = coefficients.unfused_operator_microseconds
         else:
             microseconds = coefficients.operator_microseconds
+
         return microseconds * 1e-6 * (_GRAPHED if setup.cuda_graphs else 1.0)
 
     @property
@@ -431,10 +473,12 @@ class StepModel:
             operators = _OPERATORS_ELSEWHERE
         else:
             operators = _OPERATORS[setup.code]
+
         if is_unfused and self._has_fused_kernels and not setup.flash:
             softmax_rows = setup.micro_batch * max(1, setup.shape.heads // setup.tensor)
             if softmax_rows % _SOFTMAX_GROUP:
                 operators += _SOFTMAX_OPERATORS
+
         if self._own and setup.deepspeed and setup.zero_stage >= 3:
             operators += _ZERO_3_OPERATORS
         return operators + _CONTEXT_OPERATORS * (setup.context - 1)
@@ -481,6 +525,7 @@ class StepModel:
             factor = self._own.elementwise
         else:
             factor = coefficients.elementwise * self._kernel_factor
+
         token_bytes = (split + whole + casts) * factor + activation
         moved = self._tokens * shape.hidden * token_bytes * self._width / 2
         return moved / self._kernel_bandwidth
@@ -489,7 +534,9 @@ class StepModel:
     def _kernel_bandwidth(self) -> float:
         """Bytes a second of what the kernels of layers and loss move."""
         device = self.setup.device
-        return own_kernels.kernel_bandwidth(device) if self._own else device.memory_bandwidth
+        if self._own:
+            return own_kernels.kernel_bandwidth(device)
+        return device.memory_bandwidth
 
     @property
     def _kernel_factor(self) -> float:
@@ -500,6 +547,7 @@ class StepModel:
             if self._has_fused_kernels:
                 return coefficients.unfused
             return coefficients.unfused_elsewhere
+
         return {"eager": coefficients.eager, "fused": 1.0, "tuned": coefficients.tuned}[code]
 
     def bandwidth(self, span: int) -> float:
@@ -509,7 +557,13 @@ class StepModel:
             return device.link_bandwidth * self.coefficients.links
         return device.network_bandwidth * self.coefficients.network
 
-    def collective(self, num_bytes: float, size: int, *, span: int) -> float:
+    def collective(
+        self,
+        num_bytes: float,
+        size: int,
+        *,
+        span: int,
+    ) -> float:
         """Return the seconds of one all-gather or reduce-scatter of so many bytes.
 
         `size` ranks take part, which span `span` devices.
@@ -523,6 +577,7 @@ class StepModel:
             ranks_of_a_node = max(1.0, min(size, size * node / span))
             bandwidth = min(bandwidth * ranks_of_a_node, self.bandwidth(node))
             latency *= _NETWORK_LATENCY
+
         return num_bytes * (size - 1) / size / bandwidth + latency * math.log2(size)
 
     def _tensor(self) -> float:
@@ -576,6 +631,7 @@ class StepModel:
             gradient_bytes = own_kernels.DEEPSPEED_GRADIENT_BYTES
         else:
             gradient_bytes = self._own.gradient_bytes
+
         # Sums that a product's kernel adds to cost nothing of their own.
         least_bytes = min(gradient_bytes, own_kernels.LEAST_GRADIENT_BYTES)
         device = self.setup.device
@@ -615,7 +671,11 @@ class StepModel:
         optimizer = self._optimizer()
         data = self._data(slowest + launching, bubble if setup.code == "tuned" else 0.0)
         microbatches = setup.num_microbatches
-        batches = microbatches * self._batch() if setup.broadcasts_batches else 0.0
+        if setup.broadcasts_batches:
+            batches = microbatches * self._batch()
+        else:
+            batches = 0.0
+
         once = self._step_seconds
         work = microbatches * (slowest + launching) + batches + bubble + data + optimizer + once
         times = microbatches * layers
@@ -648,7 +708,12 @@ class StepModel:
             return even, even
         return math.ceil(even), math.floor(even)
 
-    def _recomputed(self, matrices: float, attention: float, elementwise: float) -> float:
+    def _recomputed(
+        self,
+        matrices: float,
+        attention: float,
+        elementwise: float,
+    ) -> float:
         """Return the seconds of a layer's recomputation; arguments: its forward pass by part."""
         setup = self.setup
         if setup.recompute == "full":
@@ -678,7 +743,10 @@ class StepModel:
         return moved / setup.device.memory_bandwidth
 
     def _batch(self) -> float:
-        """A micro-batch to the tensor-parallel ranks: four numbers of 32 bits a token; all wait for it."""
+        """A micro-batch to the tensor-parallel ranks: four numbers of 32 bits a token.
+
+        All wait for it.
+        """
         return self.collective(16 * self._tokens, self.setup.tensor, span=self.setup.tensor)
 
     def _send(self) -> float:
@@ -706,10 +774,10 @@ class StepModel:
     def _data(self, microbatch: float, pause: float) -> float:
         """Return the seconds that data-parallel communication adds.
 
-        Weights are gathered behind the first forward pass, gradients reduced behind the last backward
-        pass, of `microbatch` seconds together; and both behind half of `pause`, seconds in which
-        stages wait. With interleaving there would be more to hide behind; GPT-3 on 512 to 10,752
-        H100s (MLPerf) does not show it.
+        Weights are gathered behind the first forward pass, gradients reduced behind the last
+        backward pass, of `microbatch` seconds together; and both behind half of `pause`, seconds in
+        which stages wait. With interleaving there would be more to hide behind; GPT-3 on 512 to
+        10,752 H100s (MLPerf) does not show it.
         """
         setup = self.setup
         ranks = setup.data * setup.context
@@ -725,7 +793,11 @@ class StepModel:
             return setup.num_microbatches * self._sharded_data(microbatch, gather)
         # Weights gathered in 16 bits, gradients reduced in 32, or in 16 as vendors' recipes for fp8
         # have it.
-        reduce = gather if setup.precision == "fp8" and setup.code == "tuned" else 2 * gather
+        if setup.precision == "fp8" and setup.code == "tuned":
+            reduce = gather
+        else:
+            reduce = 2 * gather
+
         shown_share = max(setup.shown_data, self._bucket_share(ranks))
         forward = _FORWARD_SHARE * microbatch + pause / 2
         backward = (1 - _FORWARD_SHARE) * microbatch + pause / 2
@@ -741,17 +813,19 @@ class StepModel:
         if setup.zero_stage == 0 or setup.pipeline > 1:
             # One all-reduce, after the last backward pass.
             return 2 * gather
+
         if setup.zero_stage == 2:
             return gather * (1 + 2 * setup.num_microbatches)
         return 3 * gather * setup.num_microbatches
 
     def _deepspeed_data(self, microbatch: float, gather: float) -> float:
-        """Return the seconds that the own trainer's DeepSpeed waits for replicas; weights take `gather`.
+        """Return the seconds that the own trainer's DeepSpeed waits for replicas.
 
-        Counted in the source of DeepSpeed 0.19: gradients are as wide as weights. ZeRO 1 reduces
-        them after a step's last micro-batch, ZeRO 2 after each, both by all-reduce
-        (`use_multi_rank_bucket_allreduce`), which is a reduce-scatter and an all-gather; ZeRO 3 by
-        reduce-scatter. The bucket that is not full yet is reduced after the backward pass.
+        Weights take `gather`. Counted in the source of DeepSpeed 0.19: gradients are as wide as
+        weights. ZeRO 1 reduces them after a step's last micro-batch, ZeRO 2 after each, both by
+        all-reduce (`use_multi_rank_bucket_allreduce`), which is a reduce-scatter and an all-gather;
+        ZeRO 3 by reduce-scatter. The bucket that is not full yet is reduced after the backward
+        pass.
         """
         setup = self.setup
         forward = _FORWARD_SHARE * microbatch
@@ -773,7 +847,12 @@ class StepModel:
         reducing = self._partly_hidden(backward, gather, bucket)
         return setup.num_microbatches * (gathering + reducing)
 
-    def _partly_hidden(self, work: float, talk: float, shown_share: float) -> float:
+    def _partly_hidden(
+        self,
+        work: float,
+        talk: float,
+        shown_share: float,
+    ) -> float:
         """Return what communication adds to work that hides all of it but the share `shown_share`."""
         return self.exposed(work, (1 - shown_share) * talk) + shown_share * talk
 
@@ -786,7 +865,11 @@ class StepModel:
         setup = self.setup
         talk = (2.0 if setup.zero_stage >= 3 else 1.0) * gather
         talk += gather if setup.half_sums else 2 * gather
-        shown_share = self.coefficients.sharded_shown if setup.first_sharding else 0.0
+        if setup.first_sharding:
+            shown_share = self.coefficients.sharded_shown
+        else:
+            shown_share = 0.0
+
         # A layer's weights are gathered behind the layer before: all hides that there is work for.
         return max(0.0, (1 - shown_share) * talk - microbatch) + shown_share * talk
 

@@ -332,6 +332,7 @@ def _engine_buffers(choice: Choice, parameters: int) -> int:
         if choice.zero_stage == 3:
             return width * min(parameters, LIVE_PARAMETERS)
         return 0
+
     return 0
 
 
@@ -487,6 +488,7 @@ def check_memory(choice: Choice, memory: PhaseMemory) -> Check:
             _remedy(choice),
             keys=keys,
         )
+
     if not choice.on_cpu and least_bytes > RESERVE * limit:
         value += f", of which {RESERVE:.0%} can be planned with"
         return Check(
@@ -552,6 +554,7 @@ def check_host_memory(choice: Choice, stages: list[StageMemory]) -> list[Check]:
                 "Take the step time from the smoke test.",
             )
         ]
+
     return [
         Check(
             name,

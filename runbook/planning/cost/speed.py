@@ -150,6 +150,7 @@ def estimate(
             None,
             basis,
         )
+
     factor = 1.0
     if calibration:
         factor = calibration.factor

@@ -3,10 +3,10 @@
     simulate(parts, policy, seconds, faults)     one campaign: where its time goes
     expected(parts, policy, seconds, faults)     many of them: the median, and what eight of ten lie between
 
-Faults come at random moments. Each costs the time until it is noticed, a start, the checkpoint that is
-read, and the steps since the last complete save, which are done again. Copies in node memory are used
-where the training goes on in the same allocation: a partner has those of a lost node. Time in a queue
-holds no device and is counted by itself.
+Faults come at random moments. Each costs the time until it is noticed, a start, the checkpoint that
+is read, and the steps since the last complete save, which are done again. Copies in node memory are
+used where the training goes on in the same allocation: a partner has those of a lost node. Time in
+a queue holds no device and is counted by itself.
 """
 
 from __future__ import annotations
@@ -174,20 +174,31 @@ class Policy:
     """How failures are noticed and answered."""
 
     spares: int = 0
-    """Nodes that wait in the allocation. With one left, a failure is answered in the allocation; else by a new job."""
+    """Nodes that wait in the allocation.
+
+    With one left, a failure is answered in the allocation; else by a new job.
+    """
     detection: Mapping[str, float] = field(default_factory=dict)
     """Seconds until a failure of the kind of this name is noticed; others at once."""
     queue: float = 0.0
     """Seconds that a new job waits. No device is held."""
     person: float = 0.0
-    """Seconds until somebody answers where the rules leave it to a person. No device is held."""
+    """Seconds until somebody answers where the rules leave it to a person.
+
+    No device is held.
+    """
     follow: Callable[[Sequence[CampaignFailure]], FollowUp] = restart_always
 
 
 class FaultSource(Protocol):
     """When the next failure comes."""
 
-    def after(self, held: float, first_step: int, training_from: float) -> tuple[float, FaultKind]:
+    def after(
+        self,
+        held: float,
+        first_step: int,
+        training_from: float,
+    ) -> tuple[float, FaultKind]:
         """Return the held second of the next failure, and its kind, for an attempt that begins now.
 
         `first_step` is the step that it goes on from, `training_from` the second of its first step.
@@ -195,7 +206,10 @@ class FaultSource(Protocol):
         ...
 
     def quiet_until(self, held: float) -> float:
-        """Return a held second before which no failure comes; `held` where that depends on the steps."""
+        """Return a held second before which no failure comes.
+
+        `held` where that depends on the steps.
+        """
         ...
 
 
@@ -210,7 +224,12 @@ class PoissonFaults:
         self._kind = FAULT_KINDS[0]
         self._draw_next()
 
-    def after(self, held: float, first_step: int, training_from: float) -> tuple[float, FaultKind]:
+    def after(
+        self,
+        held: float,
+        first_step: int,
+        training_from: float,
+    ) -> tuple[float, FaultKind]:
         """Return the next failure; one that came while nothing could fail is drawn again."""
         while self._next <= held:
             self._draw_next()
@@ -221,7 +240,10 @@ class PoissonFaults:
         return max(held, self._next)
 
     def _draw_next(self) -> None:
-        """Draw the second and the kind of the next failure; how many attempts ask for it changes neither."""
+        """Draw the second and the kind of the next failure.
+
+        How many attempts ask for it changes neither.
+        """
         self._next += self._draw.expovariate(self._rate)
         (self._kind,) = self._draw.choices(FAULT_KINDS, self._weights)
 
@@ -273,7 +295,11 @@ _JOB_TOTALS = (
 
 
 def simulate(
-    parts: CampaignParts, policy: Policy, seconds: float, faults: FaultSource, steps: int = 0
+    parts: CampaignParts,
+    policy: Policy,
+    seconds: float,
+    faults: FaultSource,
+    steps: int = 0,
 ) -> Account:
     """Run one campaign that holds devices for so many seconds, or until so many steps are done (0: no such end)."""
     campaign = _Campaign(parts, policy, seconds, steps)
@@ -282,13 +308,20 @@ def simulate(
         campaign.attempt(faults)
         if campaign.is_between_jobs:
             campaign.repeat_job(begun, faults.quiet_until(campaign.account.held))
+
     return campaign.account
 
 
 class _Campaign:
     """One campaign while it is simulated."""
 
-    def __init__(self, parts: CampaignParts, policy: Policy, seconds: float, steps: int) -> None:
+    def __init__(
+        self,
+        parts: CampaignParts,
+        policy: Policy,
+        seconds: float,
+        steps: int,
+    ) -> None:
         self.account = Account()
         self._parts = parts
         self._policy = policy
@@ -316,18 +349,22 @@ class _Campaign:
         parts = self._parts
         training_from = account.held + parts.start + self._resume_seconds()
         if self._last_save_at() < training_from + parts.step:
-            self._begin_job()  # an attempt in the rest of this one makes no step
+            # An attempt in the rest of this one makes no step
+            self._begin_job()
             training_from = account.held + parts.start + self._resume_seconds()
+
         stop_at = min(self._seconds, self._last_save_at(), self._done_at(training_from))
         failure_at, kind = faults.after(account.held, account.steps, training_from)
         if failure_at < stop_at:
             self._fail(training_from, failure_at, kind)
             return
+
         trained = max(0.0, stop_at - training_from)
         made = parts.made_in(trained, self._steps_behind_save)
         self._account_for(training_from, stop_at, made)
         self._shared_step = account.steps
-        if not self.is_over:  # the job's time is: it saves, and the next one begins
+        # The job's time is: it saves, and the next one begins
+        if not self.is_over:
             account.held += parts.save_lag
             account.saves += parts.save_lag
             self._begin_job()
@@ -346,7 +383,12 @@ class _Campaign:
             return near.resume
         return self._parts.resume
 
-    def _fail(self, training_from: float, failure_at: float, kind: FaultKind) -> None:
+    def _fail(
+        self,
+        training_from: float,
+        failure_at: float,
+        kind: FaultKind,
+    ) -> None:
         """Let an attempt fail, and answer it."""
         account = self.account
         parts = self._parts
@@ -356,7 +398,13 @@ class _Campaign:
         made = parts.made_in(trained, behind_save)
         started = failure_at >= training_from
         account.failures.append(
-            CampaignFailure(kind, account.jobs, first_step, first_step + made.steps, started)
+            CampaignFailure(
+                kind,
+                account.jobs,
+                first_step,
+                first_step + made.steps,
+                started,
+            )
         )
         follow_up = self._policy.follow(account.failures)
         stays = self._stays_in_allocation(kind, follow_up)
@@ -368,6 +416,7 @@ class _Campaign:
             if copied > kept.steps:
                 kept = MadeSteps(copied, made.saves)
                 account.near_restarts += 1
+
         self._account_for(training_from, failure_at, kept)
         self._answer(kind, follow_up, stays=stays)
 
@@ -385,7 +434,8 @@ class _Campaign:
     def repeat_job(self, begun: Account, quiet_until: float) -> None:
         """Account at once for the jobs before this second that are like the attempt since `begun`.
 
-        Thousands of jobs of an hour pass between two failures: each resumes, trains and saves alike.
+        Thousands of jobs of an hour pass between two failures: each resumes, trains and saves
+        alike.
         """
         account = self.account
         job_seconds = account.held - begun.held
@@ -399,10 +449,17 @@ class _Campaign:
         for name in _JOB_TOTALS:
             of_a_job = getattr(account, name) - getattr(begun, name)
             setattr(account, name, getattr(account, name) + count * of_a_job)
+
         self._job_began = account.held
         self._shared_step = account.steps
 
-    def _answer(self, kind: FaultKind, follow_up: FollowUp, *, stays: bool) -> None:
+    def _answer(
+        self,
+        kind: FaultKind,
+        follow_up: FollowUp,
+        *,
+        stays: bool,
+    ) -> None:
         """Notice a failure, and restart in the allocation or by a new job."""
         account = self.account
         noticed = self._policy.detection.get(kind.name, 0.0)
@@ -413,9 +470,11 @@ class _Campaign:
             account.waiting += follow_up.wait
             account.held += follow_up.wait
             return
+
         if not follow_up.goes_on:
             account.stops += 1
             account.for_person += self._policy.person
+
         account.queued += follow_up.wait
         self._begin_job()
 
@@ -448,11 +507,16 @@ class _Campaign:
             return math.inf
         return training_from + self._parts.seconds_to(self._steps - self.account.steps)
 
-    def _account_for(self, training_from: float, until: float, kept: MadeSteps) -> None:
+    def _account_for(
+        self,
+        training_from: float,
+        until: float,
+        kept: MadeSteps,
+    ) -> None:
         """Account for one attempt, from its launch to its end, and for what is kept of it.
 
-        Fewer than no steps are kept where it began from copies that are lost: those of earlier attempts
-        are lost too.
+        Fewer than no steps are kept where it began from copies that are lost: those of earlier
+        attempts are lost too.
         """
         account = self.account
         parts = self._parts
@@ -495,7 +559,10 @@ class UsefulTime:
 CAMPAIGNS = 101
 """So many give the median to about a tenth of the interval's width."""
 MOST_FAILURES = 12_000
-"""In all campaigns of one estimate: with more, their number falls, to eleven at least. Many failures average out."""
+"""In all campaigns of one estimate: with more, their number falls, to eleven at least.
+
+Many failures average out.
+"""
 
 
 def num_campaigns(seconds: float, seconds_between: float) -> int:
@@ -514,14 +581,20 @@ def campaigns(
     seconds: float,
     seconds_between: float,
 ) -> Iterator[Account]:
-    """Simulate several campaigns, each time the same ones. Each gets a policy of its own, which may remember."""
+    """Simulate several campaigns, each time the same ones.
+
+    Each gets a policy of its own, which may remember.
+    """
     for number in range(num_campaigns(seconds, seconds_between)):
         faults = PoissonFaults(seconds_between, random.Random(number))
         yield simulate(parts, make_policy(), seconds, faults)
 
 
 def expected(
-    parts: CampaignParts, policy: Policy, training_seconds: float, seconds_between: float
+    parts: CampaignParts,
+    policy: Policy,
+    training_seconds: float,
+    seconds_between: float,
 ) -> UsefulTime:
     """Return the useful share of a training whose steps alone take `training_seconds`."""
     accounts = list(campaigns(parts, lambda: policy, training_seconds, seconds_between))

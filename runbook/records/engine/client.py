@@ -553,7 +553,11 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             super().log_output_message(output)
             return
 
-        file = self.stdout_file if output.name == "stdout" else self.stderr_file
+        if output.name == "stdout":
+            file = self.stdout_file
+        else:
+            file = self.stderr_file
+
         if file:
             file.write(output.text)
             file.flush()

@@ -17,7 +17,10 @@ MAX_EVIDENCE = 300
 MAX_TEXT = 4000
 """Longer lines are cut: no program prints an error behind so many characters."""
 _CHANGING_NUMBERS = re.compile(r"\d+(?:[:.,]\d+)+|\d{4,}")
-"""Times and counters. Short numbers stay, since exit codes and signals decide about a rule."""
+"""Times and counters.
+
+Short numbers stay, since exit codes and signals decide about a rule.
+"""
 MAX_SHAPES = 10_000
 MAX_LAST_LINES = 3
 """A build hangs where at most so many lines follow the last of its words."""
@@ -65,7 +68,10 @@ class Failure:
 
 
 class FailureFinder:
-    """Looks at lines as they come. `found` and `cause` may be asked for at any time."""
+    """Looks at lines as they come.
+
+    `found` and `cause` may be asked for at any time.
+    """
 
     def __init__(self) -> None:
         self._found: dict[str, Failure] = {}
@@ -95,6 +101,7 @@ class FailureFinder:
             rule = self._rule_of(log_line.text)
             if rule is not None and not self._is_after_effect(rule):
                 self._keep(rule, log_line, line, number)
+
         self._context.append(line[:MAX_TEXT])
 
     def note_progress(self, num_records: int) -> None:
@@ -142,6 +149,7 @@ class FailureFinder:
                 if self._has_context(rule):
                     return rule
                 depends_on_context = True
+
         if not depends_on_context and len(self._harmless_shapes) < MAX_SHAPES:
             self._harmless_shapes.add(shape)
         return None
@@ -151,7 +159,13 @@ class FailureFinder:
             return True
         return any(rule.context.search(line) for line in self._context)
 
-    def _keep(self, rule: Rule, log_line: LogLine, line: str, number: int) -> None:
+    def _keep(
+        self,
+        rule: Rule,
+        log_line: LogLine,
+        line: str,
+        number: int,
+    ) -> None:
         name = rule.kind.name
         level = rule.level or rule.kind.level
         earlier = self._found.get(name)
@@ -162,6 +176,7 @@ class FailureFinder:
         ):
             earlier.count += 1
             return
+
         count = 1 if earlier is None else earlier.count + 1
         self._found[name] = Failure(
             name=name,
@@ -213,8 +228,8 @@ class FailureFinder:
     def _is_source(self, line: str) -> bool:
         """Tell whether a line of a traceback shows source text.
 
-        Source text names arguments and functions (`store = TCPStore(host, timeout)`), and says nothing about what
-        happened. A `raise` says it: some logs end there.
+        Source text names arguments and functions (`store = TCPStore(host, timeout)`), and says
+        nothing about what happened. A `raise` says it: some logs end there.
         """
         if not self._in_frame and FRAME not in line:
             return bool(_CODE.match(line))
@@ -222,6 +237,7 @@ class FailureFinder:
         if _FRAME.match(text):
             self._in_frame = True
             return True
+
         was_in_frame = self._in_frame
         self._in_frame = False
         return was_in_frame and text.startswith("    ") and not _RAISES.match(text)

@@ -7,7 +7,10 @@ from runbook.plan_file.text_enum import StrEnum
 
 
 class Level(StrEnum):
-    """How much a line says about the cause. The strongest level in a log gives the answer."""
+    """How much a line says about the cause.
+
+    The strongest level in a log gives the answer.
+    """
 
     CAUSE = "cause"
     """The line names what went wrong."""
@@ -66,7 +69,10 @@ class Rule:
 
     kind: FailureKind
     patterns: tuple[str, ...]
-    """Regular expressions. One of them must be found in the line without its prefixes."""
+    """Regular expressions.
+
+    One of them must be found in the line without its prefixes.
+    """
     example: str
     """A line that the rule recognizes, as a program printed it."""
     source: str
@@ -89,9 +95,21 @@ class Rule:
     """What tells the two kinds apart."""
     in_warnings: bool = False
     """Whether the rule also holds in lines that are marked as information or warnings."""
-    expression: re.Pattern[str] = field(init=False, repr=False, compare=False)
-    exception: re.Pattern[str] | None = field(init=False, repr=False, compare=False)
-    context: re.Pattern[str] | None = field(init=False, repr=False, compare=False)
+    expression: re.Pattern[str] = field(
+        init=False,
+        repr=False,
+        compare=False,
+    )
+    exception: re.Pattern[str] | None = field(
+        init=False,
+        repr=False,
+        compare=False,
+    )
+    context: re.Pattern[str] | None = field(
+        init=False,
+        repr=False,
+        compare=False,
+    )
 
     def __post_init__(self) -> None:
         """Compile the patterns, and refuse a rule that nobody can check."""

@@ -449,7 +449,11 @@ def published_figure(table: Table) -> Any:
         for row_number, result in enumerate(rows):
             speed = result[column]
             _draw_marker(axes, result, speed, row_number)
-            mfu = f", MFU {result['MFU (%)']:.1f} %" if result["MFU (%)"] else ""
+            if result["MFU (%)"]:
+                mfu = f", MFU {result['MFU (%)']:.1f} %"
+            else:
+                mfu = ""
+
             axes.text(
                 speed * 1.3,
                 row_number,
@@ -465,6 +469,7 @@ def published_figure(table: Table) -> Any:
                 linestyle="--",
                 linewidth=1,
             )
+
         axes.set_yticks(range(len(rows)), labels=[_row_name(result) for result in rows], fontsize=8)
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_xscale("log")

@@ -70,7 +70,11 @@ def errors_in(evidence: Evidence) -> list[KnownError]:
     errors = {}
     for detect in DETECTORS:
         for error in detect(evidence):
-            problem = error.problem if error.number in _SEVERAL_PROBLEMS else ""
+            if error.number in _SEVERAL_PROBLEMS:
+                problem = error.problem
+            else:
+                problem = ""
+
             errors[error.number, error.line, problem] = error
 
     return sorted(errors.values(), key=attrgetter("number", "line"))

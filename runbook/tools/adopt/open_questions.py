@@ -31,7 +31,9 @@ def _answers(check: Check) -> list[Answer]:
     if by_code:
         return [by_code]
     if check.keys[-1:] == ("jobs.training.nodes",) and "training.micro_batch" in check.keys:
-        return [_nodes_for_memory]  # of a layout that does not fit into a device
+        # Of a layout that does not fit into a device
+        return [_nodes_for_memory]
+
     return [answer for keys, answer in _BY_KEYS if check.keys == keys]
 
 
@@ -97,6 +99,7 @@ def _stages(findings: Findings, models: Models) -> bool:
         findings.ask("parallel.virtual_pipeline", f"chunks of a stage: {source}")
         findings.drop("parallel.virtual_pipeline")
         return True
+
     carried = findings.carried.get("parallel.pipeline")
     if not layers or carried is None or layers % carried.value == 0:
         return False
@@ -106,6 +109,7 @@ def _stages(findings: Findings, models: Models) -> bool:
         findings.take("parallel.first_stage_layers", ends, carried.line, source)
         findings.take("parallel.last_stage_layers", ends, carried.line, source)
         return True
+
     stages = max(count for count in range(1, carried.value + 1) if layers % count == 0)
     source = f"{layers} layers do not divide over {carried.value} stages"
     findings.take("parallel.pipeline", stages, carried.line, source)

@@ -183,6 +183,7 @@ def run_campaign(plan: Plan, terms: CampaignTerms) -> Campaign:
     if terms.writes_copies and terms.spares:
         text, near = _other_copies(plan, parts)
         rows.append(simulation.row(text, replace(parts, near=near), terms.spares))
+
     queue = show_duration(terms.queue)
     person = show_duration(terms.person)
     assumptions = (

@@ -103,13 +103,14 @@ def damaged_checkpoints(bench: Bench) -> DrillEnding:
         event["lost_iterations"] for event in case.events("resumed")
     ]
     text = case.train()
+    # Two checkpoints back
     end_well(
         bench,
         case,
         ending,
         text,
         most_lost=8,
-    )  # two checkpoints back
+    )
     ending.rule(True, "with its checkpoints restored it resumed")
     return ending
 

@@ -371,8 +371,13 @@ def pauses_between_steps(trainings: Sequence[Sequence[Step]]) -> Pauses:
             if before.segment != after.segment:
                 continue
             pause = after.time - after.seconds - before.time
-            pauses = behind_save if before.iteration % SAVE_INTERVAL == 0 else usual
+            if before.iteration % SAVE_INTERVAL == 0:
+                pauses = behind_save
+            else:
+                pauses = usual
+
             pauses.append(max(0.0, pause))
+
     return Pauses(mean(usual), mean(behind_save))
 
 
@@ -388,7 +393,16 @@ def simulated_campaign(killer: Killer, parts: CampaignParts, noticed: float) -> 
         steps = killer.steps_to_wait_for(draw)
         delays = [draw.uniform(0, LONGEST_DELAY_SECONDS) for _ in steps]
         faults = KillsAfterSteps(parts, steps, delays)
-        accounts.append(simulate(parts, policy, math.inf, faults, steps=killer.steps))
+        accounts.append(
+            simulate(
+                parts,
+                policy,
+                math.inf,
+                faults,
+                steps=killer.steps,
+            )
+        )
+
     accounts.sort(key=lambda account: account.useful(nodes=1, spares=0))
     return accounts[SIMULATIONS // 2]
 

@@ -298,6 +298,7 @@ class Redactor:
             if WHOLE_PATH.fullmatch(value):
                 return "[path]"
             return self.text(value)
+
         if isinstance(value, Mapping):
             return {self.text(str(key)): self.value(item) for key, item in value.items()}
         if isinstance(value, list | tuple):

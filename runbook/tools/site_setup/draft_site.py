@@ -64,7 +64,8 @@ def check_cluster_wish(cluster_wish: ClusterWish) -> None:
     if find_accelerator(cluster_wish.device) is None:
         near = ", ".join(accelerators.nearest_accelerators(cluster_wish.device))
         raise ParamsError(
-            f"--device {cluster_wish.device}: no such device in the table of peaks. Nearest: {near}."
+            f"--device {cluster_wish.device}: no such device in the table of peaks. Nearest: "
+            f"{near}."
         )
 
     if not named_memory(cluster_wish.device):
@@ -84,6 +85,7 @@ def write_site(project: Path, cluster_wish: ClusterWish) -> ClusterFiles:
         write_text(
             site, site_text(cluster_wish, cluster, time.strftime("%Y-%m-%d"), sys.executable)
         )
+
     marked = len(marks_in(site.read_text(encoding="utf-8"), site.name))
     if run in written:
         write_text(run, run_text(cluster_wish.name, project, is_whole=not marked))
@@ -386,7 +388,11 @@ def _default_text(cluster: Cluster, kind: NodeKind) -> str:
     """
     queues = [queue for queue in cluster.queues if queue.min_nodes <= 1]
     queue = _default_queue(queues, kind)
-    names = f" (one of {', '.join(queue.name for queue in queues)})" if queues else ""
+    if queues:
+        names = f" (one of {', '.join(queue.name for queue in queues)})"
+    else:
+        names = ""
+
     lines = ["defaults:  # of every run on this site; a run file wins over them", "  jobs:"]
     for section, seconds in (("smoke", 1800), ("training", 3600)):
         limit = queue.max_seconds if queue else 0
@@ -447,7 +453,11 @@ def run_text(name: str, project: Path, *, is_whole: bool) -> str:
     rate = float(model.training["learning_rate"])
     # Without the digits that a division adds
     min_rate = float(f"{rate / 10:g}")
-    steps = f"1 micro x {devices} replicas x {steps_per_copy} steps = " if is_whole else ""
+    if is_whole:
+        steps = f"1 micro x {devices} replicas x {steps_per_copy} steps = "
+    else:
+        steps = ""
+
     return f"""\
 # The first training on {name}: {iterations} steps of GPT-3's {model.label} on one node, over the shipped text.
 # Written by runbook init; every value is yours to change: runbook check {name} says whether it fits.

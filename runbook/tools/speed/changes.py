@@ -56,6 +56,7 @@ def modelled_parts(
         saved = price_before - price(change.setup)
         if saved > _LEAST_GAIN * price_before:
             gains.append(_Gain(saved, change))
+
     gains.sort(key=lambda gain: (gain.seconds, gain.change.name), reverse=True)
     best = setup
     for gain in gains:
@@ -65,6 +66,7 @@ def modelled_parts(
             if change.name == gain.change.name
         ]
         best = min([best, *again], key=price)
+
     if not gains:
         return [], step_operations * price(best)
     all_alone = sum(gain.seconds for gain in gains)
@@ -81,9 +83,11 @@ def _changes(setup: StepSetup, facts: Facts, table_shape: ModelShape | None) -> 
     yield from _work_changes(setup)
     yield from _communication_changes(setup)
     yield _bubble_change(setup)
-    if "experts" not in facts:  # The memory of experts is not counted.
+    # The memory of experts is not counted.
+    if "experts" not in facts:
         yield _layout_change(setup)
         yield _micro_batch_change(setup)
+
     if table_shape is not None:
         yield _model_change(setup, table_shape)
 
@@ -98,6 +102,7 @@ def _work_changes(setup: StepSetup) -> Iterator[Speedup]:
             "train in bf16",
             "training.precision=bf16",
         )
+
     if setup.recompute in ("full", "operators"):
         selective = replace(setup, recompute="selective")
         remedy = "keep activations"
@@ -110,6 +115,7 @@ def _work_changes(setup: StepSetup) -> Iterator[Speedup]:
             remedy,
             "training.recompute=selective",
         )
+
     if not setup.flash:
         yield Speedup(
             "flash attention",
@@ -118,6 +124,7 @@ def _work_changes(setup: StepSetup) -> Iterator[Speedup]:
             "fused attention",
             "training.attention=flash2",
         )
+
     if setup.code == "eager":
         yield Speedup(
             "kernels",
@@ -125,6 +132,7 @@ def _work_changes(setup: StepSetup) -> Iterator[Speedup]:
             "layers are not fused, or weights are cast for every product (megatron_amp_O2=False)",
             "Transformer Engine, megatron_amp_O2=True",
         )
+
     if setup.code == "plain":
         yield Speedup(
             "kernels",
@@ -151,6 +159,7 @@ def _communication_changes(setup: StepSetup) -> Iterator[Speedup]:
             "let them run beside the work",
             " ".join(options),
         )
+
     usual_device = find_accelerator(setup.device.name) or setup.device
     bandwidth = setup.device.network_bandwidth
     if bandwidth < usual_device.network_bandwidth:
@@ -189,12 +198,14 @@ def _bubble_change(setup: StepSetup) -> Speedup:
         global_batch = max(4 * stages, 8) * setup.data * setup.micro_batch
         better = replace(better, global_batch=global_batch)
         set_words.append(f"training.global_batch={global_batch}")
+
     layers_per_stage = setup.shape.layers // stages
     chunks = max((size for size in (1, 2, 3, 4, 5) if layers_per_stage % size == 0), default=1)
     # Interleaved chunks need a multiple of the stages as micro-batches.
     if stages > 1 and setup.virtual_pipeline < chunks and better.num_microbatches % stages == 0:
         better = replace(better, virtual_pipeline=chunks)
         set_words.append(f"parallel.virtual_pipeline={chunks}")
+
     micro_batches = f"{count} micro-batch(es) a step"
     return Speedup(
         "pipeline bubble",

@@ -52,6 +52,7 @@ def described_training(facts: Facts, models: Mapping[str, Model]) -> DescribedTr
         if _differs(table_billions, billions):
             table_row = replace(row, model=facts.get("expected.model", ""), billions=table_billions)
             table_shape = _table_shape(table_row, setup, models)
+
     assumed = [
         f"global batch of {setup.global_batch}" if note.startswith("global batch of") else note
         for note in row_setup.assumed
@@ -60,7 +61,10 @@ def described_training(facts: Facts, models: Mapping[str, Model]) -> DescribedTr
 
 
 def _cells(
-    facts: Facts, numbers: Mapping[str, float], switched_off: set[str], billions: float
+    facts: Facts,
+    numbers: Mapping[str, float],
+    switched_off: set[str],
+    billions: float,
 ) -> dict[str, str]:
     """Return the facts as the cells of a row of published results."""
     replicas = numbers["dp"] * (numbers["tp"] or 1) * (numbers["pp"] or 1)
@@ -71,7 +75,10 @@ def _cells(
     if "recompute" in switched_off:
         cells["recompute"] = "none"
     if numbers["layers"]:
-        cells["model"] = "llama" if facts.get("activation") == "swiglu" else "gpt"
+        if facts.get("activation") == "swiglu":
+            cells["model"] = "llama"
+        else:
+            cells["model"] = "gpt"
     if "precision" not in facts:
         cells["precision"] = _usual_precision(facts["accelerator"])
     if "weights" in switched_off:
@@ -81,6 +88,7 @@ def _cells(
         ffn_width = numbers["ffn"] or 4 * numbers["hidden"]
         experts_per_token = numbers["experts_a_token"] or 2
         cells["ffn"] = f"{ffn_width * experts_per_token:.0f}"
+
     return cells
 
 
@@ -91,7 +99,10 @@ def _usual_precision(accelerator: str) -> str:
 
 
 def _with_options(
-    setup: StepSetup, facts: Facts, numbers: Mapping[str, float], switched_off: set[str]
+    setup: StepSetup,
+    facts: Facts,
+    numbers: Mapping[str, float],
+    switched_off: set[str],
 ) -> StepSetup:
     """Return the set-up with the options that no row of published results has."""
     shows_gradients = "overlap_gradients" in switched_off and setup.zero_stage < 2
@@ -100,6 +111,7 @@ def _with_options(
         # Every layout of these devices, and every micro-batch, has to divide an assumed batch.
         sequences_per_device = max(1.0, global_batch / setup.world)
         global_batch = 2 ** round(math.log2(sequences_per_device)) * setup.world
+
     return replace(
         setup,
         virtual_pipeline=int(numbers["vp"] or 1),
@@ -155,4 +167,5 @@ def stated_seconds(setup: StepSetup, facts: Facts, prefix: str) -> dict[str, flo
         is_total = tflops > 2 * peak_tflops
         if not is_total:
             seconds[unit] /= setup.world
+
     return seconds

@@ -103,7 +103,12 @@ def _seconds_text(seconds: float | None) -> str:
     return f"{seconds:.4g} s a step" if seconds else "not known"
 
 
-def explain(text: str, log: ParsedLog, facts: Facts, models: Mapping[str, Model]) -> Explanation:
+def explain(
+    text: str,
+    log: ParsedLog,
+    facts: Facts,
+    models: Mapping[str, Model],
+) -> Explanation:
     """Explain the gap between the expected and the reached step time.
 
     The facts give the expected time; the log, or else the facts, give the reached one.
@@ -112,7 +117,14 @@ def explain(text: str, log: ParsedLog, facts: Facts, models: Mapping[str, Model]
     missing = _missing_words(facts, models)
     training = described_training(facts, models)
     if isinstance(training, str):
-        return _without_model(text, facts, steady, measured, missing, training)
+        return _without_model(
+            text,
+            facts,
+            steady,
+            measured,
+            missing,
+            training,
+        )
     setup = training.setup
     assumed = training.assumed
     expected_by_unit = stated_seconds(setup, facts, "expected")
@@ -127,10 +139,12 @@ def explain(text: str, log: ParsedLog, facts: Facts, models: Mapping[str, Model]
     if not reached:
         assumed.append(_NOTHING_REACHED)
         reached = planned
+
     if steady:
         assumed += _printed_convention(log, steady, step_tflop)
     else:
         measured += _convention_part(reached, reached_by_unit)
+
     assumed += _contradiction(reached_by_unit)
     modelled, best = modelled_parts(setup, facts, training.table_shape)
     expected = min(best, reached)
@@ -139,10 +153,20 @@ def explain(text: str, log: ParsedLog, facts: Facts, models: Mapping[str, Model]
         first_stated = next(iter(expected_by_unit.values()))
         expected = expected_by_unit.get(shared_unit, first_stated)
         source = "as given"
+
     modelled, unpriced = _with_signs(text, reached, measured, modelled)
     unpriced += _unpriced_parts(training, facts, log, reached)
     parts = fill(reached - expected, measured, modelled, unpriced)
-    return Explanation(expected, reached, parts, missing, assumed, source, planned, step_tflop)
+    return Explanation(
+        expected,
+        reached,
+        parts,
+        missing,
+        assumed,
+        source,
+        planned,
+        step_tflop,
+    )
 
 
 def _logged_seconds(steady: float, measured: Sequence[GapPart]) -> float:
@@ -178,7 +202,10 @@ def _without_model(
 
 
 def _with_signs(
-    text: str, reached: float, measured: Sequence[GapPart], modelled: Sequence[GapPart]
+    text: str,
+    reached: float,
+    measured: Sequence[GapPart],
+    modelled: Sequence[GapPart],
 ) -> tuple[list[GapPart], list[GapPart]]:
     """Return the modelled parts, marked where the text names them, and named causes without a price."""
     named = {part.name: part for part in signs(text, reached)}
@@ -193,7 +220,10 @@ _NOTHING_REACHED = (
 
 
 def _missing_words(facts: Facts, models: Mapping[str, Model]) -> list[str]:
-    """Return words for --set that would state what nothing says; a model's name states its sizes."""
+    """Return words for --set that would state what nothing says.
+
+    A model's name states its sizes.
+    """
     stated = set(facts)
     name = facts.get("model", "")
     if name.lower() in models or billions_in(name):
@@ -213,8 +243,10 @@ def _contradiction(reached_by_unit: Mapping[str, float]) -> list[str]:
         return []
     return [
         f"two figures contradict each other: by {_UNIT_NAMES[slowest]} a step takes "
-        f"{reached_by_unit[slowest]:.4g} s, by {_UNIT_NAMES[fastest]} {reached_by_unit[fastest]:.4g} s "
-        f"({ratio:.3g} x): another model, count of devices, peak or convention is meant than was said"
+        f"{reached_by_unit[slowest]:.4g} s, by {_UNIT_NAMES[fastest]} "
+        f"{reached_by_unit[fastest]:.4g} s "
+        f"({ratio:.3g} x): another model, count of devices, peak or convention is meant than was "
+        "said"
     ]
 
 
@@ -260,7 +292,10 @@ class _UnpricedCause:
 
 
 def _unpriced_parts(
-    training: DescribedTraining, facts: Facts, log: ParsedLog, reached: float
+    training: DescribedTraining,
+    facts: Facts,
+    log: ParsedLog,
+    reached: float,
 ) -> list[GapPart]:
     """Return the causes that have a sign in the log and no price.
 
@@ -272,11 +307,15 @@ def _unpriced_parts(
         if cause.holds:
             evidence = f"{cause.sign} (no price: {cause.most:.0%} of a step at most)"
             parts.append(GapPart(cause.name, cause.most * reached, evidence, cause.remedy))
+
     return parts
 
 
 def _unpriced_causes(
-    setup: StepSetup, table_shape: ModelShape | None, facts: Facts, last_iteration: int
+    setup: StepSetup,
+    table_shape: ModelShape | None,
+    facts: Facts,
+    last_iteration: int,
 ) -> tuple[_UnpricedCause, ...]:
     """Return every cause without a price."""
     experts = float(facts.get("experts") or 1)

@@ -55,12 +55,14 @@ def measured_parts(text: str, log: ParsedLog, facts: Facts) -> tuple[float, list
         if step.seconds > _SLOW * median:
             cause = _slow_step_cause(index < warm_up, step.iteration, save_interval)
             lost[cause] += step.seconds - median
+
     steady = before_growth or median
     # What every step waits for is part of the median, so it is taken out of the steady time.
     for cause, seconds in _waits(text, facts).items():
         waited = min(seconds, steady / 2)
         lost[cause] = waited * step_count
         steady -= waited
+
     return steady, _parts_of(lost, steady, step_count)
 
 
@@ -72,7 +74,10 @@ class _Step(NamedTuple):
 
 
 def _grown_seconds(seconds: Sequence[float], before_growth: float, slow: float) -> float:
-    """Return what growing steps take beyond the first ones; those slower than `slow` have other causes."""
+    """Return what growing steps take beyond the first ones.
+
+    Those slower than `slow` have other causes.
+    """
     grown = [second - before_growth for second in seconds if second < slow]
     return max(0.0, sum(grown))
 
@@ -95,6 +100,7 @@ def _parts_of(lost: Mapping[str, float], steady: float, step_count: int) -> list
         if seconds > least_seconds:
             evidence = f"{seconds:.3g} s in {step_count} steps"
             parts.append(GapPart(cause, seconds / step_count, evidence, _REMEDIES[cause]))
+
     return parts
 
 
@@ -107,6 +113,7 @@ def _printed_waits(text: str) -> list[GapPart]:
         if seconds:
             evidence = f"{seconds:.3g} s of a step, by its timers"
             parts.append(GapPart(cause, seconds, evidence, _REMEDIES[cause]))
+
     return parts
 
 
@@ -127,7 +134,10 @@ def _seconds_before_growth(seconds: list[float]) -> float:
 
 
 def _slow_step_cause(is_warm_up: bool, iteration: int, save_interval: float) -> str:
-    """Return the cause of a slow step. A save may show in its own step or in the next one."""
+    """Return the cause of a slow step.
+
+    A save may show in its own step or in the next one.
+    """
     if is_warm_up:
         return "warm-up"
     if save_interval and iteration % save_interval <= 1:

@@ -31,10 +31,11 @@ class GapPart:
 
 
 def fill(gap: float, *groups: Sequence[GapPart]) -> list[GapPart]:
-    """Return parts that add up to the gap: printed causes, then largest first; the unexplained part last.
+    """Return parts that add up to the gap: printed causes, then largest first.
 
-    Each group takes what the groups before it left. If a group is larger than that, all of its
-    parts shrink by the same factor. Without a gap only printed causes are left, without seconds.
+    The unexplained part last. Each group takes what the groups before it left. If a group is larger
+    than that, all of its parts shrink by the same factor. Without a gap only printed causes are
+    left, without seconds.
     """
     remaining = max(0.0, gap)
     parts = list[GapPart]()
@@ -43,6 +44,7 @@ def fill(gap: float, *groups: Sequence[GapPart]) -> list[GapPart]:
         share = min(1.0, remaining / group_seconds) if group_seconds else 0.0
         parts += [replace(part, seconds=part.seconds * share) for part in group]
         remaining -= group_seconds * share
+
     parts.sort(key=lambda part: (not part.is_printed, -part.seconds))
     unexplained = GapPart(
         "unexplained",

@@ -12,7 +12,10 @@ from runbook.planning.layout import FULL, Choice
 from runbook.planning.layout_search import fits, fullest_device
 
 _HIGHEST_MEGATRON_STAGE = 1
-"""Megatron shares the optimizer's states; weights and gradients are shared by DeepSpeed, as FSDP does."""
+"""Megatron shares the optimizer's states.
+
+Weights and gradients are shared by DeepSpeed, as FSDP does.
+"""
 
 
 def choice_of(setup: StepSetup) -> Choice:

@@ -26,8 +26,8 @@ SHAPE_TOLERANCE = 0.08
 MICRO_TOKENS = 16384
 """Tokens of a micro-batch at most, where its size is not given and there is no pipeline."""
 TUNED_MICRO_TOKENS = 8192
-"""The same in a vendor's own recipes without tensor parallelism: NeMo's of 2024 and 2025 have as many
-or fewer on H100."""
+"""The same in a vendor's own recipes without tensor parallelism: NeMo's of 2024 and 2025 have as
+many or fewer on H100."""
 PIPELINE_MICRO_TOKENS = 2048
 """The same where there is a pipeline; one sequence may be longer."""
 DEFAULT_SEQUENCE = 2048
@@ -72,7 +72,10 @@ class Prediction:
         return four_digits(low), four_digits(high)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values. Where nothing can be said they are None, with the reason."""
+        """Return plain values.
+
+        Where nothing can be said they are None, with the reason.
+        """
         low, high = self.interval
         return {
             "row": self.row.number,
@@ -110,7 +113,10 @@ def check_columns(columns: Iterable[str] | None) -> None:
 def predict_rows(
     rows: Iterable[Mapping[str, str | None]], models: Mapping[str, Model]
 ) -> list[Prediction]:
-    """Return one prediction for each row, in order. The columns with the answers are never read."""
+    """Return one prediction for each row, in order.
+
+    The columns with the answers are never read.
+    """
     return [predict(read_row(number, cells), models) for number, cells in enumerate(rows, 1)]
 
 
@@ -159,6 +165,7 @@ def setup_of(row: PublishedRow, models: Mapping[str, Model]) -> RowSetup | str:
         return (
             f"{row.model} is a mixture of experts, which this model of an iteration does not know"
         )
+
     row = _with_billions(row, models)
     if not row.billions:
         return f"neither params_b nor the name {row.model!r} says how large the model is"
@@ -167,6 +174,7 @@ def setup_of(row: PublishedRow, models: Mapping[str, Model]) -> RowSetup | str:
     if row.sizes["layers"] and row.sizes["hidden"]:
         model = with_shape(model, row.sizes)
         shape_from = "columns of the table"
+
     setup = _assumed_setup(row, model, device, assumed)
     assumed += _device_notes(row, setup.device)
     return RowSetup(setup, shape_from, tuple(assumed))
@@ -180,13 +188,20 @@ def _with_billions(row: PublishedRow, models: Mapping[str, Model]) -> PublishedR
     for name, model in models.items():
         if name in names:
             return replace(row, billions=_parameter_count(model) / 1e9)
+
     return row
 
 
 def _assumed_setup(
-    row: PublishedRow, model: Model, device: Accelerator, assumed: list[str]
+    row: PublishedRow,
+    model: Model,
+    device: Accelerator,
+    assumed: list[str],
 ) -> StepSetup:
-    """Return the set-up of a row. What the row does not say is assumed, and added to `assumed`."""
+    """Return the set-up of a row.
+
+    What the row does not say is assumed, and added to `assumed`.
+    """
     sequence_length = row.sequence_length or DEFAULT_SEQUENCE
     if not row.sequence_length:
         assumed.append(f"sequence of {sequence_length}")
@@ -202,17 +217,21 @@ def _assumed_setup(
         assumed.append(
             f"{devices} devices are no multiple of tensor x pipeline x context: {replicas} replicas"
         )
+
     global_batch = row.global_batch
     if not global_batch:
         global_batch = _usual_batch(row, replicas, pipeline, sequence_length)
         assumed.append(f"global batch of {global_batch}")
+
     if row.virtual_pipeline > 1:
         chunks = row.virtual_pipeline
     else:
         chunks = _chunks(row, shape, pipeline)
+
     if row.network:
         bytes_per_second = row.network * 1e9 / 8
         device = replace(device, network_bandwidth=bytes_per_second)
+
     setup = StepSetup(
         shape=shape,
         device=device,
@@ -255,6 +274,7 @@ def _device_notes(row: PublishedRow, device: Accelerator) -> list[str]:
         notes.append(
             f"no training on {device.family} was published to us: measured matrix products only"
         )
+
     return notes
 
 
@@ -272,6 +292,7 @@ def shape_for(row: PublishedRow, models: Mapping[str, Model]) -> tuple[Model, st
     for name, model in family.items():
         if name in names and _size_error(model, length, parameters) <= SHAPE_TOLERANCE:
             return model, f"{name} of the catalogue"
+
     usual = {
         name: model for name, model in family.items() if 64 <= model.hidden // model.heads <= 160
     }
@@ -330,6 +351,7 @@ def _name_words(text: str) -> set[str]:
     if llama:
         version = llama[1] or "3"
         name_words.add(f"llama-{version}-{llama[2]}")
+
     return name_words
 
 
@@ -339,12 +361,16 @@ def _parameter_count(model: Model, sequence_length: int = 0) -> int:
         more_positions = model.hidden * max(0, sequence_length - model.positions)
     else:
         more_positions = 0
+
     count = model.parameters or sizes.whole(sizes.shape_of(model)).total
     return count + more_positions
 
 
 def _scaled(model: Model, parameters: float, name: str) -> Model:
-    """Return a model scaled to a number of parameters. Layers and hidden in the name win."""
+    """Return a model scaled to a number of parameters.
+
+    Layers and hidden in the name win.
+    """
     ratio = parameters / _parameter_count(model)
     stated = re.search(r"(\d+) layers(?:, (\d+))?", name)
     hidden = max(128, round(model.hidden * ratio**0.4 / 128) * 128)
@@ -372,6 +398,7 @@ def _scaled(model: Model, parameters: float, name: str) -> Model:
         layer_parameters = sizes.layer(shape)
         other_parameters = sizes.whole(shape).total - layer_parameters
         layers = max(1, round((parameters - other_parameters) / layer_parameters))
+
     return one_layer.model_copy(update={"layers": layers})
 
 
@@ -399,6 +426,7 @@ def _layout(row: PublishedRow, device: Accelerator, assumed: list[str]) -> tuple
             pipeline *= 2
         else:
             break
+
     assumed.append(f"tensor {tensor} x pipeline {pipeline}")
     return tensor, pipeline
 
@@ -414,13 +442,19 @@ def _state_bytes(row: PublishedRow, devices: int, model_parallel: int) -> float:
     return parameters * (6 + 12 / replicas)
 
 
-def _usual_batch(row: PublishedRow, replicas: int, pipeline: int, sequence_length: int) -> int:
+def _usual_batch(
+    row: PublishedRow,
+    replicas: int,
+    pipeline: int,
+    sequence_length: int,
+) -> int:
     """Return the usual global batch of a model of this size, in sequences."""
     tokens = _LARGEST_BATCH_TOKENS
     for billions, batch_tokens in _BATCH_TOKENS:
         if row.billions < billions:
             tokens = batch_tokens
             break
+
     least_per_replica = 2 * pipeline if pipeline > 1 else 1
     usual_per_replica = round(tokens / sequence_length / replicas)
     return max(least_per_replica, usual_per_replica) * replicas
@@ -443,6 +477,7 @@ def _micro_batch(setup: StepSetup) -> int:
         within_tokens = tokens * setup.context // sequence_length
         largest = max(1, min(fitting, within_tokens))
         largest = min(largest, sequences_per_replica)
+
     return max(size for size in range(1, largest + 1) if sequences_per_replica % size == 0)
 
 
@@ -475,6 +510,7 @@ def _sequence_bytes(setup: StepSetup) -> float:
     else:
         per_layer = 34.0 / setup.tensor
         working = 0.0
+
     logits = 8.0 * shape.padded_vocabulary / shape.hidden / setup.tensor
     return token_bytes * (per_layer * shape.layers / setup.pipeline + working + logits)
 

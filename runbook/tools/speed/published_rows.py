@@ -34,7 +34,10 @@ _RECOMPUTE = (
     (r"factor 3|no act", "none"),
     (r"factor 4|narayanan|\bhfu\)|megatron-deepspeed|bigscience|metaseq|argonne", "full"),
 )
-"""What a source's words say of recomputation. The first pattern that is found counts."""
+"""What a source's words say of recomputation.
+
+The first pattern that is found counts.
+"""
 _SIZES = {
     "layers": "layers",
     "hidden": "hidden",
@@ -97,7 +100,10 @@ _CONVENTIONS = (
     (r"full s\^2|full[- ]attention|2205\.05198|app\. a", "megatron-full"),
     (r"throughput_calculator|megatron-deepspeed", "megatron-deepspeed-f4"),
 )
-"""Names in `flops.CONVENTIONS` by a source's words. The first pattern that is found counts."""
+"""Names in `flops.CONVENTIONS` by a source's words.
+
+The first pattern that is found counts.
+"""
 _CAUSAL_SOFTWARE = r"core (0\.1[2-9]|0\.2|1\.)|nemo 25\.(09|1)|nemo 26|megatron-bridge"
 """Versions that count causal attention as half."""
 _BILLIONS = {"M": 1e-3, "B": 1.0, "T": 1e3}
@@ -161,7 +167,10 @@ class _Cells:
         return count
 
     def word(self, name: str) -> str:
-        """Return our word for a cell of an optional column, or ''. Note an unknown word."""
+        """Return our word for a cell of an optional column, or ''.
+
+        Note an unknown word.
+        """
         text = self.text(name).lower().removesuffix(".0")
         if text and text not in _WORDS[name]:
             self._note(name)
@@ -182,7 +191,10 @@ class _Cells:
 
 
 def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
-    """Return the row in our terms. Unknown words and empty cells count as not given."""
+    """Return the row in our terms.
+
+    Unknown words and empty cells count as not given.
+    """
     row = _Cells(cells)
     software = row.text("software")
     note = row.text("note")
@@ -293,6 +305,7 @@ def convention(text: str, software: str = "", date: str = "") -> str:
         if counts_causal:
             return "megatron-causal"
         return "megatron-deepspeed-f4"
+
     if re.search(r"llm-foundry|composer", program):
         return "llm-foundry"
     if "torchtitan" in program:
@@ -371,6 +384,7 @@ def _first_match(table: Iterable[tuple[str, str]], text: str) -> str:
     for pattern, name in table:
         if re.search(pattern, text):
             return name
+
     return ""
 
 
@@ -400,6 +414,7 @@ def _precision(text: str, context: str) -> str:
     if text:
         cell = text.lower()
         return next((name for word, name in _PRECISIONS.items() if word in cell), cell)
+
     return next((name for word, name in _PRECISIONS.items() if word in context), "bf16")
 
 

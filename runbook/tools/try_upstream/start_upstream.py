@@ -143,9 +143,9 @@ def start_upstream(
 ) -> UpstreamTrial:
     """Start the program of a run's framework for a few steps, and hand on each line that it prints.
 
-    With several `jobs` it is started so often in the same folders, until one does not go on. It runs
-    with the site's own versions, or with those installed here where `installed` is set or the site
-    has none. Raises `RunbookError` where the framework or the checkout is another one.
+    With several `jobs` it is started so often in the same folders, until one does not go on. It
+    runs with the site's own versions, or with those installed here where `installed` is set or the
+    site has none. Raises `RunbookError` where the framework or the checkout is another one.
     """
     settings = with_placeholders(params.load(run, set_words=set_words))
     framework = settings.run.training.framework
@@ -192,6 +192,7 @@ def start_upstream(
         logs.append(log_of(folder, number))
         if any(check.verdict != "pass" for check in checks_of_job):
             break
+
     trial = UpstreamTrial(
         run=settings.name,
         phase=phase,
@@ -368,8 +369,8 @@ def small_arguments(
 ) -> tuple[list[list[str]], list[dict[str, str]]]:
     """Return arguments that a laptop can train, and what was changed for what reason.
 
-    They train the steps of all `jobs`, and each job ends after its own. Absolute paths are put below
-    `root`.
+    They train the steps of all `jobs`, and each job ends after its own. Absolute paths are put
+    below `root`.
     """
     small_values = _small_values(spec, jobs)
     added = _added(spec, framework)

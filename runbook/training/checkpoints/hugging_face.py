@@ -243,6 +243,7 @@ def to_theirs(name: str, value: torch.Tensor, model: PlannedModel) -> list[torch
         joined = torch.cat(parts)
         # Its linear layers are `Conv1D`, whose matrices are [in, out].
         parts = [joined.T if joined.dim() > 1 else joined]
+
     return [part.contiguous() for part in parts]
 
 
@@ -264,6 +265,7 @@ def to_ours(name: str, parts: list[torch.Tensor], model: PlannedModel) -> torch.
     if name in PADDED:
         num_padding_rows = model.padded_vocabulary - len(value)
         value = torch.nn.functional.pad(value, (0, 0, 0, num_padding_rows))
+
     return value.contiguous()
 
 

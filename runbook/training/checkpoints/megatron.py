@@ -83,6 +83,7 @@ class MegatronWeights(SourceWeights):
         if model.tied_embeddings:
             # A copy of the embedding.
             ignored += ("output_layer.weight",)
+
         check_shapes(folder, stored_shapes, planned_shapes, ignored)
 
     def read_weight(self, key: str) -> torch.Tensor:

@@ -188,7 +188,11 @@ def _shards_by_key(state: State) -> dict[str, list[Shard]]:
     shards: dict[str, list[Shard]] = {}
     for shard in _shards_written_here(state):
         # Objects of several ranks have one key, and differ by their place.
-        key = shard.unique_key if isinstance(shard, ShardedObject) else shard.key
+        if isinstance(shard, ShardedObject):
+            key = shard.unique_key
+        else:
+            key = shard.key
+
         shards.setdefault(key, []).append(shard)
 
     return shards
@@ -203,6 +207,7 @@ def _files_and_threads(num_bytes: int, *, is_read: bool) -> tuple[int, int]:
     if is_read:
         # What is read while it is written comes from one stream.
         return num_files, 1
+
     if not on_gpu():
         return 1, 1
     num_files = min(MOST_FILES, num_files)
@@ -236,7 +241,11 @@ def _copy_to_host(shards: list[ShardedTensor], copies: HostCopies) -> dict[Place
     """
     host = {}
     for shard in shards:
-        copy = shard.data if copies.has(shard.data) else copies.copy(shard.data)
+        if copies.has(shard.data):
+            copy = shard.data
+        else:
+            copy = copies.copy(shard.data)
+
         shape = (1,) * shard.prepend_axis_num + tuple(shard.local_shape)
         host[shard.key, tuple(shard.global_offset)] = copy.view(shape)
         shard.data = torch.empty_like(

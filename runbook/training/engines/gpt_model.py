@@ -176,7 +176,11 @@ def _mark_cut_weights(model: GPTModel) -> None:
             layers.ColumnParallelLinear | layers.RowParallelLinear | layers.VocabParallelEmbedding,
         )
         if is_cut and weight is not None and not hasattr(weight, "tensor_model_parallel"):
-            dimension = 1 if isinstance(module, layers.RowParallelLinear) else 0
+            if isinstance(module, layers.RowParallelLinear):
+                dimension = 1
+            else:
+                dimension = 0
+
             layers.set_tensor_model_parallel_attributes(weight, True, dimension, 1)
 
 
@@ -254,11 +258,13 @@ def _recompute_options(spec: PhasePlan) -> dict[str, object]:
             "recompute_method": spec.tuning.recompute_method,
             "recompute_num_layers": spec.tuning.recompute_num_layers,
         }
+
     if spec.recompute == "selective":
         return {
             "recompute_granularity": "selective",
             "recompute_modules": ["core_attn"],
         }
+
     return {}
 
 

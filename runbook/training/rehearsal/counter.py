@@ -115,6 +115,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.device_type == "cpu" and "reduce_scatter" in func._opname:
             # gloo sums in a copy
             self._seen(self.bytes["cpu"] + _tensor_bytes(args[1]))
+
         return _unsent(func, args)
 
     def _count_result(

@@ -135,7 +135,11 @@ def _step_check(
     error = first["errors"].get(part, "")
     error_text = error or "it hung there until it was ended"
     others = len(unfinished) - 1
-    later_failures = f" ({others} other ranks failed after it)" if others else ""
+    if others:
+        later_failures = f" ({others} other ranks failed after it)"
+    else:
+        later_failures = ""
+
     hung = _stuck_group(unfinished)
     nodes = [node] if error and not hung else []
     return rule.broken(

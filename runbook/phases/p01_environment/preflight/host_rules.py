@@ -77,7 +77,11 @@ def _limit_text(value: int | None) -> str:
 
 def memlock_fault(facts: NodeFacts, expected: Expectations) -> str:
     """Return what is wrong with the limit on locked memory."""
-    threshold = thresholds.MEMLOCK_FABRIC if expected.fabric else thresholds.MEMLOCK_PLAIN
+    if expected.fabric:
+        threshold = thresholds.MEMLOCK_FABRIC
+    else:
+        threshold = thresholds.MEMLOCK_PLAIN
+
     memlock = facts["memlock"]
     is_enough = memlock is None or memlock >= threshold.value
     # A laptop's or an old login node's 64 KiB harm nobody where one machine trains.

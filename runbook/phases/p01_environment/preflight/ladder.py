@@ -153,6 +153,7 @@ def climb(
             first,
             report,
         )
+
     return _climb_in_queue(
         settings,
         plan,
@@ -576,7 +577,10 @@ class QueueWatch:
             time.sleep(POLL_SECONDS)
 
     def why_queue_ended(self, rung: str) -> PlacedCheck | None:
-        """Return why the queue ended the job, in its words. None if it did not."""
+        """Return why the queue ended the job, in its words.
+
+        None if it did not.
+        """
         end = queue_end(job_folder.read_text(self._job.err))
         if end is None:
             return None

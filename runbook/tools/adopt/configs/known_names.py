@@ -93,7 +93,11 @@ class Scope:
         inner = Scope(dict(self.names))
         inner.forget(_parameters(function))
         inner.forget(bound_names(function.body))
-        defaults = _defaults(function, self) if len(calls) <= _MOST_CALLS else {}
+        if len(calls) <= _MOST_CALLS:
+            defaults = _defaults(function, self)
+        else:
+            defaults = {}
+
         for call in calls[:_MOST_CALLS]:
             arguments = _arguments_given(function, call)
             defaults = {name: value for name, value in defaults.items() if name not in arguments}
