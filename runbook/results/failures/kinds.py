@@ -309,7 +309,7 @@ KILLED = FailureKind(
         "Something outside killed it: look for memory in the node's log (dmesg), or for a scancel."
     ),
     decision=NextStep.RETRY_SAME,
-    level=Level.CONSEQUENCE,
+    level=Level.SYMPTOM,
 )
 PROGRAM_ENDED = FailureKind(
     name="process ended by a signal",

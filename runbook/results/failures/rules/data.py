@@ -97,6 +97,14 @@ DATA_RULES = (
         "non-singleton dimension 0",
         source="NVIDIA-NeMo/Speech#10966",
     ),
+    Rule(
+        kind=CHECKPOINT_FIT,
+        patterns=(r"KeyError: '\w+'",),
+        after=r", in _?load_(?:\w+_)?checkpoint|loading checkpoint from",
+        example_before='  File "megatron/checkpointing.py", line 529, in load_checkpoint',
+        example="KeyError: 'total_iters'",
+        source="intelligent-machine-learning/dlrover#977",
+    ),
     # Some programs break long lines: the key stands below.
     Rule(
         kind=CHECKPOINT_FIT,

@@ -212,6 +212,7 @@ DEVICE_RULES = (
             r"[Rr]eboot .{0,40}driver",
             r"cuInit\w* .{0,30}(?:fail|error)",
             r"detected CUDA version .{0,40}mismatches",
+            r"unsupported CUDA version",
             r"CUDA version .{0,60}(?:mismatch|does not match)",
             r"Installed CUDA version .{0,60}does not match",
             r"ROCk module is NOT loaded",

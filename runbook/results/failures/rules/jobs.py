@@ -291,6 +291,8 @@ JOB_RULES = (
             r"does not find an installed OpenMPI",
             r"application appears to have been direct launched",
             r"ORTE (?:was unable|has lost|does not know)",
+            r"daemon has unexpectedly failed",
+            r"aborted before step completely launched",
             r"PRTE? .{0,40}(?:unable|lost)",
             r"unable to (?:find|launch) the specified (?:executable|application)",
             r"could not find the executable",

@@ -12,6 +12,16 @@ from runbook.results.failures.kinds import (
 from runbook.results.failures.rule import Level, NextStep, Rule
 
 NETWORK_RULES = (
+    # Ranks of two nodes gave each other the address of the loop: a host's name stands for 127.0.x.x.
+    Rule(
+        kind=INTERFACE,
+        patterns=(r"connectFullMesh failed.{0,200}remote=\[127\..{0,80}size=",),
+        example="RuntimeError: Gloo connectFullMesh failed with [../gloo/transport/tcp/pair.cc:152] timed out "
+        "connecting: SO_ERROR: Connection refused, remote=[127.0.0.1]:36011 (rank=8, size=16, local=[127.0.0.1])",
+        source="aws-samples/aws-do-eks#69",
+        also=RENDEZVOUS,
+        check="If all ranks are on one node, one of them ended before the others met it.",
+    ),
     Rule(
         kind=PORT,
         patterns=(
@@ -253,7 +263,7 @@ NETWORK_RULES = (
             r"ncclRemoteError",
             r"[Bb]roken pipe",
             r"\[Errno (?:32|104)\]",
-            r"unexpected (?:socket )?EOF",
+            r"unexpected (?:socket )?EOF(?!, expected)",
             r"socket EOF",
             r"Socket closed",
             r"remote (?:process|peer) .{0,40}(?:exited|died|closed)",

@@ -62,6 +62,17 @@ PROGRAM_RULES = (
         example="RuntimeError: Tensors must be CUDA and dense",
         source="Lightning-AI/pytorch-lightning#10378",
     ),
+    # Python's argparse; a program's name or an option may hold words that stand for something else.
+    Rule(
+        kind=CONFIGURATION,
+        patterns=(
+            r"error: (?:unrecognized arguments|argument |the following arguments are required)",
+            r"Assertion failed: .{0,60}(?:==|<|>|%)",
+            r"\bonly supports? .{0,60}(?:dimension|size|head|dtype|length)",
+        ),
+        example="convert_checkpoint.py: error: unrecognized arguments: --world_size 2",
+        source="NVIDIA/TensorRT-LLM#1110",
+    ),
     Rule(
         kind=CONFIGURATION,
         patterns=(
