@@ -107,6 +107,11 @@ COMMANDS = {
         "runbook.cli.ladder:ladder",
         "Train small models of a run's family, and forecast its loss from them.",
     ),
+    "pack": CommandRow(
+        Group.RUN,
+        "runbook.cli.pack:pack",
+        "Pack the Python environment of a run's jobs, for a copy on each node.",
+    ),
     "run": CommandRow(
         Group.RUN,
         "runbook.cli.run:run",

@@ -129,7 +129,7 @@ def _jobs(changes: _Changes) -> None:
 
     if changes.site.scheduler == "local":
         changes.put("jobs.data.nodes", 1, "it has no queue")
-    for name in ("account", "stage", "image", "switch", "launcher"):
+    for name in ("account", "stage", "image", "environment_copy", "switch", "launcher"):
         changes.put(f"jobs.{name}", changes.own(f"jobs.{name}"), "it belongs to the other site")
 
 

@@ -118,11 +118,30 @@ class TrainingResults:
         model = self.phase_plan.model
         planned = {"parameters": model.parameters, "sequence_length": model.sequence_length}
         measured = {key: rounded(getattr(self.summary, key)) for key in RECORDED}
-        results = {**planned, **measured, "warm_up_rule": WARM_UP_RULE}
+        results = {
+            **planned,
+            **measured,
+            **_environment_results(self.events),
+            "warm_up_rule": WARM_UP_RULE,
+        }
         spans = spans_text(self.history)
         if spans:
             results["devices_in_use"] = spans
         return results
+
+
+def _environment_results(events: Sequence[Event]) -> dict[str, object]:
+    """Return on how many nodes Python ran from a copy in the newest job; nothing where no copy was asked for."""
+    copied = events_named(events, "environment_copied")
+    if not copied:
+        return {}
+    newest = copied[-1]
+    return {
+        "environment_nodes": newest.nodes,
+        "environment_copies": newest.nodes_with_copy,
+        "environment_folder": newest.folder,
+        "environment_copy_seconds": newest.seconds,
+    }
 
 
 def read_results(folder: Path, plan: Plan, phase: str) -> TrainingResults:

@@ -114,6 +114,9 @@ class Event:
     loss_between: float | None = None
     loss_after: float | None = None
     ranks: int = 1
+    nodes: int = 0
+    nodes_with_copy: int = 0
+    """Nodes of a job whose Python runs from a copy of the environment."""
     bytes_per_second: float = 0.0
     copies: int = 0
     """Copies in node memory that a report of them counts."""

@@ -19,6 +19,7 @@ from runbook.planning.cost.speed import calibrate, read_calibration
 from runbook.planning.layout import smoke_choice
 from runbook.planning.token_files import check_vocabulary
 from runbook.results.history import History
+from runbook.runs.packed_environments import environment_checks
 from runbook.runs.run_files import read_plan_file
 from runbook.tokens.vocabulary_size import read_vocabulary_size
 
@@ -45,7 +46,7 @@ def measure_machine(site: Site) -> Machine | None:
 
 def make_plan_here(settings: Settings, measured: Calibrations | None = None) -> Plan:
     """The plan of a run, with this machine's cores and memory where the run's jobs run on it."""
-    checks = tokenizer_checks(settings)
+    checks = [*tokenizer_checks(settings), *environment_checks(settings)]
     return make_plan(settings, measure_machine(settings.site), measured, checks)
 
 

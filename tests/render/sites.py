@@ -8,6 +8,7 @@ from pathlib import Path
 from runbook import params
 from runbook.jobs.render.task_job import data_tasks, render_task
 from runbook.jobs.render.training_job import render_job
+from runbook.params.schema.site import Container
 from runbook.params.settings import with_placeholders
 from runbook.planning import make_plan
 
@@ -117,6 +118,36 @@ FEWER_NODES = {
     ),
 }
 """The same of a job that goes on with fewer nodes and has neither a chain nor spare nodes."""
+
+COPIED = {
+    "own-trainer-slurm": ("azure-175b", "training.framework=runbook", "jobs.training.spares=2"),
+    "megatron-deepspeed-pbs": ("polaris-25b",),
+}
+"""By the name of a golden folder, the run and the words of --set of a job whose Python runs from copies on the nodes."""
+
+
+@cache
+def copied_job(name, *more):
+    """The job of a training with a copy of its environment on each node, on a site without containers."""
+    run, *words = COPIED[name]
+    settings = settings_of(run, *words)
+    settings = replace(settings, site=settings.site.model_copy(update={"container": Container()}))
+    given = {
+        "environment_copy": "$TMPDIR/copies" if name == "own-trainer-slurm" else "/local/scratch"
+    }
+    jobs = settings.run.jobs.model_copy(update=given | dict(more))
+    settings = replace(settings, run=settings.run.model_copy(update={"jobs": jobs}))
+    return render_job(settings, make_plan(settings), "04-training", package=PACKAGE)
+
+
+def copied_files(name):
+    """The golden files of that job by their names."""
+    job = copied_job(name)
+    return {
+        "job.sh": job.script,
+        "rank.sh": job.files["rank.sh"],
+        "python.sh": job.files["python.sh"],
+    }
 
 
 def unattended_job(name):

@@ -5,6 +5,7 @@ import shutil
 
 from runbook.jobs.render.preparation import preparation_files, render_preparation
 from tests.render.sites import (
+    COPIED,
     FEWER_NODES,
     GOLDEN,
     LENGTHS,
@@ -13,6 +14,7 @@ from tests.render.sites import (
     PHASES,
     RUNS,
     UNATTENDED,
+    copied_files,
     data_jobs,
     length_arguments,
     length_file,
@@ -35,6 +37,11 @@ def main():
         path = unattended_file(name)
         path.parent.mkdir(exist_ok=True)
         path.write_text(unattended_job(name).script, encoding="utf-8")
+    for name in COPIED:
+        folder = GOLDEN / "environment-copy" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for file_name, text in copied_files(name).items():
+            (folder / file_name).write_text(text, encoding="utf-8")
     for run in RUNS:
         for phase in PHASES:
             settings, _, job = rendered(run, phase)

@@ -15,6 +15,17 @@ from runbook.params import Job, Settings
 from runbook.params.schema.run_file import JOB_SECTIONS
 from runbook.params.schema.site import Site
 
+COPIED_PYTHON = 'bash "$RUNBOOK_JOB_FOLDER/python.sh"'
+"""The interpreter of a job that runs from a copy of its environment: see templates/python.sh.j2."""
+
+
+def python_command(settings: Settings) -> str:
+    """Return the words that start the interpreter of a training's processes."""
+    if settings.run.jobs.environment_copy:
+        return COPIED_PYTHON
+    return quote(settings.site.python or "python3")
+
+
 RANK_SCRIPT = '"$job/rank.sh"'
 """What each process runs: it learns its rank, takes its cores and becomes the training program."""
 _LINE_END = " \\\n  "
@@ -143,6 +154,38 @@ def node_command(settings: Settings, job: Job) -> str:
     return _LINE_END.join([*starter(settings, job, 1), 'bash "$job/node.sh"'])
 
 
+def copy_command(settings: Settings, job: Job, action: str) -> str:
+    """Return the command that makes or removes the copy of the environment on each node of a job.
+
+    `action` is --unpack or --remove.
+    """
+    program = f"{COPIED_PYTHON} {action}"
+    if settings.site.scheduler == "local":
+        return program
+    starter = _mpiexec if settings.site.scheduler == "pbs" else _srun_each_node
+    return _LINE_END.join([*starter(settings, job, 1), program])
+
+
+def removal_where_nodes_answer(settings: Settings, job: Job) -> str:
+    """Return the command that removes the copy on the `trusted` nodes of a job that may have lost some."""
+    program = f"{COPIED_PYTHON} --remove"
+    names = '"$(IFS=,; echo "${trusted[*]}")"'
+    count = '"${#trusted[@]}"'
+    if settings.site.scheduler == "pbs":
+        command = ["mpiexec", f"-n {count}", "--ppn 1", f"--hosts {names}"]
+        command += [quote(option) for option in settings.site.step_options]
+        return _LINE_END.join([*command, program])
+    command = _srun_each_node(settings, job, 1)
+    command[1:4] = [f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"]
+    return _LINE_END.join([*command, f"--nodelist={names}", program])
+
+
+def _srun_each_node(settings: Settings, job: Job, tasks: int) -> list[str]:
+    """Return srun with one task a node, whose failure takes no other with it."""
+    arguments = _srun(settings, job, tasks)
+    return [word.replace("--kill-on-bad-exit=1", "--kill-on-bad-exit=0") for word in arguments]
+
+
 def _srun(settings: Settings, job: Job, tasks: int, count: NodeCount | None = None) -> list[str]:
     site = settings.site
     count = count or NodeCount(job.nodes)
@@ -214,7 +257,7 @@ def _starter(settings: Settings, job: Job, count: NodeCount) -> list[str]:
 
     The bare names `torchrun` and `deepspeed` are another installation's where PATH has one.
     """
-    python = quote(settings.site.python or "python3")
+    python = python_command(settings)
     if settings.site.launcher == "torchrun":
         return [
             f"{python} -m torch.distributed.run",

@@ -1,6 +1,7 @@
 """The job of a training phase as text: scripts for this machine, Slurm and PBS."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -11,18 +12,21 @@ from runbook.frameworks import training_arguments
 from runbook.frameworks.megatron import OWN_DEEPSPEED, deepspeed_file, deepspeed_name
 from runbook.jobs.job_folder import JobFolder
 from runbook.jobs.render.launch_commands import (
+    COPIED_PYTHON,
     PROBE_SECONDS,
+    copy_command,
     image_on_nodes,
     near_removal_command,
     node_command,
     one_process_command,
     probe_command,
     queue_values,
+    removal_where_nodes_answer,
     training_command,
     warn_after,
 )
 from runbook.jobs.render.templating import environment_groups, fill, quote, site_commands
-from runbook.params import Settings
+from runbook.params import Job, Settings
 from runbook.params.settings import require_values
 from runbook.plan_file.checkpoint_folder import TRACKER
 from runbook.plan_file.fewer_replicas import allowed_nodes
@@ -85,6 +89,10 @@ class QueuedTraining:
         arguments = training_arguments(self.settings, self.spec)
         files = {"rank.sh": self.rank_script(arguments)}
         node_commands = self._node_commands()
+        if self.settings.run.jobs.environment_copy:
+            files[PYTHON_SCRIPT] = python_script(
+                self.settings, self.site.python or "python3", self.package
+            )
         if node_commands:
             files["node.sh"] = fill("node.sh.j2", commands=node_commands)
         if self.deepspeed:
@@ -151,6 +159,7 @@ class QueuedTraining:
             checkpoints=_words([spec.checkpoint.folder]),
             tracker=TRACKERS.get(self.framework, ""),
             copies=copies,
+            **copy_values(settings, with_spares, may_lose_nodes=self.restarts_here),
             node_command=node_command(settings, with_spares) if has_node_script else "",
             command=training_command(
                 settings,
@@ -267,7 +276,7 @@ class QueuedTraining:
             unset=self.unset_variables(),
             cpu_masks=_words(cores[:num_ranks]) if rank_binds_itself else "",
             cpu_lists=not binding.cpu_masks,
-            program=_words(self.program()),
+            program=self._program_command(),
             argument_lines=[f"  {_words(line)}" for line in lines(arguments)],
         )
 
@@ -284,6 +293,13 @@ class QueuedTraining:
             return [python, "-m", "runbook.training"]
         checkout = self.site.frameworks[self.framework]
         return [python, "-u", f"{checkout.folder.rstrip('/')}/{checkout.script}"]
+
+    def _program_command(self) -> str:
+        """Return the program as words of the shell, its interpreter on the node's own disk if so asked."""
+        python, *arguments = self.program()
+        if self.settings.run.jobs.environment_copy:
+            return f"{COPIED_PYTHON} {_words(arguments)}"
+        return _words([python, *arguments])
 
     def _check_binding(self, name: str, entries: Sequence[str]) -> None:
         num_ranks = self.job.devices_per_node
@@ -362,9 +378,53 @@ def render_job(
     if settings.site.scheduler != "local":
         return QueuedTraining(settings, spec, package).render()
     arguments = training_arguments(settings, spec)
-    script = render_local(settings, spec, [python, "-m", "runbook.training", *arguments])
+    program = ["-m", "runbook.training", *arguments]
     files = {OWN_DEEPSPEED: deepspeed_file(settings, spec)} if spec.deepspeed else {}
+    if settings.run.jobs.environment_copy:
+        files[PYTHON_SCRIPT] = python_script(settings, python, package)
+        command = f"{COPIED_PYTHON} {_words(program)}"
+        script = _render_local(settings, spec, command, copy_values(settings, settings.job(phase)))
+        return RenderedJob(script, arguments, files)
+    script = render_local(settings, spec, [python, *program])
     return RenderedJob(script, arguments, files)
+
+
+PYTHON_SCRIPT = "python.sh"
+"""File of a job whose Python runs from a copy on each node."""
+ENVIRONMENT_FILE = "environment.json"
+"""Manifest of the packed environment, in the folder of a job that was submitted with it."""
+NO_COPY = {"unpack_command": "", "first_remove_command": "", "remove_command": "", "folder": ""}
+
+
+def copy_values(settings: Settings, job: Job, *, may_lose_nodes: bool = False) -> dict[str, str]:
+    """Return what a script is filled with for the copy of the environment on each node of a job."""
+    jobs = settings.run.jobs
+    if not jobs.environment_copy:
+        return NO_COPY
+    removal = "" if jobs.environment_keep else copy_command(settings, job, "--remove")
+    last_removal = removal
+    if removal and may_lose_nodes:
+        last_removal = removal_where_nodes_answer(settings, job)
+    return {
+        "unpack_command": copy_command(settings, job, "--unpack"),
+        "first_remove_command": removal,
+        "remove_command": last_removal,
+        "folder": jobs.environment_copy,
+    }
+
+
+def python_script(settings: Settings, python: str, package: Path) -> str:
+    """Return python.sh, which starts Python from the node's own copy."""
+    folder = settings.run.jobs.environment_copy
+    in_shell = re.sub(r"\$([A-Za-z_][A-Za-z0-9_]*)", r"${\1:-}", folder)
+    return fill(
+        "python.sh.j2",
+        python=python,
+        folder=folder,
+        folder_in_shell=f'"{in_shell}"' if "$" in folder else quote(folder),
+        package=str(package),
+        own_trainer=settings.run.training.framework == "runbook",
+    )
 
 
 def write_job(folder: JobFolder, rendered: RenderedJob) -> None:
@@ -381,6 +441,12 @@ def write_job(folder: JobFolder, rendered: RenderedJob) -> None:
 
 def render_local(settings: Settings, spec: PhasePlan, program: Sequence[str]) -> str:
     """Return the script that starts a program on this machine, once for each rank of a phase."""
+    return _render_local(settings, spec, _words(program), NO_COPY)
+
+
+def _render_local(
+    settings: Settings, spec: PhasePlan, command: str, copy: Mapping[str, str]
+) -> str:
     site = settings.site
     job = settings.job(spec.phase)
     if job.nodes != 1:
@@ -408,7 +474,9 @@ def render_local(settings: Settings, spec: PhasePlan, program: Sequence[str]) ->
         },
         modules=site.modules,
         setup=site.setup,
-        command=_words(program),
+        events=quote(spec.log.events) if copy["unpack_command"] else "",
+        command=command,
+        **copy,
     )
 
 

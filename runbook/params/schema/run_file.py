@@ -24,6 +24,7 @@ from runbook.params.schema.value_types import (
     WholeOrZero,
     blend_text,
     names_text,
+    node_folder_text,
     tracker_names_text,
 )
 from runbook.plan_file.schema import (
@@ -520,6 +521,12 @@ class Jobs(Strict):
     """Folder on each node's own disk (/mnt/nvme) that the image file is copied to before the
     training; empty: none.
     """
+    environment_copy: Annotated[str, AfterValidator(node_folder_text)] = ""
+    """Folder on each node's own disk (/tmp, $TMPDIR) to which the Python of 03 and 04 is unpacked before the first rank
+    starts (docs/local-environment.md); empty: none.
+    """
+    environment_keep: StrictBool = False
+    """Leave that copy on the nodes at the end of a job, for the next one."""
     launcher: LauncherChoice = "site"
     """torchrun, srun, mpiexec or deepspeed (one node) start the processes; site: what the site
     says.

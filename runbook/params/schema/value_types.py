@@ -136,6 +136,25 @@ def names_text(text: str) -> str:
     return text
 
 
+_NODE_FOLDER = re.compile(
+    r"(/|\$[A-Za-z_][A-Za-z0-9_]*)[A-Za-z0-9_./-]*(\$[A-Za-z_][A-Za-z0-9_]*[A-Za-z0-9_./-]*)*"
+)
+
+
+def node_folder_text(text: str) -> str:
+    """Return the text as it is; `ValueError` where it is no folder that a job's script can name on a node.
+
+    >>> node_folder_text("/tmp"), node_folder_text("$TMPDIR/copies"), node_folder_text("")
+    ('/tmp', '$TMPDIR/copies', '')
+    """
+    if text and _NODE_FOLDER.fullmatch(text) is None:
+        raise ValueError(
+            f"{text!r} is no folder of a node: write an absolute path of letters, digits and . _ / -, in which $NAME "
+            "stands for a variable of the node, such as /tmp or $TMPDIR"
+        )
+    return text
+
+
 def tracker_names_text(text: str) -> str:
     """Return the text as it is; `ValueError` where it is not a list of trackers."""
     for name in parse_names(text):

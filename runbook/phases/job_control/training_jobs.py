@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from runbook.display import show_text
 from runbook.display.jupyter.widgets import Actions, controls
 from runbook.jobs import get_scheduler, job_folder
 from runbook.jobs.job_folder import ACTIVE, JobFolder, JobState, JobStatus, Scheduler
-from runbook.jobs.render.training_job import render_job, write_job
+from runbook.jobs.render.training_job import ENVIRONMENT_FILE, render_job, write_job
 from runbook.next_job.decisions import reason_of_budget
 from runbook.phases.job_control import job_rules, live_view, rehearsal_gate
 from runbook.phases.job_control.job_rules import Action, Attempt, Decision
@@ -28,6 +29,7 @@ from runbook.records.manifest import move_files
 from runbook.results.forecast_scores import FORECASTS_FILE
 from runbook.runs import run_files
 from runbook.runs.bad_nodes import FoundBy, report_bad_nodes, without_bad_nodes
+from runbook.runs.packed_environments import ensure_packed, uses_copy
 from runbook.runs.status import cancel_jobs, stop_jobs
 
 
@@ -408,7 +410,12 @@ def _submit(open_phase: OpenPhase) -> JobFolder:
         show_text(exclusion.as_text())
     folder = job_folder.next_job_folder(open_phase.folder, phase)
     python = settings.site.python or sys.executable
-    write_job(folder, render_job(settings, open_phase.plan, phase, python=python))
+    rendered = render_job(settings, open_phase.plan, phase, python=python)
+    if uses_copy(settings):
+        manifest, _ = ensure_packed(settings, show_text)
+        files = {**rendered.files, ENVIRONMENT_FILE: manifest.as_text()}
+        rendered = replace(rendered, files=files)
+    write_job(folder, rendered)
     scheduler = get_scheduler(settings.site)
     job_id = scheduler.submit(folder)
     open_phase.append_event("submitted", job=folder.path.name, id=job_id)

@@ -36,6 +36,7 @@ from runbook.phases.report import finish as finish
 from runbook.planning import Check
 from runbook.runs import run_files
 from runbook.runs.machine import measure_machine
+from runbook.runs.packed_environments import ensure_packed, uses_copy
 
 PHASE = "01-environment"
 SETUP_VERSION = 1
@@ -51,6 +52,7 @@ def prepare(open_phase: OpenPhase) -> None:
     """
     with open_phase.hold("setting the machine up"):
         rows = set_up(open_phase.settings, open_phase.folder)
+        rows += pack_for_nodes(open_phase.settings)
     if rows:
         show_table(rows, title="What is set up")
     else:
@@ -184,6 +186,21 @@ def set_up(settings: Settings, folder: Path) -> list[Row]:
             progress.update(done=number, step=step.title)
 
     return done
+
+
+def pack_for_nodes(settings: Settings) -> list[Row]:
+    """Pack the environment of the jobs where nodes run from a copy, with a row that says so."""
+    if not uses_copy(settings):
+        return []
+    started = time.monotonic()
+    manifest, is_new = ensure_packed(settings, show_text)
+    row = {
+        "step": "the Python environment of the jobs, packed for a copy on each node",
+        "state": "done" if is_new else "verified",
+        "took": show_duration(time.monotonic() - started if is_new else 0.0),
+        "makes": manifest.archive,
+    }
+    return [row]
 
 
 def _do_step(

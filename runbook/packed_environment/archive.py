@@ -1,0 +1,179 @@
+"""Write the archive of an environment, and read it back under its checksum."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import shutil
+import stat
+import subprocess
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from runbook.packed_environment.contents import PackedEntry, PackedSource
+from runbook.packed_environment.relocation import LONGEST_SCRIPT, moved_link, moved_script
+
+ZSTD = "zstd"
+UNCOMPRESSED = "none"
+SUFFIXES = {ZSTD: ".tar.zst", UNCOMPRESSED: ".tar"}
+PIECE = 4 * 2**20
+WORDS = 3
+"""Lines of a program's own words that are repeated."""
+_C_LOCALE = {**os.environ, "LC_ALL": "C"}
+
+
+class PackError(Exception):
+    """An archive cannot be written. The text says why."""
+
+
+class ProgramFailed(Exception):
+    """A program that unpacks ended with an error. The text is its own."""
+
+    def __init__(self, text: str, sha256: str) -> None:
+        super().__init__(text)
+        self.sha256 = sha256
+        """Of the whole archive, which was read to its end all the same."""
+
+
+def default_compression() -> str:
+    """Return zstd where that program is here: a shared file system delivers fewer bytes to each node."""
+    return ZSTD if shutil.which("zstd") else UNCOMPRESSED
+
+
+def write_archive(
+    path: Path,
+    entries: Sequence[PackedEntry],
+    sources: Sequence[PackedSource],
+    compression: str,
+    report: Callable[[int], None],
+) -> None:
+    """Write all entries as a tar file; `report` gets their number every thousand entries."""
+    with (
+        _compressor(path, compression) as stream,
+        tarfile.open(fileobj=stream, mode="w|", format=tarfile.GNU_FORMAT) as tar,
+    ):
+        for number, entry in enumerate(entries, 1):
+            _add(tar, entry, sources)
+            if number % 1000 == 0:
+                report(number)
+
+
+@contextlib.contextmanager
+def _compressor(path: Path, compression: str) -> Iterator[IO[bytes]]:
+    with path.open("wb") as target:
+        if compression == UNCOMPRESSED:
+            yield target
+            return
+        command = ["zstd", "-q", "-T0", "-3", "-c"]
+        with contextlib.ExitStack() as stack:
+            process = _start(stack, command, stdout=target)
+            assert process.stdin is not None
+            try:
+                with contextlib.suppress(BrokenPipeError):  # its own words say why
+                    yield process.stdin
+            finally:
+                with contextlib.suppress(BrokenPipeError):
+                    process.stdin.close()
+                stderr_text = _first_words(process)
+                code = process.wait()
+        if code:
+            raise PackError(f"zstd ended with exit code {code}: {stderr_text}")
+
+
+def _add(tar: tarfile.TarFile, entry: PackedEntry, sources: Sequence[PackedSource]) -> None:
+    info = tarfile.TarInfo(entry.place)
+    mode = entry.status.st_mode
+    info.mode = stat.S_IMODE(mode) & 0o755 | 0o400
+    info.mtime = int(entry.status.st_mtime)  # a compiled file holds the time of its module
+    if stat.S_ISLNK(mode):
+        info.type = tarfile.SYMTYPE
+        info.linkname = moved_link(entry, sources)
+        tar.addfile(info)
+    elif stat.S_ISDIR(mode):
+        info.type = tarfile.DIRTYPE
+        info.mode |= 0o700
+        tar.addfile(info)
+    elif stat.S_ISREG(mode):
+        _add_file(tar, info, entry)
+    # Sockets and pipes are no part of an environment.
+
+
+def _add_file(tar: tarfile.TarFile, info: tarfile.TarInfo, entry: PackedEntry) -> None:
+    is_script = entry.path.startswith("bin/") and entry.status.st_size < LONGEST_SCRIPT
+    if is_script:
+        content = entry.file.read_bytes()
+        content = moved_script(content) or content
+        info.size = len(content)
+        tar.addfile(info, io.BytesIO(content))
+        return
+    info.size = entry.status.st_size
+    with entry.file.open("rb") as stream:
+        tar.addfile(info, stream)
+
+
+def checksum(path: Path) -> str:
+    """Return the sha256 of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while piece := stream.read(PIECE):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def extract(archive: Path, folder: Path, compression: str) -> str:
+    """Unpack an archive into a folder and return the sha256 of what was read.
+
+    Each byte is read once. Raise `ProgramFailed` with the words of tar or zstd; the caller compares
+    checksums before it believes them.
+    """
+    with contextlib.ExitStack() as stack:
+        stream = stack.enter_context(archive.open("rb", buffering=0))
+        tar = _start(stack, ["tar", "-x", "-f", "-", "-C", str(folder), "--no-same-owner"])
+        programs = [tar]
+        if compression == ZSTD:
+            programs.insert(0, _start(stack, ["zstd", "-d", "-q", "-c"], stdout=tar.stdin))
+            assert tar.stdin is not None
+            tar.stdin.close()  # zstd alone holds it now: its end is the end of tar's input
+        target = programs[0].stdin
+        assert target is not None
+        sha256 = _feed(stream, target)
+        with contextlib.suppress(BrokenPipeError):
+            target.close()
+        stderr_text = [_first_words(program) for program in programs]
+        codes = [program.wait() for program in programs]
+    if any(codes):
+        raise ProgramFailed("; ".join(filter(None, stderr_text)) or f"exit codes {codes}", sha256)
+    return sha256
+
+
+def _start(
+    stack: contextlib.ExitStack, command: list[str], stdout: IO[bytes] | None = None
+) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=stdout, stderr=subprocess.PIPE, env=_C_LOCALE
+    )
+    return stack.enter_context(process)
+
+
+def _feed(stream: IO[bytes], target: IO[bytes]) -> str:
+    """Write a stream into a pipe, and return the sha256 of all of it, also where the pipe broke."""
+    digest = hashlib.sha256()
+    is_taken = True
+    while piece := stream.read(PIECE):
+        digest.update(piece)
+        if is_taken:
+            try:
+                target.write(piece)
+            except BrokenPipeError:
+                is_taken = False  # the checksum of the rest still says whether it is damaged
+    return digest.hexdigest()
+
+
+def _first_words(program: subprocess.Popen[bytes]) -> str:
+    assert program.stderr is not None
+    text = program.stderr.read().decode(errors="replace").strip()
+    return " / ".join(text.splitlines()[:WORDS])

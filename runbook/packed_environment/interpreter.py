@@ -1,0 +1,92 @@
+"""What an interpreter says of itself, and which folders its environment consists of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+QUESTION = """
+import json, os, sys, sysconfig
+facts = {
+    "executable": sys.executable,
+    "prefix": sys.prefix,
+    "base_prefix": sys.base_prefix,
+    "base_executable": os.path.realpath(sys.executable),
+    "version": "%d.%d.%d" % sys.version_info[:3],
+    "standard_library": sysconfig.get_path("stdlib"),
+    "headers": sysconfig.get_path("include"),
+    "search_path": [os.path.abspath(entry) for entry in sys.path if entry],
+}
+print("runbook " + json.dumps(facts))
+"""
+"""A program for the interpreter that is asked. It answers with one line."""
+
+ANSWER = "runbook "
+"""Begins the line of the answer: set-up commands of a site may print others."""
+
+SYSTEM_PREFIXES = ("/usr", "/bin")
+"""An interpreter from here belongs to the node's own system, and is not packed."""
+
+
+class InterpreterError(Exception):
+    """An interpreter's answer has no facts, or its files are not where it says."""
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """An interpreter and its environment."""
+
+    executable: str
+    prefix: str
+    """Folder of the environment: a virtual environment, a conda environment, or an installation."""
+    base_prefix: str
+    """Folder of the installation that a virtual environment builds on; else the same folder."""
+    base_executable: str
+    """The program itself, after all links."""
+    version: str
+    standard_library: str
+    headers: str
+    search_path: tuple[str, ...]
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether the environment builds on an installation somewhere else."""
+        return self.prefix != self.base_prefix
+
+    @property
+    def base_is_on_nodes(self) -> bool:
+        """Whether the installation belongs to the system of each node."""
+        return _is_below_any(self.base_prefix, SYSTEM_PREFIXES)
+
+    @property
+    def sees_base_packages(self) -> bool:
+        """Whether packages of the installation can be imported (--system-site-packages)."""
+        base_packages = f"{self.standard_library}/site-packages"
+        return self.is_virtual and base_packages in self.search_path
+
+    def outside(self, packed: Sequence[str]) -> tuple[str, ...]:
+        """Return the folders of its search path that lie in none of the packed folders."""
+        folders = []
+        for entry in self.search_path:
+            is_folder = Path(entry).is_dir()
+            is_packed = _is_below_any(entry, packed)
+            is_on_nodes = self.base_is_on_nodes and _is_below_any(entry, (self.base_prefix,))
+            if is_folder and not is_packed and not is_on_nodes:
+                folders.append(entry)
+        return tuple(folders)
+
+
+def parse_answer(text: str) -> Interpreter:
+    """Return what an interpreter answered to `QUESTION`."""
+    answers = [line for line in text.splitlines() if line.startswith(ANSWER)]
+    if not answers:
+        raise InterpreterError("the interpreter gave no answer")
+    facts = json.loads(answers[-1].removeprefix(ANSWER))
+    search_path = tuple(facts.pop("search_path"))
+    return Interpreter(**facts, search_path=search_path)
+
+
+def _is_below_any(path: str, folders: Sequence[str]) -> bool:
+    return any(path == folder or path.startswith(f"{folder.rstrip('/')}/") for folder in folders)

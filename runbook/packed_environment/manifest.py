@@ -1,0 +1,108 @@
+"""The manifest of a packed environment: what was packed, when, and its checksum."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1
+MANIFEST_NAME = "manifest.json"
+NAME_DIGITS = 16
+"""Digits of a checksum that stand in the names of archives and of copies on nodes."""
+
+BASE = "base"
+ENVIRONMENT = "environment"
+PACKAGE = "package"
+
+
+class ManifestError(Exception):
+    """A manifest is missing a value, or is not JSON. The text says which."""
+
+
+@dataclass(frozen=True)
+class PackedPart:
+    """One folder inside the archive, and where its files are from."""
+
+    name: str
+    folder: str
+    roots: tuple[str, ...]
+    """Files and folders below it that were packed; an empty one means all."""
+    excluded: tuple[str, ...]
+    """Paths below it that were left out."""
+    files: int
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class EnvironmentManifest:
+    """What is known of a packed environment without reading its archive."""
+
+    schema: int
+    archive: str
+    """Path of the archive."""
+    sha256: str
+    archive_bytes: int
+    disk_bytes: int
+    """What the files take on a disk with blocks of 4 KiB."""
+    files: int
+    compression: str
+    """`zstd`, or `none`."""
+    fingerprint: str
+    """Of names, sizes and times of all files that were packed. Another one: they changed."""
+    python: str
+    """The interpreter inside the archive, such as environment/bin/python3.11."""
+    python_version: str
+    interpreter: str
+    """The interpreter that the jobs use without a copy."""
+    parts: tuple[PackedPart, ...]
+    outside: tuple[str, ...]
+    """Folders of `sys.path` that are not in the archive and stay on the shared file system."""
+    uncompiled: int
+    """Modules without a compiled file."""
+    packed_at: float
+    """Unix time."""
+    seconds: float
+    """Time that packing took."""
+
+    @property
+    def name(self) -> str:
+        """Return the short name of this packed environment."""
+        return self.sha256[:NAME_DIGITS]
+
+    def as_text(self) -> str:
+        """Return the text of its file."""
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+
+def parse_manifest(text: str) -> EnvironmentManifest:
+    """Return the manifest that a text holds; raise `ManifestError` where it is none."""
+    try:
+        content = json.loads(text)
+        parts = tuple(_parse_part(part) for part in content.pop("parts"))
+        outside = tuple(content.pop("outside"))
+        manifest = EnvironmentManifest(**content, parts=parts, outside=outside)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ManifestError(f"it is no manifest of a packed environment: {error}") from error
+    if manifest.schema != SCHEMA:
+        raise ManifestError(f"its schema is {manifest.schema!r}, and this version reads {SCHEMA}")
+    return manifest
+
+
+def _parse_part(content: Any) -> PackedPart:
+    roots = tuple(content.pop("roots"))
+    excluded = tuple(content.pop("excluded"))
+    return PackedPart(**content, roots=roots, excluded=excluded)
+
+
+def read_manifest(path: Path) -> EnvironmentManifest | None:
+    """Return the manifest in a file; None where there is no file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    try:
+        return parse_manifest(text)
+    except ManifestError as error:
+        raise ManifestError(f"{path}: {error}. Delete the file and pack again.") from error

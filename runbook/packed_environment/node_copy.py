@@ -1,0 +1,407 @@
+"""The copy of a packed environment on a node's own disk: made once, under a lock, checked, removed.
+
+Every process that runs from a copy holds a shared lock on the file next to it (python.sh takes it,
+and Python inherits it). Who makes or removes a copy holds that lock alone, so nobody removes what
+somebody uses, whoever has died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from runbook.node_checks.mounts import mount_of
+from runbook.packed_environment import archive, contents
+from runbook.packed_environment.archive import ProgramFailed
+from runbook.packed_environment.manifest import (
+    BASE,
+    ENVIRONMENT,
+    EnvironmentManifest,
+    ManifestError,
+    read_manifest,
+)
+from runbook.packed_environment.relocation import LIBRARY_FOLDER, link_library, write_moved_config
+from runbook.plan_file.text_enum import StrEnum
+
+READY = "ready"
+"""File of a copy, written last: its content is what was done."""
+ROOT_NAME = "runbook-environment"
+UNUSED_SECONDS = 86_400.0
+"""A copy of another environment that nobody has used for so long is removed."""
+FAILURE_SECONDS = 600.0
+"""For so long the ranks of a job do not try again what one of them could not do."""
+MARGIN = 1.02
+"""Of the room: folders of the file system itself."""
+DISK_FULL_SIGNS = ("No space left", "Wrote only", "quota exceeded")
+"""What GNU tar 1.34 says of a full disk, in the C locale."""
+PROBE = (
+    "import os, sys; print(os.path.realpath(sys.prefix)); print(os.path.realpath(sys.base_prefix))"
+)
+PROBE_SECONDS = 120.0
+
+
+class CopyState(StrEnum):
+    """How a node gets its Python."""
+
+    UNPACKED = "unpacked"
+    PRESENT = "present"
+    SHARED = "shared"
+    """There is no copy, and the shared environment is still the one that was packed."""
+    REFUSED = "refused"
+    """There is no copy, and the shared environment has changed: other nodes run another one."""
+
+
+class CopyProblem(StrEnum):
+    """Why a node has no copy."""
+
+    NO_ARCHIVE = "no archive"
+    DAMAGED = "damaged archive"
+    NO_FOLDER = "no folder"
+    SHARED_FOLDER = "shared folder"
+    NO_PROGRAMS = "folder without programs"
+    NO_ROOM = "no room"
+    DISK_FULL = "disk full"
+    MISSING_PROGRAM = "missing program"
+    NOT_UNPACKED = "not unpacked"
+    DOES_NOT_RUN = "does not run"
+
+
+class CopyError(Exception):
+    """A copy cannot be made on this node."""
+
+    def __init__(self, problem: CopyProblem, text: str) -> None:
+        super().__init__(text)
+        self.problem = problem
+
+
+@dataclass(frozen=True)
+class CopyResult:
+    """What a node answers: one line of JSON."""
+
+    node: str
+    state: CopyState
+    folder: str
+    """Where Python runs from."""
+    seconds: float
+    """Time that this took, waiting for another process included."""
+    files: int = 0
+    read_bytes: int = 0
+    problem: str = ""
+    detail: str = ""
+
+    def as_line(self) -> str:
+        """Return the line without its end."""
+        return json.dumps(asdict(self))
+
+
+def ensure_copy(manifest_path: Path, folder: str) -> CopyResult:
+    """Make the copy if it is not there, and say how this node gets its Python."""
+    began = time.monotonic()
+    node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+    def result(state: CopyState, place: object, **facts: object) -> CopyResult:
+        seconds = round(time.monotonic() - began, 2)
+        return CopyResult(node, state, str(place), seconds, **facts)  # type: ignore[arg-type]
+
+    manifest = None
+    try:
+        manifest = _require_manifest(manifest_path)
+        copy, is_new = _ensure(manifest, folder)
+    except (CopyError, OSError) as error:
+        problem = getattr(error, "problem", CopyProblem.NOT_UNPACKED)
+        facts: dict[str, object] = {"problem": str(problem), "detail": str(error)}
+        if manifest is not None and shared_is_unchanged(manifest):
+            return result(CopyState.SHARED, manifest.interpreter, **facts)
+        return result(CopyState.REFUSED, "", **facts)
+    if is_new:
+        facts = {"files": manifest.files, "read_bytes": manifest.archive_bytes}
+        return result(CopyState.UNPACKED, copy, **facts)
+    return result(CopyState.PRESENT, copy, files=manifest.files)
+
+
+def _require_manifest(path: Path) -> EnvironmentManifest:
+    try:
+        manifest = read_manifest(path)
+    except (ManifestError, OSError) as error:
+        raise CopyError(CopyProblem.NO_ARCHIVE, str(error)) from error
+    if manifest is None:
+        raise CopyError(
+            CopyProblem.NO_ARCHIVE,
+            f"{path} is not there: the job was submitted before the environment was packed",
+        )
+    return manifest
+
+
+def shared_is_unchanged(manifest: EnvironmentManifest) -> bool:
+    """Return whether the shared environment still has the files that were packed.
+
+    It asks for the status of each file: only where there is no copy.
+    """
+    for part in manifest.parts:
+        source = contents.source_of_part(part)
+        try:
+            if contents.fingerprint(contents.list_entries([source])) != part.fingerprint:
+                return False
+        except OSError:
+            return False
+    return True
+
+
+def copies_folder(folder: str) -> Path:
+    """Return the folder of this user's copies below a folder of the node, where $NAME is a variable."""
+    expanded = os.path.expandvars(folder)
+    if not expanded.startswith("/"):
+        raise CopyError(
+            CopyProblem.NO_FOLDER,
+            f"{folder} is no absolute path on this node: a variable in it is not set",
+        )
+    return Path(expanded) / f"{ROOT_NAME}-{os.getuid()}"
+
+
+def _ensure(manifest: EnvironmentManifest, folder: str) -> tuple[Path, bool]:
+    """Return the copy, and whether it was made now."""
+    root = copies_folder(folder)
+    _make_root(root)
+    copy = root / manifest.name
+    with locked(copy):
+        if (copy / READY).exists():
+            os.utime(copy / READY)
+            return copy, False
+        _recall_failure(copy)
+        try:
+            _remove_unused(root, copy)
+            _require_programs(manifest)
+            _require_room(root, manifest)
+            _unpack(manifest, copy)
+        except CopyError as error:
+            _note_failure(copy, error)
+            raise
+    return copy, True
+
+
+def _make_root(root: Path) -> None:
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise CopyError(
+            CopyProblem.NO_FOLDER, f"{root} cannot be made: {error.strerror}"
+        ) from error
+    if root.stat().st_uid != os.getuid() or not os.access(root, os.W_OK):
+        raise CopyError(CopyProblem.NO_FOLDER, f"{root} belongs to somebody else")
+    mount = mount_of(root.resolve())
+    if mount.is_shared:
+        raise CopyError(
+            CopyProblem.SHARED_FOLDER,
+            f"{root} is on {mount.kind} at {mount.point}, which other nodes use too",
+        )
+    if mount.is_without_programs:
+        raise CopyError(
+            CopyProblem.NO_PROGRAMS,
+            f"{mount.point} is mounted noexec: no program starts from {root}",
+        )
+
+
+@contextlib.contextmanager
+def locked(copy: Path) -> Iterator[None]:
+    """Hold the lock of a copy alone; wait for those that use or make it."""
+    with lock_file(copy).open("a") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def lock_file(copy: Path) -> Path:
+    """Return the file whose lock guards a copy."""
+    return copy.with_name(f"{copy.name}.lock")
+
+
+def _try_lock(copy: Path, stack: contextlib.ExitStack) -> bool:
+    """Return whether nobody uses a copy; it is locked then until the stack ends."""
+    stream = stack.enter_context(lock_file(copy).open("a"))
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _failure_file(copy: Path) -> Path:
+    return copy.with_name(f"{copy.name}.failed")
+
+
+def _job() -> str:
+    return os.environ.get("RUNBOOK_JOB", "")
+
+
+def _note_failure(copy: Path, error: CopyError) -> None:
+    """Let the other ranks of this node know, which would each try the same."""
+    note = {"job": _job(), "problem": str(error.problem), "detail": str(error)}
+    with contextlib.suppress(OSError):  # the disk is full, perhaps: then they try themselves
+        _failure_file(copy).write_text(json.dumps(note))
+
+
+def _recall_failure(copy: Path) -> None:
+    """Raise again what has failed here a moment ago in the same job."""
+    file = _failure_file(copy)
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        note = json.loads(file.read_text())
+        if note["job"] == _job() and _age(file) < FAILURE_SECONDS:
+            raise CopyError(CopyProblem(note["problem"]), note["detail"])
+    file.unlink(missing_ok=True)
+
+
+def _require_programs(manifest: EnvironmentManifest) -> None:
+    needed = ["tar", "flock"]
+    if manifest.compression == archive.ZSTD:
+        needed.append("zstd")
+    missing = [program for program in needed if shutil.which(program) is None]
+    if missing:
+        raise CopyError(
+            CopyProblem.MISSING_PROGRAM, f"this node has no program {' and no '.join(missing)}"
+        )
+
+
+def _require_room(root: Path, manifest: EnvironmentManifest) -> None:
+    status = os.statvfs(root)
+    free = status.f_bavail * status.f_frsize
+    needed = int(manifest.disk_bytes * MARGIN)
+    if free < needed:
+        raise CopyError(
+            CopyProblem.NO_ROOM,
+            f"{root} has {_gigabytes(free)} free, and the environment takes {_gigabytes(needed)}",
+        )
+    if status.f_files and status.f_favail < manifest.files:
+        raise CopyError(
+            CopyProblem.NO_ROOM,
+            f"{root} has room for {status.f_favail:,} files, and the environment has {manifest.files:,}",
+        )
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:.2f} GB"
+
+
+def _unpack(manifest: EnvironmentManifest, copy: Path) -> None:
+    """Unpack next to the copy's place, compare the checksum, rename, and see that Python starts."""
+    path = Path(manifest.archive)
+    part = copy.with_name(f"{copy.name}.part")
+    _remove_tree(part)
+    _remove_tree(copy)
+    try:
+        part.mkdir()
+        _extract_checked(manifest, path, part)
+        write_moved_config(part, copy)
+        link_library(part)
+        part.rename(copy)
+        _probe(manifest, copy)
+        (copy / READY).write_text(manifest.sha256 + "\n")
+    except OSError as error:
+        _remove_tree(part)
+        _remove_tree(copy)
+        raise CopyError(CopyProblem.NOT_UNPACKED, f"{path}: {error}") from error
+    except CopyError:
+        _remove_tree(part)
+        _remove_tree(copy)
+        raise
+
+
+def _extract_checked(manifest: EnvironmentManifest, path: Path, part: Path) -> None:
+    stderr_text = ""
+    try:
+        sha256 = archive.extract(path, part, manifest.compression)
+    except FileNotFoundError as error:
+        raise CopyError(CopyProblem.NO_ARCHIVE, f"{error.filename} is not there") from error
+    except ProgramFailed as failed:
+        stderr_text = str(failed)
+        sha256 = failed.sha256
+    if sha256 != manifest.sha256:
+        raise CopyError(
+            CopyProblem.DAMAGED,
+            f"{path} has the sha256 {sha256[:12]}..., and {manifest.sha256[:12]}... was packed. "
+            "Pack again: runbook pack RUN --again",
+        )
+    if any(sign in stderr_text for sign in DISK_FULL_SIGNS):
+        raise CopyError(CopyProblem.DISK_FULL, f"the disk of {part} is full: {stderr_text}")
+    if stderr_text:
+        raise CopyError(CopyProblem.NOT_UNPACKED, f"{path}: {stderr_text}")
+
+
+def _probe(manifest: EnvironmentManifest, copy: Path) -> None:
+    """See that the interpreter of the copy starts, and takes its environment from the copy."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONHOME", "PYTHONPATH", "__PYVENV_LAUNCHER__")
+    }
+    if (copy / LIBRARY_FOLDER).is_dir():
+        folders = [str(copy / LIBRARY_FOLDER), environment.get("LD_LIBRARY_PATH", "")]
+        environment["LD_LIBRARY_PATH"] = ":".join(filter(None, folders))
+    command = [str(copy / manifest.python), "-c", PROBE]
+    try:
+        ended = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PROBE_SECONDS,
+            env=environment,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CopyError(CopyProblem.DOES_NOT_RUN, f"{command[0]}: {error}") from error
+    expected = [os.path.realpath(copy / ENVIRONMENT)]
+    if (copy / BASE).is_dir():
+        expected.append(os.path.realpath(copy / BASE))
+    prefixes = ended.stdout.splitlines()
+    if ended.returncode or prefixes[: len(expected)] != expected:
+        stderr_text = (ended.stderr.strip().splitlines() or prefixes or ["it said nothing"])[-1]
+        raise CopyError(
+            CopyProblem.DOES_NOT_RUN,
+            f"{command[0]} does not run from its copy (exit code {ended.returncode}): {stderr_text}",
+        )
+
+
+def _remove_tree(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+_COPY_NAME = re.compile(r"[0-9a-f]{16}")
+
+
+def _remove_unused(root: Path, wanted: Path) -> None:
+    """Remove what jobs left that were killed before they could."""
+    for path in root.iterdir():
+        is_other = _COPY_NAME.fullmatch(path.name) is not None and path != wanted
+        if is_other and path.is_dir() and _age(path / READY) > UNUSED_SECONDS:
+            remove_copy(path)
+
+
+def _age(path: Path) -> float:
+    """Return the seconds since a copy was last made or used; a half-made one is old."""
+    try:
+        return time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return float("inf")
+
+
+def remove_copy(copy: Path) -> bool:
+    """Remove a copy unless somebody uses it; return whether it is gone."""
+    if not copy.parent.is_dir():
+        return True
+    with contextlib.ExitStack() as stack:
+        if not _try_lock(copy, stack):
+            return False
+        (copy / READY).unlink(missing_ok=True)
+        _remove_tree(copy)
+        _remove_tree(copy.with_name(f"{copy.name}.part"))
+        _failure_file(copy).unlink(missing_ok=True)
+        # The lock file stays: who waits for its lock would hold one that others no longer see.
+    return True

@@ -1,0 +1,128 @@
+"""Pack an environment: on a login node, once, and again where its files have changed."""
+
+from __future__ import annotations
+
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from runbook.packed_environment import archive, contents
+from runbook.packed_environment.archive import PackError
+from runbook.packed_environment.interpreter import Interpreter, InterpreterError
+from runbook.packed_environment.manifest import (
+    ENVIRONMENT,
+    MANIFEST_NAME,
+    NAME_DIGITS,
+    SCHEMA,
+    EnvironmentManifest,
+)
+
+KEPT_ARCHIVES = 2
+"""The newest ones: a job that waits in a queue reads the one that it was submitted with."""
+
+
+def find_sources(interpreter: Interpreter, package: Path) -> list[contents.PackedSource]:
+    """Return what is packed; raise `PackError` where that makes no sense."""
+    if not interpreter.is_virtual and interpreter.base_is_on_nodes:
+        raise PackError(
+            f"{interpreter.executable} belongs to the system, which each node has itself. "
+            "Let the site's `python` name an interpreter of a virtual or conda environment."
+        )
+    try:
+        return contents.sources_of(interpreter, package)
+    except ValueError as error:
+        raise InterpreterError(
+            f"{interpreter.executable}: its library or program lies outside {interpreter.base_prefix}: "
+            f"{error}"
+        ) from error
+
+
+def python_in(environment: Path, version: str) -> str:
+    """Return the place of the interpreter in the archive."""
+    minor = ".".join(version.split(".")[:2])
+    for name in (f"python{minor}", "python3", "python"):
+        if (environment / "bin" / name).exists():
+            return f"{ENVIRONMENT}/bin/{name}"
+    raise PackError(f"{environment}/bin has no interpreter: neither python{minor} nor python3.")
+
+
+def pack(
+    interpreter: Interpreter,
+    package: Path,
+    folder: Path,
+    compression: str,
+    report: Callable[[int, int], None],
+) -> EnvironmentManifest:
+    """Write archive and manifest into a folder, the manifest last, and return the manifest.
+
+    `report` gets the number of entries that are packed, and of all.
+    """
+    began = time.time()
+    sources = find_sources(interpreter, package)
+    python = python_in(Path(interpreter.prefix), interpreter.version)
+    by_source = [list(contents.list_entries([source])) for source in sources]
+    entries = [entry for listed in by_source for entry in listed]
+    parts = []
+    for source, listed in zip(sources, by_source, strict=True):
+        parts.append(contents.part_of(source, listed))
+    folder.mkdir(parents=True, exist_ok=True)
+    part_file = folder / f"packing{archive.SUFFIXES[compression]}.part"
+    try:
+        archive.write_archive(
+            part_file,
+            entries,
+            sources,
+            compression,
+            lambda done: report(done, len(entries)),
+        )
+        sha256 = archive.checksum(part_file)
+        name = f"environment-{sha256[:NAME_DIGITS]}{archive.SUFFIXES[compression]}"
+        part_file.replace(folder / name)
+    except (OSError, tarfile.TarError) as error:
+        raise PackError(f"the environment could not be packed: {error}") from error
+    finally:
+        part_file.unlink(missing_ok=True)
+    manifest = EnvironmentManifest(
+        schema=SCHEMA,
+        archive=str((folder / name).absolute()),
+        sha256=sha256,
+        archive_bytes=(folder / name).stat().st_size,
+        disk_bytes=sum(entry.disk_bytes for entry in entries),
+        files=len(entries),
+        compression=compression,
+        fingerprint=contents.fingerprint_of_parts([part.fingerprint for part in parts]),
+        python=python,
+        python_version=interpreter.version,
+        interpreter=interpreter.executable,
+        parts=tuple(parts),
+        outside=interpreter.outside(_packed_folders(sources)),
+        uncompiled=contents.count_uncompiled(entries),
+        packed_at=began,
+        seconds=round(time.time() - began, 1),
+    )
+    write_manifest(folder, manifest)
+    remove_old_archives(folder, name)
+    return manifest
+
+
+def _packed_folders(sources: list[contents.PackedSource]) -> list[str]:
+    """Return the folders that the archive has: a package that is imported from the clone counts too."""
+    return [str(source.folder) for source in sources]
+
+
+def write_manifest(folder: Path, manifest: EnvironmentManifest) -> None:
+    """Write the manifest by rename."""
+    part = folder / f"{MANIFEST_NAME}.part"
+    part.write_text(manifest.as_text(), encoding="utf-8")
+    part.replace(folder / MANIFEST_NAME)
+
+
+def remove_old_archives(folder: Path, newest: str) -> None:
+    """Remove all archives but the newest ones."""
+    archives = []
+    for suffix in archive.SUFFIXES.values():
+        archives += [path for path in folder.glob(f"environment-*{suffix}") if path.name != newest]
+    archives.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in archives[KEPT_ARCHIVES - 1 :]:
+        path.unlink(missing_ok=True)

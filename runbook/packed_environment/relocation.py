@@ -1,0 +1,113 @@
+"""Paths that a moved environment has inside: links, first lines of scripts, pyvenv.cfg."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from runbook.packed_environment.contents import PackedEntry, PackedSource
+from runbook.packed_environment.manifest import BASE, ENVIRONMENT
+
+CONFIG = "pyvenv.cfg"
+LIBRARY_FOLDER = "libpython"
+"""Folder of a copy with nothing but the interpreter's shared library, for LD_LIBRARY_PATH: a program built with one
+looks for it where it was installed.
+"""
+LONGEST_SCRIPT = 1_000_000
+"""Bytes. Larger files in bin/ are programs."""
+
+_DIRECT = re.compile(rb"#!\s*\S*/(python[0-9.]*)([^\S\n][^\n]*)?\n")
+"""First line of a script: its interpreter, with options."""
+_THROUGH_SHELL = re.compile(
+    rb"#!/bin/sh\n'''exec' \"?[^\n\"]*?/(python[0-9.]*)\"?( [^\n]*?)? \"\$0\" \"\$@\"\n' '''\n"
+)
+"""The same where the path was too long for a first line, as pip writes it."""
+
+
+def place_in_archive(path: str, sources: Sequence[PackedSource]) -> PurePosixPath | None:
+    """Return the place of an absolute path in the archive; None where it is not packed."""
+    for source in sorted(sources, key=lambda source: len(str(source.folder)), reverse=True):
+        folder = os.path.realpath(source.folder)
+        if path != folder and not path.startswith(f"{folder}/"):
+            continue
+        below = PurePosixPath(path).relative_to(folder)
+        for root in source.roots:
+            if below.is_relative_to(root or "."):
+                return PurePosixPath(source.name) / below
+    return None
+
+
+def moved_link(entry: PackedEntry, sources: Sequence[PackedSource]) -> str:
+    """Return where a link leads in the archive.
+
+    One that stays inside its own folder is kept. One to another packed folder becomes relative, any
+    other absolute.
+    """
+    link = entry.file.readlink()
+    direct = os.path.normpath(entry.file.parent.resolve() / link)
+    folder = os.path.realpath(entry.source.folder)
+    if not link.is_absolute() and direct.startswith(f"{folder}/"):
+        return str(link)
+    target = os.path.realpath(entry.file)
+    place = place_in_archive(target, sources)
+    if place is None:
+        return target
+    return os.path.relpath(place, PurePosixPath(entry.place).parent)
+
+
+def moved_script(content: bytes) -> bytes | None:
+    r"""Return a script that starts the Python next to it; None where it starts no Python.
+
+    >>> print(moved_script(b"#!/old/venv/bin/python3.11\nimport sys\n").splitlines()[1].decode())
+    '''exec' "$(dirname -- "$(realpath -- "$0")")/python3.11" "$0" "$@"
+    """
+    match = _THROUGH_SHELL.match(content) or _DIRECT.match(content)
+    if match is None:
+        return None
+    python = match[1].decode()
+    options = (match[2] or b"").decode().rstrip()
+    head = (
+        "#!/bin/sh\n"
+        f'\'\'\'exec\' "$(dirname -- "$(realpath -- "$0")")/{python}"{options} "$0" "$@"\n'
+        "' '''\n"
+    )
+    return head.encode() + content[match.end() :]
+
+
+def moved_config(text: str, copy: Path) -> str:
+    r"""Return pyvenv.cfg for a copy whose installation was packed too.
+
+    >>> print(moved_config("home = /old/bin\nversion = 3.11.7\ncommand = x\n", Path("/tmp/copy")))
+    home = /tmp/copy/base/bin
+    version = 3.11.7
+    <BLANKLINE>
+    """
+    lines = []
+    for line in text.splitlines():
+        key = line.partition("=")[0].strip().lower()
+        if key == "home":
+            lines.append(f"home = {copy / BASE / 'bin'}")
+        elif key not in ("executable", "command"):  # where it was once made
+            lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def link_library(content: Path) -> None:
+    """Link the interpreter's shared library, where it has one, from a folder of its own."""
+    for part in (BASE, ENVIRONMENT):
+        libraries = sorted((content / part / "lib").glob("libpython*.so*"))
+        for library in libraries:
+            link = content / LIBRARY_FOLDER / library.name
+            link.parent.mkdir(exist_ok=True)
+            link.symlink_to(Path("..") / part / "lib" / library.name)
+        if libraries:
+            return
+
+
+def write_moved_config(content: Path, copy: Path) -> None:
+    """Let the unpacked environment in `content` find its installation, once it lies in `copy`."""
+    config = content / ENVIRONMENT / CONFIG
+    if config.exists() and (content / BASE).is_dir():
+        config.write_text(moved_config(config.read_text(encoding="utf-8"), copy), encoding="utf-8")

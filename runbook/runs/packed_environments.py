@@ -1,0 +1,246 @@
+"""The packed Python environment of a site's jobs: where its archive is, whether it is current, packing it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from runbook.core import shell
+from runbook.core.checks import Check, counted
+from runbook.core.errors import JobError, ParamsError
+from runbook.core.locks import hold_file
+from runbook.core.units import show_bytes, show_duration
+from runbook.jobs.render.templating import quote, site_commands
+from runbook.jobs.render.training_job import PACKAGE
+from runbook.packed_environment import contents
+from runbook.packed_environment.archive import PackError, default_compression
+from runbook.packed_environment.interpreter import (
+    QUESTION,
+    Interpreter,
+    InterpreterError,
+    parse_answer,
+)
+from runbook.packed_environment.manifest import (
+    MANIFEST_NAME,
+    EnvironmentManifest,
+    ManifestError,
+    read_manifest,
+)
+from runbook.packed_environment.pack import find_sources, pack
+from runbook.params import Settings
+from runbook.planning.cost.endurance import GIGABYTE
+from runbook.planning.useful_time import ASSUMED_GIGABYTES_A_NODE, ASSUMED_GIGABYTES_AT_MOST
+
+KEY = "jobs.environment_copy"
+ASK_SECONDS = 300.0
+"""Modules and set-up commands of a site take their time."""
+WAIT_SECONDS = 3600.0
+"""For another process that packs the same environment."""
+FILES_PER_SECOND = 4000.0
+"""That one node unpacks: docs/local-environment.md."""
+RULE = "the packed environment fits a folder of each node's own, and is not in a container"
+
+
+class PackState(StrEnum):
+    """Whether the archive is what the jobs would use without it."""
+
+    CURRENT = "current"
+    ABSENT = "not packed"
+    CHANGED = "changed"
+    """The environment has other files than when it was packed, or the jobs use another one."""
+    LOST = "archive lost"
+    """The archive is gone, or has another size."""
+
+
+@dataclass(frozen=True)
+class PackStatus:
+    """What is packed, and whether it is current."""
+
+    state: PackState
+    manifest: EnvironmentManifest | None
+    why: str = ""
+
+
+def environments_folder(settings: Settings) -> Path:
+    """Return the folder of a site's archives, on the file system that its nodes share."""
+    stage = settings.run.jobs.stage
+    parent = Path(stage) if stage else settings.project
+    return parent / "environments" / settings.site.site
+
+
+def uses_copy(settings: Settings) -> bool:
+    """Return whether the training jobs run from a copy of their environment."""
+    return bool(settings.run.jobs.environment_copy)
+
+
+def read_packed(settings: Settings) -> EnvironmentManifest | None:
+    """Return the manifest of what was packed last; None where nothing was."""
+    try:
+        return read_manifest(environments_folder(settings) / MANIFEST_NAME)
+    except ManifestError as error:
+        raise JobError(str(error)) from error
+
+
+def ask_interpreter(settings: Settings) -> Interpreter:
+    """Return the interpreter of the jobs, asked as a job would start it: after the site's modules and commands."""
+    site = settings.site
+    if site.scheduler == "local":
+        python = site.python or sys.executable
+    else:
+        python = site.python or "python3"
+    lines = ["set -e"]
+    lines += [f"module load {quote(module)}" for module in site.modules]
+    lines += site_commands(site.setup, settings)
+    if settings.run.training.framework == "runbook" and site.scheduler != "local":
+        lines.append(f"export PYTHONPATH={quote(str(PACKAGE))}")
+    lines.append(f"{quote(python)} -c {quote(QUESTION)}")
+    answer = shell.run(["bash", "-c", "\n".join(lines)], cwd=Path("/"), timeout=ASK_SECONDS)
+    try:
+        return parse_answer(answer.out)
+    except InterpreterError as error:
+        raise JobError(f"{python}: {error}. It said:\n{shell.last_lines(answer.out)}") from error
+
+
+def inspect_packed(settings: Settings, interpreter: Interpreter) -> PackStatus:
+    """Compare what was packed with the environment as it is now. It asks for the status of each file."""
+    manifest = read_packed(settings)
+    if manifest is None:
+        return PackStatus(PackState.ABSENT, None)
+    archive = Path(manifest.archive)
+    if not archive.is_file() or archive.stat().st_size != manifest.archive_bytes:
+        return PackStatus(PackState.LOST, manifest, f"{archive} is gone or has another size")
+    if interpreter.executable != manifest.interpreter:
+        why = f"{manifest.interpreter} was packed, and the jobs use {interpreter.executable}"
+        return PackStatus(PackState.CHANGED, manifest, why)
+    changed = _changed_parts(_sources(interpreter), manifest)
+    if changed:
+        return PackStatus(PackState.CHANGED, manifest, f"{', '.join(changed)} changed since")
+    return PackStatus(PackState.CURRENT, manifest)
+
+
+def _sources(interpreter: Interpreter) -> list[contents.PackedSource]:
+    try:
+        return find_sources(interpreter, PACKAGE)
+    except (PackError, InterpreterError) as error:
+        raise JobError(str(error)) from error
+
+
+def _changed_parts(
+    sources: list[contents.PackedSource], manifest: EnvironmentManifest
+) -> list[str]:
+    """Return the folders whose files are not those that were packed."""
+    packed = {part.name: part for part in manifest.parts}
+    changed = []
+    for source in sources:
+        part = packed.get(source.name)
+        is_same_folder = part is not None and part.folder == str(source.folder)
+        entries = list(contents.list_entries([source]))
+        if part is None or not is_same_folder or contents.fingerprint(entries) != part.fingerprint:
+            changed.append(str(source.folder))
+    return changed
+
+
+def ensure_packed(
+    settings: Settings, say: Callable[[str], None], *, again: bool = False
+) -> tuple[EnvironmentManifest, bool]:
+    """Return the manifest of a current archive, and whether it was packed now."""
+    _require_no_container(settings)
+    folder = environments_folder(settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    interpreter = ask_interpreter(settings)
+    with hold_file(folder / "pack.lock", "packing an environment", wait_seconds=WAIT_SECONDS):
+        status = inspect_packed(settings, interpreter)
+        if status.state is PackState.CURRENT and status.manifest is not None and not again:
+            return status.manifest, False
+        reason = f" ({status.why})" if status.why else ""
+        say(f"Packing {interpreter.prefix}{reason}. This takes about a minute for each GB.")
+        try:
+            manifest = pack(interpreter, PACKAGE, folder, default_compression(), lambda *_: None)
+        except (PackError, InterpreterError) as error:
+            raise JobError(str(error)) from error
+    return manifest, True
+
+
+def _require_no_container(settings: Settings) -> None:
+    kind = settings.site.container.kind
+    if kind != "none":
+        raise ParamsError(
+            f"site {settings.site.site} runs its jobs in a container ({kind}), which is packed already. Leave {KEY} "
+            "empty; jobs.image_copy copies the image to each node."
+        )
+
+
+def copy_seconds(manifest: EnvironmentManifest, nodes: int, gigabytes_per_second: float) -> float:
+    """Return the seconds until all nodes have their copy: the slower of reading and unpacking.
+
+    `gigabytes_per_second` is what the shared file system delivers to all nodes together.
+    """
+    reading = nodes * manifest.archive_bytes / (gigabytes_per_second * GIGABYTE)
+    return max(reading, manifest.files / FILES_PER_SECOND)
+
+
+def shared_bandwidth(settings: Settings, nodes: int) -> tuple[float, str]:
+    """Return the assumed speed of reading from the shared file system in GB/s, and where it is from."""
+    speeds = settings.site.write_bandwidth
+    if speeds:
+        tier, speed = max(speeds.items(), key=lambda item: item[1])
+        return speed, f"reads as fast as {tier} takes writes"
+    speed = min(ASSUMED_GIGABYTES_AT_MOST, ASSUMED_GIGABYTES_A_NODE * nodes)
+    return speed, "assumed"
+
+
+def environment_checks(settings: Settings) -> list[Check]:
+    """Say what a copy of the environment takes on each node, and how long; nothing where none is asked for."""
+    jobs = settings.run.jobs
+    if not uses_copy(settings):
+        return []
+    name = "copy of the environment"
+    kind = settings.site.container.kind
+    if kind != "none":
+        value = f"{KEY}={jobs.environment_copy} on a site with containers ({kind})"
+        remedy = f"An image is packed already: leave {KEY} empty, and set jobs.image_copy."
+        return [Check(name, "fail", value, RULE, remedy, keys=(KEY,))]
+    manifest = read_packed(settings)
+    if manifest is None:
+        remedy = f"runbook pack {settings.name} packs it now; else the first job's submission does."
+        return [Check(name, "unknown", "not packed yet", RULE, remedy, keys=(KEY,))]
+    job = settings.job("04-training")
+    nodes = job.nodes + job.spares
+    speed, source = shared_bandwidth(settings, nodes)
+    seconds = show_duration(copy_seconds(manifest, nodes, speed))
+    value = (
+        f"{manifest.files:,} files, {show_bytes(manifest.disk_bytes)} in {jobs.environment_copy} of each node, from an "
+        f"archive of {show_bytes(manifest.archive_bytes)}; about {seconds} on {counted(nodes, 'node')} "
+        f"({speed:g} GB/s in all, {source})"
+    )
+    return [Check(name, "pass", value, RULE, keys=(KEY,))]
+
+
+def describe_packed(settings: Settings, manifest: EnvironmentManifest, is_new: bool) -> list[str]:
+    """Return what a person reads after packing."""
+    if is_new:
+        state = f"packed in {show_duration(manifest.seconds)}"
+    else:
+        state = "has not changed since it was packed"
+    lines = [
+        f"The environment of {manifest.interpreter} (Python {manifest.python_version}) {state}:",
+        f"  {manifest.files:,} files, {show_bytes(manifest.disk_bytes)} on a node's disk",
+        f"  {manifest.archive} ({show_bytes(manifest.archive_bytes)}, sha256 {manifest.sha256})",
+    ]
+    for part in manifest.parts:
+        lines.append(f"  {part.name}: {part.files:,} files of {part.folder}")
+    lines += [f"  not packed, and read where it is: {folder}" for folder in manifest.outside]
+    if manifest.uncompiled:
+        lines.append(
+            f"  {counted(manifest.uncompiled, 'module')} without a compiled file, which each node compiles that "
+            f"imports it: {manifest.interpreter} -m compileall -q {manifest.parts[-2].folder}, then pack again"
+        )
+    folder = settings.run.jobs.environment_copy
+    if folder:
+        lines.append(f"Jobs of 03 and 04 unpack it to {folder} on each node.")
+    else:
+        lines.append(f"No job uses it yet: set {KEY} to a folder on the nodes' own disks.")
+    return lines

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# The Python of this node: bash python.sh ARGUMENTS. It runs from the copy of the packed environment (environment.json) on
+# the node's own disk, which the first process that needs it makes. A node that cannot have one uses the shared environment
+# where that has not changed. --unpack and --remove make and remove the copy.
+# shellcheck disable=SC2016 # values in single quotes stay as they are
+set -euo pipefail
+job=${RUNBOOK_JOB_FOLDER:?is set by job.sh} shared=python3
+name=$(sed -n 's/^  "sha256": "\([0-9a-f]\{16\}\).*/\1/p' "$job/environment.json" 2>/dev/null) || true
+folder=/local/scratch
+copy=$folder/runbook-environment-$UID/$name
+
+copies() { # made and removed by plain Python: the standard library alone
+  PYTHONPATH=/project "$shared" -s -S -m runbook.packed_environment "$1" "$job/environment.json" /local/scratch
+}
+
+case ${1:-} in
+  --unpack)
+    copies ensure
+    exit
+    ;;
+  --remove)
+    copies remove
+    exit
+    ;;
+esac
+
+where="from the shared environment"
+for ((tries = 2; tries; tries--)); do # another job of yours may remove a copy between two starts
+  if [[ -z $name ]]; then break; fi
+  if [[ ! -e $copy/ready ]]; then
+    code=0
+    copies ensure >/dev/null || code=$?
+    if ((code)); then exit "$code"; fi
+  fi
+  if [[ ! -e $copy/ready ]]; then break; fi
+  # Whoever holds this lock uses the copy; Python inherits it, and the kernel gives it back.
+  exec {lock}<"$copy.lock"
+  flock -s "$lock"
+  if [[ -e $copy/ready ]]; then
+    shared=$copy/environment/bin/python3 where="from $copy"
+    export PATH=$copy/environment/bin:$PATH
+    if [[ -d $copy/libpython ]]; then export LD_LIBRARY_PATH=$copy/libpython${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}; fi
+    break
+  fi
+done
+if ((${LOCAL_RANK:-0} == 0)); then echo "runbook: ${HOSTNAME:-a node}: Python runs $where" >&2; fi
+exec "$shared" "$@"

@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# What each process of the job runs: it learns its rank, takes its cores and becomes the training program.
+# shellcheck disable=SC2016,SC2034,SC2054 # values in single quotes stay as they are
+set -euo pipefail
+# Cray's PALS, MPICH and Open MPI each have names of their own.
+RANK=${PMI_RANK:-${PALS_RANKID:-${OMPI_COMM_WORLD_RANK:-}}}
+LOCAL_RANK=${PMI_LOCAL_RANK:-${PALS_LOCAL_RANKID:-${MPI_LOCALRANKID:-${OMPI_COMM_WORLD_LOCAL_RANK:-}}}}
+if [[ -z $RANK || -z $LOCAL_RANK ]]; then
+  echo "runbook: mpiexec did not say which rank this is (PMI_RANK, PALS_RANKID, OMPI_COMM_WORLD_RANK)" >&2
+  exit 2
+fi
+export RANK LOCAL_RANK WORLD_SIZE=32 LOCAL_WORLD_SIZE=4
+unset NCCL_COLLNET_ENABLE
+unset NCCL_CROSS_NIC
+unset NCCL_NET
+unset NCCL_NET_GDR_LEVEL
+
+# Compiled kernels are kept on the node's own disk: on a shared one, ranks of many nodes meet half-written files (triton
+# issue 11512, pytorch issue 173679) and the file server meets all of them. What the site or the user set is left alone.
+cache=${RUNBOOK_CACHE:-/tmp/runbook-cache-$(id -u)}
+(umask 077 && mkdir -p -- "$cache") 2>/dev/null || true
+# In /tmp anyone may have made that name first.
+if [[ ! -O $cache || ! -w $cache ]]; then cache=$(mktemp -d); fi
+export TRITON_CACHE_DIR=${TRITON_CACHE_DIR:-$cache/triton}
+export TORCHINDUCTOR_CACHE_DIR=${TORCHINDUCTOR_CACHE_DIR:-$cache/inductor}
+export TORCH_EXTENSIONS_DIR=${TORCH_EXTENSIONS_DIR:-$cache/extensions}
+export CUDA_CACHE_PATH=${CUDA_CACHE_PATH:-$cache/cuda}
+export MIOPEN_USER_DB_PATH=${MIOPEN_USER_DB_PATH:-$cache/miopen}
+export MIOPEN_CUSTOM_CACHE_DIR=${MIOPEN_CUSTOM_CACHE_DIR:-$cache/miopen}
+
+arguments=(
+  --num-layers 64
+  --hidden-size 6144
+  --num-attention-heads 64
+  --seq-length 4096
+  --max-position-embeddings 4096
+  --tensor-model-parallel-size 32
+  --pipeline-model-parallel-size 1
+  --sequence-parallel
+  --micro-batch-size 1
+  --global-batch-size 1
+  --train-iters 10
+  --lr 0.00015
+  --min-lr 1e-05
+  --lr-decay-style cosine
+  --lr-decay-iters 320000
+  --lr-warmup-iters 3200
+  --adam-beta1 0.9
+  --adam-beta2 0.999
+  --adam-eps 1e-08
+  --weight-decay 0.01
+  --clip-grad 1.0
+  --fp16
+  --initial-loss-scale 4096
+  --loss-scale-window 1000
+  --hysteresis 2
+  --init-method-std 0.02
+  --hidden-dropout 0.1
+  --attention-dropout 0.1
+  --seed 1234
+  --distributed-timeout-minutes 10
+  --use-flash-attn-v2
+  --data-path /GIVE_JOBS_STAGE/data/oscar-1GB/oscar-1GB_text_document
+  --split 949,50,1
+  --tokenizer-type GPT2BPETokenizer
+  --vocab-file /GIVE_JOBS_STAGE/data/gpt2/vocab.json
+  --merge-file /GIVE_JOBS_STAGE/data/gpt2/merges.txt
+  --data-impl mmap
+  --data-cache-path /GIVE_JOBS_STAGE/data/polaris-25b/cache
+  --log-interval 1
+  --eval-interval 1000
+  --eval-iters 0
+  --tensorboard-dir /GIVE_JOBS_STAGE/tensorboard/polaris-25b/tensorboard
+  --exit-signal-handler
+  --override-opt_param-scheduler
+  --deepspeed
+  --deepspeed_config deepspeed/04-training-zero1-0a64d550112f.json
+  --zero-stage 1
+  --no-pipeline-parallel
+  --checkpoint-activations
+  --deepspeed-activation-checkpointing
+  --cpu-optimizer
+  --DDP-impl local
+  --no-async-tensor-model-parallel-allreduce
+  --num-workers 0
+  --distributed-backend nccl
+  --log-timers-to-tensorboard
+  --tensorboard-log-interval 1
+)
+
+# Starters make one exit code of many, and end all ranks at the first that is not 0: rank 0's own code is kept for the
+# job, and a rank that saved and stopped (75) ends with 0. The job asks by a file, since starters pass no signal on alike;
+# rank 0 alone looks for it and tells its program, which shares it with the others: thousands of ranks would not let the
+# file system rest.
+if ((LOCAL_RANK == 0)); then
+  echo "runbook: ${HOSTNAME:-a node}: locked memory $(ulimit -l) KiB, open files $(ulimit -n), /dev/shm $(df -k --output=size /dev/shm 2>/dev/null | tail -n 1 || true) KiB" >&2
+fi
+bash "$RUNBOOK_JOB_FOLDER/python.sh" -u /GIVE_JOBS_STAGE/Megatron-DeepSpeed/pretrain_gpt_alcf.py "${arguments[@]}" &
+program=$!
+watcher=""
+if ((RANK == 0)); then
+  exec {pause}<> <(:) # nothing ever comes from here: reading it with a time limit waits without starting a process
+  while kill -0 "$program" 2>/dev/null; do
+    if [[ -e $RUNBOOK_JOB_FOLDER/stop ]]; then
+      kill -TERM "$program" 2>/dev/null || true
+      break
+    fi
+    read -r -t 2 -u "$pause" || true
+  done &
+  watcher=$!
+  disown "$watcher" # else bash reports its end below in the log of every rank
+fi
+trap 'kill -TERM "$program" 2>/dev/null || true' TERM USR1
+code=0
+wait "$program" || code=$?
+while kill -0 "$program" 2>/dev/null; do # a signal ends the waiting, not the program
+  code=0
+  wait "$program" || code=$?
+done
+if [[ -n $watcher ]]; then kill -KILL "$watcher" 2>/dev/null || true; fi
+if ((RANK == 0)); then echo "$code" >"$RUNBOOK_JOB_FOLDER/rank-0"; fi
+case $code in
+  # A signal that a program does not send itself when another rank fails (ILL, BUS, FPE, KILL, SEGV): the first rank that
+  # one ended is kept for the job, since starters do not say which it was.
+  132 | 135 | 136 | 137 | 139)
+    (set -o noclobber && echo "$RANK $((code - 128))" >"$RUNBOOK_JOB_FOLDER/rank-signal") 2>/dev/null || true
+    ;;
+esac
+if ((code == 75)); then exit 0; fi
+exit "$code"

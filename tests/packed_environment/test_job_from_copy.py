@@ -1,0 +1,155 @@
+"""Jobs of this machine whose Python runs from a copy. Their trainer is a few lines: what is tried is the job."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from packed_environment.conftest import PROJECT, Packed
+
+from runbook.core import processes
+from runbook.core.files import read_lines
+from runbook.jobs.job_folder import JobFolder
+from runbook.jobs.local import LocalScheduler
+from runbook.jobs.render.training_job import ENVIRONMENT_FILE, render_job, write_job
+from runbook.packed_environment.node_copy import copies_folder
+from runbook.params import Settings
+from runbook.params.schema.entries import Dataset, Model
+from runbook.params.schema.run_file import Jobs, Run
+from runbook.params.schema.site import Hardware, Site
+
+pytestmark = pytest.mark.jobs
+PHASE = "04-training"
+TRAINER = "import answers, runbook, sys\nprint(sys.prefix, answers.__file__, runbook.__file__)\n"
+
+
+def write_trainer(packed: Packed) -> None:
+    """Put a trainer into the package that says where it runs."""
+    folder = packed.package / "runbook" / "training"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "__main__.py").write_text(TRAINER)
+    # Without a copy it is found like an editable install.
+    (packed.packages / "clone.pth").write_text(f"{packed.package}\n")
+    packed.manifest = packed.pack()
+
+
+class CopiedJob:
+    """A job of two ranks in a folder of its own."""
+
+    def __init__(self, packed: Packed, **jobs: object) -> None:
+        model = Model(label="tiny", layers=4, hidden=128, heads=4, source="test")
+        settings = Settings(
+            run=Run(
+                run="bench", model="tiny", jobs=Jobs(environment_copy=str(packed.disk), **jobs)
+            ),
+            site=Site(
+                site="local",
+                title="This machine",
+                scheduler="local",
+                hardware=Hardware(device="cpu", devices_per_node=2),
+            ),
+            model=model,
+            smoke_model=model,
+            smoke_model_name="tiny",
+            dataset=Dataset(title="Corpus", kind="corpus", licence="CC0", source="test"),
+            origins={},
+            project=PROJECT,
+        )
+        spec = SimpleNamespace(  # what such a job reads of a plan
+            phase=PHASE,
+            parallel=SimpleNamespace(world_size=2),
+            limits=SimpleNamespace(process_group_timeout_seconds=600),
+            log=SimpleNamespace(events="events.jsonl"),
+            deepspeed=None,
+        )
+        python = packed.environment / "bin" / "python"
+        plan = SimpleNamespace(phases={PHASE: spec})
+        rendered = render_job(settings, plan, PHASE, python=str(python), package=PROJECT)
+        files = rendered.files | {ENVIRONMENT_FILE: packed.manifest.as_text()}
+        self.folder = JobFolder(packed.root / "run" / "jobs" / PHASE)
+        write_job(self.folder, replace(rendered, files=files))
+
+    def run(self) -> int | None:
+        """Run the job to its end and return its exit code."""
+        scheduler = LocalScheduler()
+        scheduler.submit(self.folder)
+        assert processes.wait_until(lambda: scheduler.state(self.folder).final, 120), self.err
+        return scheduler.state(self.folder).exit_code
+
+    @property
+    def out(self) -> str:
+        return self.folder.out.read_text()
+
+    @property
+    def err(self) -> str:
+        return self.folder.err.read_text()
+
+
+@pytest.fixture
+def ready(packed: Packed) -> Packed:
+    write_trainer(packed)
+    return packed
+
+
+def test_both_ranks_run_from_the_copy_which_is_gone_afterwards(ready):
+    job = CopiedJob(ready)
+    assert job.run() == 0, job.err
+    copy = copies_folder(str(ready.disk)) / ready.manifest.name
+    for line in job.out.splitlines():
+        prefix, module, package = line.split()
+        assert prefix == str(copy / "environment")
+        assert module.startswith(f"{copy}/environment/lib/")
+        assert package == f"{copy}/package/runbook/__init__.py"
+    assert len(job.out.splitlines()) == 2
+    assert f"Python runs from {copy}" in job.err
+    assert not copy.exists()
+    (event,) = read_lines(ready.root / "run" / "events.jsonl")
+    assert (event["nodes"], event["nodes_with_copy"]) == (1, 1)
+
+
+def test_a_copy_that_is_kept_serves_the_next_job(ready):
+    assert CopiedJob(ready, environment_keep=True).run() == 0
+    (ready.root / "run" / "jobs").rename(ready.root / "first")
+    ready.archive.unlink()
+    job = CopiedJob(ready, environment_keep=True)
+    assert job.run() == 0
+    assert "the Python environment is there" in job.err
+    assert (copies_folder(str(ready.disk)) / ready.manifest.name / "ready").exists()
+
+
+def test_a_damaged_archive_is_named_and_the_shared_environment_used(ready):
+    ready.archive.write_bytes(b"damaged")
+    job = CopiedJob(ready)
+    assert job.run() == 0, job.err
+    assert {line.split()[0] for line in job.out.splitlines()} == {str(ready.environment)}
+    assert "damaged archive" in job.err
+    assert "Python runs from the shared environment" in job.err
+
+
+def test_ranks_of_two_environments_are_refused(ready):
+    ready.archive.write_bytes(b"damaged")
+    (ready.packages / "answers.py").write_text("ANSWER = 43\n")
+    job = CopiedJob(ready)
+    assert job.run() == 2
+    assert job.out == ""
+    assert "has changed since it was packed" in job.folder.reason.read_text()
+
+
+def test_a_job_by_hand_without_a_manifest_runs_as_before(ready):
+    job = CopiedJob(ready)
+    (job.folder.path / ENVIRONMENT_FILE).unlink()
+    assert job.run() == 0, job.err
+    assert {line.split()[0] for line in job.out.splitlines()} == {str(ready.environment)}
+
+
+def test_the_answer_of_the_node_is_kept_with_the_job(ready):
+    job = CopiedJob(ready)
+    job.run()
+    answer = json.loads((job.folder.path / "environment.jsonl").read_text())
+    assert answer["state"] == "unpacked"
+    assert answer["files"] == ready.manifest.files
+    assert sys.prefix not in answer["folder"]

@@ -1,0 +1,256 @@
+"""The copy on a node: checked, made once, removed; and what a node does that cannot have one."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from packed_environment.conftest import PROJECT, Packed, ask, make_environment, make_package
+
+from runbook.packed_environment import node_copy
+from runbook.packed_environment.manifest import MANIFEST_NAME
+from runbook.packed_environment.node_copy import (
+    CopyProblem,
+    CopyState,
+    copies_folder,
+    ensure_copy,
+    lock_file,
+    remove_copy,
+)
+from runbook.packed_environment.pack import pack
+
+SAY = "import answers, sys; print(answers.__file__); print(sys.prefix); print(sys.base_prefix)"
+
+
+def ensure(packed, **changes):
+    if changes:
+        path = packed.folder / "other.json"
+        path.write_text(replace(packed.manifest, **changes).as_text())
+    else:
+        path = packed.manifest_path
+    return ensure_copy(path, str(packed.disk))
+
+
+def run(*command):
+    return subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, check=True
+    ).stdout
+
+
+@pytest.mark.parametrize("compression", ["packed", "packed_with_zstd"])
+def test_python_runs_from_the_copy_alone(compression, request):
+    packed = request.getfixturevalue(compression)
+    result = ensure(packed)
+    assert (result.state, result.problem) == (CopyState.UNPACKED, "")
+    copy = Path(result.folder)
+    module, prefix, _ = run(copy / packed.manifest.python, "-c", SAY).splitlines()
+    assert module.startswith(str(copy))
+    assert prefix == str(copy / "environment")
+    assert run(copy / "environment/bin/say-prefix") == f"{copy}/environment\n"
+
+
+def test_the_installation_is_found_in_the_copy_too(tmp_path):
+    """Packed whole, with the standard library of the Python that runs this test."""
+    environment = make_environment(tmp_path / "venv")
+    interpreter = ask(environment / "bin" / "python")
+    if interpreter.base_is_on_nodes:
+        pytest.skip("this Python is the system's own")
+    folder = tmp_path / "archives"
+    pack(interpreter, make_package(tmp_path / "clone"), folder, "none", lambda *_: None)
+    result = ensure_copy(folder / MANIFEST_NAME, str(tmp_path / "disk"))
+    assert result.state is CopyState.UNPACKED, result.detail
+    program = Path(result.folder) / "environment/bin/python"
+    question = "import json, sys; print(sys.base_prefix); print(json.__file__)"
+    base, module = run(program, "-c", question).splitlines()
+    assert base == f"{result.folder}/base"
+    assert module.startswith(base)
+
+
+def test_a_second_start_unpacks_nothing(packed):
+    first = ensure(packed)
+    packed.archive.unlink()
+    second = ensure(packed)
+    assert (second.state, second.folder) == (CopyState.PRESENT, first.folder)
+
+
+def test_ranks_that_start_at_once_unpack_once(packed):
+    command = [sys.executable, "-s", "-S", "-m", "runbook.packed_environment", "ensure"]
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    processes = [
+        subprocess.Popen(
+            [*command, str(packed.manifest_path), str(packed.disk)],
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
+        for _ in range(4)
+    ]
+    answers = [json.loads(process.communicate()[0]) for process in processes]
+    states = sorted(answer["state"] for answer in answers)
+    assert states == ["present"] * 3 + ["unpacked"]
+    assert {process.returncode for process in processes} == {0}
+
+
+def damage(archive):
+    content = bytearray(archive.read_bytes())
+    middle = len(content) // 2
+    content[middle] ^= 1
+    archive.write_bytes(content)
+
+
+@pytest.mark.parametrize("compression", ["packed", "packed_with_zstd"])
+def test_one_flipped_bit_is_found_and_nothing_is_left(compression, request):
+    packed = request.getfixturevalue(compression)
+    damage(packed.archive)
+    result = ensure(packed)
+    assert (result.state, result.problem) == (CopyState.SHARED, CopyProblem.DAMAGED)
+    assert result.folder == packed.manifest.interpreter
+    assert str(packed.archive) in result.detail
+    assert not list(packed.disk.glob("*/*/"))
+
+
+def test_a_cut_archive_is_damaged(packed):
+    os.truncate(packed.archive, packed.archive.stat().st_size // 2)
+    assert ensure(packed).problem == CopyProblem.DAMAGED
+
+
+def test_a_node_without_a_copy_is_refused_where_the_shared_environment_has_changed(packed):
+    damage(packed.archive)
+    (packed.packages / "answers.py").write_text("ANSWER = 43\n")
+    assert ensure(packed).state is CopyState.REFUSED
+
+
+def test_a_missing_archive_is_named(packed):
+    packed.archive.unlink()
+    result = ensure(packed)
+    assert (result.state, result.problem) == (CopyState.SHARED, CopyProblem.NO_ARCHIVE)
+
+
+def test_a_job_without_a_manifest_is_refused(tmp_path):
+    result = ensure_copy(tmp_path / "environment.json", str(tmp_path))
+    assert (result.state, result.problem) == (CopyState.REFUSED, CopyProblem.NO_ARCHIVE)
+
+
+def test_room_is_looked_for_first(packed):
+    result = ensure(packed, disk_bytes=2**60)
+    assert (result.state, result.problem) == (CopyState.SHARED, CopyProblem.NO_ROOM)
+    assert not list(packed.disk.glob("*/*/"))
+
+
+def test_files_are_room_too(packed, monkeypatch):
+    few_files = SimpleNamespace(f_bavail=2**40, f_frsize=4096, f_files=1000, f_favail=3)
+    monkeypatch.setattr(node_copy.os, "statvfs", lambda _: few_files)
+    result = ensure(packed)
+    assert result.problem == CopyProblem.NO_ROOM
+    assert "room for 3 files" in result.detail
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+def test_a_disk_that_fills_meanwhile_leaves_nothing(packed, tmp_path):
+    """A real file system of 256 KiB, whose room is said to be more."""
+    small = tmp_path / "small"
+    small.mkdir()
+    options = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(small)]
+    if subprocess.run(options, check=False, capture_output=True).returncode:
+        pytest.skip("no tmpfs can be mounted here")
+    try:
+        big = packed.packages / "big.bin"
+        big.write_bytes(os.urandom(1_000_000))
+        packed.pack()
+        manifest = packed.pack()
+        path = packed.folder / "small.json"
+        path.write_text(replace(manifest, disk_bytes=1).as_text())
+        result = ensure_copy(path, str(small))
+        assert (result.state, result.problem) == (CopyState.SHARED, CopyProblem.DISK_FULL)
+        assert not list(small.glob("*/*/"))
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def test_a_missing_program_is_named(packed, monkeypatch):
+    monkeypatch.setenv("PATH", str(packed.disk))
+    result = ensure(packed)
+    assert result.problem == CopyProblem.MISSING_PROGRAM
+    assert "no program tar" in result.detail
+
+
+def test_a_variable_of_the_node_is_put_in(packed, monkeypatch):
+    monkeypatch.setenv("LOCAL_DISK", str(packed.disk))
+    result = ensure_copy(packed.manifest_path, "$LOCAL_DISK/copies")
+    assert result.folder.startswith(f"{packed.disk}/copies/")
+    monkeypatch.delenv("LOCAL_DISK")
+    result = ensure_copy(packed.manifest_path, "$LOCAL_DISK/copies")
+    assert (result.problem, result.state) == (CopyProblem.NO_FOLDER, CopyState.SHARED)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "problem"),
+    [("lustre", "rw", CopyProblem.SHARED_FOLDER), ("ext4", "rw,noexec", CopyProblem.NO_PROGRAMS)],
+)
+def test_a_folder_of_the_wrong_kind_is_named(packed, monkeypatch, kind, options, problem):
+    mount = node_copy.mount_of(packed.disk)
+    monkeypatch.setattr(node_copy, "mount_of", lambda _: replace(mount, kind=kind, options=options))
+    assert ensure(packed).problem == problem
+
+
+def test_what_failed_is_not_tried_by_each_rank_again(packed, monkeypatch):
+    monkeypatch.setenv("RUNBOOK_JOB", "slurm-7")
+    content = packed.archive.read_bytes()
+    damage(packed.archive)
+    first = ensure(packed)
+    packed.archive.write_bytes(content)
+    assert ensure(packed).detail == first.detail
+    monkeypatch.setenv("RUNBOOK_JOB", "slurm-8")
+    assert ensure(packed).state is CopyState.UNPACKED
+
+
+def test_a_copy_in_use_is_not_removed(packed):
+    copy = Path(ensure(packed).folder)
+    with lock_file(copy).open() as stream:
+        fcntl.flock(stream, fcntl.LOCK_SH)
+        assert not remove_copy(copy)
+        assert (copy / "ready").exists()
+    assert remove_copy(copy)
+    assert not copy.exists()
+
+
+def test_a_copy_that_nobody_has_used_for_a_day_makes_room(packed):
+    old = Path(ensure(packed).folder)
+    (packed.packages / "answers.py").write_text("ANSWER = 43\n")
+    packed.manifest = packed.pack()
+    ensure(packed)
+    assert old.exists(), "it was used a moment ago"
+    os.utime(old / "ready", (0, 0))
+    (packed.packages / "answers.py").write_text("ANSWER = 44\n")
+    packed.manifest = packed.pack()
+    ensure(packed)
+    assert not old.exists()
+
+
+def test_an_unpacking_that_was_killed_is_done_again(packed):
+    root = copies_folder(str(packed.disk))
+    part = root / f"{packed.manifest.name}.part"
+    (part / "environment").mkdir(parents=True)
+    (part / "environment" / "half").write_text("half")
+    copy = Path(ensure(packed).folder)
+    assert not (copy / "environment" / "half").exists()
+
+
+def test_an_interpreter_that_does_not_start_is_found_at_once(tmp_path):
+    packed = Packed(tmp_path)
+    program = packed.environment / "bin" / "python3"
+    minor = ".".join(packed.manifest.python_version.split(".")[:2])
+    for path in (program, program.with_name("python"), program.with_name(f"python{minor}")):
+        path.unlink(missing_ok=True)
+        path.write_text("#!/bin/sh\nexit 3\n")
+        path.chmod(0o755)
+    packed.manifest = packed.pack()
+    result = ensure(packed)
+    assert result.problem == CopyProblem.DOES_NOT_RUN
+    assert "exit code 3" in result.detail

@@ -1,0 +1,19 @@
+"""An environment that is small to pack and can train: packages stay where they are, as those of an editable install do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[2]
+
+
+def make_thin_environment(folder: Path) -> Path:
+    """Return the interpreter of a virtual environment that reads torch from this Python's packages."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    packages = next((folder / "lib").glob("python3*/site-packages"))
+    lines = [sysconfig.get_path("purelib"), str(PROJECT)]
+    (packages / "elsewhere.pth").write_text("".join(f"{line}\n" for line in lines))
+    return folder / "bin" / "python"
