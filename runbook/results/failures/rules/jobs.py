@@ -8,6 +8,7 @@ from runbook.results.failures.kinds import (
     LAUNCHER,
     NODE,
     NOTEBOOK,
+    PEER_DIED,
     PREEMPTED,
     REFUSED_JOB,
     SSH,
@@ -435,6 +436,16 @@ JOB_RULES = (
         example="429 Client Error: Too Many Requests",
         source="embeddings-benchmark/mteb#2659",
         decision=NextStep.RETRY_AFTER_WAIT,
+    ),
+    # torchrun itself was told to end: by its user, by the queue, or by srun after another node's end.
+    Rule(
+        kind=CANCELLED,
+        patterns=(r"Process \d+ got signal: (?:1|2|15)\b",),
+        example="torch.distributed.elastic.multiprocessing.api.SignalException: Process 4711 got signal: 15",
+        source="PyTorch, a message of torch/distributed/elastic/multiprocessing/api.py",
+        level=Level.SYMPTOM,
+        also=PEER_DIED,
+        check="If another node's log ends earlier or names an error, that node ended first.",
     ),
     Rule(
         kind=CANCELLED,

@@ -73,6 +73,15 @@ PROGRAM_RULES = (
         example="convert_checkpoint.py: error: unrecognized arguments: --world_size 2",
         source="NVIDIA/TensorRT-LLM#1110",
     ),
+    # Megatron checks its arguments by assertions, some without words.
+    Rule(
+        kind=CONFIGURATION,
+        patterns=(r"\bAssertionError\b",),
+        after=r", in (?:core_\w+)?validate_\w*(?:args|config)|, in __post_init__",
+        example_before='  File "megatron/training/arguments.py", line 282, in validate_args',
+        example="AssertionError",
+        source="fwyc0573/Megatron-LM, log/GPT",
+    ),
     Rule(
         kind=CONFIGURATION,
         patterns=(
