@@ -250,3 +250,25 @@ def test_settings_do_not_fit_check_finds_them_before_a_job(tmp_path):
     wrong = runner.invoke(check, [run, "--set", "parallel.tensor=3"], catch_exceptions=True)
     assert wrong.exit_code != 0
     assert runner.invoke(check, [run]).exit_code == 0
+
+
+@pytest.mark.skipif(shutil.which("mpiexec.hydra") is None, reason="needs MPICH")
+def test_launcher_failed_the_option_of_the_sites_mpi_starts_the_ranks():
+    command = (
+        "mpiexec.hydra",
+        "-n",
+        "2",
+        sys.executable,
+        "-c",
+        "import os; print(os.environ['TOLD'])",
+    )
+    openmpi, mpich = ("-x", "TOLD=yes"), ("--env", "TOLD=yes")
+    assert cause_of(words_of(command[0], *openmpi, *command[1:])) == "launcher failed"
+    assert succeed(command[0], *mpich, *command[1:]).split() == ["yes", "yes"]
+
+
+def test_no_such_file_the_right_path_runs(tmp_path):
+    there = tmp_path / "train.py"
+    there.write_text("")
+    assert cause_of(words_of(sys.executable, str(tmp_path / "trian.py"))) == "file missing"
+    succeed(sys.executable, str(there))

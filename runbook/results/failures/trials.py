@@ -163,6 +163,16 @@ TRIALS = (
         "test tests/slurm/test_chain.py::test_the_losses_are_those_of_an_undisturbed_training",
     ),
     Trial(
+        kinds.LAUNCHER,
+        "mpiexec of MPICH refuses Open MPI's -x and starts the ranks with --env",
+        "test tests/results/test_remedies.py::test_launcher_failed_the_option_of_the_sites_mpi_starts_the_ranks",
+    ),
+    Trial(
+        kinds.FILE,
+        "a program whose path is misspelt runs by its right path",
+        "test tests/results/test_remedies.py::test_no_such_file_the_right_path_runs",
+    ),
+    Trial(
         kinds.HUB,
         "offline, a file in HF_HOME is used; without it the hub is out of reach",
         "test tests/results/test_remedies.py::test_hub_out_of_reach_a_folder_of_the_login_node_and_offline_mode_end_it",

@@ -278,6 +278,7 @@ JOB_RULES = (
                 r"(?:mpiexec|mpirun|srun|aprun|prun|palsrun)(?:\.\w+)?: .{0,30}(?:unrecognized"
                 r"|unknown|invalid|illegal|no such) (?:option|argument)"
             ),
+            r"\[(?:mpiexec|proxy)[^]]*\] .{0,80}(?:unrecognized argument|execvp error)",
             r"long invalid MPI type",
             r"invalid MPI type",
             r"mpi plugin",
