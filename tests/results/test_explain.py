@@ -356,6 +356,12 @@ def test_the_network_of_a_node_is_shared_by_its_devices():
     assert read_facts("NVLink 600 GB/s", {}).get("network") is None
 
 
+def test_sentences_say_which_states_are_shared():
+    assert read_facts("7B with FSDP full_shard on 8 A100", {})["zero_stage"] == "3"
+    assert read_facts("DeepSpeed ZeRO-2, 8 A100", {})["zero_stage"] == "2"
+    assert "zero_stage" not in read_facts("zero errors in 3 runs", {})
+
+
 def test_timers_of_reductions_are_communication(told):
     line = (
         "time (ms) | forward-compute: 300.0 | backward-params-all-reduce: 2600.0 | optimizer: 800"

@@ -10,6 +10,7 @@ from runbook.params.schema.keys import nearest
 from runbook.planning.cost.accelerators import find_accelerator
 from runbook.planning.cost.step_inputs import code_of
 from runbook.planning.layout import Choice
+from runbook.tools.speed.published_rows import zero_stage
 
 Facts = dict[str, str]
 """What is known, under the names of the columns of `plan --predict` and some more."""
@@ -130,6 +131,8 @@ _NETWORK = (
     r"(\d+(?:\.\d+)?) ?Gb(?:ps|it/s|/s)\b[^.]{0,30}(?:network|ethernet|bandwidth|roce|between)"
 )
 """What states the bandwidth of a node's network; NVLink's is given in bytes."""
+_SHARDS_STATES = r"\bfsdp\b|\bzero[- ]?(?:stage[- ]?)?[0-3]\b"
+"""What says in a sentence which states are shared."""
 _SOCKET_GBIT_S = "10"
 """Usual bandwidth where NCCL uses sockets."""
 _FLAGS = (
@@ -202,6 +205,8 @@ def read_facts(text: str, printed: Mapping[str, str]) -> Facts:
                 facts[key] = _OUR_VALUES.get(value.lower(), value)
     for nodes, devices in re.findall(_NODES_OF_DEVICES, text, re.IGNORECASE):
         facts["n_accel"] = str(int(nodes) * int(devices))
+    if re.search(_SHARDS_STATES, text, re.IGNORECASE):
+        facts.setdefault("zero_stage", str(zero_stage(text.lower())))
     facts |= _network_facts(text, facts)
     facts |= _flag_facts(text)
     facts["software"] = _software(text, printed)
