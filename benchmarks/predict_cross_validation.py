@@ -57,8 +57,8 @@ NEW_SOURCE = 0.5
 source's rows (arXiv:1809.07441) and held 94 to 98 % of those left out, 0 held 67 %."""
 SHRINKAGE = 3.0
 """Sources of a family that count as much as all families together."""
-SOURCE_WEIGHT = 0.75
-"""A row weighs its source's count of rows to minus this: 0 makes all rows alike, 1 all sources."""
+SOURCE_WEIGHT = 0.5
+"""A row weighs its source's count of rows to minus this, so that a source weighs the root of its rows, as in the fit."""
 LEAST_ROWS = 9
 LEAST_SOURCES = 3
 """Fewer rows or sources of a family and count of nodes have the interval of all rows of that count."""

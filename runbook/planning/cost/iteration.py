@@ -21,15 +21,15 @@ from runbook.planning.cost.own_kernels import OWN_KERNELS, OwnKernels
 
 _SUSTAINED = MappingProxyType(
     {
-        "V100": 0.756,
-        "A100": 0.821,
+        "V100": 0.754,
+        "A100": 0.81,
         "H100": 0.688,
-        "H100-500W": 0.568,
+        "H100-500W": 0.564,
         "Blackwell": 0.596,
-        "Blackwell Ultra": 0.76,
-        "MI250X": 0.541,
+        "Blackwell Ultra": 0.759,
+        "MI250X": 0.547,
         "MI300X": 0.45,
-        "PVC": 0.403,
+        "PVC": 0.391,
         "L40S": 0.55,
     }
 )
@@ -47,53 +47,53 @@ class Coefficients:
     """Share of the 16-bit peak that large matrix products sustain at the power limit, by family."""
     fp8: float = 0.945
     """The same share in fp8, relative to 16 bits."""
-    attention: float = 0.391
+    attention: float = 0.396
     """Speed of the first FlashAttention relative to large matrix products, outside a vendor's own stack."""
-    attention_hopper: float = 0.641
+    attention_hopper: float = 0.632
     """The same again on H100: kernels written for the A100."""
     attention_second: float = 1.5
     """Speed of FlashAttention-2 relative to the first."""
-    elementwise: float = 2.24
+    elementwise: float = 2.27
     """Bytes moved by norms, activations, residuals and dropout, relative to one read and write each by fused code."""
-    eager: float = 1.82
+    eager: float = 1.77
     """The same without a compiler or fused kernels, relative to with."""
-    unfused: float = 0.701
+    unfused: float = 0.726
     """The same in DeepSpeed's forks of Megatron where nothing but their fused CUDA kernels runs."""
-    unfused_elsewhere: float = 5.86
+    unfused_elsewhere: float = 5.17
     """The same where those kernels do not exist (AMD, Intel), or where ZeRO's hooks and copies come on top."""
-    tuned: float = 0.925
+    tuned: float = 0.885
     """The same in a vendor's own tuned stack."""
-    scores: float = 33.4
+    scores: float = 32.2
     """Bytes a score costs in both passes where attention scores are kept."""
-    tensor_tuned: float = 0.267
+    tensor_tuned: float = 0.245
     """Share of tensor-parallel communication that is waited for in a vendor's own stack from Hopper
     on, whose Transformer Engine sends while it multiplies; elsewhere all of it."""
-    links: float = 0.749
+    links: float = 0.802
     """Share of the links' datasheet that collectives reach."""
-    network: float = 0.789
+    network: float = 0.714
     """Share of the network's figure that collectives reach."""
-    sharded_shown: float = 0.349
+    sharded_shown: float = 0.348
     """Share of the communication of PyTorch's first FSDP that nothing hides (`StepSetup.first_sharding`)."""
-    overlap_power: float = 2.72
+    overlap_power: float = 2.88
     """How sharply communication of shared states hides behind work (1: not at all, infinite: wholly)."""
-    operator_microseconds: float = 13.8
+    operator_microseconds: float = 14.0
     """The host's time to launch one operator: no step takes less, however small its operators are."""
-    unfused_operator_microseconds: float = 39.4
+    unfused_operator_microseconds: float = 39.5
     """The same in DeepSpeed's forks of Megatron, whose engine and hooks are Python."""
-    microbatch_operators: float = 94.6
+    microbatch_operators: float = 94.3
     """Operators of a micro-batch on a stage in addition to its layers': embedding, output layer,
     loss, sends, the schedule."""
-    launch_power: float = 4.3
+    launch_power: float = 4.42
     """How sharply the host's launching hides behind the device's work (1: not at all, infinite: wholly)."""
-    step_milliseconds: float = 7.21
+    step_milliseconds: float = 7.33
     """What a step takes in addition to its micro-batches, outside DeepSpeed's forks.
 
     The norm that all ranks wait for, clipping, and the host, which begins with nothing launched
     ahead.
     """
-    latency_microseconds: float = 8.01
+    latency_microseconds: float = 8.0
     """Least time of a collective for each doubling of its ranks, within a node."""
-    jitter: float = 0.00582
+    jitter: float = 0.00573
     """Time added by each doubling of the devices beyond eight: waiting for the slowest."""
 
 
