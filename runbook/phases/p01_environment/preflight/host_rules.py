@@ -600,23 +600,34 @@ def _named_interface_problem(
 
     Empty if one can.
     """
-    # `^eth` excludes some, and a leading `=` asks for exactly that name.
+    # `^eth` excludes some: whatever is left may be used.
     if value.startswith("^"):
         return ""
-    prefixes = tuple(name.lstrip("=").partition(":")[0] for name in value.split(",") if name)
+    prefixes = _interface_prefixes(value)
     if not prefixes:
         return ""
+
     matching = [name for name in interfaces if name.startswith(prefixes)]
     if not matching:
         return "there is no such interface"
+
     usable = [name for name in matching if _is_usable(interfaces[name])]
-    if not usable and interfaces[matching[0]]["is_up"]:
-        return f"{matching[0]} has no address"
-    if not usable:
-        return f"{matching[0]} is down"
-    if expected.has_queue and set(usable) == {"lo"}:
-        return "lo reaches no other node"
-    return ""
+    if usable:
+        is_loopback_only = set(usable) == {"lo"}
+        return "lo reaches no other node" if is_loopback_only and expected.has_queue else ""
+
+    first = matching[0]
+    return f"{first} has no address" if interfaces[first]["is_up"] else f"{first} is down"
+
+
+def _interface_prefixes(value: str) -> tuple[str, ...]:
+    """Return the beginnings of names in a list such as `=hsn0,eth` or `mlx5_0:1`.
+
+    NCCL takes a name as a beginning; a leading `=` asks for exactly that name, and `:1` names a
+    port of a device.
+    """
+    names = [name.lstrip("=").partition(":")[0] for name in value.split(",") if name]
+    return tuple(names)
 
 
 def _is_usable(interface: NodeFacts) -> bool:

@@ -3,7 +3,7 @@
 Values of its file, each with its evidence, and what stays unknown.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from runbook.params.schema.site import Site
@@ -209,38 +209,43 @@ def _devices(site: Site, nodes: Answers) -> Iterator[Lesson | Gap]:
         return
 
     counts = {node: len(devices) for node, devices in gpus.items()}
-    evidence = f"GPUs that torch sees on {_places(counts)}"
-    old_count = site.hardware.devices_per_node
-    yield Lesson((HARDWARE, "devices_per_node"), min(counts.values()), old_count, evidence)
-    names = set()
-    for devices in gpus.values():
-        for device in devices:
-            names.add(str(device["name"]))
+    # A training needs as many on each node, so the node with the fewest decides.
+    yield Lesson(
+        (HARDWARE, "devices_per_node"),
+        min(counts.values()),
+        site.hardware.devices_per_node,
+        f"GPUs that torch sees on {_places(counts)}",
+    )
+    all_devices = [device for devices in gpus.values() for device in devices]
+    yield _device_name(site, {str(device["name"]) for device in all_devices})
+    yield _device_memory(site, min(int(device["total"]) for device in all_devices))
 
+
+def _device_name(site: Site, names: Collection[str]) -> Lesson | Gap:
+    """Return the row of the table of peaks that torch's name for the GPUs means, if it is one."""
     name = min(names)
     accelerator = find_accelerator(name)
     if len(names) > 1 or accelerator is None or not named_memory(accelerator.name):
         name_list = ", ".join(sorted(names))
-        yield Gap(
+        return Gap(
             "hardware.device", f"torch calls it {name_list}: choose its row of the table of peaks"
         )
-    else:
-        yield Lesson(
-            (HARDWARE, "device"), accelerator.name, site.hardware.device, f"torch calls it {name}"
-        )
+    return Lesson(
+        (HARDWARE, "device"), accelerator.name, site.hardware.device, f"torch calls it {name}"
+    )
 
-    total_bytes = []
-    for devices in gpus.values():
-        total_bytes += [int(device["total"]) for device in devices]
 
-    smallest = min(total_bytes)
+def _device_memory(site: Site, smallest_bytes: int) -> Lesson:
+    """Return the memory of the smallest GPU; a stage of the model may be on any of them."""
+    old = ""
     if site.hardware.device_memory:
         old = f"{site.hardware.device_memory // GIB}GiB"
-    else:
-        old = ""
-
-    evidence = "the smallest that torch sees, in whole GiB"
-    yield Lesson((HARDWARE, "device_memory"), f"{smallest // GIB}GiB", old, evidence)
+    return Lesson(
+        (HARDWARE, "device_memory"),
+        f"{smallest_bytes // GIB}GiB",
+        old,
+        "the smallest that torch sees, in whole GiB",
+    )
 
 
 def _interface(site: Site, nodes: Answers) -> Lesson | Gap:
