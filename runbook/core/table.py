@@ -197,7 +197,7 @@ class Table:
             if row.get(column) not in (None, ""):
                 values.append(row[column])
 
-        return bool(values) and all(_is_plain_number(value) for value in values)
+        return bool(values) and all(map(_is_plain_number, values))
 
 
 def pandas() -> Any:
@@ -276,7 +276,7 @@ def html_with_code(text: str) -> str:
 
 def width(text: str) -> int:
     """Return the columns a text takes on a terminal."""
-    return sum(_character_width(character) for character in text)
+    return sum(map(_character_width, text))
 
 
 def _character_width(character: str) -> int:

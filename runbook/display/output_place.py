@@ -129,10 +129,10 @@ class View(list[Any]):
                 show_text(part)
 
     def _repr_html_(self) -> str:
-        return "<br>".join(_part_html(part) for part in self)
+        return "<br>".join(map(_part_html, self))
 
     def __repr__(self) -> str:
-        return "\n\n".join(_part_text(part) for part in self)
+        return "\n\n".join(map(_part_text, self))
 
 
 def _part_html(part: Any) -> str:

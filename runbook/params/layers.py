@@ -232,7 +232,7 @@ class LayerStack:
             Run.model_validate(self.nested())
         except ValidationError as errors:
             for error in errors.errors(include_url=False):
-                key = ".".join(str(part) for part in error["loc"])
+                key = ".".join(map(str, error["loc"]))
                 if key in layer.leaves:
                     origin = layer.leaves[key]
                     self.problems.append(

@@ -49,7 +49,7 @@ def show(value: Any) -> str:
             "{" + ", ".join(f"{key}: {show(item)}" for key, item in list(value.items())[:4]) + "}"
         )
     elif isinstance(value, list | tuple):
-        text = "[" + ", ".join(show(item) for item in value[:4]) + "]"
+        text = "[" + ", ".join(map(show, value[:4])) + "]"
     elif isinstance(value, str):
         if value and not value[0].isdigit() and value == value.strip():
             text = value

@@ -652,7 +652,7 @@ def data_work(
     sizes = [_record_bytes(dataset) for dataset in datasets]
     if not all(sizes) or not data.estimated_bytes:
         return ONE_PASS, THREE_STEPS
-    packed = sum(fetched_bytes(dataset) for dataset in datasets)
+    packed = sum(map(fetched_bytes, datasets))
     records = sum(sizes)
     cores = _cores(settings, machine)
     bandwidth = max(settings.site.write_bandwidth.values(), default=0.0) * 1e9

@@ -228,8 +228,8 @@ def _pair_measures(
     is_right: dict[str, list[bool]] = {}
     for (name, right), (_, wrong) in zip(sentences[::2], sentences[1::2], strict=True):
         is_right.setdefault(name, []).append(right > wrong)
-    num_pairs = sum(len(pairs) for pairs in is_right.values())
-    num_right = sum(sum(pairs) for pairs in is_right.values())
+    num_pairs = sum(map(len, is_right.values()))
+    num_right = sum(map(sum, is_right.values()))
     measures = {("all minimal pairs", "right (share)"): (num_pairs, num_right / num_pairs)}
     for name, pairs in is_right.items():
         measures[name, PHENOMENON] = len(pairs), sum(pairs) / len(pairs)

@@ -327,7 +327,7 @@ def _draw_events(axes: Any, replay: Replay, window: tuple[float, float]) -> None
             span = (event.start, event.end - event.start)
             bars[event.kind, neighbour % 2, event.stage].append(span)
 
-    num_shapes = sum(len(spans) for spans in bars.values())
+    num_shapes = sum(map(len, bars.values()))
     for (kind, parity, stage), spans in bars.items():
         axes.broken_barh(
             spans,

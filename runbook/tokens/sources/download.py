@@ -149,7 +149,7 @@ def _size_fault(folder: Path, file: RemoteFile) -> str:
 
 def _refuse_small_disk(folder: Path, missing: list[RemoteFile]) -> None:
     parts = [_part(path_inside(folder, file.path)) for file in missing]
-    present = sum(_size(part) for part in parts)
+    present = sum(map(_size, parts))
     needed = sum(file.bytes for file in missing) - present
     free = shutil.disk_usage(folder).free
     if needed > free:
@@ -297,7 +297,7 @@ def _fetch_from_s3(
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(_s5cmd, arguments, "".join(commands))
         while not wait([running], POLL_SECONDS).done:
-            yield sum(_bytes_of_parts(target) for target in targets)
+            yield sum(map(_bytes_of_parts, targets))
         last_words = _last_line(running.result().err)
 
     for file, target in zip(missing, targets, strict=True):
@@ -322,7 +322,7 @@ def _last_line(text: str) -> str:
 
 
 def _bytes_of_parts(target: Path) -> int:
-    return sum(_size(path) for path in _partial(target))
+    return sum(map(_size, _partial(target)))
 
 
 def _partial(target: Path) -> list[Path]:

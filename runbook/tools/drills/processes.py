@@ -87,7 +87,7 @@ def kill_launcher(bench: Bench) -> DrillEnding:
     script.kill()
     began = time.monotonic()
     gone = wait_until(
-        lambda: not any(still_runs(rank) for rank in ranks) and case.status().final,
+        lambda: not any(map(still_runs, ranks)) and case.status().final,
         30,
         interval=0.02,
     )

@@ -47,7 +47,7 @@ def chosen_drills(names: Sequence[str]) -> list[str]:
     >>> chosen_drills(["1", "same-failure"])
     ['01-kill-rank', '17-same-failure']
     """
-    return list(dict.fromkeys(_drill_named(name) for name in names)) or list(DRILLS)
+    return list(dict.fromkeys(map(_drill_named, names))) or list(DRILLS)
 
 
 def summary(name: str) -> str:

@@ -130,7 +130,7 @@ def parse_pbsnodes(text: str) -> tuple[tuple[NodeKind, int], ...]:
         if "host" in values:
             vnodes_of_host.setdefault(values["host"], []).append(values)
 
-    kinds = Counter(_kind_of_host(vnodes) for vnodes in vnodes_of_host.values())
+    kinds = Counter(map(_kind_of_host, vnodes_of_host.values()))
     return _ranked(kinds)
 
 

@@ -45,7 +45,7 @@ def predict_file(path: Path) -> list[Prediction]:
 
 def predictions_text(predictions: Iterable[Prediction]) -> str:
     """Return the predictions for a terminal, one line each."""
-    return "\n".join(_prediction_line(prediction) for prediction in predictions)
+    return "\n".join(map(_prediction_line, predictions))
 
 
 def _prediction_line(prediction: Prediction) -> str:

@@ -205,7 +205,7 @@ def _files_and_threads(num_bytes: int, *, is_read: bool) -> tuple[int, int]:
     """
     num_files = 1 + num_bytes // FILE_BYTES
     if is_read:
-        # What is read while it is written comes from one stream.
+        # One at a time, so that one weight of another program is in memory.
         return num_files, 1
 
     if not on_gpu():

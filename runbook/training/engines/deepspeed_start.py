@@ -44,7 +44,7 @@ def import_deepspeed() -> Any:
             "set training.engine to megatron-core"
         ) from None
 
-    if tuple(int(number) for number in re.findall(r"\d+", version)[:2]) < OLDEST_VERSION:
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST_VERSION:
         raise RefusedError(
             f"training.engine deepspeed: deepspeed {version} is installed, and the engine needs "
             f"{'.'.join(map(str, OLDEST_VERSION))} or newer. Update it, or set training.engine "

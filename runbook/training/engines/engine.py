@@ -319,7 +319,7 @@ class TrainingEngine(abc.ABC):
         """The weights of each chunk of the model as sharded tensors under Megatron's names."""
         weights: State = {}
         for index, shards in enumerate(self._shards):
-            # Copies: megatron-core's planner changes the shards that it is given.
+            # Copies: a save gives the shards another writer, and takes their data away.
             weights[f"model{index}"] = {name: copy.copy(shard) for name, shard in shards.items()}
 
         return weights

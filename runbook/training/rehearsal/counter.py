@@ -237,7 +237,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if "ProcessGroup" in str(parameter.type)
         )
         key = (self.groups.get(group.group_name, f"{group.size()} ranks"), func._opname.strip("_"))
-        size = max(_tensor_bytes(argument) for argument in args[:2])
+        size = max(map(_tensor_bytes, args[:2]))
         self.counts.collectives[key] += 1
         self.counts.collective_bytes[key] += size
         names = [parameter.name for parameter in func._schema.arguments]

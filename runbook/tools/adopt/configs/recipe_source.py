@@ -112,7 +112,7 @@ class _OpenCall:
     """Whether changes outside of branches happen for sure."""
 
     def as_recipe_call(self) -> RecipeCall:
-        values = tuple(safe(value) for value in self.values)
+        values = tuple(map(safe, self.values))
         return RecipeCall(
             self.recipe,
             self.function,
@@ -639,7 +639,7 @@ def _source(node: ast.AST) -> str:
     Without literals where it names a secret.
     """
     text = " ".join(ast.unparse(node).split())
-    if any(is_secret_name(word) for word in re.findall(r"[\w-]+", text)):
+    if any(map(is_secret_name, re.findall(r"[\w-]+", text))):
         return _without_literals(node)
     return visible(mask(text)[:80])
 

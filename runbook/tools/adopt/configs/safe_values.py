@@ -29,7 +29,7 @@ def is_secret_name(name: str) -> bool:
     >>> [is_secret_name(name) for name in ("tokens.train_steps", "model.bos_token_id", "flops_per_token")]
     [False, False, False]
     """
-    return any(_is_secret_part(part) for part in re.split(r"[^\w-]+", name))
+    return any(map(_is_secret_part, re.split(r"[^\w-]+", name)))
 
 
 def _is_secret_part(part: str) -> bool:
