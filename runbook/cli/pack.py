@@ -13,7 +13,12 @@ from runbook.runs.command_options import SET
 @click.option("--again", is_flag=True, help="Pack also where nothing has changed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest.")
 @SET
-def pack(run_name: str, again: bool, as_json: bool, set_words: tuple[str, ...]) -> None:
+def pack(
+    run_name: str,
+    again: bool,
+    as_json: bool,
+    set_words: tuple[str, ...],
+) -> None:
     """Pack the Python environment of RUN's training jobs, unless the archive is current.
 
     The jobs' interpreter is started after the site's modules and set-up commands. Packed are its
@@ -41,5 +46,6 @@ def pack(run_name: str, again: bool, as_json: bool, set_words: tuple[str, ...]) 
     if as_json:
         click.echo(json.dumps(asdict(manifest), indent=1))
         return
+
     for line in describe_packed(settings, manifest, is_new):
         click.echo(line)

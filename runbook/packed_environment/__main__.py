@@ -48,6 +48,7 @@ def describe(result: CopyResult) -> str:
             f"the Python environment was unpacked to {result.folder} in {result.seconds:.1f} s "
             f"({result.files:,} files, {result.read_bytes / 1e9:.2f} GB read)"
         )
+
     if result.state is CopyState.PRESENT:
         return f"the Python environment is there: {result.folder} ({result.seconds:.1f} s)"
     reason = f"no copy of the Python environment ({result.problem}): {result.detail}"
@@ -60,7 +61,10 @@ def describe(result: CopyResult) -> str:
 
 
 def _remove(manifest: Path, folder: str) -> int:
-    """Remove the copy of a manifest. Where there is neither, there is nothing to do."""
+    """Remove the copy of a manifest.
+
+    Where there is neither, there is nothing to do.
+    """
     try:
         packed = read_manifest(manifest)
         if packed is None:
@@ -68,6 +72,7 @@ def _remove(manifest: Path, folder: str) -> int:
         copy = copies_folder(folder) / packed.name
     except (CopyError, ManifestError):
         return 0
+
     if not remove_copy(copy):
         sys.stderr.write(f"runbook: {copy} stays: another job uses it\n")
     return 0

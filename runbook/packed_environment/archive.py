@@ -68,6 +68,7 @@ def _compressor(path: Path, compression: str) -> Iterator[IO[bytes]]:
         if compression == UNCOMPRESSED:
             yield target
             return
+
         command = ["zstd", "-q", "-T0", "-3", "-c"]
         with contextlib.ExitStack() as stack:
             process = _start(stack, command, stdout=target)
@@ -80,6 +81,7 @@ def _compressor(path: Path, compression: str) -> Iterator[IO[bytes]]:
                     process.stdin.close()
                 stderr_text = _first_words(process)
                 code = process.wait()
+
         if code:
             raise PackError(f"zstd ended with exit code {code}: {stderr_text}")
 
@@ -88,7 +90,8 @@ def _add(tar: tarfile.TarFile, entry: PackedEntry, sources: Sequence[PackedSourc
     info = tarfile.TarInfo(entry.place)
     mode = entry.status.st_mode
     info.mode = stat.S_IMODE(mode) & 0o755 | 0o400
-    info.mtime = int(entry.status.st_mtime)  # a compiled file holds the time of its module
+    # A compiled file holds the time of its module
+    info.mtime = int(entry.status.st_mtime)
     if stat.S_ISLNK(mode):
         info.type = tarfile.SYMTYPE
         info.linkname = moved_link(entry, sources)
@@ -110,6 +113,7 @@ def _add_file(tar: tarfile.TarFile, info: tarfile.TarInfo, entry: PackedEntry) -
         info.size = len(content)
         tar.addfile(info, io.BytesIO(content))
         return
+
     info.size = entry.status.st_size
     with entry.file.open("rb") as stream:
         tar.addfile(info, stream)
@@ -121,6 +125,7 @@ def checksum(path: Path) -> str:
     with path.open("rb") as stream:
         while piece := stream.read(PIECE):
             digest.update(piece)
+
     return digest.hexdigest()
 
 
@@ -137,7 +142,9 @@ def extract(archive: Path, folder: Path, compression: str) -> str:
         if compression == ZSTD:
             programs.insert(0, _start(stack, ["zstd", "-d", "-q", "-c"], stdout=tar.stdin))
             assert tar.stdin is not None
-            tar.stdin.close()  # zstd alone holds it now: its end is the end of tar's input
+            # Zstd alone holds it now: its end is the end of tar's input
+            tar.stdin.close()
+
         target = programs[0].stdin
         assert target is not None
         sha256 = _feed(stream, target)
@@ -145,6 +152,7 @@ def extract(archive: Path, folder: Path, compression: str) -> str:
             target.close()
         stderr_text = [_first_words(program) for program in programs]
         codes = [program.wait() for program in programs]
+
     if any(codes):
         raise ProgramFailed("; ".join(filter(None, stderr_text)) or f"exit codes {codes}", sha256)
     return sha256
@@ -154,7 +162,11 @@ def _start(
     stack: contextlib.ExitStack, command: list[str], stdout: IO[bytes] | None = None
 ) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=stdout, stderr=subprocess.PIPE, env=_C_LOCALE
+        command,
+        stdin=subprocess.PIPE,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        env=_C_LOCALE,
     )
     return stack.enter_context(process)
 
@@ -169,7 +181,9 @@ def _feed(stream: IO[bytes], target: IO[bytes]) -> str:
             try:
                 target.write(piece)
             except BrokenPipeError:
-                is_taken = False  # the checksum of the rest still says whether it is damaged
+                # The checksum of the rest still says whether it is damaged
+                is_taken = False
+
     return digest.hexdigest()
 
 

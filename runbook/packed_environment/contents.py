@@ -91,7 +91,8 @@ def _base_source(interpreter: Interpreter) -> PackedSource:
     program = Path(interpreter.base_executable).relative_to(base)
     roots = [str(program), str(library)]
     headers = Path(interpreter.headers).resolve()
-    if headers.is_dir() and headers.is_relative_to(base):  # torch and Triton compile against them
+    # Torch and Triton compile against them
+    if headers.is_dir() and headers.is_relative_to(base):
         roots.append(str(headers.relative_to(base)))
     roots += [str(path.relative_to(base)) for path in sorted(base.glob("lib/libpython*.so*"))]
     excluded = frozenset(str(library / name) for name in UNUSED_LIBRARY)
@@ -161,6 +162,7 @@ def fingerprint(entries: Iterable[PackedEntry]) -> str:
         if stat.S_ISLNK(entry.status.st_mode):
             facts[1:] = [str(entry.file.readlink())]
         digest.update("\0".join([*facts, "\n"]).encode("utf-8", "surrogateescape"))
+
     return digest.hexdigest()
 
 
@@ -170,7 +172,10 @@ def fingerprint_of_parts(fingerprints: Sequence[str]) -> str:
 
 
 def current_fingerprint(sources: Sequence[PackedSource]) -> str:
-    """Return the fingerprint of the files as they are now. It asks for the status of each file."""
+    """Return the fingerprint of the files as they are now.
+
+    It asks for the status of each file.
+    """
     return fingerprint_of_parts([fingerprint(list_entries([source])) for source in sources])
 
 
@@ -181,9 +186,11 @@ def count_uncompiled(entries: Sequence[PackedEntry]) -> int:
         if entry.is_compiled:
             path = PurePosixPath(entry.place)
             compiled.add(f"{path.parent.parent}/{path.name.partition('.')[0]}")
+
     count = 0
     for entry in entries:
         path = PurePosixPath(entry.place)
         if path.suffix == ".py" and str(path.with_suffix("")) not in compiled:
             count += 1
+
     return count

@@ -75,6 +75,7 @@ class Interpreter:
             is_on_nodes = self.base_is_on_nodes and _is_below_any(entry, (self.base_prefix,))
             if is_folder and not is_packed and not is_on_nodes:
                 folders.append(entry)
+
         return tuple(folders)
 
 

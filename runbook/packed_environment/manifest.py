@@ -50,7 +50,10 @@ class EnvironmentManifest:
     compression: str
     """`zstd`, or `none`."""
     fingerprint: str
-    """Of names, sizes and times of all files that were packed. Another one: they changed."""
+    """Of names, sizes and times of all files that were packed.
+
+    Another one: they changed.
+    """
     python: str
     """The interpreter inside the archive, such as environment/bin/python3.11."""
     python_version: str
@@ -85,6 +88,7 @@ def parse_manifest(text: str) -> EnvironmentManifest:
         manifest = EnvironmentManifest(**content, parts=parts, outside=outside)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ManifestError(f"it is no manifest of a packed environment: {error}") from error
+
     if manifest.schema != SCHEMA:
         raise ManifestError(f"its schema is {manifest.schema!r}, and this version reads {SCHEMA}")
     return manifest
@@ -102,6 +106,7 @@ def read_manifest(path: Path) -> EnvironmentManifest | None:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
+
     try:
         return parse_manifest(text)
     except ManifestError as error:

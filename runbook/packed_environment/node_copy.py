@@ -123,9 +123,11 @@ def ensure_copy(manifest_path: Path, folder: str) -> CopyResult:
         if manifest is not None and shared_is_unchanged(manifest):
             return result(CopyState.SHARED, manifest.interpreter, **facts)
         return result(CopyState.REFUSED, "", **facts)
+
     if is_new:
         facts = {"files": manifest.files, "read_bytes": manifest.archive_bytes}
         return result(CopyState.UNPACKED, copy, **facts)
+
     return result(CopyState.PRESENT, copy, files=manifest.files)
 
 
@@ -134,11 +136,13 @@ def _require_manifest(path: Path) -> EnvironmentManifest:
         manifest = read_manifest(path)
     except (ManifestError, OSError) as error:
         raise CopyError(CopyProblem.NO_ARCHIVE, str(error)) from error
+
     if manifest is None:
         raise CopyError(
             CopyProblem.NO_ARCHIVE,
             f"{path} is not there: the job was submitted before the environment was packed",
         )
+
     return manifest
 
 
@@ -154,6 +158,7 @@ def shared_is_unchanged(manifest: EnvironmentManifest) -> bool:
                 return False
         except OSError:
             return False
+
     return True
 
 
@@ -165,6 +170,7 @@ def copies_folder(folder: str) -> Path:
             CopyProblem.NO_FOLDER,
             f"{folder} is no absolute path on this node: a variable in it is not set",
         )
+
     return Path(expanded) / f"{ROOT_NAME}-{os.getuid()}"
 
 
@@ -177,6 +183,7 @@ def _ensure(manifest: EnvironmentManifest, folder: str) -> tuple[Path, bool]:
         if (copy / READY).exists():
             os.utime(copy / READY)
             return copy, False
+
         _recall_failure(copy)
         try:
             _remove_unused(root, copy)
@@ -186,16 +193,22 @@ def _ensure(manifest: EnvironmentManifest, folder: str) -> tuple[Path, bool]:
         except CopyError as error:
             _note_failure(copy, error)
             raise
+
     return copy, True
 
 
 def _make_root(root: Path) -> None:
     try:
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        root.mkdir(
+            mode=0o700,
+            parents=True,
+            exist_ok=True,
+        )
     except OSError as error:
         raise CopyError(
             CopyProblem.NO_FOLDER, f"{root} cannot be made: {error.strerror}"
         ) from error
+
     if root.stat().st_uid != os.getuid() or not os.access(root, os.W_OK):
         raise CopyError(CopyProblem.NO_FOLDER, f"{root} belongs to somebody else")
     mount = mount_of(root.resolve())
@@ -204,6 +217,7 @@ def _make_root(root: Path) -> None:
             CopyProblem.SHARED_FOLDER,
             f"{root} is on {mount.kind} at {mount.point}, which other nodes use too",
         )
+
     if mount.is_without_programs:
         raise CopyError(
             CopyProblem.NO_PROGRAMS,
@@ -231,6 +245,7 @@ def _try_lock(copy: Path, stack: contextlib.ExitStack) -> bool:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
+
     return True
 
 
@@ -245,7 +260,8 @@ def _job() -> str:
 def _note_failure(copy: Path, error: CopyError) -> None:
     """Let the other ranks of this node know, which would each try the same."""
     note = {"job": _job(), "problem": str(error.problem), "detail": str(error)}
-    with contextlib.suppress(OSError):  # the disk is full, perhaps: then they try themselves
+    # The disk is full, perhaps: then they try themselves
+    with contextlib.suppress(OSError):
         _failure_file(copy).write_text(json.dumps(note))
 
 
@@ -256,6 +272,7 @@ def _recall_failure(copy: Path) -> None:
         note = json.loads(file.read_text())
         if note["job"] == _job() and _age(file) < FAILURE_SECONDS:
             raise CopyError(CopyProblem(note["problem"]), note["detail"])
+
     file.unlink(missing_ok=True)
 
 
@@ -279,6 +296,7 @@ def _require_room(root: Path, manifest: EnvironmentManifest) -> None:
             CopyProblem.NO_ROOM,
             f"{root} has {_gigabytes(free)} free, and the environment takes {_gigabytes(needed)}",
         )
+
     if status.f_files and status.f_favail < manifest.files:
         raise CopyError(
             CopyProblem.NO_ROOM,
@@ -323,12 +341,14 @@ def _extract_checked(manifest: EnvironmentManifest, path: Path, part: Path) -> N
     except ProgramFailed as failed:
         stderr_text = str(failed)
         sha256 = failed.sha256
+
     if sha256 != manifest.sha256:
         raise CopyError(
             CopyProblem.DAMAGED,
             f"{path} has the sha256 {sha256[:12]}..., and {manifest.sha256[:12]}... was packed. "
             "Pack again: runbook pack RUN --again",
         )
+
     if any(sign in stderr_text for sign in DISK_FULL_SIGNS):
         raise CopyError(CopyProblem.DISK_FULL, f"the disk of {part} is full: {stderr_text}")
     if stderr_text:
@@ -337,14 +357,15 @@ def _extract_checked(manifest: EnvironmentManifest, path: Path, part: Path) -> N
 
 def _probe(manifest: EnvironmentManifest, copy: Path) -> None:
     """See that the interpreter of the copy starts, and takes its environment from the copy."""
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("PYTHONHOME", "PYTHONPATH", "__PYVENV_LAUNCHER__")
-    }
+    environment = {}
+    for name, value in os.environ.items():
+        if name not in ("PYTHONHOME", "PYTHONPATH", "__PYVENV_LAUNCHER__"):
+            environment[name] = value
+
     if (copy / LIBRARY_FOLDER).is_dir():
         folders = [str(copy / LIBRARY_FOLDER), environment.get("LD_LIBRARY_PATH", "")]
         environment["LD_LIBRARY_PATH"] = ":".join(filter(None, folders))
+
     command = [str(copy / manifest.python), "-c", PROBE]
     try:
         ended = subprocess.run(
@@ -357,6 +378,7 @@ def _probe(manifest: EnvironmentManifest, copy: Path) -> None:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CopyError(CopyProblem.DOES_NOT_RUN, f"{command[0]}: {error}") from error
+
     expected = [os.path.realpath(copy / ENVIRONMENT)]
     if (copy / BASE).is_dir():
         expected.append(os.path.realpath(copy / BASE))
@@ -403,5 +425,6 @@ def remove_copy(copy: Path) -> bool:
         _remove_tree(copy)
         _remove_tree(copy.with_name(f"{copy.name}.part"))
         _failure_file(copy).unlink(missing_ok=True)
+
         # The lock file stays: who waits for its lock would hold one that others no longer see.
     return True

@@ -29,11 +29,13 @@ def find_sources(interpreter: Interpreter, package: Path) -> list[contents.Packe
             f"{interpreter.executable} belongs to the system, which each node has itself. "
             "Let the site's `python` name an interpreter of a virtual or conda environment."
         )
+
     try:
         return contents.sources_of(interpreter, package)
     except ValueError as error:
         raise InterpreterError(
-            f"{interpreter.executable}: its library or program lies outside {interpreter.base_prefix}: "
+            f"{interpreter.executable}: its library or program lies outside "
+            f"{interpreter.base_prefix}: "
             f"{error}"
         ) from error
 
@@ -44,6 +46,7 @@ def python_in(environment: Path, version: str) -> str:
     for name in (f"python{minor}", "python3", "python"):
         if (environment / "bin" / name).exists():
             return f"{ENVIRONMENT}/bin/{name}"
+
     raise PackError(f"{environment}/bin has no interpreter: neither python{minor} nor python3.")
 
 
@@ -83,6 +86,7 @@ def pack(
         raise PackError(f"the environment could not be packed: {error}") from error
     finally:
         part_file.unlink(missing_ok=True)
+
     manifest = EnvironmentManifest(
         schema=SCHEMA,
         archive=str((folder / name).absolute()),

@@ -36,6 +36,7 @@ def place_in_archive(path: str, sources: Sequence[PackedSource]) -> PurePosixPat
         for root in source.roots:
             if below.is_relative_to(root or "."):
                 return PurePosixPath(source.name) / below
+
     return None
 
 
@@ -91,6 +92,7 @@ def moved_config(text: str, copy: Path) -> str:
             lines.append(f"home = {copy / BASE / 'bin'}")
         elif key not in ("executable", "command"):  # where it was once made
             lines.append(line)
+
     return "\n".join(lines) + "\n"
 
 
@@ -102,6 +104,7 @@ def link_library(content: Path) -> None:
             link = content / LIBRARY_FOLDER / library.name
             link.parent.mkdir(exist_ok=True)
             link.symlink_to(Path("..") / part / "lib" / library.name)
+
         if libraries:
             return
 

@@ -131,7 +131,10 @@ class TrainingResults:
 
 
 def _environment_results(events: Sequence[Event]) -> dict[str, object]:
-    """Return on how many nodes Python ran from a copy in the newest job; nothing where no copy was asked for."""
+    """Return on how many nodes Python ran from a copy in the newest job.
+
+    Nothing where no copy was asked for.
+    """
     copied = events_named(events, "environment_copied")
     if not copied:
         return {}
@@ -244,6 +247,7 @@ def account_view(training: TrainingResults) -> View:
     if spans_text(training.history):
         length = training.phase_plan.model.sequence_length
         view.append(devices_table(training.history, sequence_length=length))
+
     if account.interruptions:
         view.append(wall_time.interruptions_table(account, f"Interruptions of {training.phase}"))
     stalls = wall_time.stalls_table(
@@ -388,6 +392,7 @@ def plan_versus_actual(training: TrainingResults) -> Table:
         if training.account.devices_of_job:
             # A job holds the nodes it does not train on.
             productive = device_seconds(training.history.steps) / training.account.devices_of_job
+
         actual[run_tables.USEFUL_TIME] = 100 * productive / held_seconds if held_seconds else None
 
     memory = (

@@ -228,9 +228,11 @@ def _precision(choice: Choice) -> Iterator[RuleResult]:
 def _transformer_engine_keys(choice: Choice) -> list[str]:
     """Return the keys that ask for Transformer Engine."""
     training = choice.training
-    keys = [
-        f"training.{key}" for key in ("overlap_tensor", "cuda_graphs") if getattr(training, key)
-    ]
+    keys = []
+    for key in ("overlap_tensor", "cuda_graphs"):
+        if getattr(training, key):
+            keys.append(f"training.{key}")
+
     if training.fp8 != "none":
         keys.append("training.fp8")
     return keys

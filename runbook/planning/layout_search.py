@@ -96,6 +96,7 @@ def search(choice: Choice, tokens: float = 0.0) -> Search:
             0,
             device,
         )
+
     if not device.memory_bytes:
         name = choice.site.hardware.device
         where = f"params/sites/{choice.site.site}.yaml"
@@ -189,7 +190,11 @@ def growth(
 def layouts(choice: Choice, space: SearchSpace = EVERYTHING) -> Iterator[Choice]:
     """Yield every layout that divides evenly; `check_layout` has the finer rules."""
     trainings = [choice.training.model_copy(update={"recompute": mode}) for mode in space.recompute]
-    zero_stages = [stage for stage in space.zero_stages if stage <= 1 or choice.deepspeed]
+    zero_stages = []
+    for stage in space.zero_stages:
+        if stage <= 1 or choice.deepspeed:
+            zero_stages.append(stage)
+
     for tensor, pipeline in _evenly_divided(choice):
         model_ranks = tensor * pipeline * choice.context
         replicas = choice.world_size // model_ranks
@@ -447,11 +452,11 @@ def _alternative(
 def what_if_table(alternatives: Sequence[Alternative], currency: str = "") -> Table:
     """Return a row for each change; those that break a rule are notes, with the rule."""
     planned_seconds = alternatives[0].seconds if alternatives else None
-    rows = [
-        _what_if_row(alternative, planned_seconds, currency)
-        for alternative in alternatives
-        if not alternative.problem
-    ]
+    rows = []
+    for alternative in alternatives:
+        if not alternative.problem:
+            rows.append(_what_if_row(alternative, planned_seconds, currency))
+
     notes = [
         f"{alternative.change}: {alternative.problem}"
         for alternative in alternatives

@@ -226,9 +226,10 @@ def _plan(
     by_phase = {choice.phase: choice for choice in choices}
     phases = {name: phase_plan(settings, choice, data) for name, choice in by_phase.items()}
     calibrations = {name: measured.holds_for(choice) for name, choice in by_phase.items()}
-    speeds = {
-        name: estimate(choice, machine, calibrations[name]) for name, choice in by_phase.items()
-    }
+    speeds = {}
+    for name, choice in by_phase.items():
+        speeds[name] = estimate(choice, machine, calibrations[name])
+
     stores = {name: storage(phase, by_phase[name].program) for name, phase in phases.items()}
     site = settings.site
     model = phases[FULL].model
@@ -295,9 +296,10 @@ def _parameters(choice: Choice) -> PhaseParameters:
 
 
 def _flops(choice: Choice) -> PhaseFlops:
-    per_step = {
-        name: flops.flops(choice.shape, choice.global_batch, name) for name in flops.CONVENTIONS
-    }
+    per_step = {}
+    for name in flops.CONVENTIONS:
+        per_step[name] = flops.flops(choice.shape, choice.global_batch, name)
+
     tokens = choice.global_batch * choice.sequence_length
     return PhaseFlops(
         flops.OURS, per_step, {name: value / tokens for name, value in per_step.items()}

@@ -88,7 +88,11 @@ def devices_table(history: History, *, sequence_length: int) -> Table:
     rows: list[Row] = []
     for span in device_spans(history):
         seconds = statistics.median(step.seconds for step in span.steps)
-        tflops = [step.tflops_per_device for step in span.steps if step.tflops_per_device]
+        tflops = []
+        for step in span.steps:
+            if step.tflops_per_device:
+                tflops.append(step.tflops_per_device)
+
         sequences = span.steps[-1].global_batch
         rows.append(
             {

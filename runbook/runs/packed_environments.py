@@ -91,6 +91,7 @@ def ask_interpreter(settings: Settings) -> Interpreter:
         python = site.python or sys.executable
     else:
         python = site.python or "python3"
+
     lines = ["set -e"]
     lines += [f"module load {quote(module)}" for module in site.modules]
     lines += site_commands(site.setup, settings)
@@ -105,7 +106,10 @@ def ask_interpreter(settings: Settings) -> Interpreter:
 
 
 def inspect_packed(settings: Settings, interpreter: Interpreter) -> PackStatus:
-    """Compare what was packed with the environment as it is now. It asks for the status of each file."""
+    """Compare what was packed with the environment as it is now.
+
+    It asks for the status of each file.
+    """
     manifest = read_packed(settings)
     if manifest is None:
         return PackStatus(PackState.ABSENT, None)
@@ -115,6 +119,7 @@ def inspect_packed(settings: Settings, interpreter: Interpreter) -> PackStatus:
     if interpreter.executable != manifest.interpreter:
         why = f"{manifest.interpreter} was packed, and the jobs use {interpreter.executable}"
         return PackStatus(PackState.CHANGED, manifest, why)
+
     changed = _changed_parts(_sources(interpreter), manifest)
     if changed:
         return PackStatus(PackState.CHANGED, manifest, f"{', '.join(changed)} changed since")
@@ -140,6 +145,7 @@ def _changed_parts(
         entries = list(contents.list_entries([source]))
         if part is None or not is_same_folder or contents.fingerprint(entries) != part.fingerprint:
             changed.append(str(source.folder))
+
     return changed
 
 
@@ -158,9 +164,16 @@ def ensure_packed(
         reason = f" ({status.why})" if status.why else ""
         say(f"Packing {interpreter.prefix}{reason}. This takes about a minute for each GB.")
         try:
-            manifest = pack(interpreter, PACKAGE, folder, default_compression(), lambda *_: None)
+            manifest = pack(
+                interpreter,
+                PACKAGE,
+                folder,
+                default_compression(),
+                lambda *_: None,
+            )
         except (PackError, InterpreterError) as error:
             raise JobError(str(error)) from error
+
     return manifest, True
 
 
@@ -168,7 +181,8 @@ def _require_no_container(settings: Settings) -> None:
     kind = settings.site.container.kind
     if kind != "none":
         raise ParamsError(
-            f"site {settings.site.site} runs its jobs in a container ({kind}), which is packed already. Leave {KEY} "
+            f"site {settings.site.site} runs its jobs in a container ({kind}), which is packed "
+            f"already. Leave {KEY} "
             "empty; jobs.image_copy copies the image to each node."
         )
 
@@ -188,12 +202,16 @@ def shared_bandwidth(settings: Settings, nodes: int) -> tuple[float, str]:
     if speeds:
         tier, speed = max(speeds.items(), key=lambda item: item[1])
         return speed, f"reads as fast as {tier} takes writes"
+
     speed = min(ASSUMED_GIGABYTES_AT_MOST, ASSUMED_GIGABYTES_A_NODE * nodes)
     return speed, "assumed"
 
 
 def environment_checks(settings: Settings) -> list[Check]:
-    """Say what a copy of the environment takes on each node, and how long; nothing where none is asked for."""
+    """Say what a copy of the environment takes on each node, and how long.
+
+    Nothing where none is asked for.
+    """
     jobs = settings.run.jobs
     if not uses_copy(settings):
         return []
@@ -202,21 +220,51 @@ def environment_checks(settings: Settings) -> list[Check]:
     if kind != "none":
         value = f"{KEY}={jobs.environment_copy} on a site with containers ({kind})"
         remedy = f"An image is packed already: leave {KEY} empty, and set jobs.image_copy."
-        return [Check(name, "fail", value, RULE, remedy, keys=(KEY,))]
+        return [
+            Check(
+                name,
+                "fail",
+                value,
+                RULE,
+                remedy,
+                keys=(KEY,),
+            )
+        ]
+
     manifest = read_packed(settings)
     if manifest is None:
         remedy = f"runbook pack {settings.name} packs it now; else the first job's submission does."
-        return [Check(name, "unknown", "not packed yet", RULE, remedy, keys=(KEY,))]
+        return [
+            Check(
+                name,
+                "unknown",
+                "not packed yet",
+                RULE,
+                remedy,
+                keys=(KEY,),
+            )
+        ]
+
     job = settings.job("04-training")
     nodes = job.nodes + job.spares
     speed, source = shared_bandwidth(settings, nodes)
     seconds = show_duration(copy_seconds(manifest, nodes, speed))
     value = (
-        f"{manifest.files:,} files, {show_bytes(manifest.disk_bytes)} in {jobs.environment_copy} of each node, from an "
-        f"archive of {show_bytes(manifest.archive_bytes)}; about {seconds} on {counted(nodes, 'node')} "
+        f"{manifest.files:,} files, {show_bytes(manifest.disk_bytes)} in {jobs.environment_copy} "
+        "of each node, from an "
+        f"archive of {show_bytes(manifest.archive_bytes)}; about {seconds} on "
+        f"{counted(nodes, 'node')} "
         f"({speed:g} GB/s in all, {source})"
     )
-    return [Check(name, "pass", value, RULE, keys=(KEY,))]
+    return [
+        Check(
+            name,
+            "pass",
+            value,
+            RULE,
+            keys=(KEY,),
+        )
+    ]
 
 
 def describe_packed(settings: Settings, manifest: EnvironmentManifest, is_new: bool) -> list[str]:
@@ -225,6 +273,7 @@ def describe_packed(settings: Settings, manifest: EnvironmentManifest, is_new: b
         state = f"packed in {show_duration(manifest.seconds)}"
     else:
         state = "has not changed since it was packed"
+
     lines = [
         f"The environment of {manifest.interpreter} (Python {manifest.python_version}) {state}:",
         f"  {manifest.files:,} files, {show_bytes(manifest.disk_bytes)} on a node's disk",
@@ -235,12 +284,16 @@ def describe_packed(settings: Settings, manifest: EnvironmentManifest, is_new: b
     lines += [f"  not packed, and read where it is: {folder}" for folder in manifest.outside]
     if manifest.uncompiled:
         lines.append(
-            f"  {counted(manifest.uncompiled, 'module')} without a compiled file, which each node compiles that "
-            f"imports it: {manifest.interpreter} -m compileall -q {manifest.parts[-2].folder}, then pack again"
+            f"  {counted(manifest.uncompiled, 'module')} without a compiled file, which each node "
+            "compiles that "
+            f"imports it: {manifest.interpreter} -m compileall -q {manifest.parts[-2].folder}, "
+            "then pack again"
         )
+
     folder = settings.run.jobs.environment_copy
     if folder:
         lines.append(f"Jobs of 03 and 04 unpack it to {folder} on each node.")
     else:
         lines.append(f"No job uses it yet: set {KEY} to a folder on the nodes' own disks.")
+
     return lines

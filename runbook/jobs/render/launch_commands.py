@@ -66,6 +66,7 @@ def training_command(
     if site.launcher == "mpiexec":
         starter = _mpiexec(settings, job, job.devices_per_node, count)
         return _LINE_END.join([*starter, *inner])
+
     if site.scheduler == "pbs":
         raise JobError(
             f"site {site.site}: launcher {site.launcher} needs srun on every node, which PBS does "
@@ -118,6 +119,7 @@ def near_removal_command(settings: Settings, argv: Sequence[str], mounts: Sequen
         starter = 'timeout 60 mpiexec -n 1 --ppn 1 --hosts "$node"'
     else:
         starter = 'timeout 60 srun --overlap --nodes=1 --ntasks=1 --nodelist="$node"'
+
     pyxis = _pyxis(settings, ["PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERED"], mounts)
     program = " ".join(map(quote, argv))
     return _LINE_END.join([starter, *pyxis, *_inside(settings, mounts), program])
@@ -175,6 +177,7 @@ def removal_where_nodes_answer(settings: Settings, job: Job) -> str:
         command = ["mpiexec", f"-n {count}", "--ppn 1", f"--hosts {names}"]
         command += [quote(option) for option in settings.site.step_options]
         return _LINE_END.join([*command, program])
+
     command = _srun_each_node(settings, job, 1)
     command[1:4] = [f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"]
     return _LINE_END.join([*command, f"--nodelist={names}", program])
@@ -186,7 +189,12 @@ def _srun_each_node(settings: Settings, job: Job, tasks: int) -> list[str]:
     return [word.replace("--kill-on-bad-exit=1", "--kill-on-bad-exit=0") for word in arguments]
 
 
-def _srun(settings: Settings, job: Job, tasks: int, count: NodeCount | None = None) -> list[str]:
+def _srun(
+    settings: Settings,
+    job: Job,
+    tasks: int,
+    count: NodeCount | None = None,
+) -> list[str]:
     site = settings.site
     count = count or NodeCount(job.nodes)
     argv = [
@@ -204,7 +212,12 @@ def _srun(settings: Settings, job: Job, tasks: int, count: NodeCount | None = No
     return [*argv, *(quote(option) for option in site.step_options)]
 
 
-def _mpiexec(settings: Settings, job: Job, tasks: int, count: NodeCount | None = None) -> list[str]:
+def _mpiexec(
+    settings: Settings,
+    job: Job,
+    tasks: int,
+    count: NodeCount | None = None,
+) -> list[str]:
     site = settings.site
     count = count or NodeCount(job.nodes)
     argv = ["mpiexec", f"-n {count.times(tasks)}", f"--ppn {tasks}", '--hostfile "$job/hostfile"']

@@ -93,6 +93,7 @@ class QueuedTraining:
             files[PYTHON_SCRIPT] = python_script(
                 self.settings, self.site.python or "python3", self.package
             )
+
         if node_commands:
             files["node.sh"] = fill("node.sh.j2", commands=node_commands)
         if self.deepspeed:
@@ -194,7 +195,10 @@ class QueuedTraining:
         return self.job.chain > 1 or self.restarts_here
 
     def _near_removal_command(self, mounts: Sequence[str]) -> str:
-        """Return the command that removes copies in a node's memory. Empty where none are kept."""
+        """Return the command that removes copies in a node's memory.
+
+        Empty where none are kept.
+        """
         if not self.goes_on_by_itself or not self.spec.checkpoint.near_interval:
             return ""
         arguments = training_arguments(self.settings, self.spec)
@@ -385,6 +389,7 @@ def render_job(
         command = f"{COPIED_PYTHON} {_words(program)}"
         script = _render_local(settings, spec, command, copy_values(settings, settings.job(phase)))
         return RenderedJob(script, arguments, files)
+
     script = render_local(settings, spec, [python, *program])
     return RenderedJob(script, arguments, files)
 
@@ -393,7 +398,12 @@ PYTHON_SCRIPT = "python.sh"
 """File of a job whose Python runs from a copy on each node."""
 ENVIRONMENT_FILE = "environment.json"
 """Manifest of the packed environment, in the folder of a job that was submitted with it."""
-NO_COPY = {"unpack_command": "", "first_remove_command": "", "remove_command": "", "folder": ""}
+NO_COPY = {
+    "unpack_command": "",
+    "first_remove_command": "",
+    "remove_command": "",
+    "folder": "",
+}
 
 
 def copy_values(settings: Settings, job: Job, *, may_lose_nodes: bool = False) -> dict[str, str]:
@@ -445,7 +455,10 @@ def render_local(settings: Settings, spec: PhasePlan, program: Sequence[str]) ->
 
 
 def _render_local(
-    settings: Settings, spec: PhasePlan, command: str, copy: Mapping[str, str]
+    settings: Settings,
+    spec: PhasePlan,
+    command: str,
+    copy: Mapping[str, str],
 ) -> str:
     site = settings.site
     job = settings.job(spec.phase)

@@ -149,9 +149,11 @@ def node_folder_text(text: str) -> str:
     """
     if text and _NODE_FOLDER.fullmatch(text) is None:
         raise ValueError(
-            f"{text!r} is no folder of a node: write an absolute path of letters, digits and . _ / -, in which $NAME "
+            f"{text!r} is no folder of a node: write an absolute path of letters, digits and . _ / "
+            "-, in which $NAME "
             "stands for a variable of the node, such as /tmp or $TMPDIR"
         )
+
     return text
 
 
@@ -160,7 +162,8 @@ def tracker_names_text(text: str) -> str:
     for name in parse_names(text):
         if name not in TRACKERS:
             raise ValueError(
-                f"{name} is no tracker that the trainer feeds. Name some of {', '.join(TRACKERS)}. Addresses and "
+                f"{name} is no tracker that the trainer feeds. Name some of {', '.join(TRACKERS)}. "
+                "Addresses and "
                 "keys belong into the tracker's own environment variables (docs/trackers.md)."
             )
 

@@ -181,6 +181,7 @@ def watch(open_phase: OpenPhase) -> None:
         if _require_latest(open_phase).stop_requested.exists():
             stop = Decision(Action.STOP, "a person asked for the end during the wait")
             raise JobError(failure_text(open_phase, status, stop))
+
         folder = resubmit(open_phase)
         show_text(
             f"The job ended as {status.state} ({status.reason}); it goes on as "
@@ -415,6 +416,7 @@ def _submit(open_phase: OpenPhase) -> JobFolder:
         manifest, _ = ensure_packed(settings, show_text)
         files = {**rendered.files, ENVIRONMENT_FILE: manifest.as_text()}
         rendered = replace(rendered, files=files)
+
     write_job(folder, rendered)
     scheduler = get_scheduler(settings.site)
     job_id = scheduler.submit(folder)

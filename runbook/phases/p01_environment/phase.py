@@ -53,6 +53,7 @@ def prepare(open_phase: OpenPhase) -> None:
     with open_phase.hold("setting the machine up"):
         rows = set_up(open_phase.settings, open_phase.folder)
         rows += pack_for_nodes(open_phase.settings)
+
     if rows:
         show_table(rows, title="What is set up")
     else:

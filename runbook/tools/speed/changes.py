@@ -174,9 +174,10 @@ def _communication_changes(setup: StepSetup) -> Iterator[Speedup]:
 
 def _model_change(setup: StepSetup, table_shape: ModelShape) -> Speedup:
     """Return the change to the table's model, with the largest micro-batch that fits."""
-    tried = [
-        replace(setup, shape=table_shape, micro_batch=size) for size in reversed(MICRO_BATCHES)
-    ]
+    tried = []
+    for size in reversed(MICRO_BATCHES):
+        tried.append(replace(setup, shape=table_shape, micro_batch=size))
+
     run_size = f"{setup.shape.layers} layers x {setup.shape.hidden}"
     table_size = f"{table_shape.layers} x {table_shape.hidden}"
     return Speedup(

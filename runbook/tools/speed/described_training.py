@@ -53,10 +53,12 @@ def described_training(facts: Facts, models: Mapping[str, Model]) -> DescribedTr
             table_row = replace(row, model=facts.get("expected.model", ""), billions=table_billions)
             table_shape = _table_shape(table_row, setup, models)
 
-    assumed = [
-        f"global batch of {setup.global_batch}" if note.startswith("global batch of") else note
-        for note in row_setup.assumed
-    ]
+    assumed = []
+    for note in row_setup.assumed:
+        assumed.append(
+            f"global batch of {setup.global_batch}" if note.startswith("global batch of") else note
+        )
+
     return DescribedTraining(setup, table_shape, [*assumed, *row.unknown])
 
 
@@ -79,6 +81,7 @@ def _cells(
             cells["model"] = "llama"
         else:
             cells["model"] = "gpt"
+
     if "precision" not in facts:
         cells["precision"] = _usual_precision(facts["accelerator"])
     if "weights" in switched_off:

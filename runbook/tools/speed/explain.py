@@ -125,6 +125,7 @@ def explain(
             missing,
             training,
         )
+
     setup = training.setup
     assumed = training.assumed
     expected_by_unit = stated_seconds(setup, facts, "expected")

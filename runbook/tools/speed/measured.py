@@ -38,7 +38,11 @@ def measured_parts(text: str, log: ParsedLog, facts: Facts) -> tuple[float, list
 
     The parts are seconds of each step that counts. Without timed steps the result is 0 and no part.
     """
-    steps = [_Step(record.iteration, record.seconds) for record in log.records if record.seconds]
+    steps = []
+    for record in log.records:
+        if record.seconds:
+            steps.append(_Step(record.iteration, record.seconds))
+
     if not steps:
         return 0.0, _printed_waits(text)
     warm_up = min(_WARM_UP_STEPS, len(steps) // 10)

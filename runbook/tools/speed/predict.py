@@ -315,7 +315,11 @@ def _family(row: PublishedRow, models: Mapping[str, Model]) -> Mapping[str, Mode
     All models if there is none of that kind.
     """
     is_llama = "llama" in row.model.lower()
-    family = {name: model for name, model in models.items() if ("llama" in name) == is_llama}
+    family = {}
+    for name, model in models.items():
+        if ("llama" in name) == is_llama:
+            family[name] = model
+
     if not family:
         family = dict(models)
     if "gpt" in row.model.lower():
@@ -329,11 +333,11 @@ def _with_vocabulary(models: Mapping[str, Model], vocabulary: int) -> Mapping[st
     """Return the models of a stated vocabulary; all where none is stated, or none has it."""
     if not vocabulary:
         return models
-    of_size = {
-        name: model
-        for name, model in models.items()
-        if abs(model.vocabulary / vocabulary - 1) <= VOCABULARY_TOLERANCE
-    }
+    of_size = {}
+    for name, model in models.items():
+        if abs(model.vocabulary / vocabulary - 1) <= VOCABULARY_TOLERANCE:
+            of_size[name] = model
+
     return of_size or models
 
 

@@ -82,7 +82,9 @@ class UpstreamTrial:
     @property
     def not_tried(self) -> tuple[str, ...]:
         """What of the real job was not tried."""
-        return _NOT_TRIED if self.jobs > 1 else (*_NOT_TRIED, _NOT_TRIED_ALONE)
+        if self.jobs > 1:
+            return _NOT_TRIED
+        return (*_NOT_TRIED, _NOT_TRIED_ALONE)
 
     @property
     def works(self) -> bool:

@@ -614,10 +614,14 @@ def _named_interface_problem(
     usable = [name for name in matching if _is_usable(interfaces[name])]
     if usable:
         is_loopback_only = set(usable) == {"lo"}
-        return "lo reaches no other node" if is_loopback_only and expected.has_queue else ""
+        if is_loopback_only and expected.has_queue:
+            return "lo reaches no other node"
+        return ""
 
     first = matching[0]
-    return f"{first} has no address" if interfaces[first]["is_up"] else f"{first} is down"
+    if interfaces[first]["is_up"]:
+        return f"{first} has no address"
+    return f"{first} is down"
 
 
 def _interface_prefixes(value: str) -> tuple[str, ...]:
@@ -626,7 +630,11 @@ def _interface_prefixes(value: str) -> tuple[str, ...]:
     NCCL takes a name as a beginning; a leading `=` asks for exactly that name, and `:1` names a
     port of a device.
     """
-    names = [name.lstrip("=").partition(":")[0] for name in value.split(",") if name]
+    names = []
+    for name in value.split(","):
+        if name:
+            names.append(name.lstrip("=").partition(":")[0])
+
     return tuple(names)
 
 

@@ -216,7 +216,11 @@ def _devices(site: Site, nodes: Answers) -> Iterator[Lesson | Gap]:
         site.hardware.devices_per_node,
         f"GPUs that torch sees on {_places(counts)}",
     )
-    all_devices = [device for devices in gpus.values() for device in devices]
+    all_devices = []
+    for devices in gpus.values():
+        for device in devices:
+            all_devices.append(device)
+
     yield _device_name(site, {str(device["name"]) for device in all_devices})
     yield _device_memory(site, min(int(device["total"]) for device in all_devices))
 
@@ -230,6 +234,7 @@ def _device_name(site: Site, names: Collection[str]) -> Lesson | Gap:
         return Gap(
             "hardware.device", f"torch calls it {name_list}: choose its row of the table of peaks"
         )
+
     return Lesson(
         (HARDWARE, "device"), accelerator.name, site.hardware.device, f"torch calls it {name}"
     )

@@ -17,7 +17,8 @@ NETWORK_RULES = (
         kind=INTERFACE,
         patterns=(r"connectFullMesh failed.{0,200}remote=\[127\..{0,80}size=",),
         example="RuntimeError: Gloo connectFullMesh failed with [../gloo/transport/tcp/pair.cc:152] timed out "
-        "connecting: SO_ERROR: Connection refused, remote=[127.0.0.1]:36011 (rank=8, size=16, local=[127.0.0.1])",
+        "connecting: SO_ERROR: Connection refused, remote=[127.0.0.1]:36011 (rank=8, size=16, "
+        "local=[127.0.0.1])",
         source="aws-samples/aws-do-eks#69",
         also=RENDEZVOUS,
         check="If all ranks are on one node, one of them ended before the others met it.",
