@@ -176,7 +176,11 @@ def _frame_around(curves: Sequence[Points], untrained: float, height: int) -> Fr
         for x, _ in points:
             xs.append(x)
 
-    ys = [y for points in curves for _, y in points]
+    ys = []
+    for points in curves:
+        for _, y in points:
+            ys.append(y)
+
     if untrained:
         ys.append(untrained)
     margin = (max(ys) - min(ys)) * 0.05 or 0.1

@@ -306,7 +306,11 @@ def arguments(run: PhaseRun) -> list[str]:
         if name not in of_hydra:
             values[name] = value
 
-    hydra_words = [f"--{name}={site_options[name]}" for name in of_hydra if name in site_options]
+    hydra_words = []
+    for name in of_hydra:
+        if name in site_options:
+            hydra_words.append(f"--{name}={site_options[name]}")
+
     overrides = [f"{name}={_hydra(value)}" for name, value in values.items()]
     return hydra_words + overrides
 

@@ -81,10 +81,16 @@ def queues_to_submit_to(text: str) -> tuple[QueueLimits, ...]:
     ['small']
     """
     entries = dict(parse_entries(text, "Queue"))
-    runs = {name: values for name, values in entries.items() if values.get("queue_type") != "Route"}
-    behind_route = {
-        name for name, values in runs.items() if values.get("from_route_only") == "True"
-    }
+    runs = {}
+    for name, values in entries.items():
+        if values.get("queue_type") != "Route":
+            runs[name] = values
+
+    behind_route = set()
+    for name, values in runs.items():
+        if values.get("from_route_only") == "True":
+            behind_route.add(name)
+
     open_queues = []
     for name, values in entries.items():
         limits = _limits(name, values)

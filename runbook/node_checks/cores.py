@@ -52,7 +52,11 @@ def _look_again(seconds: dict[int, float]) -> None:
     """Time the cores that look slow again, and keep the best of their times."""
     for _ in range(SECOND_LOOKS):
         limit = SUSPECT_RATIO * statistics.median(seconds.values())
-        suspects = [core for core, core_seconds in seconds.items() if core_seconds > limit]
+        suspects = []
+        for core, core_seconds in seconds.items():
+            if core_seconds > limit:
+                suspects.append(core)
+
         if not suspects:
             return
         time.sleep(SECOND_LOOK_PAUSE)

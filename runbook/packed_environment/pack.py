@@ -65,7 +65,11 @@ def pack(
     sources = find_sources(interpreter, package)
     python = python_in(Path(interpreter.prefix), interpreter.version)
     by_source = [list(contents.list_entries([source])) for source in sources]
-    entries = [entry for listed in by_source for entry in listed]
+    entries = []
+    for listed in by_source:
+        for entry in listed:
+            entries.append(entry)
+
     parts = []
     for source, listed in zip(sources, by_source, strict=True):
         parts.append(contents.part_of(source, listed))

@@ -60,11 +60,11 @@ def bind(
     file = find_run_file(run, project)
     chosen = _chosen_values(file, namespace)
     overrides = namespace.get("overrides", "")
-    ill_typed = [
-        (name, value)
-        for name, value in (chosen | {"overrides": overrides}).items()
-        if not isinstance(value, type(PARAMETERS[name]))
-    ]
+    ill_typed = []
+    for name, value in (chosen | {"overrides": overrides}).items():
+        if not isinstance(value, type(PARAMETERS[name])):
+            ill_typed.append((name, value))
+
     problems = [
         *_unknown_names(namespace),
         *(_wrong_type(name, value) for name, value in ill_typed),
@@ -84,16 +84,22 @@ def _chosen_values(file: RunFile, namespace: Mapping[str, object]) -> dict[str, 
 
     Raise `ParamsError` if they are those of another run file.
     """
-    values = {name: _value(name, namespace[name]) for name in _FROM_FILE if name in namespace}
+    values = {}
+    for name in _FROM_FILE:
+        if name in namespace:
+            values[name] = _value(name, namespace[name])
+
     not_default = {}
     for name, value in values.items():
         if not _same(value, PARAMETERS[name]):
             not_default[name] = value
 
     in_file = _as_papermill(file)
-    chosen = {
-        name: value for name, value in not_default.items() if not _same(value, in_file.get(name))
-    }
+    chosen = {}
+    for name, value in not_default.items():
+        if not _same(value, in_file.get(name)):
+            chosen[name] = value
+
     if chosen:
         _refuse_two_runs(file, not_default, in_file)
     return chosen
@@ -301,11 +307,11 @@ def _values_of_other_run(
         if key in _FROM_FILE:
             stated[key] = value
 
-    equal = [
-        key
-        for key, value in stated.items()
-        if key in given_values and _same(given_values[key], value)
-    ]
+    equal = []
+    for key, value in stated.items():
+        if key in given_values and _same(given_values[key], value):
+            equal.append(key)
+
     is_most = 2 * len(equal) > len(stated)
     if not is_most:
         return []

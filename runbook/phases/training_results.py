@@ -384,7 +384,11 @@ def plan_versus_actual(training: TrainingResults) -> Table:
 
     A difference comes with what explains it.
     """
-    planned = {name: value for name, value in training.promised.items() if value is not None}
+    planned = {}
+    for name, value in training.promised.items():
+        if value is not None:
+            planned[name] = value
+
     actual = run_tables.actual_numbers(training.summary, training.account)
     if training.account and run_tables.USEFUL_TIME in planned:
         held_seconds = training.account.wall_seconds - training.account.waiting_seconds

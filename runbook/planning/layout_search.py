@@ -457,11 +457,11 @@ def what_if_table(alternatives: Sequence[Alternative], currency: str = "") -> Ta
         if not alternative.problem:
             rows.append(_what_if_row(alternative, planned_seconds, currency))
 
-    notes = [
-        f"{alternative.change}: {alternative.problem}"
-        for alternative in alternatives
-        if alternative.problem
-    ]
+    notes = []
+    for alternative in alternatives:
+        if alternative.problem:
+            notes.append(f"{alternative.change}: {alternative.problem}")
+
     if notes:
         notes.insert(0, "Not possible:")
     return Table(rows, "What if", notes)

@@ -241,7 +241,11 @@ def move_files(run_folder: Path, moved: Mapping[Path, Path]) -> None:
                 new_path = target / (run_folder / name).relative_to(source)
                 new_names[name] = new_path.relative_to(run_folder).as_posix()
 
-    entries = {name: entry for name, entry in recorded.items() if name not in new_names}
+    entries = {}
+    for name, entry in recorded.items():
+        if name not in new_names:
+            entries[name] = entry
+
     if new_names:
         _write(run_folder, entries)
     for source, target in moved.items():

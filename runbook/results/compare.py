@@ -215,7 +215,11 @@ def differing_rows(names: Sequence[str], sides: Sequence[Row]) -> list[Row]:
 
     The key, and a value by name.
     """
-    keys = {key for side in sides for key in side}
+    keys = set()
+    for side in sides:
+        for key in side:
+            keys.add(key)
+
     rows: list[Row] = []
     for key in sorted(keys):
         distinct_values = {json.dumps(side.get(key), default=str) for side in sides}

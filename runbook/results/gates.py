@@ -348,7 +348,11 @@ def _finite_gradients(metrics: History) -> Check:
         if norm is not None and math.isfinite(norm):
             finite_norms.append(norm)
 
-    bad_iterations = [iteration for iteration, norm in norms.items() if not _is_positive(norm)]
+    bad_iterations = []
+    for iteration, norm in norms.items():
+        if not _is_positive(norm):
+            bad_iterations.append(iteration)
+
     value = "none recorded"
     if finite_norms:
         value = f"{min(finite_norms):.3g} to {max(finite_norms):.3g}"

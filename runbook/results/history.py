@@ -329,7 +329,11 @@ def read_validation(path: Path) -> tuple[ValidationLoss, ...]:
     """
     evaluations: dict[int, ValidationLoss] = {}
     for values in read_lines(path):
-        fields = {key: value for key, value in values.items() if key in _VALIDATION_TYPES}
+        fields = {}
+        for key, value in values.items():
+            if key in _VALIDATION_TYPES:
+                fields[key] = value
+
         if not _fits(fields, _VALIDATION_TYPES) or fields.get("iteration") is None:
             continue
         numbers: dict[str, Any] = {}

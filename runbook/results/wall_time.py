@@ -226,7 +226,11 @@ def _interruption(last: Step, following: Step, events: Sequence[Event]) -> Inter
     submitted = events_named(events, "submitted")
     jobs = [event.job for event in submitted if event.time <= last.time]
     resumes = events_named(events, "resumed")
-    sources = [event.source for event in resumes if last.time <= event.time <= following.time]
+    sources = []
+    for event in resumes:
+        if last.time <= event.time <= following.time:
+            sources.append(event.source)
+
     return Interruption(
         job=jobs[-1] if jobs else "",
         step=last.iteration,

@@ -299,7 +299,11 @@ class Form:
         self._consider = consider
         self._write = write
         self._quiet = False
-        entries = [entry for section in sections.values() for entry in section]
+        entries = []
+        for section in sections.values():
+            for entry in section:
+                entries.append(entry)
+
         self._start = {entry.key: entry.value for entry in entries}
         self._inputs = {entry.key: _input(entry) for entry in entries}
         self._errors = {key: widgets.HTML() for key in self._start}

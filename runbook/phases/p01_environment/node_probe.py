@@ -318,9 +318,11 @@ def write_check(facts: Sequence[ProbeAnswer], plan: Plan) -> Check:
         if rank_facts.get("write"):
             writes.append(rank_facts["write"])
 
-    errors = [
-        rank_facts["errors"]["write"] for rank_facts in facts if "write" in rank_facts["errors"]
-    ]
+    errors = []
+    for rank_facts in facts:
+        if "write" in rank_facts["errors"]:
+            errors.append(rank_facts["errors"]["write"])
+
     if not writes and errors:
         return check("fail", errors[0])
     if not writes:

@@ -238,7 +238,11 @@ def verify(open_phase: OpenPhase) -> CheckTable:
 
     prefixes = token_prefixes_of(open_phase)
     ready = ready_pairs(open_phase.settings, open_phase.plan.data, open_phase.folder)
-    manifests = [read_manifest(prefix) for prefix in prefixes if prefix not in ready]
+    manifests = []
+    for prefix in prefixes:
+        if prefix not in ready:
+            manifests.append(read_manifest(prefix))
+
     results = _counted_results(manifests, ready)
     checks: list[Check] = []
     for prefix in prefixes:

@@ -296,12 +296,12 @@ def schedule_of(
     >>> [f"{kind[0]}{microbatch}" for kind, _, microbatch in schedule_of(0, 2, 1, 3)]
     ['f0', 'f1', 'b0', 'f2', 'b1', 'b2']
     """
-    passes = [
-        (chunk, microbatch)
-        for first in range(0, microbatches, stages)
-        for chunk in range(chunks)
-        for microbatch in range(first, min(first + stages, microbatches))
-    ]
+    passes = []
+    for first in range(0, microbatches, stages):
+        for chunk in range(chunks):
+            for microbatch in range(first, min(first + stages, microbatches)):
+                passes.append((chunk, microbatch))
+
     later_stages = stages - stage - 1
     if chunks == 1:
         warmup = later_stages
@@ -436,10 +436,14 @@ class _Timeline:
 def _events(replayed: Replay) -> list[Activity]:
     timeline = _Timeline(replayed)
     stages = range(timeline.num_stages)
-    orders = [
-        iter(schedule_of(stage, timeline.num_stages, timeline.num_chunks, replayed.microbatches))
-        for stage in stages
-    ]
+    orders = []
+    for stage in stages:
+        orders.append(
+            iter(
+                schedule_of(stage, timeline.num_stages, timeline.num_chunks, replayed.microbatches)
+            )
+        )
+
     following = [next(order, None) for order in orders]
     # Each stage goes on until it waits for another one; then it is the next stage's turn.
     while any(following):

@@ -226,9 +226,11 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
         """
         self.state = state
         self.reason = reason
-        running = [
-            cell for cell in self.nb.cells if cell.metadata.papermill["status"] == self.RUNNING
-        ]
+        running = []
+        for cell in self.nb.cells:
+            if cell.metadata.papermill["status"] == self.RUNNING:
+                running.append(cell)
+
         for cell in running:
             end_time = self.now().isoformat()
             cell.metadata.papermill.update(

@@ -405,10 +405,10 @@ def device_figure(phase: PhasePlan, devices_per_node: int) -> Any:
                 )
 
         ends = list(itertools.accumulate(layers[:stages]))
-        names = [
-            f"stage {stage}: layers {end - layers[stage] + 1}-{end}"
-            for stage, end in enumerate(ends)
-        ]
+        names = []
+        for stage, end in enumerate(ends):
+            names.append(f"stage {stage}: layers {end - layers[stage] + 1}-{end}")
+
         axes.set_yticks(range(stages), names)
         copies = range(columns // copy)
         axes.set_xticks(

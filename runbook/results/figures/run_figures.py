@@ -305,10 +305,10 @@ def goodput_figure(account: WallTime, title: str = "Where the wall time went") -
         remaining = wall_seconds - seconds_so_far
         bars.append((name, remaining, seconds))
 
-    labels = [
-        f"{name}: {show_duration(seconds)} ({seconds / (wall_seconds or 1.0):.1%})"
-        for name, _, seconds in bars
-    ]
+    labels = []
+    for name, _, seconds in bars:
+        labels.append(f"{name}: {show_duration(seconds)} ({seconds / (wall_seconds or 1.0):.1%})")
+
     scaled = [(start / scale, seconds / scale) for _, start, seconds in bars]
     return waterfall(title, labels, scaled, f"time ({unit})")
 
@@ -511,9 +511,10 @@ def comparison_figure(histories: Mapping[str, History], title: str = "Loss of ea
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     with drawing(title, panels=2) as (figure, (by_tokens, by_hours)):
-        run_seconds = [
-            sum(step.seconds for step in history.steps) for history in histories.values()
-        ]
+        run_seconds = []
+        for history in histories.values():
+            run_seconds.append(sum(step.seconds for step in history.steps))
+
         unit, scale = _time_unit(max(run_seconds, default=0))
         for (name, history), (colour, line) in zip(histories.items(), cycle(SERIES)):
             steps = [step for step in history.steps if _has_loss(step)]
@@ -574,7 +575,11 @@ def mfu_figure(table: Table) -> Any:
     with drawing(title, height=1.6 + 0.38 * max(1, len(rows))) as (figure, axes):
         for row_number, row in enumerate(rows):
             _draw_share(axes, row, row_number)
-        shares = [row["MFU (%)"] or row["HFU (%)"] for row in rows if _is_this_run(row)]
+        shares = []
+        for row in rows:
+            if _is_this_run(row):
+                shares.append(row["MFU (%)"] or row["HFU (%)"])
+
         if shares:
             axes.axvline(
                 shares[0],

@@ -234,9 +234,11 @@ class Redactor:
     """Knows the words of one run."""
 
     def __init__(self, replacements: Mapping[str, str]) -> None:
-        telling = {
-            word: kind for word, kind in replacements.items() if word.lower() not in ORDINARY
-        }
+        telling = {}
+        for word, kind in replacements.items():
+            if word.lower() not in ORDINARY:
+                telling[word] = kind
+
         lower = {word.lower(): kind for word, kind in telling.items()}
         self._kinds = {word: kind for word, kind in lower.items() if len(word) > SHORT}
         places = [word for word in self._kinds if word.startswith(("/", "~"))]

@@ -60,21 +60,23 @@ def modelled_parts(
     gains.sort(key=lambda gain: (gain.seconds, gain.change.name), reverse=True)
     best = setup
     for gain in gains:
-        again = [
-            change.setup
-            for change in _changes(best, facts, table_shape)
-            if change.name == gain.change.name
-        ]
+        again = []
+        for change in _changes(best, facts, table_shape):
+            if change.name == gain.change.name:
+                again.append(change.setup)
+
         best = min([best, *again], key=price)
 
     if not gains:
         return [], step_operations * price(best)
     all_alone = sum(gain.seconds for gain in gains)
     share = step_operations * (price_before - price(best)) / all_alone
-    parts = [
-        GapPart(change.name, seconds * share, change.sign, change.remedy, change.words)
-        for seconds, change in gains
-    ]
+    parts = []
+    for seconds, change in gains:
+        parts.append(
+            GapPart(change.name, seconds * share, change.sign, change.remedy, change.words)
+        )
+
     return parts, step_operations * price(best)
 
 

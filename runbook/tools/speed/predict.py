@@ -325,7 +325,11 @@ def _family(row: PublishedRow, models: Mapping[str, Model]) -> Mapping[str, Mode
     if "gpt" in row.model.lower():
         return family
     # The documents' test shapes are far wider than deep. Nobody trains such a model.
-    usual = {name: model for name, model in family.items() if model.hidden <= WIDEST * model.layers}
+    usual = {}
+    for name, model in family.items():
+        if model.hidden <= WIDEST * model.layers:
+            usual[name] = model
+
     return usual or family
 
 

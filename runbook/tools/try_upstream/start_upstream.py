@@ -567,7 +567,11 @@ def _start_script(job: SmallJob) -> str:
         for path in job.values.get(name, []):
             folders.append(path)
 
-    tokenizer_files = [path for name in _TOKENIZER_OPTIONS for path in job.values.get(name, [])]
+    tokenizer_files = []
+    for name in _TOKENIZER_OPTIONS:
+        for path in job.values.get(name, []):
+            tokenizer_files.append(path)
+
     upstream_package = PACKAGE / "runbook" / "training" / "upstream"
     return fill(
         "upstream.sh.j2",

@@ -318,7 +318,11 @@ class _Reader:
 
     def _definition(self, statement: Function | ast.ClassDef, path: Branches) -> None:
         """Report the statements of an inner function that change a recipe of the function around it."""
-        own_names = {node.arg for node in ast.walk(statement) if isinstance(node, ast.arg)}
+        own_names = set()
+        for node in ast.walk(statement):
+            if isinstance(node, ast.arg):
+                own_names.add(node.arg)
+
         own_names |= set(bound_names(statement.body))
         for variable in self._mentioned([statement]):
             if variable in own_names:
