@@ -49,10 +49,12 @@ def option_values(settings: Settings, phase: PhasePlan, framework: str) -> dict[
         for name in _OF_TOKENIZER:
             values.pop(name, None)
 
-    return {
-        name if framework == "nemo" else name.replace("_", "-"): megatron.texts(value)
-        for name, value in values.items()
-    }
+    options: dict[str, list[str]] = {}
+    for name, value in values.items():
+        option = name if framework == "nemo" else name.replace("_", "-")
+        options[option] = megatron.texts(value)
+
+    return options
 
 
 _TABLES = {

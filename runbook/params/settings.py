@@ -102,7 +102,12 @@ class Settings:
                 f"{prefix[:-1]} is neither a key nor a section"
             )
 
-        return {key: value for key, value in self.values().items() if f"{key}.".startswith(dotted)}
+        values_below: dict[str, object] = {}
+        for key, value in self.values().items():
+            if f"{key}.".startswith(dotted):
+                values_below[key] = value
+
+        return values_below
 
     def job(self, phase: str) -> Job:
         """What a phase asks of the scheduler, with what it leaves open filled in from the site."""

@@ -259,10 +259,11 @@ def _convert(
     if isinstance(node, yaml.MappingNode) and name == "map":
         return _mapping(node, path, where, lines)
     if isinstance(node, yaml.SequenceNode) and name == "seq":
-        return [
-            _convert(item, (*path, str(index)), where, lines)
-            for index, item in enumerate(node.value)
-        ]
+        items = []
+        for index, item in enumerate(node.value):
+            items.append(_convert(item, (*path, str(index)), where, lines))
+
+        return items
 
     if not isinstance(node, yaml.ScalarNode) or name not in ("str", "null", "bool", "int", "float"):
         raise ParamsError(

@@ -77,9 +77,11 @@ def load_plan(
 
 def render_jobs(settings: Settings, plan: Plan) -> dict[str, RenderedJob]:
     """The job of each training phase, as it would be submitted."""
-    return {
-        phase: render_job(settings, plan, phase, python=sys.executable) for phase in plan.phases
-    }
+    rendered: dict[str, RenderedJob] = {}
+    for phase in plan.phases:
+        rendered[phase] = render_job(settings, plan, phase, python=sys.executable)
+
+    return rendered
 
 
 def render_all(

@@ -159,7 +159,12 @@ def _planned_numbers(plan: Plan, rates: Rates) -> list[tuple[str, str, float]]:
         (COST, "device-hours", hours),
         (MONEY, rates.currency, hours * price if hours and price else None),
     ]
-    return [(quantity, unit, float(value)) for quantity, unit, value in numbers if value]
+    planned: list[tuple[str, str, float]] = []
+    for quantity, unit, value in numbers:
+        if value:
+            planned.append((quantity, unit, float(value)))
+
+    return planned
 
 
 def _start_allowance(plan: Plan, quantity: str, rates: Rates) -> float:
@@ -232,7 +237,12 @@ def actual_numbers(open_phase: OpenPhase, results: TrainingResults) -> dict[str,
             numbers[USEFUL_TIME] = 100 * account.parts["productive"] / occupied_seconds
 
     numbers["memory"] = summary.memory_bytes or None
-    return {quantity: value for quantity, value in numbers.items() if value is not None}
+    actual: dict[str, float] = {}
+    for quantity, value in numbers.items():
+        if value is not None:
+            actual[quantity] = value
+
+    return actual
 
 
 def all_scores_table(runs: Path) -> Table | None:

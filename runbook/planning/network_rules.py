@@ -60,11 +60,12 @@ def check_network(settings: Settings) -> list[Check]:
     for group in switched_on(settings).values():
         variables |= group
     hardware = settings.site.hardware
-    return [
-        _check(rule, variables)
-        for rule in RULES
-        if rule.fabric == hardware.fabric and hardware.device.startswith(rule.devices)
-    ]
+    checks: list[Check] = []
+    for rule in RULES:
+        if rule.fabric == hardware.fabric and hardware.device.startswith(rule.devices):
+            checks.append(_check(rule, variables))
+
+    return checks
 
 
 def _check(rule: NetworkRule, variables: Mapping[str, str | None]) -> Check:

@@ -151,7 +151,12 @@ def _stated_time(stated_minutes: float, minutes: float) -> str:
 
 
 def _tiers(site: Site) -> dict[str, Tier]:
-    return {name: tier for volume in site.volumes.values() for name, tier in volume.tiers.items()}
+    tiers_by_name: dict[str, Tier] = {}
+    for volume in site.volumes.values():
+        for name, tier in volume.tiers.items():
+            tiers_by_name[name] = tier
+
+    return tiers_by_name
 
 
 def chosen_tier(site: Site, tier_name: str) -> tuple[str, Tier | None]:

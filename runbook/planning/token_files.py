@@ -238,11 +238,12 @@ def fetched_bytes(dataset: Dataset) -> int:
 def text_on_site(settings: Settings) -> dict[str, int]:
     """Return the bytes of each text that is fetched to the site's folder for data; 0: not known."""
     shared = _shared_folder(settings)
-    return {
-        text.name: fetched_bytes(text.dataset)
-        for text in settings.texts
-        if shared and text.dataset.url and text_place(settings, text).startswith(f"{shared}/")
-    }
+    text_bytes: dict[str, int] = {}
+    for text in settings.texts:
+        if shared and text.dataset.url and text_place(settings, text).startswith(f"{shared}/"):
+            text_bytes[text.name] = fetched_bytes(text.dataset)
+
+    return text_bytes
 
 
 def _record_bytes(dataset: Dataset) -> int:
@@ -358,10 +359,13 @@ class _TrainingText(NamedTuple):
 def _training_texts(plan: DataPlan) -> list[_TrainingText]:
     if not plan.parts:
         return [_TrainingText("", 1.0, plan.estimated_tokens * plan.train_share)]
-    return [
-        _TrainingText(part.dataset, part.weight, part.estimated_tokens * part.train_share)
-        for part in plan.parts
-    ]
+    training_texts: list[_TrainingText] = []
+    for part in plan.parts:
+        training_texts.append(
+            _TrainingText(part.dataset, part.weight, part.estimated_tokens * part.train_share)
+        )
+
+    return training_texts
 
 
 def _blend(parts: Sequence[BlendPart]) -> Iterator[Check]:

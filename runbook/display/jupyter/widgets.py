@@ -331,7 +331,12 @@ class Form:
     def changes(self) -> dict[str, str]:
         """The values a person changed, as they were written."""
         current_values = {key: str(widget.value) for key, widget in self._inputs.items()}
-        return {key: value for key, value in current_values.items() if value != self._start[key]}
+        changed_values: dict[str, str] = {}
+        for key, value in current_values.items():
+            if value != self._start[key]:
+                changed_values[key] = value
+
+        return changed_values
 
     def _row(self, entry: Field) -> Any:
         import ipywidgets as widgets

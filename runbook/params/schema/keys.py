@@ -148,7 +148,12 @@ def _type_of(key: str) -> TypeAdapter[Any]:
 @cache
 def sections() -> dict[str, str]:
     """Every section by its dotted name, with its help."""
-    return {name: _help_text(info) for name, info, is_section in _walk(Run) if is_section}
+    texts: dict[str, str] = {}
+    for name, info, is_section in _walk(Run):
+        if is_section:
+            texts[name] = _help_text(info)
+
+    return texts
 
 
 def _help_text(info: FieldInfo) -> str:

@@ -278,7 +278,8 @@ def gpus_in_use(ask: Callable[[], str]) -> list[str]:
     (['GPU 0 98 %, 40536 MiB', 'GPU 1 7 %, 12 MiB'], [])
     """
     uses = [line.partition(",") for line in ask().splitlines()]
-    return [
-        f"GPU {number} {use.strip()} %, {memory.strip()} MiB"
-        for number, (use, _, memory) in enumerate(uses)
-    ]
+    in_use: list[str] = []
+    for number, (use, _, memory) in enumerate(uses):
+        in_use.append(f"GPU {number} {use.strip()} %, {memory.strip()} MiB")
+
+    return in_use

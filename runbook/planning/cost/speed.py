@@ -181,7 +181,12 @@ def _scaled(parts: dict[str, float] | None, factor: float) -> dict[str, float] |
     """Return the parts that take time, times the factor."""
     if parts is None:
         return None
-    return {name: four_digits(seconds * factor) for name, seconds in parts.items() if seconds}
+    scaled: dict[str, float] = {}
+    for name, seconds in parts.items():
+        if seconds:
+            scaled[name] = four_digits(seconds * factor)
+
+    return scaled
 
 
 def modelled_step(

@@ -545,9 +545,12 @@ def _asks_for_devices(evidence: Evidence) -> bool:
 
 def _options_by_name(launch: Launch) -> dict[str, Word]:
     """Return the words of a launch that are options, by their names with dashes."""
-    return {
-        word.text.partition("=")[0]: word for word in launch.arguments if word.text.startswith("--")
-    }
+    by_name: dict[str, Word] = {}
+    for word in launch.arguments:
+        if word.text.startswith("--"):
+            by_name[word.text.partition("=")[0]] = word
+
+    return by_name
 
 
 DETECTORS = (

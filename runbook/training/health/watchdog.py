@@ -73,7 +73,12 @@ def find_hangs(beats: Sequence[Heartbeat]) -> list[Hang]:
         inside = {beat.rank for beat in beats if beat.inside}
         culprits = inside if len(inside) < len(beats) else set()
 
-    return [Hang(beat, beat.still, f"in {beat.where}") for beat in beats if beat.rank in culprits]
+    found_hangs: list[Hang] = []
+    for beat in beats:
+        if beat.rank in culprits:
+            found_hangs.append(Hang(beat, beat.still, f"in {beat.where}"))
+
+    return found_hangs
 
 
 def _waiting(counts: Mapping[int, Mapping[str, int]]) -> tuple[set[int], set[int]]:

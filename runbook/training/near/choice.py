@@ -41,7 +41,12 @@ class NearChoice:
 
     def from_other_nodes(self, node_of_rank: Sequence[int]) -> list[int]:
         """Return the ranks whose copy is on another node than their own."""
-        return [copy.rank for copy in self.copies if copy.node != node_of_rank[copy.rank]]
+        ranks: list[int] = []
+        for copy in self.copies:
+            if copy.node != node_of_rank[copy.rank]:
+                ranks.append(copy.rank)
+
+        return ranks
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,12 @@ def _entries(site: Site, nodes: Answers, request: Request) -> Iterator[Lesson | 
 
 def _of_part(nodes: Answers, rung: str, part: str) -> dict[str, NodeFacts]:
     """Return the facts of one part by node; nodes that said nothing are left out."""
-    return {node: rungs[rung][part] for node, rungs in nodes.items() if part in rungs.get(rung, {})}
+    answers: dict[str, NodeFacts] = {}
+    for node, rungs in nodes.items():
+        if part in rungs.get(rung, {}):
+            answers[node] = rungs[rung][part]
+
+    return answers
 
 
 def _missing(name: str) -> Gap:

@@ -510,11 +510,16 @@ class _Reader:
         last = function.rpartition(".")[2]
         has_executor = any(keyword.arg == "executor" for keyword in call.keywords)
         if function in _STARTERS or last == "pretrain" or (last == "add" and has_executor):
-            return [
-                ConfigValue(f"run.{keyword.arg}", _source(keyword.value), call.lineno, known=False)
-                for keyword in call.keywords
-                if keyword.arg not in _STARTER_ARGUMENTS and _dotted(keyword.value) != variable
-            ]
+            arguments: list[ConfigValue] = []
+            for keyword in call.keywords:
+                if keyword.arg not in _STARTER_ARGUMENTS and _dotted(keyword.value) != variable:
+                    arguments.append(
+                        ConfigValue(
+                            f"run.{keyword.arg}", _source(keyword.value), call.lineno, known=False
+                        )
+                    )
+
+            return arguments
 
         is_first_alone = len(call.args) == 1 and is_whole[0]
         if last in _HELPERS and is_first_alone:
