@@ -48,7 +48,8 @@ def test_status_of_all_and_of_one(runbook, made):
     one = answer(runbook("status", "local", "--json"))
     assert set(one["phases"][0]) <= documented("status RUN")
     assert [phase["state"] for phase in one["phases"]].count("done") == 1
-    assert set(one) == set(run) | {"phases", "jobs", "expected_loss", "near_copies"}
+    more = {"phases", "jobs", "expected_loss", "near_copies", "fewer_replicas"}
+    assert set(one) == set(run) | more
     assert set(one) - set(run) <= documented("status RUN")
 
 

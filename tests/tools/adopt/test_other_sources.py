@@ -114,7 +114,8 @@ def test_a_log_with_megatrons_arguments_becomes_a_run_file(tmp_path):
     assert {key: carried.get(key) for key in wanted} == wanted
     verdicts = {row.option: row.verdict.value for row in report.proof}
     assert verdicts["--optimizer"] == "dropped"
-    assert verdicts["--disable-bias-linear"] == "changed"  # no model of the catalogue has only that
+    assert verdicts["--disable-bias-linear"] == "same"  # mpt-70b has layer norms and no biases
+    assert "model: mpt-70b" in report.adopted.text
     assert "unaccounted for" not in verdicts.values()
     assert "line 20: --train-iters" in report.adopted.text
 
