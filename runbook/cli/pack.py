@@ -21,18 +21,18 @@ def pack(
 ) -> None:
     """Pack the Python environment of RUN's training jobs, unless the archive is current.
 
-    The jobs' interpreter is started after the site's modules and set-up commands. Packed are its
-    virtual or conda environment, the installation that a virtual environment builds on (unless it
-    is the system's; its packages only with --system-site-packages), and the package runbook. Links,
-    first lines of scripts and pyvenv.cfg lead into the copy. Folders that stay where they are
-    (editable installs, a checkout of Megatron) and modules without compiled files are named. A
-    change of any name, size, time or link is noticed.
+    The archive holds the virtual or conda environment of the jobs' interpreter, the installation
+    that a virtual environment builds on, and the package runbook. The system's own installation is
+    left out; with --system-site-packages its packages are packed. Links, the first lines of scripts
+    and pyvenv.cfg are changed to point into the copy. The command names folders that are not packed
+    (editable installs, a checkout of Megatron) and modules without compiled files. It packs again
+    when the name, size, time or link of a file has changed.
 
-    Each node unpacks it to its own disk before the first rank starts, where jobs.environment_copy
-    names a folder there (docs/local-environment.md). The submission of a job packs as well. The
-    archive lies in environments/ of jobs.stage, or of the project; the two newest are kept. What
-    killed jobs leave on a node, your next job there removes after a day. There is no SquashFS: a
-    mount ends with the job's step that made it.
+    If jobs.environment_copy names a folder on the node's own disk, each node unpacks the archive
+    there before the first rank starts (docs/local-environment.md). Submitting a job also packs.
+    Archives are in the folder environments of jobs.stage, or of the project without a stage; the two
+    newest are kept. If a killed job leaves a copy on a node, your next job there removes it after a
+    day. SquashFS is not used: its mount ends with the job step that made it.
     """
     from runbook import params
     from runbook.runs.packed_environments import describe_packed, ensure_packed

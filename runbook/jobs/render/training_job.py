@@ -37,7 +37,7 @@ TRACKERS = {"megatron-lm": TRACKER, "megatron-deepspeed": "latest"}
 """The file by which each of the documents' programs finds its newest checkpoint."""
 
 SPARES_OPTION = ' --spares "$((${#trusted[@]} - ${#training_nodes[@]}))"'
-"""Nodes that did not train in an attempt, as the program that decides is told."""
+"""The number of nodes that did not train in an attempt, for the program that decides what is next."""
 
 QUEUE_GRACE_SECONDS = 240
 """Time to save between being asked to stop and being killed.

@@ -135,8 +135,8 @@ class CampaignParts:
         """Return the number of steps of such an attempt that complete copies in node memory hold."""
         if self.near is None:
             return 0
-        made = self.made_in(max(0.0, seconds - self.near.lag), behind_save)
-        since_save = behind_save + made.steps
+        copied = self.made_in(max(0.0, seconds - self.near.lag), behind_save)
+        since_save = behind_save + copied.steps
         return max(0, since_save - since_save % self.near.steps_between - behind_save)
 
 

@@ -111,7 +111,7 @@ class Faults:
     def flipped_bit(self, part: str, layer: int) -> tuple[int, int] | None:
         """Return the element and the bit to flip in a tensor.
 
-        Each fault asks for one in each computation.
+        A fault flips one bit in each computation of the gradients.
         """
         for fault in self._flips:
             if fault.holds("part", part) and fault.holds("layer", layer):
