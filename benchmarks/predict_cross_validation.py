@@ -54,7 +54,7 @@ COVERAGE = 0.8
 """Share of rows that an interval is to hold."""
 NEW_SOURCE = 0.5
 """How much further an interval reaches for a source that is not among so many known ones: 1 is sure to hold 80 % of a new
-source's rows (arXiv:1809.07441) and held 94 to 98 % of those left out, 0 held 67 %."""
+source's rows (arXiv:1809.07441), and 0 holds fewer. docs/plan.md says how many it held of those left out."""
 SHRINKAGE = 3.0
 """Sources of a family that count as much as all families together."""
 SOURCE_WEIGHT = 0.5

@@ -196,8 +196,12 @@ def near(arguments: dict[str, Any], emit: Emit) -> None:
             killed = Layout(f"near copies, {name}", spec | {"checkpoint": saves}, precision="bf16")
             trainings = [Training(root, undisturbed, size), NearTraining(root, killed, size)]
             ends = time.monotonic() + TRAINING_SECONDS
-            emit(trainings[1].row(TRAINING_SECONDS))
-            emit(trainings[0].row(ends - time.monotonic()))
+            killed_row = trainings[1].row(TRAINING_SECONDS)
+            row = trainings[0].row(ends - time.monotonic())
+            losses = killed_row.get("losses")
+            killed_row["equals_undisturbed"] = losses is not None and losses == row.get("losses")
+            emit(killed_row)
+            emit(row)
 
 
 class NearTraining(Training):
@@ -215,12 +219,19 @@ class NearTraining(Training):
             process.wait()
         before = self._lines()
         self.start()
-        row = super().row(ends - time.monotonic())
-        return row | {"killed_after": before}
+        row = super().row(ends - time.monotonic()) | {"killed_after": before}
+        sources = [event["source"] for event in row.get("resumed", [])]
+        if not row.get("failed") and (before >= STEPS or not any(map(_is_near, sources))):
+            row["failed"] = f"killed after {before} of {STEPS} steps, resumed from {sources}"
+        return row
 
     def _lines(self) -> int:
         metrics = self.folder / "metrics.jsonl"
         return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+
+
+def _is_near(source: str) -> bool:
+    return source.startswith("near")
 
 
 def free_port() -> int:

@@ -1,4 +1,4 @@
-"""Numbers of nodes with which a training may go on where healthy ones lack, and what they mean."""
+"""The numbers of nodes with which a training may continue when healthy nodes are missing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class FewerNodes:
             return f"{framework} has its layout on its command line, which a job does not change"
 
         if self.min_nodes >= self.choice.nodes:
-            return f"the job has {counted(self.choice.nodes, 'node')}, which are no more"
+            return f"the job has {counted(self.choice.nodes, 'node')}, no more than {MIN_NODES}"
         return ""
 
     @cached_property
@@ -66,7 +66,7 @@ class FewerNodes:
 
     @property
     def reason(self) -> str:
-        """Return which rule the largest candidate breaks.
+        """Return the end of a sentence that names the rule which the largest candidate breaks.
 
         Empty where there is no candidate.
         """
@@ -110,7 +110,8 @@ def check_fewer_nodes(settings: Settings, choice: Choice) -> Iterator[Check]:
     name = f"{FULL}: fewer nodes"
     value = f"{MIN_NODES}={fewer.min_nodes}"
     if fewer.obstacle:
-        yield Check(name, "fail", value, f"{fewer.obstacle}. Set {MIN_NODES} to 0")
+        remedy = f"Set {MIN_NODES} to 0."
+        yield Check(name, "fail", value, fewer.obstacle, remedy, keys=(MIN_NODES,))
         return
 
     rule = (
@@ -119,7 +120,7 @@ def check_fewer_nodes(settings: Settings, choice: Choice) -> Iterator[Check]:
     )
     if not fewer.choices:
         remedy = f"Lower {MIN_NODES} to a number for which this holds, or set it to 0."
-        value += f": no number from there to {choice.nodes - 1} will do{fewer.reason}"
+        value += f": no number from there to {choice.nodes - 1} works{fewer.reason}"
         yield Check(
             name,
             "fail",
@@ -131,7 +132,7 @@ def check_fewer_nodes(settings: Settings, choice: Choice) -> Iterator[Check]:
         return
 
     yield Check(
-        name, "pass", f"where healthy nodes lack, {_ways_text(choice, fewer.choices)}", rule
+        name, "pass", f"if healthy nodes are missing, {_ways_text(choice, fewer.choices)}", rule
     )
 
 

@@ -108,8 +108,8 @@ def test_the_plan_says_what_each_number_means():
     ("words", "reason"),
     [
         (["training.framework=megatron-lm"], "megatron-lm has its layout on its command line"),
-        (["jobs.training.min_nodes=64"], "the job has 64 nodes, which are no more"),
-        (["jobs.training.min_nodes=33"], "no number from there to 63 will do"),
+        (["jobs.training.min_nodes=64"], "the job has 64 nodes, no more than jobs.training.min_nodes"),
+        (["jobs.training.min_nodes=33"], "no number from there to 63 works"),
     ],
 )
 def test_what_cannot_go_on_with_fewer_nodes_is_refused_by_name(words, reason):

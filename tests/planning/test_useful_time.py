@@ -45,6 +45,8 @@ PARTS = CampaignParts(
     step=10, steps_between_saves=10, save_stall=5, save_lag=25, start=60, resume=20, nodes=8
 )
 
+NEAR = NearParts(steps_between=2, stall=1, lag=4, resume=5, has_partner=True)
+
 
 class GivenFaults:
     """Failures at given seconds."""
@@ -138,6 +140,28 @@ def test_jobs_between_two_failures_are_counted_at_once_and_change_no_account(spa
     assert every_job.attempts > 100 * skipped.attempts
 
 
+@pytest.mark.parametrize("near", [None, NEAR])
+def test_an_attempt_that_began_with_the_end_of_a_job_is_not_counted_as_one_job(near):
+    parts = replace(PARTS, walltime=3600, near=near)
+    policy = Policy(spares=2, queue=60)
+
+    class LateFailure(GivenFaults):
+        """A failure so late in a job that no step is left to make in it."""
+
+        quiet = False
+
+        def quiet_until(self, held: float) -> float:
+            if not self.quiet:
+                return held
+            return self._failures[0][0] if self._failures else math.inf
+
+    account = simulate(parts, policy, 4e6, LateFailure((3500.0, SOFTWARE)))
+    faults = LateFailure((3500.0, SOFTWARE))
+    faults.quiet = True
+    quick = simulate(parts, policy, 4e6, faults)
+    assert sums_of(quick) == pytest.approx(sums_of(account))
+
+
 def test_spares_answer_lost_nodes_in_the_allocation_until_none_is_left():
     faults = [(1000.0 * number, GPU) for number in range(1, 4)]
     account = simulate(PARTS, Policy(spares=2, queue=7200), 5000, GivenFaults(*faults))
@@ -171,7 +195,6 @@ def test_failures_come_at_the_rate_and_in_the_shares_that_were_published():
     assert sum(kind.count for kind in FAULT_KINDS) == 419
 
 
-NEAR = NearParts(steps_between=2, stall=1, lag=4, resume=5, has_partner=True)
 WITH_COPIES = replace(PARTS, save_stall=0, save_lag=0, near=NEAR)
 """A step takes 10.5 s with its half of a copy, and a cycle of ten 105 s."""
 
@@ -209,6 +232,13 @@ def test_copies_that_cannot_be_used_cost_the_steps_since_the_checkpoint(kind, po
     parts = replace(WITH_COPIES, near=near)
     account = simulate(parts, policy, 60 + 18 * 10.5, GivenFaults((60 + 17.5 * 10.5, kind)))
     assert (account.near_restarts, account.steps) == (0, 10)
+
+
+def test_a_campaign_that_goes_on_behind_a_save_ends_with_its_last_step():
+    parts = replace(PARTS, near=NEAR)
+    faults = GivenFaults((60 + 17.5 * 10.5, SOFTWARE))
+    account = simulate(parts, Policy(spares=1), 1e6, faults, steps=21)
+    assert (account.steps, account.jobs, account.near_restarts) == (21, 1, 1)
 
 
 def test_steps_behind_copies_are_lost_with_the_allocation():

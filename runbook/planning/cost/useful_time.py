@@ -438,6 +438,8 @@ class _Campaign:
         alike.
         """
         account = self.account
+        if account.jobs - begun.jobs != 1:
+            return  # the attempt had first ended a job in which no step was left to make
         job_seconds = account.held - begun.held
         # The first job reads no checkpoint, and one with a failure has another length.
         whole_job = self._last_save_at() + self._parts.save_lag - account.held
@@ -505,7 +507,11 @@ class _Campaign:
         """The held second at which the last step is done."""
         if not self._steps:
             return math.inf
-        return training_from + self._parts.seconds_to(self._steps - self.account.steps)
+        # As if the attempt had begun with the newest save, as in `made_in`.
+        behind_save = self._steps_behind_save
+        steps_since_save = behind_save + self._steps - self.account.steps
+        seconds = self._parts.seconds_to(steps_since_save) - behind_save * self._parts.pace
+        return training_from + seconds
 
     def _account_for(
         self,
