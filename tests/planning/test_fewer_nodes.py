@@ -108,7 +108,10 @@ def test_the_plan_says_what_each_number_means():
     ("words", "reason"),
     [
         (["training.framework=megatron-lm"], "megatron-lm has its layout on its command line"),
-        (["jobs.training.min_nodes=64"], "the job has 64 nodes, no more than jobs.training.min_nodes"),
+        (
+            ["jobs.training.min_nodes=64"],
+            "the job has 64 nodes, no more than jobs.training.min_nodes",
+        ),
         (["jobs.training.min_nodes=33"], "no number from there to 63 works"),
     ],
 )

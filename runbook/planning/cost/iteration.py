@@ -155,10 +155,11 @@ _OPERATORS = {
 _OPERATORS_ELSEWHERE = 48
 """The same of DeepSpeed's forks on devices without their fused kernels."""
 _NOT_CUDA = ("MI250X", "MI300X", "PVC")
-_ZERO_3_OPERATORS = 46
-"""More in a layer's pass with DeepSpeed's ZeRO 3: 34 hooks around its 17 modules, and three calls
-to gather each of its four large weights. Counted in the source of DeepSpeed 0.19 and megatron-core
-0.16, each at the price of an operator."""
+_ZERO_3_OPERATORS = 150
+"""More in a layer's pass with DeepSpeed's ZeRO 3: its 34 hooks around 17 modules and three calls for
+each of four large weights, 46 by their count, are Python and take as long as so many operators. By
+one row, 1.3B on an H200 (benchmarks/gpu_h200_fourth.json): a rank that shares nothing waits for the
+host for two thirds of a step."""
 _SOFTMAX_OPERATORS = 8
 """More where the fused softmax refuses the batch: scale, mask, two casts and dropout run one by one, on copies."""
 _SOFTMAX_GROUP = 4
