@@ -254,6 +254,88 @@ def test_words_of_trainings_that_went_on_alarm_nobody(line):
     assert find_failures([line]) == []
 
 
+# Lines whose words are not about what their rule names, and healthy lines of a node.
+OTHER_SENSE = (
+    "IndexError: list index out of range",
+    "IndexError: string index out of range",
+    "IndexError: pop index out of range",
+    "IndexError: list assignment index out of range",
+    "IndexError: Replacement index 1 out of range for positional args tuple",
+    "There may be multiple versions installed: error",
+    "qsub: warning: no project",
+    "qsub: Warning: Invalid shell is replaced",
+    "Usage: qsub: [-a date]",
+    "cat: /proc/driver/nvidia/version: No such file or directory",
+    "ls: cannot access '/dev/infiniband': No such file or directory",
+    "    return self.world_size != 0",
+    "    if self.world_size % 8 != 0 and (",
+    "    class NoSuchKernel(Exception):  # the kernel died",
+    "/results/.config/matplotlib is not a writable directory",
+    "Matplotlib created a temporary cache directory at /tmp/matplotlib-x because the default path "
+    "(/results/.cache/matplotlib) is not a writable directory",
+    "n1:9:9 [1] NCCL INFO NET/IB : Got completion with error 12",
+)
+
+
+@pytest.mark.parametrize("line", OTHER_SENSE)
+def test_words_in_another_sense_name_no_failure(line):
+    assert find_failures([line]) == []
+
+
+HIDDEN = (
+    ("IndexError: index 9 is out of bounds for dimension 0 with size 5", "device fault"),
+    ("index out of range: Tried to access index 50 out of table with 49 rows", "device fault"),
+    ("ModuleNotFoundError: No module named 'matplotlib'", "module missing"),
+    (
+        "PermissionError: [Errno 13] Permission denied: '/home/user/.config/matplotlib'",
+        "file system fault",
+    ),
+    ("Disk quota exceeded: '/home/user/.cache/matplotlib/fontlist.json'", "disk full"),
+    ("No space left on device: '/home/user/.cache/matplotlib'", "disk full"),
+    (
+        "mkdir -p failed for path /home/user/.cache/matplotlib: [Errno 122] Disk quota exceeded",
+        "disk full",
+    ),
+    (
+        "n1:9:9 [0] NCCL INFO Channel 00 n2:7:7 [1] NCCL WARN NET/IB : Got completion with error 12",
+        "fabric error",
+    ),
+    (
+        "n2:7:7 [1] NCCL WARN NET/IB : Got completion with error 12 n1:9:9 [0] NCCL INFO Channel 00",
+        "fabric error",
+    ),
+    ("cp: cannot stat 'foo.sif': No such file or directory", "file missing"),
+    ("cat: /data/x.idx: No such file or directory", "file missing"),
+    ("ls: cannot access '/scratch/u/.triton/cache': No such file or directory", "file missing"),
+    ("ls: cannot access '/data/dev/x': No such file or directory", "file missing"),
+    ("    for user alice: Disk quota exceeded", "disk full"),
+    ("    return code -9", "process killed"),
+    ("qsub: Request rejected.  Reason: account nobody is not allowed to submit", "job refused"),
+    ("ValueError in the loader: the batch must be multiple of 8", "settings do not fit"),
+)
+"""Failures in lines that look like harmless ones."""
+
+
+@pytest.mark.parametrize(("line", "name"), HIDDEN)
+def test_a_failure_in_a_line_like_a_harmless_one_is_named(line, name):
+    (failure,) = find_failures([line])
+    assert failure.name == name
+
+
+@pytest.mark.parametrize("command", ["cp: cannot stat 'foo.sif'", "cat: /data/x.idx"])
+def test_a_command_that_lacks_its_file_is_a_symptom_until_a_step_is_made(command):
+    finder = FailureFinder()
+    finder.look(f"{command}: No such file or directory", 1)
+    assert finder.cause().level is Level.SYMPTOM
+    finder.note_progress(1)
+    assert finder.found() == []
+
+
+def test_a_command_that_lacks_its_file_hides_no_cause():
+    lines = ["cat: /data/x.idx: No such file or directory", OOM]
+    assert find_cause(find_failures(lines)).name == "device out of memory"
+
+
 def test_a_command_that_failed_by_pdsh_did_so_for_another_reason():
     names = {
         code: [
@@ -354,6 +436,11 @@ def test_what_a_training_survived_is_not_its_cause():
         ("(Worker pid=42, ip=10.0.0.8) CUDA out of memory", None, "10.0.0.8"),
         ("node7: CUDA out of memory", None, "node7"),
         ("n2:9:9 [1] NCCL WARN Cuda failure 'out of memory'", None, "n2"),
+        (
+            "n1:9:9 [0] NCCL INFO Channel 00 n2:9:9 [1] NCCL WARN Cuda failure 'out of memory'",
+            None,
+            "n2",
+        ),
     ],
 )
 def test_rank_and_host_are_taken_from_the_prefix(line, rank, host):

@@ -35,8 +35,18 @@ _OF_COMMUNICATION = re.compile(
 
 FRAME = 'File "'
 _FRAME = re.compile(r'^\s*File "[^"]*", line \d+')
-_CODE = re.compile(r"\s{4,}(?:(?:if|elif|while|for|with|def|return) |raise \w+\(f['\"])")
-"""Source text outside a traceback: some programs print their own text at the start of a log."""
+_CODE = re.compile(
+    r"\s{4,}(?:"
+    # The head of a block, with its body or a comment, or broken after a bracket or an operator.
+    r"(?:if|elif|while|for|with|def|class) .*"
+    r"(?::\s*(?:#.*|(?:return|raise|continue|break|pass)\b.*)?|[(\[{\\]\s*|\b(?:and|or)\s*)$"
+    r"|return (?:[A-Za-z_][\w.]*(?:[(\[]|\s*$)|[A-Za-z_]\w*\.\w|not |f?['\"])"
+    r"|raise \w+\(f['\"])"
+)
+"""Source text outside a traceback: some programs print their own text at the start of a log.
+
+A program's indented sentence may begin with the same words, so the end of a statement is asked for.
+"""
 _RAISES = re.compile(r"\s*raise\b")
 
 ROOT_CAUSE = "Root Cause (first observed failure):"

@@ -37,8 +37,9 @@ _HARMLESS = re.compile(
             r"libibverbs: Warning: couldn't open config directory",
             r"sparse_attn requires|Please specify the CUTLASS|async_io requires the dev libaio",
             r"no version information available",
-            # NCCL tries plug-ins, networks and features, and says which are not there.
-            r"NCCL INFO",
+            # NCCL tries plug-ins, networks and features, and says which are not there. Ranks that
+            # share a log may put another one's warning into the same line.
+            r"^(?!.*NCCL WARN).*NCCL INFO",
             # MPICH asks for a key that is not there, to wait for the others.
             r"NONEXIST-KEY|PMI2_KVS_Get:_pmi2_kvs_get failed",
             # The start of a container tidies its read-only image.
@@ -51,7 +52,10 @@ _HARMLESS = re.compile(
             # A command that bash repeats (set -x), and what MLPerf's harness says of the machine.
             r"^\++ \S|:::SYSJSON",
             r"Your compiler \(",
-            r"[Mm]atplotlib",
+            # Matplotlib (3.11, matplotlib/__init__.py) falls back to a temporary folder. A full
+            # disk stops the training, too.
+            r"mkdir -p failed for path \S*matplotlib\S*: (?!.*(?:[Qq]uota|No space))",
+            r"matplotlib\S* is not a writable|Matplotlib (?:created a temporary|is building the font)",
             r"Failed to load image Python extension",
             r"The IPv6 network addresses of .* cannot be retrieved",
             # UCX watches a folder for its own statistics.
@@ -59,8 +63,12 @@ _HARMLESS = re.compile(
             r"^modprobe: ",
             # A tracker that tries again holds nothing up: where it gives up, it says so.
             r"Network error \(\w+\), entering retry loop|Network error resolved",
-            # A shell's command fails, and its script goes on.
-            r"^(?:cat|ls|cp|mv|grep|sed|find|head|tail): .*No such file|line \d+: : No such file",
+            # A script asks the kernel and the system what the node has, and goes on.
+            (
+                r"^(?:cat|ls|grep|sed|find|head|tail): (?:.*[ '‘])?/(?:dev|etc|proc|run|sys)/.*"
+                r"No such file"
+            ),
+            r"line \d+: : No such file",
             # torch asks for the monitors of other makers' GPUs.
             r"libamd_smi\.so: cannot open",
             r"Terminating (?:StepId|job step)|Job step aborted: Waiting",
@@ -70,7 +78,8 @@ _HARMLESS = re.compile(
 _INFORMATION = re.compile(
     "|".join(
         (
-            r"(?<![\w-])INFO\b",
+            # A line of NCCL's information gets here only with another rank's warning in it.
+            r"(?<![\w-])(?<!NCCL )INFO\b",
             r"\b(?:DEBUG|VERBOSE)\b",
             r"(?<!NCCL )\bWARNING\b",
             r"\w+Warning:",

@@ -313,9 +313,8 @@ KILLED = FailureKind(
 )
 PROGRAM_ENDED = FailureKind(
     name="process ended by a signal",
-    remedy="The process crashed. The innermost frame says where: the first below `Fatal Python error`, "
-    "the last before the signal in a backtrace of C++, or the core file. If it happens on one node "
-    "only, exclude it.",
+    remedy="The process crashed. The innermost frame says where: the first below `Fatal Python error` "
+    "or below the signal (frame #0), or the core file. If it happens on one node only, exclude it.",
     decision=NextStep.RETRY_SAME,
     level=Level.SYMPTOM,
 )

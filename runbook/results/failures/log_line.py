@@ -52,6 +52,7 @@ def split_prefix(line: str) -> LogLine:
     text = line
     rank: int | None = None
     host = ""
+    nccl_host = ""
     for _ in range(MAX_PREFIXES):
         match = next(filter(None, (prefix.match(text) for prefix in _PREFIXES)), None)
         if match is None:
@@ -62,9 +63,10 @@ def split_prefix(line: str) -> LogLine:
         host = named.get("host") or host
         text = text[match.end() :]
 
-    nccl = _NCCL.search(text)
-    if nccl:
-        host = host or nccl["host"]
+    # Ranks that share a log may write into one line: the warning is of the host right before it.
+    for nccl in _NCCL.finditer(text.partition("NCCL WARN")[0]):
+        nccl_host = nccl["host"]
+    host = host or nccl_host
     if rank is None and (named_rank := _PYTORCH_RANK.search(text)):
         rank = int(named_rank["rank"])
     return LogLine(text, rank, host)

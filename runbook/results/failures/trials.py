@@ -149,7 +149,7 @@ TRIALS = (
     ),
     Trial(
         kinds.CONFIGURATION,
-        "runbook check refuses a layout that does not divide, and passes the mended one",
+        "runbook check refuses a layout that does not divide, and passes the fixed one",
         "test tests/results/test_remedies.py::test_settings_do_not_fit_check_finds_them_before_a_job",
     ),
     Trial(
@@ -159,7 +159,7 @@ TRIALS = (
     ),
     Trial(
         kinds.CANCELLED,
-        "a job that scancel kills is gone on from by the next, with the losses of an undisturbed one",
+        "the next job continues one that scancel killed, with the losses of an undisturbed training",
         "test tests/slurm/test_chain.py::test_the_losses_are_those_of_an_undisturbed_training",
     ),
     Trial(

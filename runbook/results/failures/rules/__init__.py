@@ -1,6 +1,6 @@
 """All rules, specific before general: the first that matches a line decides about it."""
 
-from runbook.results.failures.rules.data import DATA_RULES
+from runbook.results.failures.rules.data import COMMAND_RULES, DATA_RULES
 from runbook.results.failures.rules.devices import DEVICE_RULES
 from runbook.results.failures.rules.endings import ENDING_RULES
 from runbook.results.failures.rules.jobs import JOB_RULES
@@ -10,6 +10,7 @@ from runbook.results.failures.rules.programs import PROGRAM_RULES
 from runbook.results.failures.rules.software import SOFTWARE_RULES
 
 RULES = (
+    *COMMAND_RULES,
     *MEMORY_RULES,
     *DEVICE_RULES,
     *SOFTWARE_RULES,

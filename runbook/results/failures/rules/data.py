@@ -3,6 +3,17 @@
 from runbook.results.failures.kinds import CHECKPOINT_DAMAGE, CHECKPOINT_FIT, DATA, FILE, STORAGE
 from runbook.results.failures.rule import NextStep, Rule
 
+COMMAND_RULES = (
+    # A script without `set -e` goes on, so the line is a symptom whatever the file is.
+    Rule(
+        kind=FILE,
+        patterns=(r"^(?:cat|ls|cp|mv|grep|sed|find|head|tail): .*No such file",),
+        example="cp: cannot stat 'foo.sif': No such file or directory",
+        source="GNU coreutils, a message of cp",
+    ),
+)
+"""A shell's commands. Before all other rules, which judge by the name of the file."""
+
 DATA_RULES = (
     Rule(
         kind=CHECKPOINT_DAMAGE,

@@ -267,7 +267,13 @@ DEVICE_RULES = (
             r"Target \d+ is out of bounds",
             r"indices\[.{0,20}\] = -?\d+ is not in \[0,",
         ),
+        # Python's own sequences, and a placeholder of str.format, have no part in a kernel.
+        unless=(
+            r"\b(?:list|tuple|string|array|bytearray|deque|range object|pop|assignment) index out of"
+            r"|Replacement index"
+        ),
         example="IndexError: index out of range in self",
+        counterexample="IndexError: list index out of range",
         source="PyTorch, a message of aten/src/ATen/native/Embedding.cpp",
         decision=NextStep.FIX_FIRST,
     ),

@@ -135,12 +135,16 @@ JOB_RULES = (
             r"Invalid account or account/partition",
             r"QOSM(?:in|ax)\w+",
             (
-                r"qsub: .{0,20}(?:Job (?:exceeds|violates|rejected|has|not)|would exceed|Unknown"
+                r"qsub: (?![Ww]arning).{0,20}"
+                r"(?:Job (?:exceeds|violates|rejected|has|not)|would exceed|Unknown"
                 r"|Illegal|Unauthorized|Bad UID|Access|Invalid|cannot|illegally|Maximum|Queue"
                 r"|directive|No default)"
             ),
-            # qsub prints nothing else but how an interactive job gets on.
-            r"qsub: (?!waiting for job|[Jj]ob \S+ (?:ready|completed)|Maximum server)\S",
+            # qsub prints nothing else but warnings and how an interactive job gets on.
+            (
+                r"^(?:\S*/)?qsub: (?!waiting for job|[Jj]ob \S+ (?:ready|completed)"
+                r"|Maximum server|[Ww]arning)\S"
+            ),
             r"Job rejected by all possible destinations",
             r"Job exceeds queue (?:resource )?limits",
             r"cannot satisfy queue",
@@ -170,6 +174,7 @@ JOB_RULES = (
             "srun: error: Unable to allocate resources: Requested time limit is invalid (missing "
             "or exceeds some limit)"
         ),
+        counterexample="qsub: warning: no project",
         source="desihub/desitarget#628",
     ),
     Rule(

@@ -86,7 +86,7 @@ PROGRAM_RULES = (
         kind=CONFIGURATION,
         patterns=(
             r"Check batch related parameters",
-            r"(?:be|not) (?:evenly )?(?:a )?(?:divisible|multiple)",
+            r"(?:be|not) (?:evenly )?(?:divisible|(?:an? )?(?:integer )?multiple of)\b",
             r"must divide",
             r"still have inflight params",
             r"not divisible",
@@ -146,6 +146,7 @@ PROGRAM_RULES = (
             r"|world_size=\d+, worker_count"
         ),
         example="AssertionError: num_layers should be divisible by pipeline_model_parallel_size",
+        counterexample="There may be multiple versions installed: error",
         source="NVIDIA-BioNeMo/bionemo-recipes#784",
         level=Level.CAUSE,
     ),
