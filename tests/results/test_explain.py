@@ -21,6 +21,7 @@ from runbook.tools.speed.facts import read_facts, read_words
 from runbook.tools.speed.gap import gap_figure
 from runbook.tools.speed.parts import GapPart, fill
 from runbook.tools.speed.planned_choice import choice_of
+from runbook.tools.speed.signs import signs
 
 LLAMA_70B = """\
 using world size: 16, data-parallel size: 1, context-parallel size: 1 tensor-model-parallel size: 8, \
@@ -350,10 +351,73 @@ def test_a_healthy_story_names_no_cause_in_words(told):
     assert not {"network", "data wait", "offload"} & set(told(text, *SHAPE, *BATCH)["first_causes"])
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "zero_config .. stage=1 offload_param=None offload_optimizer=None cpu_offload=None",
+        '"zero_optimization": {"stage": 3, "offload_optimizer": null, "offload_param": null}',
+        '"offload_optimizer": {"device": "none"}',
+        '"offload_optimizer": {"pin_memory": true, "device": "none"}',
+        '"offload_param.device": "none", "offload_param.pin_memory": "true"',
+        "offload_optimizer=OptimizerConfig(device=<OffloadDeviceEnum.none: 'none'>)",
+        "offload_param: false",
+        "offload_optimizer:\n  device: none\n",
+        "--offload_optimizer_device none",
+        "ZeRO 2 without offload_optimizer",
+        "we saw no stragglers or throttling",
+        "it isn't throttled",
+        "one rank is not slow",
+        "the data loader is not a bottleneck",
+        "the dataloader isn’t slow",
+        "throughput increases on 2 nodes",
+        "a 2 times increase on 2 nodes",
+        "step time drops on 2 nodes",
+        "2 nodes are not slower than one",
+        "with 2 nodes it no longer hangs",
+    ],
+)
+def test_what_a_text_denies_or_switches_off_is_no_cause(text):
+    assert [part.name for part in signs(text, reached=1.0)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("offload_param=None offload_optimizer: {device: cpu}", "offload"),
+        ("cpu offload_optimizer. No stragglers", "offload"),
+        ('"offload_optimizer": {"pin_memory": false, "device": "cpu"}', "offload"),
+        ('"zero_optimization.offload_param.device": "cpu"', "offload"),
+        ("no stragglers at first. Later one rank is slow", "stragglers"),
+        ("step time increases on 2 nodes", "network"),
+        ("on 2 nodes we see an increase in step time", "network"),
+        ("on 2 nodes throughput drops", "network"),
+        ("it does not scale to 2 nodes and is slower", "network"),
+        ("flash: no\nnum_workers: 0", "data wait"),
+        ("the all-reduces are not hidden", "communication"),
+    ],
+)
+def test_a_cause_is_named_although_a_text_denies_something_else(text, cause):
+    assert [part.name for part in signs(text, reached=1.0)] == [cause]
+
+
 def test_the_network_of_a_node_is_shared_by_its_devices():
     facts = read_facts("4 V100s each (4 GPUs each), no InfiniBand, only 40Gbps ethernet", {})
     assert facts["network"] == "10"
-    assert read_facts("NVLink 600 GB/s", {}).get("network") is None
+    assert read_facts("100 Gbit/s network, 8 A100", {})["network"] == "12.5"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["NVLink 600 GB/s", "NVLink 900 GB/s bandwidth", "storage reads at 2 GB/s bandwidth, 8 A100"],
+)
+def test_bytes_per_second_are_no_network(text):
+    assert "network" not in read_facts(text, {})
+
+
+@pytest.mark.parametrize("times", ["8x ", "8 x ", "8×"])
+def test_every_adapter_of_a_node_counts(times):
+    text = f"16 H100, {times}400 Gb/s InfiniBand network per node"
+    assert read_facts(text, {})["network"] == "400"
 
 
 def test_sentences_say_which_states_are_shared():

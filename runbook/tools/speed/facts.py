@@ -128,9 +128,14 @@ SOCKETS = (
 )
 """What says that NCCL's messages go through sockets."""
 _NETWORK = (
-    r"(\d+(?:\.\d+)?) ?Gb(?:ps|it/s|/s)\b[^.]{0,30}(?:network|ethernet|bandwidth|roce|between)"
+    r"(?:(?<![\w.])(\d+) ?[x×] ?)?(\d+(?:\.\d+)?) ?"
+    r"(?-i:[Gg]bps|Gb/s|G[Bb]it(?:s?/s|ps)?)\b"
+    r"[^.]{0,30}(?:network|ethernet|bandwidth|roce|between)"
 )
-"""What states the bandwidth of a node's network; NVLink's is given in bytes."""
+"""What states the bandwidth of a node's network: the adapters, and the Gbit/s of each.
+
+Case counts in the unit: NVLink and storage are given in bytes, as GB/s.
+"""
 _SHARDS_STATES = r"\bfsdp\b|\bzero[- ]?(?:stage[- ]?)?[0-3]\b"
 """What says in a sentence which states are shared."""
 _SOCKET_GBIT_S = "10"
@@ -236,9 +241,14 @@ def _node_network(text: str) -> float:
 
     >>> _node_network("no InfiniBand, only 40Gbps ethernet"), _node_network("up to 10 Gbps networking")
     (40.0, 10.0)
+    >>> _node_network("8x 400 Gb/s InfiniBand network per node"), _node_network("2 GB/s bandwidth")
+    (3200.0, 0.0)
     """
     match = re.search(_NETWORK, text, re.IGNORECASE)
-    return float(match[1]) if match else 0.0
+    if match is None:
+        return 0.0
+    adapters = int(match[1] or 1)
+    return adapters * float(match[2])
 
 
 def _devices_of_node(text: str, facts: Facts) -> int:

@@ -7,7 +7,24 @@ from dataclasses import dataclass
 from runbook.tools.speed.facts import SOCKETS
 from runbook.tools.speed.parts import GapPart
 
-_SLOWER = r"(?:slow(?:er|down)?|longer|drops?|falls?|increases?)"
+_DENIAL = (
+    r"(?:\b(?:no|not|never|without|neither|nor)|n't)(?! (?:only|doubt)\b)"
+    r"[ \t]+(?:(?!(?:and|are|because|but|gets|is|it|so)\b)[\w-]+[ \t]+){0,2}$"
+)
+"""Words that deny what follows them, as in "we did not see any stragglers".
+
+A verb or a conjunction ends a denial: "it does not scale and is slower" names a cause. All on
+one line: the end of a line in a log or a YAML file does not deny the next line.
+"""
+_TIME_INCREASES = (
+    r"(?:time|(?:step|iteration) times)(?: (?:per|a|of a) (?:step|iteration))?"
+    r"(?: (?:also|\w+ly))? increases?"
+    r"|increases? (?:in|of) (?:the )?(?:step |iteration )?time"
+)
+"""Only a time that increases makes a step slower: throughput is meant to increase."""
+_DROPS = r"(?<!time )(?<!times )(?<!loss )(?:drops?|falls?)"
+"""A time and a loss are meant to drop."""
+_SLOWER = rf"(slow(?:er|down)?|longer|{_DROPS}|{_TIME_INCREASES})"
 _MANY_NODES = (
     r"(?:multi[- ]?(?:ple )?(?:node|computer|machine)s?|(?:two|\d+) (?:nodes|machines)|more nodes)"
 )
@@ -15,6 +32,17 @@ _SLOWER_ON_MANY_NODES = (
     rf"\b{_SLOWER}\b[^.]{{0,80}}\b{_MANY_NODES}|{_MANY_NODES}[^.]{{0,100}}\b{_SLOWER}\b"
 )
 """One node against many: what differs is the network between them."""
+_SWITCHED_OFF = (
+    r"[\"']?[ \t]*(?:[:=]|\.{2,})?\s*"
+    r"(?:(?:\w*[{(][^{}()]{0,200}?|\.)?\bdevice[\"']?\s*[:=]\s*)?"
+    r"[\"']?(?:<offloaddeviceenum\.)?(?:none|null|false|no|0)\b"
+    r"|\.(?!device)\w"
+)
+"""What follows DeepSpeed's option that offloads nothing: a value, or the section's `device`.
+
+The section's other keys (`offload_param.pin_memory`) say nothing. DeepSpeed prints its
+whole configuration, where options that nobody set are None.
+"""
 
 
 @dataclass(frozen=True)
@@ -23,7 +51,10 @@ class _Sign:
 
     cause: str
     pattern: str
-    """Of a text in small letters."""
+    """Of a text in small letters.
+
+    A denial counts right before the pattern's group, or before the whole where it has none.
+    """
     most: float
     """Share of a step that the cause may have at most, where nothing prices it."""
     remedy: str
@@ -40,21 +71,22 @@ _SIGNS = (
     _Sign(
         "communication",
         r"nccl_p2p_disable=1|(?:exposed|non-overlapped|not overlapped)[^.]{0,40}comm"
-        r"|(?:all-gathers?|reduce-scatters?|all-reduces?)[^.]{0,40}(?:exposed|not hidden)",
+        r"|(?:all-gathers?|reduce-scatters?|all-reduces?)[^.]{0,40}(exposed|not hidden)",
         0.4,
         "let messages run beside the work, and devices of a node reach each other",
     ),
     _Sign(
         "data wait",
         r"num_workers[=: ]+0\b|wait\w*[^.]{0,20} (?:on|for) (?:the )?data|starv\w+ for data"
-        r"|data[- ]?load\w*[^.]{0,60}(?:bottleneck|slow|inefficien|limit)"
+        r"|data[- ]?load\w*[^.]{0,60}(bottleneck|slow|inefficien|limit)"
         r"|(?:bottleneck|slow|inefficient)[^.]{0,30} data[- ]?load",
         0.5,
         "tokenize once before training, use more workers, put the tokens on a faster disk",
     ),
     _Sign(
         "offload",
-        r"offload_(?:optimizer|param)\w*|zero[- ]?(?:3 )?infinity|cpu[_ -]?offload\w*[=: ]+true",
+        rf"offload_(?:optimizer|param)\w*\b(?!{_SWITCHED_OFF})"
+        r"|zero[- ]?(?:3 )?infinity|cpu[_ -]?offload\w*[=: ]+true",
         0.8,
         "keep states on the devices: more devices, or ZeRO over more of them",
     ),
@@ -66,13 +98,14 @@ _SIGNS = (
     ),
     _Sign(
         "growing steps",
-        r"slower and slower|gradually[^.]{0,30}slow|slows? down (?:gradually|over time|during training)",
+        r"slower and slower|gradually[^.]{0,30}(slow)"
+        r"|slows? down (?:gradually|over time|during training)",
         0.3,
         "look for what fills up: memory, the page cache, a log, a loader that reads further each time",
     ),
     _Sign(
         "stragglers",
-        r"stragglers?|throttl\w+|one (?:node|gpu|rank)[^.]{0,20} slow",
+        r"stragglers?|throttl\w+|one (?:node|gpu|rank)[^.]{0,20} (slow)",
         0.3,
         "look at clocks and errors of the slowest device",
     ),
@@ -81,10 +114,10 @@ _SIGNS = (
 
 def signs(text: str, reached: float) -> Iterator[GapPart]:
     """Yield each cause that a text names, with the largest share of a step that it may have."""
-    plain = text.lower()
+    plain = text.lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     named = set[str]()
     for sign in _SIGNS:
-        match = re.search(sign.pattern, plain, re.IGNORECASE)
+        match = _first_stated(sign.pattern, plain)
         if match is None or sign.cause in named:
             continue
         named.add(sign.cause)
@@ -96,3 +129,14 @@ def signs(text: str, reached: float) -> Iterator[GapPart]:
             sign.remedy,
             is_printed=True,
         )
+
+
+def _first_stated(pattern: str, plain: str) -> re.Match[str] | None:
+    """Return the first match of a pattern that no word before it denies."""
+    for match in re.finditer(pattern, plain, re.IGNORECASE):
+        start = match.start(match.lastindex or 0)
+        line_start = plain.rfind("\n", 0, start) + 1
+        if not re.search(_DENIAL, plain[line_start:start]):
+            return match
+
+    return None
