@@ -38,7 +38,10 @@ class SearchSpace:
     micro_batches: tuple[int, ...] = MICRO_BATCHES
     recompute: tuple[Recompute, ...] = RECOMPUTE
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
-    """Those above 1 are tried with DeepSpeed alone."""
+    """Those above 1 are tried with DeepSpeed alone.
+
+    The first alone is tried where there is one replica and one rank of context: nothing is shared.
+    """
     most_chunks: int = MOST_CHUNKS
     """Interleaved chunks of a stage at most."""
 
@@ -199,13 +202,14 @@ def layouts(choice: Choice, space: SearchSpace = EVERYTHING) -> Iterator[Choice]
         model_ranks = tensor * pipeline * choice.context
         replicas = choice.world_size // model_ranks
         chunks = _chunks(choice, pipeline, space.most_chunks)
+        # ZeRO shares states among replicas and ranks of context. Without any, stages are alike.
+        shares_states = replicas * choice.context > 1
+        different_stages = zero_stages if shares_states else zero_stages[:1]
         for micro_batch, zero_stage, training, virtual_pipeline in product(
-            space.micro_batches, zero_stages, trainings, chunks
+            space.micro_batches, different_stages, trainings, chunks
         ):
             fills_batch = choice.global_batch % (micro_batch * replicas) == 0
-            # ZeRO shares states among replicas and ranks of context.
-            shares_states = replicas * choice.context > 1
-            if fills_batch and (zero_stage == 0 or shares_states):
+            if fills_batch:
                 yield replace(
                     choice,
                     tensor=tensor,

@@ -9,15 +9,16 @@ from typing import Any, get_args
 
 import pytest
 
+from runbook.params.schema.entries import Model
 from runbook.params.schema.run_file import Data, Training
 from runbook.phases.token_inputs import tokenize_options
-from runbook.plan_file.schema import Layout, Tuning
+from runbook.plan_file.schema import Layout, ModelShape, Tuning
 from runbook.planning import layout
 from runbook.planning.cost import step_inputs
 from runbook.planning.cost.iteration import StepSetup
 from runbook.planning.layout import Choice, full_choice
 from runbook.tokens.pipeline.options import TokenizeOptions
-from runbook.tools.speed import predict
+from runbook.tools.speed import planned_choice, predict
 from runbook.tools.speed.published_rows import PublishedRow
 
 from .conftest import build
@@ -81,6 +82,11 @@ def test_a_modelled_step_takes_all_that_a_choice_says() -> None:
         member.name for member in fields(Choice)
     }
     assert shared <= keywords_of(step_inputs.setup_for, "StepSetup")
+
+
+def test_a_described_model_takes_all_that_its_shape_says() -> None:
+    shared = {member.name for member in fields(ModelShape)} & set(Model.model_fields)
+    assert shared <= keywords_of(planned_choice, "Model")
 
 
 def test_a_planned_layout_takes_every_size() -> None:

@@ -15,7 +15,14 @@ from runbook.planning.cost.speed import modelled_step
 from runbook.planning.cost.step_inputs import device_of, setup_for
 from runbook.planning.layout import Choice, full_choice
 from runbook.planning.layout_rules import check_layout
-from runbook.planning.layout_search import Candidate, Search, growth, search
+from runbook.planning.layout_search import (
+    Candidate,
+    Search,
+    SearchSpace,
+    growth,
+    layouts,
+    search,
+)
 
 from .conftest import MODELS, build
 
@@ -61,6 +68,23 @@ def test_13b_with_zero_1_over_8_copies_does_not_fit_a_gcd() -> None:
     alone = [one for one in found.candidates if one.tensor * one.pipeline == 1]
     assert {one.zero_stage for one in alone} <= {2, 3}
     assert found.did_not_fit > 0
+
+
+@pytest.mark.parametrize("stages", [(0, 1), (1,)])
+def test_a_single_replica_is_tried_once_whatever_zero_would_share(stages: tuple[int, ...]) -> None:
+    """ZeRO shares nothing there: every stage is the same layout, and none would lose the cut."""
+    space = SearchSpace(
+        micro_batches=(1,),
+        recompute=("full",),
+        zero_stages=stages,
+        most_chunks=1,
+    )
+    stages_of_cut = dict[tuple[int, int], list[int]]()
+    for layout in layouts(choice(AZURE, 16), space):
+        stages_of_cut.setdefault((layout.tensor, layout.pipeline), []).append(layout.zero_stage)
+
+    assert stages_of_cut[8, 16] == [stages[0]]
+    assert stages_of_cut[8, 8] == [*stages]
 
 
 def test_what_is_found_keeps_every_rule_and_fits() -> None:

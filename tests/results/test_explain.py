@@ -6,6 +6,8 @@ llm-foundry 1706 (read on 2026-11-23).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from log_lines import parse_lines
 
@@ -13,14 +15,19 @@ from runbook.core.errors import ParamsError
 from runbook.frameworks.option_names import option_names
 from runbook.params.catalogues import read_models
 from runbook.params.project import project_root
+from runbook.plan_file.schema import ModelShape
 from runbook.planning import layout_search
+from runbook.planning.cost.accelerators import find_accelerator
+from runbook.planning.cost.iteration import StepSetup
+from runbook.planning.cost.memory import RESERVE
+from runbook.planning.sizes import shape_of
 from runbook.tools.speed import changes
 from runbook.tools.speed.described_training import described_training
 from runbook.tools.speed.explain import explain
 from runbook.tools.speed.facts import read_facts, read_words
 from runbook.tools.speed.gap import gap_figure
 from runbook.tools.speed.parts import GapPart, fill
-from runbook.tools.speed.planned_choice import choice_of
+from runbook.tools.speed.planned_choice import choice_of, fits_device
 from runbook.tools.speed.signs import signs
 
 LLAMA_70B = """\
@@ -452,6 +459,62 @@ def test_layouts_of_explain_are_the_planners_and_fit_by_its_memory(models):
         memory = layout_search.fullest_device(choice_of(layout))
         assert memory <= 0.94 * layout.device.memory_bytes
     assert (1, 1) not in {(layout.tensor, layout.pipeline) for layout in layouts}
+
+
+def test_the_planner_takes_every_field_of_a_described_model(models):
+    """A Llama without its own output layer would fit where `runbook plan` refuses it."""
+    shape = shape_of(models["llama-3-8b"], tensor=2)
+    unusual = replace(
+        shape,
+        qkv_biases=True,
+        norm_epsilon=1e-6,
+        rope_base=500_000.0,
+    )
+    assert choice_of(_eight_h100(unusual)).shape == unusual
+    gpt = shape_of(models["6.7b"], tensor=2)
+    assert choice_of(_eight_h100(gpt)).shape == gpt
+
+
+def test_a_described_llama_needs_the_memory_of_its_output_layer(models):
+    """Its 525 M parameters are halved by tensor 2, and ZeRO 1 shares states over 4 replicas."""
+    setup = _eight_h100(shape_of(models["llama-3-8b"], tensor=2))
+    tied = replace(setup, shape=replace(setup.shape, tied_embeddings=True))
+    needed = layout_search.fullest_device(choice_of(setup))
+    needed_by_tied = layout_search.fullest_device(choice_of(tied))
+    output_parameters = 128256 * 4096 / 2
+    bytes_per_parameter = 6 + 12 / 4
+    assert needed - needed_by_tied == pytest.approx(
+        output_parameters * bytes_per_parameter, rel=0.01
+    )
+    between = replace(setup.device, memory_bytes=int((needed + needed_by_tied) / 2 / RESERVE))
+    assert not fits_device(replace(setup, device=between))
+    assert fits_device(replace(tied, device=between))
+
+
+def _eight_h100(shape: ModelShape) -> StepSetup:
+    device = find_accelerator("H100-SXM5")
+    assert device is not None
+    return StepSetup(
+        shape=shape,
+        device=device,
+        precision="bf16",
+        tensor=2,
+        pipeline=1,
+        data=4,
+        micro_batch=1,
+        global_batch=64,
+    )
+
+
+def test_the_micro_batch_of_a_single_replica_is_compared(models):
+    """Tensor 8 x pipeline 2 on 16 devices leaves one replica, whose states nothing shares."""
+    facts = read_words([*SHAPE, *BATCH, "n_accel=16", "tp=8", "pp=2", "dp=1"])
+    training = described_training(facts, models)
+    assert not isinstance(training, str)
+    assert training.setup.zero_stage == 1
+    change = changes._micro_batch_change(training.setup)
+    assert change.setup.micro_batch > 1
+    assert change.setup == replace(training.setup, micro_batch=change.setup.micro_batch)
 
 
 def test_option_names_are_those_of_the_run_file_and_of_the_frameworks():

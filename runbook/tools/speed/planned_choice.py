@@ -51,6 +51,10 @@ def fits_device(setup: StepSetup) -> bool:
 
 
 def _model(shape: ModelShape) -> Model:
+    """Return the model of a described training, with every field that its shape states.
+
+    The defaults are a GPT's. With them a Llama would lack its output layer.
+    """
     return Model(
         label="described",
         layers=shape.layers,
@@ -59,8 +63,17 @@ def _model(shape: ModelShape) -> Model:
         kv_heads=shape.kv_heads,
         ffn_hidden=shape.ffn_hidden,
         sequence_length=shape.sequence_length,
+        # Longer sequences than the catalogue's have a learned position for each token.
+        positions=max(shape.positions, shape.sequence_length),
         vocabulary=shape.vocabulary,
-        activation="swiglu" if shape.gated else "gelu",
+        tied_embeddings=shape.tied_embeddings,
+        position_embedding=shape.position_embedding,
+        normalization=shape.normalization,
+        activation=shape.activation,
+        biases=shape.biases,
+        qkv_biases=shape.qkv_biases,
+        norm_epsilon=shape.norm_epsilon,
+        rope_base=round(shape.rope_base),
         source="described",
     )
 
