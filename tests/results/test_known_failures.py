@@ -323,10 +323,10 @@ def test_a_failure_in_a_line_like_a_harmless_one_is_named(line, name):
 
 
 @pytest.mark.parametrize("command", ["cp: cannot stat 'foo.sif'", "cat: /data/x.idx"])
-def test_a_command_that_lacks_its_file_is_a_symptom_until_a_step_is_made(command):
+def test_a_command_that_lacks_its_file_is_a_weak_sign_until_a_step_is_made(command):
     finder = FailureFinder()
     finder.look(f"{command}: No such file or directory", 1)
-    assert finder.cause().level is Level.SYMPTOM
+    assert finder.cause().level is Level.CONSEQUENCE
     finder.note_progress(1)
     assert finder.found() == []
 

@@ -1,12 +1,14 @@
 """Files: file systems, training data, checkpoints."""
 
 from runbook.results.failures.kinds import CHECKPOINT_DAMAGE, CHECKPOINT_FIT, DATA, FILE, STORAGE
-from runbook.results.failures.rule import NextStep, Rule
+from runbook.results.failures.rule import Level, NextStep, Rule
 
 COMMAND_RULES = (
-    # A script without `set -e` goes on, so the line is a symptom whatever the file is.
+    # A script without `set -e` goes on, and many do not mind. So this is the weakest level: an
+    # exception of the program comes before it.
     Rule(
         kind=FILE,
+        level=Level.CONSEQUENCE,
         patterns=(r"^(?:cat|ls|cp|mv|grep|sed|find|head|tail): .*No such file",),
         example="cp: cannot stat 'foo.sif': No such file or directory",
         source="GNU coreutils, a message of cp",
