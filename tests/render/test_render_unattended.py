@@ -45,7 +45,7 @@ def test_the_number_of_nodes_is_a_matter_of_the_attempt():
         "24 sequences divide by 7 and 5 nodes' replicas not"
     )
     assert 'mpiexec \\\n    -n "$((num_nodes * 4))"' in pbs.script
-    assert "WORLD_SIZE=$((RUNBOOK_NODES * 4)) " in pbs.files["rank.sh"]
+    assert "WORLD_SIZE=$((RUNBOOK_NUM_NODES * 4)) " in pbs.files["rank.sh"]
 
 
 def test_a_program_whose_progress_is_not_known_is_refused():
@@ -88,7 +88,7 @@ def attempts_of(name, losses, tmp_path):
     for silent, suspects in losses:
         lines.append(f"export SILENT='{silent}'; suspects='{suspects}'")
         lines.append("if ! replace_nodes; then echo $job_reason; exit; fi")
-        lines.append('choose_nodes; echo "$num_nodes $RUNBOOK_NODES ${#training_nodes[@]}"')
+        lines.append('choose_nodes; echo "$num_nodes $RUNBOOK_NUM_NODES ${#training_nodes[@]}"')
     return shell.run(["bash", "-c", "\n".join(lines)], cwd=tmp_path / "run").out.splitlines()
 
 

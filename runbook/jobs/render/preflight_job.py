@@ -56,11 +56,20 @@ class _PreflightJob(QueuedTraining):
         job = preflight_job(settings)
         world_size = job.nodes * job.devices_per_node
         parallel = replace(spec.parallel, world_size=world_size)
-        super().__init__(settings, replace(spec, parallel=parallel), package)
+        super().__init__(
+            _without_copies(settings),
+            replace(spec, parallel=parallel),
+            package,
+        )
         self.job = job
         # The probe is ours, whoever trains later
         self.framework = "runbook"
         self.questions = questions
+
+    @property
+    def node_counts(self) -> list[int]:
+        """Return the one number of nodes: the preflight asks all of them, whoever trains later."""
+        return [self.job.nodes]
 
     def program(self) -> list[str]:
         """Return the program that each rank runs."""
@@ -120,6 +129,16 @@ class _PreflightJob(QueuedTraining):
         return [*steps, RungStep("groups", purpose, command, GROUPS_SECONDS)]
 
 
+def _without_copies(settings: Settings) -> Settings:
+    """Return settings without copies on each node's own disk.
+
+    The training's job makes these copies, of its image and of its environment. The preflight's
+    does not: it starts the ones that all nodes share.
+    """
+    jobs = settings.run.jobs.model_copy(update={"environment_copy": "", "image_copy": ""})
+    return replace(settings, run=settings.run.model_copy(update={"jobs": jobs}))
+
+
 def preflight_job(settings: Settings) -> Job:
     """Return what the job asks of the queue.
 
@@ -141,6 +160,9 @@ def preflight_job(settings: Settings) -> Job:
             "reservation": environment_job.reservation or training.reservation,
             "memory": environment_job.memory or training.memory,
             "array": 0,
+            # Every node of the preflight is asked, so that none of them is spare.
+            "spares": 0,
+            "min_nodes": 0,
         }
     )
 

@@ -250,7 +250,7 @@ class QueuedTraining:
         if self.job.walltime:
             names.add("RUNBOOK_SECONDS_LEFT")
         if self.may_have_fewer_nodes:
-            names.add("RUNBOOK_NODES")
+            names.add("RUNBOOK_NUM_NODES")
         for group in self.groups.values():
             names.update(name for name, value in group.items() if value is not None)
         return sorted(names)
@@ -287,7 +287,7 @@ class QueuedTraining:
     def _world_size(self) -> str:
         """Return the number of ranks, as bash reads it."""
         if self.may_have_fewer_nodes:
-            return f"$((RUNBOOK_NODES * {self.job.devices_per_node}))"
+            return f"$((RUNBOOK_NUM_NODES * {self.job.devices_per_node}))"
         return str(self.spec.parallel.world_size)
 
     def program(self) -> list[str]:

@@ -185,7 +185,7 @@ count_nodes() { # the most nodes that can train, of the numbers that the plan al
   for num_nodes in 8 6 4 3 2; do
     if ((${#trusted[@]} >= num_nodes)); then break; fi
   done
-  export RUNBOOK_NODES=$num_nodes
+  export RUNBOOK_NUM_NODES=$num_nodes
   if ((num_nodes < 8)); then
     echo "runbook: only $num_nodes of 8 nodes train, with fewer data-parallel replicas and the same global batch" >&2
   fi

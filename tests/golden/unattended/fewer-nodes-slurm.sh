@@ -194,7 +194,7 @@ count_nodes() { # the most nodes that can train, of the numbers that the plan al
   for num_nodes in 64 32 16; do
     if ((${#trusted[@]} >= num_nodes)); then break; fi
   done
-  export RUNBOOK_NODES=$num_nodes
+  export RUNBOOK_NUM_NODES=$num_nodes
   if ((num_nodes < 64)); then
     echo "runbook: only $num_nodes of 64 nodes train, with fewer data-parallel replicas and the same global batch" >&2
   fi
@@ -283,7 +283,7 @@ run_step() {
     --container-mounts="$PWD:$PWD",/GIVE_JOBS_STAGE:/GIVE_JOBS_STAGE,/opt/microsoft:/opt/microsoft,/var/tmp:/var/tmp,/project:/project \
     --container-workdir="$PWD" \
     --no-container-mount-home \
-    --container-env=CUDA_DEVICE_MAX_CONNECTIONS,CUDA_DEVICE_ORDER,LOGLEVEL,MASTER_ADDR,MASTER_PORT,NCCL_IB_PCI_RELAXED_ORDERING,NCCL_IB_QPS_PER_CONNECTION,NCCL_IGNORE_CPU_AFFINITY,NCCL_MIN_NCHANNELS,NCCL_P2P_NET_CHUNKSIZE,NCCL_PXN_DISABLE,NCCL_SOCKET_IFNAME,NCCL_TOPO_FILE,OMPI_MCA_coll_hcoll_enable,OMP_NUM_THREADS,PYTHONPATH,PYTHONUNBUFFERED,RUNBOOK_JOB,RUNBOOK_JOB_FOLDER,RUNBOOK_NODES,RUNBOOK_SECONDS_LEFT,UCX_NET_DEVICES,UCX_TLS \
+    --container-env=CUDA_DEVICE_MAX_CONNECTIONS,CUDA_DEVICE_ORDER,LOGLEVEL,MASTER_ADDR,MASTER_PORT,NCCL_IB_PCI_RELAXED_ORDERING,NCCL_IB_QPS_PER_CONNECTION,NCCL_IGNORE_CPU_AFFINITY,NCCL_MIN_NCHANNELS,NCCL_P2P_NET_CHUNKSIZE,NCCL_PXN_DISABLE,NCCL_SOCKET_IFNAME,NCCL_TOPO_FILE,OMPI_MCA_coll_hcoll_enable,OMP_NUM_THREADS,PYTHONPATH,PYTHONUNBUFFERED,RUNBOOK_JOB,RUNBOOK_JOB_FOLDER,RUNBOOK_NUM_NODES,RUNBOOK_SECONDS_LEFT,UCX_NET_DEVICES,UCX_TLS \
     python3 -m torch.distributed.run \
     --nnodes="$num_nodes" \
     --nproc-per-node=8 \

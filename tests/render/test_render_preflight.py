@@ -1,0 +1,76 @@
+"""The preflight job of runs whose training has more than a fixed shape: fewer nodes, spare nodes, copies on the nodes."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sites import FEWER_NODES, PACKAGE, planned
+from suite.programs import shellcheck
+
+from runbook.core import shell
+from runbook.jobs.render.preflight_job import PreflightQuestions, render_preflight
+
+QUESTIONS = PreflightQuestions((Path("/shared/answers"),), "0123", ("--seconds=60",))
+
+
+def preflight_of(run, *words, jobs=None):
+    """The preflight job of a run; `jobs` are keys of its section jobs."""
+    settings, plan = planned(run, *words, "training.framework=runbook")
+    section = settings.run.jobs.model_copy(update=jobs or {})
+    settings = replace(settings, run=settings.run.model_copy(update={"jobs": section}))
+    return render_preflight(settings, plan.phases["04-training"], PACKAGE, QUESTIONS)
+
+
+def words_of(job):
+    """All text of a job but comments."""
+    texts = [job.script, *job.files.values()]
+    return re.sub(r"(?m)^#(?!SBATCH|PBS).*$", "", "\n".join(texts))
+
+
+@pytest.mark.parametrize("name", FEWER_NODES)
+def test_the_preflight_of_a_training_with_fewer_nodes_has_one_number_of_ranks(name):
+    run, *words = FEWER_NODES[name]
+    job = preflight_of(run, *words)
+    assert "NUM_NODES" not in words_of(job)
+    assert "RUNBOOK_NODES *" not in job.files["rank.sh"]
+    if "WORLD_SIZE" in job.files["rank.sh"]:
+        assert re.search(r"WORLD_SIZE=\d+ ", job.files["rank.sh"])
+
+
+def test_no_variable_is_handed_to_the_container_twice():
+    run, *words = FEWER_NODES["fewer-nodes-slurm"]
+    lists = re.findall(r"--container-env=(\S+)", preflight_of(run, *words).script)
+    assert lists
+    for names in lists:
+        assert len(names.split(",")) == len(set(names.split(",")))
+        assert "RUNBOOK_NODES" in names.split(",")
+
+
+def test_the_preflight_of_a_training_with_spare_nodes_takes_all_its_nodes():
+    script = preflight_of("azure-175b", "jobs.training.spares=2").script
+    assert "step_nodes" not in script
+    assert "no-kill" not in script
+
+
+def test_the_preflight_starts_the_environment_that_all_nodes_share():
+    run, *words = FEWER_NODES["fewer-nodes-pbs"]
+    for run_words in ((run, *words), ("azure-175b",)):
+        text = words_of(preflight_of(*run_words, jobs={"environment_copy": "/local/scratch"}))
+        assert "python.sh" not in text
+        assert "-m runbook.training.probe" in text
+
+
+def test_the_preflight_starts_the_image_that_all_nodes_share():
+    words = ("jobs.image=/images/train.sqsh", "jobs.image_copy=/local/images")
+    script = preflight_of("azure-175b", *words).script
+    assert "--container-image=/images/train.sqsh" in script
+    assert "/local/images" not in script
+
+
+def test_shellcheck_finds_nothing(tmp_path):
+    run, *words = FEWER_NODES["fewer-nodes-pbs"]
+    job = preflight_of(run, *words, jobs={"environment_copy": "/local/scratch"})
+    for name, text in {"job.sh": job.script, **job.files}.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        assert shell.run([shellcheck(), str(tmp_path / name)]).out == ""
