@@ -89,8 +89,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     suspects = suspect_nodes(files, last)
     stage = suspect_stage(files, arguments.stages)
-    if stage and len(stage) <= arguments.spares:
-        suspects = stage
+    if not last.bad_nodes and stage and len(stage) <= arguments.spares:
+        suspects = stage  # the log names no node, so that any of the stage may be to blame
     write_decision(files.folder, decision, goes_on_here, suspects)
     append_line(files.events, _ended_event(files, last, decision, arguments.phase))
     for node in last.bad_nodes:

@@ -207,3 +207,13 @@ def test_ranks_of_one_stage_on_several_nodes_make_its_nodes_suspects(run):
         "srun: error: node1: tasks 0-1: Terminated\n"
     )
     assert suspects_of(run, *two_stages) == ["node3", "node4"]
+
+
+def test_a_node_that_the_log_names_is_replaced_and_not_its_whole_stage(run):
+    (run.job / "hostfile").write_text("node1\nnode2\nnode3\nnode4\n")
+    run.begin()
+    killed = "srun: error: node4: tasks 6-7: Killed\nsrun: error: node3: tasks 4-5: Killed\n"
+    run.write_log(XID.replace("node3", "node2") + killed)
+    assert suspects_of(run, "--stages=2", "--spares=2") == ["node2"]
+    (line,) = (run.job / "bad_nodes.jsonl").read_text().splitlines()
+    assert json.loads(line)["node"] == "node2"
