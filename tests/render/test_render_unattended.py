@@ -71,7 +71,8 @@ def functions_of(script, *names):
 def attempts_of(name, losses, tmp_path):
     """Run the script's own functions: after each attempt some nodes are silent, others under suspicion."""
     script = unattended_job(name).script
-    names = ("count_nodes", "choose_nodes", "note_node", "remember_node", "replace_nodes")
+    names = ("count_nodes", "choose_nodes", "note_node", "remember_node")
+    names += ("take_left_out", "replace_nodes")
     hosts = script.split("((${#hosts[@]} == ")[1].split(")")[0]
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "srun").write_text(SRUN)
@@ -82,6 +83,7 @@ def attempts_of(name, losses, tmp_path):
         f"PATH={tmp_path}/bin:$PATH job={tmp_path}/run events={tmp_path}/run/events.jsonl",
         f"hosts=($(seq -f n%g {hosts})) trusted=(${{hosts[@]}}) asked= job_number=1 job_reason=why",
         "declare -A is_doubtful=()",
+        "left_out=()",
         functions_of(script, *names),
         "attempt=1; choose_nodes; echo $num_nodes",
     ]
@@ -108,3 +110,32 @@ def test_a_node_is_tried_again_once_and_left_out_the_second_time(tmp_path):
     """Without a spare node the first suspicion changes nothing: it may be nobody's fault."""
     lines = attempts_of("fewer-nodes-slurm", [("", "n3"), ("", "n3")], tmp_path)
     assert lines == ["64", "64 64 64", "32 32 32"]
+
+
+def test_a_node_that_was_left_out_trains_again_where_too_few_others_are_there(tmp_path):
+    """It answers all the time; what it is left out for may have been nobody's fault."""
+    silent = " ".join(f"n{n}" for n in range(17, 65))
+    losses = [("", "n3"), ("", "n3"), (silent, ""), (f"n1 {silent}", "")]
+    lines = attempts_of("fewer-nodes-slurm", losses, tmp_path)
+    assert lines == [
+        "64",
+        "64 64 64",
+        "32 32 32",
+        "16 16 16",
+        "why; 15 nodes are left, and the training needs at least 16",
+    ]
+    events = (tmp_path / "run" / "events.jsonl").read_text(encoding="utf-8")
+    assert '"node": "n3", "why": "trains again, because too few others are there"' in events
+
+
+def test_a_node_that_was_left_out_and_is_silent_by_now_does_not_train_again(tmp_path):
+    silent = " ".join(f"n{n}" for n in (3, *range(18, 65)))
+    losses = [("", "n3"), ("", "n3"), (silent, "")]
+    lines = attempts_of("fewer-nodes-slurm", losses, tmp_path)
+    assert lines[3] == "16 16 16"
+    lost = " ".join(f"n{n}" for n in (1, 3, *range(18, 65)))
+    (tmp_path / "again").mkdir()
+    lines = attempts_of(
+        "fewer-nodes-slurm", [("", "n3"), ("", "n3"), (lost, "")], tmp_path / "again"
+    )
+    assert lines[3] == "why; 15 nodes are left, and the training needs at least 16"

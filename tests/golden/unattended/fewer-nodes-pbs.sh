@@ -180,6 +180,7 @@ decide() { # what follows: `action` is "go on", "stop" or "done", `here` is "her
 # 8 of the 8 nodes train, or fewer where healthy ones lack. `trusted` has all nodes that answer, those under suspicion last.
 trusted=("${hosts[@]}")
 declare -A is_doubtful=() # nodes that were under suspicion in this allocation
+left_out=()               # those that were so twice: they answer, and train only where too few others do
 
 count_nodes() { # the most nodes that can train, of the numbers that the plan allows
   for num_nodes in 8 6 4 3 2; do
@@ -221,8 +222,29 @@ remember_node() { # for a day, in which later jobs of this site leave it out: ru
     >>../polaris/bad_nodes.jsonl
 }
 
+take_left_out() { # takes back the nodes under suspicion that still answer: better those than none
+  local node
+  local -A question=()
+  for node in "${left_out[@]}"; do
+    timeout 30 mpiexec -n 1 --ppn 1 --hosts "$node" true &>/dev/null &
+    question[$node]=$!
+  done
+  for node in "${left_out[@]}"; do
+    if wait "${question[$node]}"; then
+      note_node "$node" "trains again, because too few others are there"
+      trusted+=("$node")
+    elif [[ -n $asked ]]; then # a signal cut the waiting off: nothing is known of this node
+      return 1
+    else
+      note_node "$node" "does not answer and is left out"
+      remember_node "$node"
+    fi
+  done
+  left_out=()
+}
+
 replace_nodes() { # leaves out nodes on which nothing starts, and takes those under suspicion last
-  local node good=() doubtful=() silent=() twice=()
+  local node good=() doubtful=() silent=()
   local -A question=() is_suspect=()
   for node in $suspects; do is_suspect[$node]=yes; done
   for node in "${trusted[@]}"; do
@@ -235,7 +257,7 @@ replace_nodes() { # leaves out nodes on which nothing starts, and takes those un
       silent+=("$node")
     elif [[ -n ${is_suspect[$node]:-} && -n ${is_doubtful[$node]:-} ]]; then
       note_node "$node" "is under suspicion again and is left out while enough others are there"
-      twice+=("$node")
+      left_out+=("$node")
     elif [[ -n ${is_suspect[$node]:-} ]]; then
       note_node "$node" "is under suspicion and becomes a spare"
       doubtful+=("$node")
@@ -253,7 +275,7 @@ replace_nodes() { # leaves out nodes on which nothing starts, and takes those un
     remember_node "$node"
   done
   trusted=("${good[@]}" "${doubtful[@]}")
-  if ((${#trusted[@]} < 2)); then trusted+=("${twice[@]}"); fi # better those than none
+  if ((${#trusted[@]} < 2)); then take_left_out || return 1; fi
   ((${#trusted[@]} >= 2)) || {
     job_reason+="; ${#trusted[@]} nodes are left, and the training needs at least 2"
     return 1
