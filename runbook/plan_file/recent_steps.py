@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+COMPUTE_SECONDS = "forward_backward_seconds"
+"""Column of a step that was computed. A step that was passed over has neither this nor a loss."""
 TAIL_BYTES = 1_000_000
 """Read so much of the file's end: a record takes some 700 bytes."""
 
@@ -19,6 +21,8 @@ class RecentStep:
     grad_norm: float | None = None
     nan: int = 0
     segment: int = 0
+    was_computed: bool = True
+    """False for a step that was passed over, whose samples were left out after a rollback."""
 
 
 def read_recent_steps(metrics: Path, iteration: int, count: int) -> list[RecentStep]:
@@ -55,13 +59,15 @@ def _parse(row: dict[str, object]) -> RecentStep:
         grad_norm=grad_norm if isinstance(grad_norm, float) else None,
         nan=1 if row.get("nan") else 0,
         segment=segment if isinstance(segment, int) else 0,
+        was_computed=loss is not None or COMPUTE_SECONDS in row,
     )
 
 
 def recent_steps(steps: Iterable[RecentStep], iteration: int, count: int) -> list[RecentStep]:
     """Return the last `count` of these steps up to an iteration, each as it was made last.
 
-    Steps that a rollback or an older checkpoint left behind are no part of the training.
+    Steps that a rollback or an older checkpoint left behind are no part of the training. A step
+    that was passed over takes their place and says nothing: its loss is neither good nor bad.
 
     >>> steps = [RecentStep(number) for number in (1, 2, 3, 4)]
     >>> steps += [RecentStep(3, segment=1), RecentStep(4, segment=1)]
@@ -71,8 +77,10 @@ def recent_steps(steps: Iterable[RecentStep], iteration: int, count: int) -> lis
     recent: list[RecentStep] = []
     limit = iteration + 1
     for step in reversed([*steps]):
-        if step.iteration < limit and len(recent) < count:
+        if step.iteration >= limit or len(recent) == count:
+            continue
+        limit = step.iteration
+        if step.was_computed:
             recent.append(step)
-            limit = step.iteration
 
     return recent[::-1]

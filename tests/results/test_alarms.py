@@ -457,3 +457,28 @@ def test_what_a_rollback_left_behind_is_not_usual(tmp_path):
     ]
     assert [step.iteration for step in read_recent_steps(metrics, 4, 9)] == [1, 2, 3, 4]
     assert read_recent_steps(tmp_path / "absent", 7, 5) == []
+
+
+def test_a_step_that_was_passed_over_hides_no_nan_after_a_resume(tmp_path):
+    """Its loss is null and counts as no finite number, but nothing was computed."""
+    computed = {"forward_backward_seconds": 1.0}
+    rows = [{"iteration": n, "loss": 3.0, "nan": 0, **computed} for n in range(1, 12)]
+    bad = {"iteration": 12, "loss": None, "nan": 1, **computed}
+    passed_over = {"iteration": 12, "loss": None, "nan": 1, "segment": 1}
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text("\n".join(json.dumps(row) for row in [*rows, bad, passed_over]))
+    recent = read_recent_steps(metrics, 12, 40)
+    assert [step.iteration for step in recent] == [*range(1, 12)]
+    watch = MetricWatch()
+    watch.remember(recent)
+    first = SimpleNamespace(iteration=13, loss=None, nan=1)
+    assert kinds(watch.look(first)) == [("NaN", "loss", 13, 13)]
+
+
+def test_a_nan_before_a_resume_was_reported_then(tmp_path):
+    row = {"iteration": 12, "loss": None, "nan": 1, "forward_backward_seconds": 1.0}
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text(json.dumps(row))
+    watch = MetricWatch()
+    watch.remember(read_recent_steps(metrics, 12, 40))
+    assert kinds(watch.look(SimpleNamespace(iteration=13, loss=None, nan=1))) == []
