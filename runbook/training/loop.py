@@ -50,7 +50,7 @@ from runbook.training.health import faults
 from runbook.training.health.capacity import DiskWatch, MemoryWatch
 from runbook.training.health.heartbeat import HeartbeatWriter
 from runbook.training.health.stopping import SIGNALS, BadStep, BadStepPolicy, StopConditions
-from runbook.training.kernels.faults import slower_kernels, watch_compiler
+from runbook.training.kernels.faults import is_said_by, slower_kernels, watch_compiler
 from runbook.training.near.copies import NearCopies, SaveAccount
 from runbook.training.process_groups import (
     device,
@@ -155,7 +155,7 @@ class TrainingLoop:
 
         while progress.iteration < total:
             stop_request = self._step(train)
-            self._report_slower(self.compiler_faults.take())
+            self._report_compiler_faults()
             if progress.iteration == self.until:
                 self.report.event("replayed", iteration=progress.iteration)
                 return FINISHED
@@ -259,14 +259,15 @@ class TrainingLoop:
 
         self.report.event("started", world_size=self.spec.parallel.world_size, **start)
         self._report_replicas()
-        self._report_slower([slower_kernels(self.spec)])
+        self._report_slower_kernels()
         if loaded is not None:
             self._report_resume(loaded)
 
     def _report_replicas(self) -> None:
         """Say with how many data-parallel replicas the training goes on, where they change."""
-        if torch.distributed.get_rank() != 0 or not self.spec.limits.fewer_replicas:
+        if torch.distributed.get_rank() != 0:
             return
+        # Also of a plan that allows no fewer ones: the start before may have had another plan.
         change = replicas_change(self.spec, self.report.earlier_events())
         if change is not None:
             self._say(
@@ -276,12 +277,22 @@ class TrainingLoop:
             )
             self.report.event(REPLICAS_CHANGED, iteration=self.progress.iteration, **vars(change))
 
-    def _report_slower(self, reasons: list[str]) -> None:
-        """Say why steps take longer than the plan supposes: each rank for itself, the first as an event, too."""
+    def _report_slower_kernels(self) -> None:
+        """Say why the trainer's own kernels are not used: the first rank, and each with another reason."""
+        reason = slower_kernels(self.spec)
+        if is_said_by(torch.distributed.get_rank(), reason, first_reason=share_value(reason)):
+            self._report_slower(reason)
+
+    def _report_compiler_faults(self) -> None:
+        """Say what torch could not compile since the last step: each rank for itself."""
+        for reason in self.compiler_faults.take():
+            self._report_slower(reason)
+
+    def _report_slower(self, reason: str) -> None:
+        """Say why steps take longer than the plan supposes: this rank, the first as an event, too."""
         rank = torch.distributed.get_rank()
-        for reason in filter(None, reasons):
-            say(f"rank {rank} on {socket.gethostname()}: {reason}")
-            self.report.event("slower_kernels", reason=reason)
+        say(f"rank {rank} on {socket.gethostname()}: {reason}")
+        self.report.event("slower_kernels", reason=reason)
 
     def _compare_order(self, cache: CacheCheck) -> None:
         """Report what was built again of the cached order.

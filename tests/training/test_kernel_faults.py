@@ -46,3 +46,17 @@ def test_auto_that_falls_back_says_so(tmp_path, monkeypatch, kernels, is_gpu, fa
     plan = specs.write_plan(tmp_path, specs.spec(tuning={"kernels": kernels}))
     reason = faults.slower_kernels(read_plan(plan, "04-training"))
     assert bool(reason) is says and fault in (reason or fault)
+
+
+@pytest.mark.parametrize(
+    ("rank", "reason", "says"),
+    [
+        (0, "no compiler", True),
+        (1, "no compiler", False),
+        (1, "the driver is too old", True),
+        (1, "", False),
+    ],
+)
+def test_one_rank_says_what_holds_for_all(rank, reason, says):
+    """And each what holds for it alone: thousands of equal lines hide every other one."""
+    assert faults.is_said_by(rank, reason, first_reason="no compiler") is says

@@ -168,6 +168,22 @@ def test_fewer_replicas_go_on_with_the_same_batches_and_say_so(
     assert "from iteration 5 on 1 of 2 data-parallel replicas train" in again.out
 
 
+def test_the_return_to_all_replicas_is_recorded_by_a_plan_that_allows_no_fewer_ones(
+    zygote, tmp_path, undisturbed
+):
+    (tmp_path / "fewer").mkdir()
+    (tmp_path / "back").mkdir()
+    fewer = zygote.train(
+        _again(undisturbed, tmp_path / "fewer"),
+        content(limits={"fewer_replicas": [1]}),
+        world_size=1,
+    )
+    assert fewer.code == 0, fewer.err
+    back = zygote.train(_again(fewer, tmp_path / "back"), content())
+    assert back.code == 0, back.err
+    assert [change["replicas"] for change in back.events("replicas_changed")] == [1, 2]
+
+
 @pytest.mark.parametrize(
     "layout",
     [{}, {"zero_stage": 0}, {"copies": 1, "tensor": 2}, {"engine": "deepspeed", "zero_stage": 3}],

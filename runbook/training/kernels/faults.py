@@ -29,6 +29,14 @@ def slower_kernels(spec: PhasePlan) -> str:
     return f"training.kernels auto: a step takes longer, on plain kernels: {fault}" if fault else ""
 
 
+def is_said_by(rank: int, reason: str, first_reason: str) -> bool:
+    """Return whether a rank says its reason of `slower_kernels`.
+
+    The first rank speaks for all that have the same one, and each other one for its own machine.
+    """
+    return bool(reason) and (rank == 0 or reason != first_reason)
+
+
 class CompilerFaults(logging.Handler):
     """Collects the functions that torch could not compile and computes part by part."""
 
