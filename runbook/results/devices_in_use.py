@@ -105,5 +105,8 @@ def devices_table(history: History, *, sequence_length: int) -> Table:
             }
         )
 
-    note = "fewer devices: nodes were lost, and the same global batch was shared by fewer replicas"
+    note = (
+        "fewer devices: fewer healthy nodes were there, and fewer replicas shared the same global "
+        "batch"
+    )
     return Table(rows, "Devices in use", (note,), source=history.source)
