@@ -74,7 +74,7 @@ class JobFolder:
     # Made for whoever watches the job:
     # When a person asked it to stop: it is not resumed
     stop_requested = _File("stop_requested")
-    # While a watcher waits before it submits the next job
+    # While a watcher waits before it submits the next job: see watcher_wait
     watcher_waits = _File("watcher_waits")
 
     def __post_init__(self) -> None:

@@ -19,6 +19,7 @@ from runbook.jobs import get_scheduler, job_folder
 from runbook.jobs.job_folder import ACTIVE, JobFolder, JobState, JobStatus, Scheduler
 from runbook.jobs.job_request import element_folders, read_job_request
 from runbook.jobs.queue import QueueScheduler
+from runbook.jobs.watcher_wait import read_wait
 from runbook.params.project import find_run_file, run_names
 from runbook.params.schema.run_file import PHASES
 from runbook.plan_file.errors import RefusedError
@@ -281,8 +282,8 @@ def status_of_one(name: str, runs: Path | None) -> str:
     if fewer is not None:
         parts.append(
             f"{fewer['replicas']} of {fewer['planned_replicas']} data-parallel replicas train "
-            f"since iteration {fewer['iteration']}, because nodes were lost; the global batch is "
-            "the same."
+            f"since iteration {fewer['iteration']}, because fewer healthy nodes were there; "
+            "the global batch is the same."
         )
 
     if expected is not None:
@@ -482,12 +483,21 @@ def stop_jobs(folder: Path, scheduler: Scheduler) -> str:
 
 
 def _end_waits(folder: Path) -> list[str]:
-    """Ask watchers that wait after a failure not to submit the next job; return a line for each."""
+    """Ask watchers that wait after a failure not to submit the next job; return a line for each.
+
+    The file of a watcher that was killed during its wait is removed: nothing is left to be asked.
+    """
     lines = []
     for job in job_folders(folder):
-        if job.watcher_waits.exists():
-            _note_request(job)
-            lines.append(f"{job.path.name}: it has ended, and no job follows it")
+        if not job.watcher_waits.exists():
+            continue
+
+        if read_wait(job) is None:
+            job.watcher_waits.unlink(missing_ok=True)
+            continue
+
+        _note_request(job)
+        lines.append(f"{job.path.name}: it has ended, and no job follows it")
 
     return lines
 

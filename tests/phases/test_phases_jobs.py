@@ -12,6 +12,7 @@ from toy_run import events, make_ready, open_run, write_gate, write_metrics
 from runbook.core.errors import HeldError, JobError, RecordError
 from runbook.core.locks import HOLDER_VARIABLE, hold
 from runbook.jobs.job_folder import JobState
+from runbook.jobs.watcher_wait import begin_wait, read_wait
 from runbook.phases.job_control import job_rules
 from runbook.phases.job_control import training_jobs as jobs
 from runbook.phases.open_phase import phase_fingerprint
@@ -317,6 +318,33 @@ def test_a_cancel_during_the_wait_for_a_lost_node_is_the_end(open_phase, queue, 
     assert lines == ["04-training: it has ended, and no job follows it"]
     assert [call for call in queue.calls if call.startswith("submit")] == ["submit 04-training"]
     assert not jobs._latest(open_phase).watcher_waits.exists()
+
+
+@pytest.mark.parametrize("end", [cancel_jobs, stop_jobs])
+def test_a_watcher_that_was_killed_during_its_wait_is_not_asked(open_phase, queue, end):
+    jobs.launch(open_phase)
+    queue.states["04-training"] = JobState.FAILED
+    job = jobs._latest(open_phase)
+    begin_wait(job, 120)
+    wait = json.loads(job.watcher_waits.read_text())
+    assert read_wait(job).process.pid == wait["process"]["pid"]
+    wait["process"]["start"] -= 1  # another process that had this number
+    job.watcher_waits.write_text(json.dumps(wait))
+    assert end(open_phase.folder, queue).startswith("No job of this run is running")
+    assert not job.watcher_waits.exists()
+    assert not job.stop_requested.exists()
+
+
+def test_a_watcher_on_another_machine_counts_until_its_wait_is_over(open_phase):
+    jobs.launch(open_phase)
+    job = jobs._latest(open_phase)
+    begin_wait(job, 120)
+    wait = json.loads(job.watcher_waits.read_text())
+    wait["process"] |= {"host": "login2", "boot_id": "another"}
+    job.watcher_waits.write_text(json.dumps(wait))
+    assert read_wait(job).process.host == "login2"
+    job.watcher_waits.write_text(json.dumps(wait | {"until": wait["until"] - 300}))
+    assert read_wait(job) is None
 
 
 def test_a_failed_job_is_told_in_its_own_last_words(open_phase, queue):

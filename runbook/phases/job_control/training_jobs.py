@@ -16,6 +16,7 @@ from runbook.display.jupyter.widgets import Actions, controls
 from runbook.jobs import get_scheduler, job_folder
 from runbook.jobs.job_folder import ACTIVE, JobFolder, JobState, JobStatus, Scheduler
 from runbook.jobs.render.training_job import ENVIRONMENT_FILE, render_job, write_job
+from runbook.jobs.watcher_wait import begin_wait
 from runbook.next_job.decisions import reason_of_budget
 from runbook.phases.job_control import job_rules, live_view, rehearsal_gate
 from runbook.phases.job_control.job_rules import Action, Attempt, Decision
@@ -211,7 +212,7 @@ def _wait_for_recovery(job: JobFolder, decision: Decision) -> None:
         return
     wait = show_duration(decision.wait_seconds)
     show_text(f"The job met this: {decision.why}. The next one is submitted in {wait}.")
-    job.watcher_waits.touch()
+    begin_wait(job, decision.wait_seconds)
     try:
         end = time.monotonic() + decision.wait_seconds
         while time.monotonic() < end and not job.stop_requested.exists():

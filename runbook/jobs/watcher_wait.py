@@ -1,0 +1,57 @@
+"""The wait of a watcher between a job that failed and the next one: a file in the ended job's folder.
+
+It names the watcher's process: a watcher that was killed during its wait leaves the file, and
+submits nothing.
+"""
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass
+
+from pydantic import TypeAdapter, ValidationError
+
+from runbook.core.errors import JobError
+from runbook.core.files import write_text
+from runbook.core.processes import Identity, Standing, identify, standing
+from runbook.jobs.job_folder import JobFolder, read_text
+
+CLOCK_SECONDS = 60.0
+"""By so much the clocks of two login nodes may differ."""
+
+
+@dataclass(frozen=True)
+class WatcherWait:
+    """Which process waits, and until when."""
+
+    process: Identity
+    until: float
+    """Seconds since 1970."""
+
+
+_WAIT = TypeAdapter(WatcherWait)
+
+
+def begin_wait(folder: JobFolder, seconds: float) -> None:
+    """Note that this process waits so long before it submits the job that follows."""
+    process = identify(os.getpid())
+    assert process is not None, "this process runs"
+    wait = WatcherWait(process, time.time() + seconds)
+    write_text(folder.watcher_waits, json.dumps(asdict(wait)) + "\n", error=JobError)
+
+
+def read_wait(folder: JobFolder) -> WatcherWait | None:
+    """Return the wait of a watcher that may still submit a job.
+
+    None if there is none: no file, one that does not name a process, or a process that is gone. Of
+    a process on another machine only the end of its wait is known.
+    """
+    try:
+        wait = _WAIT.validate_json(read_text(folder.watcher_waits))
+    except ValidationError:
+        return None
+
+    state = standing(wait.process)
+    if state is Standing.ELSEWHERE:
+        return wait if time.time() < wait.until + CLOCK_SECONDS else None
+    return wait if state is Standing.ALIVE else None
