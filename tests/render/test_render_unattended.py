@@ -139,3 +139,58 @@ def test_a_node_that_was_left_out_and_is_silent_by_now_does_not_train_again(tmp_
         "fewer-nodes-slurm", [("", "n3"), ("", "n3"), (lost, "")], tmp_path / "again"
     )
     assert lines[3] == "why; 15 nodes are left, and the training needs at least 16"
+
+
+STARTER = """#!/bin/bash
+for option in "$@"; do
+  case $option in --nodelist=*) node=${option#*=} ;; esac
+done
+case "$*" in
+  *near.removal*)
+    echo "$node" >>"$job/asked"
+    [[ " $SILENT " != *" $node "* ]]
+    ;;
+  *next_job*)
+    printf '%s' "$ANSWER" >"$job/decision"
+    [[ -n $ANSWER ]]
+    ;;
+esac
+"""
+"""Stands for srun: the program that decides writes the answer, and copies are removed but on silent nodes."""
+
+
+def end_of(answer, silent, tmp_path):
+    """Run the script's own end of an attempt that failed; return the lines of its log."""
+    script = unattended_job("own-trainer-slurm").script
+    (tmp_path / "srun").write_text(STARTER)
+    (tmp_path / "srun").chmod(0o755)
+    lines = [
+        "set -euo pipefail",
+        f"export PATH={tmp_path}:$PATH job={tmp_path} ANSWER='{answer}' SILENT='{silent}'",
+        "hosts=(n1 n2 n3) trusted=(n1 n2 n3) training_nodes=(n1 n2) host=n1",
+        "job_result=1 job_signal= job_reason=failed",
+        functions_of(script, "decide", "remove_near_copies"),
+        "decide",
+        re.search(r'^if \[\[ \$action == "stop".*$', script, re.M)[0],
+    ]
+    return shell.run(["bash", "-c", "\n".join(lines)], cwd=tmp_path).err.splitlines()
+
+
+STOP = "stop\nelsewhere\n\na person has to mend it\n0\n"
+
+
+def test_copies_in_node_memory_are_removed_where_the_training_stops_for_a_person(tmp_path):
+    (line,) = end_of(STOP, "", tmp_path)
+    assert line.endswith("then: stop, because a person has to mend it")
+    assert sorted((tmp_path / "asked").read_text().split()) == ["n1", "n2", "n3"]
+
+
+def test_copies_that_were_not_removed_are_counted(tmp_path):
+    line = end_of(STOP, "n1 n3", tmp_path)[-1]
+    assert "may be left on 2 of 3 nodes" in line
+
+
+def test_copies_are_kept_where_the_program_that_decides_gave_no_answer(tmp_path):
+    (line,) = end_of("", "", tmp_path)
+    assert line.endswith("then: stop, because the program that decides gave no answer")
+    assert not (tmp_path / "asked").exists()

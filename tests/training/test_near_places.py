@@ -62,3 +62,16 @@ def test_a_training_that_stops_for_a_person_leaves_nothing_in_node_memory(tmp_pa
         folder.path(4, 0).write_text("state")
     assert removal.main([str(file), "--phase", plan["phase"]]) == 0
     assert not place.folder.exists() and other.path(4, 0).exists()
+
+
+def test_a_removal_that_leaves_copies_fails(tmp_path, monkeypatch):
+    plan = specs.write_plan(tmp_path, specs.spec(checkpoint={"near_folder": str(tmp_path)}))
+    place = open_place(str(tmp_path), training_name(read_plan(plan, "04-training")))
+    place.path(8, 0).touch()
+    argv = [str(plan), "--phase", "04-training"]
+    monkeypatch.setattr(removal.shutil, "rmtree", lambda folder, ignore_errors: None)
+    assert removal.main(argv) == 1
+    monkeypatch.undo()
+    assert removal.main(argv) == 0
+    assert not place.folder.exists()
+    assert removal.main(argv) == 0, "nothing is left"

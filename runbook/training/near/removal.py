@@ -16,22 +16,24 @@ from runbook.plan_file.schema import PhasePlan, read_plan
 from runbook.training.near import places
 
 
-def remove_copies(spec: PhasePlan) -> None:
-    """Remove the copies of this training that lie on this node."""
+def remove_copies(spec: PhasePlan) -> bool:
+    """Remove the copies of this training that lie on this node; return whether they are gone."""
     folder = places.top_folder(spec.checkpoint.near_folder) / places.training_name(spec)
+    # One file that cannot be removed must not keep the others.
     shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Remove the copies of one phase's training."""
+    """Remove the copies of one phase's training; return 1 where some of them are still there."""
     parser = argparse.ArgumentParser(
         prog="python -m runbook.training.near.removal", description=__doc__
     )
     parser.add_argument("plan", type=Path)
     parser.add_argument("--phase", required=True)
     arguments = parser.parse_args(argv)
-    remove_copies(read_plan(arguments.plan, arguments.phase))
-    return 0
+    is_gone = remove_copies(read_plan(arguments.plan, arguments.phase))
+    return 0 if is_gone else 1
 
 
 if __name__ == "__main__":

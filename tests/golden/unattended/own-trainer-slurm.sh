@@ -185,6 +185,7 @@ begin_attempt() {
 }
 
 decide() { # what follows: `action` is "go on", "stop" or "done", `here` is "here" or "elsewhere"
+  answered=""
   action=stop here=elsewhere suspects="" why="the program that decides gave no answer" recovery=0
   case $job_result in 0) action="done" ;; 75) action="go on" ;; esac
   if timeout 300 srun --overlap --nodes=1 --ntasks=1 --nodelist="${SLURMD_NODENAME:-$host}" \
@@ -196,6 +197,7 @@ decide() { # what follows: `action` is "go on", "stop" or "done", `here` is "her
   python3 -m runbook.next_job --run=azure-175b --phase=04-training --restarts=3 --events=events.jsonl --metrics=metrics.jsonl --stages=16 \
     --job "$job" --code "$job_result" --signal "$job_signal" --reason "$job_reason" --spares "$((${#trusted[@]} - ${#training_nodes[@]}))"; then
     { read -r action && read -r here && read -r suspects && read -r why && read -r recovery; } <"$job/decision"
+    answered=yes
   else
     printf '%s\n' "$action" "$here" "$suspects" "$why" "$recovery" >"$job/decision"
   fi
@@ -234,7 +236,9 @@ leave_queue() { # the jobs of the chain that still wait would begin only to leav
 }
 
 remove_near_copies() { # where the training stops for a person: the nodes' memory belongs to whoever comes next
-  local node
+  local node failures=0
+  local -A removal=()
+  # A program for each node: one that is lost must not keep the others from removing theirs.
   for node in "${hosts[@]}"; do
     timeout 60 srun --overlap --nodes=1 --ntasks=1 --nodelist="$node" \
       --container-image=/GIVE_JOBS_STAGE/pytorch+25.03+py3.sqsh \
@@ -243,8 +247,14 @@ remove_near_copies() { # where the training stops for a person: the nodes' memor
       --no-container-mount-home \
       --container-env=PYTHONPATH,PYTHONSAFEPATH,PYTHONUNBUFFERED \
       python3 -m runbook.training.near.removal plan.json --phase 04-training &>/dev/null &
+    removal[$node]=$!
   done
-  wait
+  for node in "${hosts[@]}"; do
+    wait "${removal[$node]}" || failures=$((failures + 1))
+  done
+  if ((failures)); then
+    echo "runbook: copies in node memory may be left on $failures of ${#hosts[@]} nodes: their removal failed" >&2
+  fi
 }
 
 # 16 of the 18 nodes train, the others are spare. `trusted` has all nodes that answer, those under suspicion last.
@@ -405,6 +415,7 @@ while true; do
   replace_nodes || break
   if [[ -n $asked ]]; then break; fi
 done
-if [[ $action == "stop" ]]; then remove_near_copies; fi
+# Only on an answer: without one, nobody knows that the next job does not go on from these copies.
+if [[ $action == "stop" && -n $answered ]]; then remove_near_copies; fi
 if [[ $action == "go on" ]]; then wait_for_recovery; else leave_queue; fi
 exit "$job_result"
