@@ -114,6 +114,9 @@ class Event:
     loss_between: float | None = None
     loss_after: float | None = None
     ranks: int = 1
+    replicas: int = 0
+    """Data-parallel replicas with which a start goes on."""
+    planned_replicas: int = 0
     nodes: int = 0
     nodes_with_copy: int = 0
     """Nodes of a job whose Python runs from a copy of the environment."""

@@ -110,10 +110,20 @@ def account_wall_time(
 
 
 def _devices_of_job(history: History, events: Sequence[Event]) -> int:
-    """Return the devices of a job that lost some: it holds its other nodes all the same."""
-    if not events_named(events, REPLICAS_CHANGED):
+    """Return the devices of a job that trains on fewer: it holds its other nodes all the same.
+
+    A job that never had all its replicas made no step on as many devices as it holds.
+    """
+    changes = events_named(events, REPLICAS_CHANGED)
+    if not changes:
         return 0
-    return max(step.world_size for step in history.steps)
+    numbers = [step.world_size for step in history.steps]
+    for change in changes:
+        if change.replicas and change.world_size:
+            ranks_per_replica = change.world_size // change.replicas
+            numbers.append(change.planned_replicas * ranks_per_replica)
+
+    return max(numbers)
 
 
 def _moment(event: Event) -> float:

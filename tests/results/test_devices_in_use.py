@@ -49,3 +49,15 @@ def test_the_cost_counts_nodes_in_use_and_nodes_held(history):
     held, productive, *_ = cost_table(summary, account, Rates()).rows
     assert held["value"] == pytest.approx(account.wall_seconds * 2 / 3600)
     assert productive["value"] == pytest.approx((8 * 1.0 * 2 + 4 * 2.0 * 1) / 3600)
+
+
+def test_a_job_that_never_had_all_its_nodes_holds_them_all(history):
+    """Every step of it was made on half of the devices that the plan has."""
+    half = History(history.steps[8:])
+    changed = Event("replicas_changed", time=180.0, replicas=1, planned_replicas=2, world_size=1)
+    account = account_wall_time(half, events=[changed])
+    assert account.devices_of_job == 2
+    summary = summarize(half, sequence_length=128)
+    held, productive, *_ = cost_table(summary, account, Rates()).rows
+    assert held["value"] == pytest.approx(account.wall_seconds * 2 / 3600)
+    assert productive["value"] == pytest.approx(4 * 2.0 / 3600)
