@@ -151,10 +151,8 @@ class _TimedHandle:
 class OptimizerUpdate:
     """What one optimizer step did."""
 
-    gradient_norm: (
-        # Norm of the whole gradient before clipping; NaN if the step was skipped
-        float
-    )
+    # Norm of the whole gradient before clipping; NaN if the step was skipped
+    gradient_norm: float
     # Whether the step was left out because a gradient overflowed (fp16)
     skipped: bool
     loss_scale: float

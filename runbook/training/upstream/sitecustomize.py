@@ -138,12 +138,12 @@ def _run_deepspeed_on_cpu(module: Any) -> None:
         accelerator.Stream = property(lambda _: lambda **__: contextlib.nullcontext())
 
 
-# Gone since 2.0; Megatron saves with it
 CHANGES: dict[str, Callable[[Any], None]] = {
     "torch": _answer_for_gpu,
     # Megatron's checkpoints are written with a private function of torch, which has one more
     # argument since 2.7.
     "torch.distributed.checkpoint.filesystem": _keep_old_call,
+    # `product` is gone since 2.0; Megatron saves with it.
     "numpy": lambda module: setattr(module, "product", module.prod),
     # Megatron-LM e958b2ca asks for Transformer Engine even where no weight is in fp8.
     "megatron.core.fp8_utils": _allow_no_fp8,
