@@ -8,7 +8,6 @@ somebody uses, whoever has died.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -16,13 +15,13 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from runbook.node_checks.mounts import mount_of
 from runbook.packed_environment import archive, contents
 from runbook.packed_environment.archive import ProgramFailed
+from runbook.packed_environment.copy_lock import LockTimeout, try_lock, wait_for_copy
 from runbook.packed_environment.manifest import (
     BASE,
     ENVIRONMENT,
@@ -34,7 +33,7 @@ from runbook.packed_environment.relocation import LIBRARY_FOLDER, link_library, 
 from runbook.plan_file.text_enum import StrEnum
 
 READY = "ready"
-"""File of a copy, written last: its content is what was done."""
+"""File of a copy, written last. It holds the checksum of the archive."""
 ROOT_NAME = "runbook-environment"
 UNUSED_SECONDS = 86_400.0
 """A copy of another environment that nobody has used for so long is removed."""
@@ -74,6 +73,7 @@ class CopyProblem(StrEnum):
     MISSING_PROGRAM = "missing program"
     NOT_UNPACKED = "not unpacked"
     DOES_NOT_RUN = "does not run"
+    LOCKED = "locked by others"
 
 
 class CopyError(Exception):
@@ -179,8 +179,13 @@ def _ensure(manifest: EnvironmentManifest, folder: str) -> tuple[Path, bool]:
     root = copies_folder(folder)
     _make_root(root)
     copy = root / manifest.name
-    with locked(copy):
-        if (copy / READY).exists():
+    with contextlib.ExitStack() as stack:
+        try:
+            is_ready = wait_for_copy(copy, lambda: _is_ready(copy, manifest), stack)
+        except LockTimeout as error:
+            raise CopyError(CopyProblem.LOCKED, str(error)) from error
+
+        if is_ready:
             os.utime(copy / READY)
             return copy, False
 
@@ -195,6 +200,14 @@ def _ensure(manifest: EnvironmentManifest, folder: str) -> tuple[Path, bool]:
             raise
 
     return copy, True
+
+
+def _is_ready(copy: Path, manifest: EnvironmentManifest) -> bool:
+    """Return whether a copy is whole, and of the archive with this checksum."""
+    try:
+        return (copy / READY).read_text().strip() == manifest.sha256
+    except FileNotFoundError:
+        return False
 
 
 def _make_root(root: Path) -> None:
@@ -223,30 +236,6 @@ def _make_root(root: Path) -> None:
             CopyProblem.NO_PROGRAMS,
             f"{mount.point} is mounted noexec: no program starts from {root}",
         )
-
-
-@contextlib.contextmanager
-def locked(copy: Path) -> Iterator[None]:
-    """Hold the lock of a copy alone; wait for those that use or make it."""
-    with lock_file(copy).open("a") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
-
-
-def lock_file(copy: Path) -> Path:
-    """Return the file whose lock guards a copy."""
-    return copy.with_name(f"{copy.name}.lock")
-
-
-def _try_lock(copy: Path, stack: contextlib.ExitStack) -> bool:
-    """Return whether nobody uses a copy; it is locked then until the stack ends."""
-    stream = stack.enter_context(lock_file(copy).open("a"))
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-
-    return True
 
 
 def _failure_file(copy: Path) -> Path:
@@ -419,7 +408,7 @@ def remove_copy(copy: Path) -> bool:
     if not copy.parent.is_dir():
         return True
     with contextlib.ExitStack() as stack:
-        if not _try_lock(copy, stack):
+        if not try_lock(copy, stack):
             return False
         (copy / READY).unlink(missing_ok=True)
         _remove_tree(copy)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import shutil
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from runbook.packed_environment.copy_lock import lock_file
 from runbook.packed_environment.interpreter import QUESTION, Interpreter, parse_answer
 from runbook.packed_environment.manifest import MANIFEST_NAME, EnvironmentManifest
 from runbook.packed_environment.pack import pack
@@ -42,6 +45,15 @@ def ask(python: Path) -> Interpreter:
         [str(python), "-c", QUESTION], capture_output=True, text=True, check=True
     )
     return parse_answer(answered.stdout)
+
+
+@contextlib.contextmanager
+def in_use(copy):
+    """Hold the lock that each rank of a training holds until it ends."""
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    with lock_file(copy).open("a") as stream:
+        fcntl.flock(stream, fcntl.LOCK_SH)
+        yield
 
 
 class Packed:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from packed_environment.conftest import PROJECT, Packed
+from packed_environment.conftest import PROJECT, Packed, in_use
 
 from runbook.core import processes
 from runbook.core.files import read_lines
@@ -119,6 +119,17 @@ def test_a_copy_that_is_kept_serves_the_next_job(ready):
     assert job.run() == 0
     assert "the Python environment is there" in job.err
     assert (copies_folder(str(ready.disk)) / ready.manifest.name / "ready").exists()
+
+
+def test_a_second_job_starts_while_the_first_one_trains(ready):
+    assert CopiedJob(ready, environment_keep=True).run() == 0
+    (ready.root / "run" / "jobs").rename(ready.root / "first")
+    job = CopiedJob(ready)
+    copy = copies_folder(str(ready.disk)) / ready.manifest.name
+    with in_use(copy):
+        assert job.run() == 0, job.err
+    assert f"Python runs from {copy}" in job.err
+    assert f"{copy} stays: another job uses it" in job.err
 
 
 def test_a_damaged_archive_is_named_and_the_shared_environment_used(ready):

@@ -12,16 +12,23 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from packed_environment.conftest import PROJECT, Packed, ask, make_environment, make_package
+from packed_environment.conftest import (
+    PROJECT,
+    Packed,
+    ask,
+    in_use,
+    make_environment,
+    make_package,
+)
 
-from runbook.packed_environment import node_copy
+from runbook.packed_environment import copy_lock, node_copy
+from runbook.packed_environment.copy_lock import lock_file
 from runbook.packed_environment.manifest import MANIFEST_NAME
 from runbook.packed_environment.node_copy import (
     CopyProblem,
     CopyState,
     copies_folder,
     ensure_copy,
-    lock_file,
     remove_copy,
 )
 from runbook.packed_environment.pack import pack
@@ -95,6 +102,52 @@ def test_ranks_that_start_at_once_unpack_once(packed):
     states = sorted(answer["state"] for answer in answers)
     assert states == ["present"] * 3 + ["unpacked"]
     assert {process.returncode for process in processes} == {0}
+
+
+@pytest.fixture
+def brief_waits(monkeypatch):
+    """Deadlines of a lock that a test can wait for."""
+    monkeypatch.setattr(copy_lock, "IN_USE_SECONDS", 0.3, raising=False)
+    monkeypatch.setattr(copy_lock, "MAKING_SECONDS", 0.3, raising=False)
+
+
+@pytest.mark.timeout(20)
+def test_a_copy_in_use_by_another_training_is_used_at_once(packed):
+    copy = Path(ensure(packed).folder)
+    with in_use(copy):
+        result = ensure(packed)
+    assert result.state is CopyState.PRESENT
+    assert result.seconds < 5
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.usefixtures("brief_waits")
+def test_a_copy_in_use_that_is_not_ready_is_given_up_after_a_while(packed):
+    copy = Path(ensure(packed).folder)
+    (copy / "ready").unlink()
+    with in_use(copy):
+        result = ensure(packed)
+        assert (result.state, result.problem) == (CopyState.SHARED, CopyProblem.LOCKED)
+        assert (copy / "environment").exists(), "somebody runs from it"
+    assert ensure(packed).state is CopyState.UNPACKED
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.usefixtures("brief_waits")
+def test_a_process_that_makes_a_copy_for_ever_is_given_up_after_a_while(packed):
+    copy = copies_folder(str(packed.disk)) / packed.manifest.name
+    copy.parent.mkdir(parents=True)
+    with lock_file(copy).open("a") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        result = ensure(packed)
+    assert (result.state, result.problem) == (CopyState.SHARED, CopyProblem.LOCKED)
+
+
+def test_a_copy_of_another_archive_is_made_again(packed):
+    copy = Path(ensure(packed).folder)
+    (copy / "ready").write_text(f"{packed.manifest.name}{'0' * 48}\n")
+    assert ensure(packed).state is CopyState.UNPACKED
+    assert (copy / "ready").read_text() == f"{packed.manifest.sha256}\n"
 
 
 def damage(archive):
@@ -212,8 +265,7 @@ def test_what_failed_is_not_tried_by_each_rank_again(packed, monkeypatch):
 
 def test_a_copy_in_use_is_not_removed(packed):
     copy = Path(ensure(packed).folder)
-    with lock_file(copy).open() as stream:
-        fcntl.flock(stream, fcntl.LOCK_SH)
+    with in_use(copy):
         assert not remove_copy(copy)
         assert (copy / "ready").exists()
     assert remove_copy(copy)

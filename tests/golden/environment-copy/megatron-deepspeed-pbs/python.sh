@@ -5,12 +5,17 @@
 # shellcheck disable=SC2016 # values in single quotes stay as they are
 set -euo pipefail
 job=${RUNBOOK_JOB_FOLDER:?is set by job.sh} shared=python3
-name=$(sed -n 's/^  "sha256": "\([0-9a-f]\{16\}\).*/\1/p' "$job/environment.json" 2>/dev/null) || true
+sha256=$(sed -n 's/^  "sha256": "\([0-9a-f]\{64\}\)".*/\1/p' "$job/environment.json" 2>/dev/null) || true
+name=${sha256:0:16}
 folder=/local/scratch
 copy=$folder/runbook-environment-$UID/$name
 
-copies() { # made and removed by plain Python: the standard library alone
-  PYTHONPATH=/project "$shared" -s -S -m runbook.packed_environment "$1" "$job/environment.json" /local/scratch
+copies() { # made and removed by plain Python: the standard library alone. A file system that hangs does not keep the job
+  PYTHONPATH=/project timeout -k 10 1800 "$shared" -s -S -m runbook.packed_environment "$1" "$job/environment.json" /local/scratch
+}
+
+is_ready() { # whole, and of this archive
+  [[ -e $copy/ready && $(cat "$copy/ready" 2>/dev/null) == "$sha256" ]]
 }
 
 case ${1:-} in
@@ -27,21 +32,22 @@ esac
 where="from the shared environment"
 for ((tries = 2; tries; tries--)); do # another job of yours may remove a copy between two starts
   if [[ -z $name ]]; then break; fi
-  if [[ ! -e $copy/ready ]]; then
+  if ! is_ready; then
     code=0
     copies ensure >/dev/null || code=$?
     if ((code)); then exit "$code"; fi
   fi
-  if [[ ! -e $copy/ready ]]; then break; fi
+  if ! is_ready; then break; fi
   # Whoever holds this lock uses the copy; Python inherits it, and the kernel gives it back.
   exec {lock}<"$copy.lock"
-  flock -s "$lock"
-  if [[ -e $copy/ready ]]; then
+  if flock -s -w 60 "$lock" && is_ready; then
     shared=$copy/environment/bin/python3 where="from $copy"
     export PATH=$copy/environment/bin:$PATH
     if [[ -d $copy/libpython ]]; then export LD_LIBRARY_PATH=$copy/libpython${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}; fi
     break
   fi
+  # Who makes the copy again needs the lock alone
+  exec {lock}<&-
 done
 if ((${LOCAL_RANK:-0} == 0)); then echo "runbook: ${HOSTNAME:-a node}: Python runs $where" >&2; fi
 exec "$shared" "$@"

@@ -1,0 +1,75 @@
+"""The lock next to a copy: shared by all that run from it, held alone by who makes or removes it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+MAKING_SECONDS = 900.0
+"""For so long a process waits for another one that makes the copy. `timeout` in python.sh is longer."""
+IN_USE_SECONDS = 30.0
+"""For so long it waits where others use a copy that is not ready: they hold the lock until they end."""
+PAUSE_SECONDS = 0.1
+
+
+class LockTimeout(Exception):
+    """Another process kept the lock. The text says what it does with it."""
+
+
+def lock_file(copy: Path) -> Path:
+    """Return the file whose lock guards a copy."""
+    return copy.with_name(f"{copy.name}.lock")
+
+
+def wait_for_copy(copy: Path, is_ready: Callable[[], bool], stack: contextlib.ExitStack) -> bool:
+    """Return whether the copy is ready. Where it is not, hold its lock alone until the stack ends.
+
+    Where it is, the stack holds the shared lock, so nobody removes the copy before. A training
+    holds that one for days: whoever finds a copy ready waits for nobody. Raise `LockTimeout` where
+    another process keeps the lock, and the copy does not become ready.
+    """
+    stream = stack.enter_context(lock_file(copy).open("a"))
+    began = time.monotonic()
+    used_since = None
+    while True:
+        if _try(stream, fcntl.LOCK_SH):
+            if is_ready():
+                return True
+            # Never from shared to alone: two that do so wait for each other
+            fcntl.flock(stream, fcntl.LOCK_UN)
+            if _try(stream, fcntl.LOCK_EX):
+                # Another process may have made it between the two locks
+                return is_ready()
+            used_since = used_since or time.monotonic()
+            if time.monotonic() - used_since > IN_USE_SECONDS:
+                raise LockTimeout(
+                    f"other processes use {copy}, which is not ready (it was removed, or is "
+                    f"another one), and did not end in {IN_USE_SECONDS:g} s"
+                )
+        else:
+            used_since = None
+            if time.monotonic() - began > MAKING_SECONDS:
+                raise LockTimeout(
+                    f"another process has not finished {copy} in {MAKING_SECONDS:g} s"
+                )
+
+        time.sleep(PAUSE_SECONDS)
+
+
+def try_lock(copy: Path, stack: contextlib.ExitStack) -> bool:
+    """Return whether nobody uses a copy; it is locked then until the stack ends."""
+    stream = stack.enter_context(lock_file(copy).open("a"))
+    return _try(stream, fcntl.LOCK_EX)
+
+
+def _try(stream: IO[str], kind: int) -> bool:
+    try:
+        fcntl.flock(stream, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+
+    return True
