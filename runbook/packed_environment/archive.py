@@ -10,6 +10,7 @@ import shutil
 import stat
 import subprocess
 import tarfile
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
@@ -23,6 +24,8 @@ SUFFIXES = {ZSTD: ".tar.zst", UNCOMPRESSED: ".tar"}
 PIECE = 4 * 2**20
 WORDS = 3
 """Lines of a program's own words that are repeated."""
+LONGEST_TEXT = 65_536
+"""Bytes of them that are read."""
 _C_LOCALE = {**os.environ, "LC_ALL": "C"}
 
 
@@ -71,7 +74,8 @@ def _compressor(path: Path, compression: str) -> Iterator[IO[bytes]]:
 
         command = ["zstd", "-q", "-T0", "-3", "-c"]
         with contextlib.ExitStack() as stack:
-            process = _start(stack, command, stdout=target)
+            stderr = stack.enter_context(_open_stderr())
+            process = _start(stack, command, stderr, stdout=target)
             assert process.stdin is not None
             try:
                 with contextlib.suppress(BrokenPipeError):  # its own words say why
@@ -79,8 +83,8 @@ def _compressor(path: Path, compression: str) -> Iterator[IO[bytes]]:
             finally:
                 with contextlib.suppress(BrokenPipeError):
                     process.stdin.close()
-                stderr_text = _first_words(process)
                 code = process.wait()
+                stderr_text = _first_words(stderr)
 
         if code:
             raise PackError(f"zstd ended with exit code {code}: {stderr_text}")
@@ -137,10 +141,14 @@ def extract(archive: Path, folder: Path, compression: str) -> str:
     """
     with contextlib.ExitStack() as stack:
         stream = stack.enter_context(archive.open("rb", buffering=0))
-        tar = _start(stack, ["tar", "-x", "-f", "-", "-C", str(folder), "--no-same-owner"])
+        tar_stderr = stack.enter_context(_open_stderr())
+        zstd_stderr = stack.enter_context(_open_stderr())
+        tar_command = ["tar", "-x", "-f", "-", "-C", str(folder), "--no-same-owner"]
+        tar = _start(stack, tar_command, tar_stderr)
         programs = [tar]
         if compression == ZSTD:
-            programs.insert(0, _start(stack, ["zstd", "-d", "-q", "-c"], stdout=tar.stdin))
+            zstd_command = ["zstd", "-d", "-q", "-c"]
+            programs.insert(0, _start(stack, zstd_command, zstd_stderr, stdout=tar.stdin))
             assert tar.stdin is not None
             # Zstd alone holds it now: its end is the end of tar's input
             tar.stdin.close()
@@ -150,22 +158,38 @@ def extract(archive: Path, folder: Path, compression: str) -> str:
         sha256 = _feed(stream, target)
         with contextlib.suppress(BrokenPipeError):
             target.close()
-        stderr_text = [_first_words(program) for program in programs]
         codes = [program.wait() for program in programs]
+        stderr_text = [_first_words(zstd_stderr), _first_words(tar_stderr)]
 
     if any(codes):
         raise ProgramFailed("; ".join(filter(None, stderr_text)) or f"exit codes {codes}", sha256)
     return sha256
 
 
+def _open_stderr() -> IO[bytes]:
+    """Return a file for a program's errors.
+
+    In memory where Python can: the disk that runs full is often that of temporary files, too.
+    """
+    # A Python that was built for a glibc before 2.27 has none
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("stderr"), "w+b")
+    return tempfile.TemporaryFile()
+
+
 def _start(
-    stack: contextlib.ExitStack, command: list[str], stdout: IO[bytes] | None = None
+    stack: contextlib.ExitStack,
+    command: list[str],
+    stderr: IO[bytes],
+    stdout: IO[bytes] | None = None,
 ) -> subprocess.Popen[bytes]:
+    # A file, no pipe: a program that complains of each entry would wait until somebody reads it,
+    # and we wait until it takes our input
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=stdout,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         env=_C_LOCALE,
     )
     return stack.enter_context(process)
@@ -187,7 +211,8 @@ def _feed(stream: IO[bytes], target: IO[bytes]) -> str:
     return digest.hexdigest()
 
 
-def _first_words(program: subprocess.Popen[bytes]) -> str:
-    assert program.stderr is not None
-    text = program.stderr.read().decode(errors="replace").strip()
+def _first_words(stderr: IO[bytes]) -> str:
+    """Return the first lines that a program wrote to this file."""
+    stderr.seek(0)
+    text = stderr.read(LONGEST_TEXT).decode(errors="replace").strip()
     return " / ".join(text.splitlines()[:WORDS])

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -205,8 +206,8 @@ def test_files_are_room_too(packed, monkeypatch):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
-def test_a_disk_that_fills_meanwhile_leaves_nothing(packed, tmp_path):
-    """A real file system of 256 KiB, whose room is said to be more."""
+def test_a_disk_that_fills_meanwhile_leaves_nothing(packed, tmp_path, monkeypatch):
+    """A real file system of 256 KiB, whose room is said to be more. Temporary files lie there, too."""
     small = tmp_path / "small"
     small.mkdir()
     options = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(small)]
@@ -219,6 +220,7 @@ def test_a_disk_that_fills_meanwhile_leaves_nothing(packed, tmp_path):
         manifest = packed.pack()
         path = packed.folder / "small.json"
         path.write_text(replace(manifest, disk_bytes=1).as_text())
+        monkeypatch.setattr(tempfile, "tempdir", str(small))
         result = ensure_copy(path, str(small))
         assert (result.state, result.problem) == (CopyState.SHARED, CopyProblem.DISK_FULL)
         assert not list(small.glob("*/*/"))

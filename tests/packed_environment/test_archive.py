@@ -1,0 +1,46 @@
+"""Archives whose programs complain a lot."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from runbook.packed_environment.archive import UNCOMPRESSED, ZSTD, ProgramFailed, checksum, extract
+
+ENTRIES = 3000
+
+
+def write_failing_archive(path: Path) -> None:
+    """Write an archive of which tar can unpack one entry: the others lie in a folder that is a file."""
+    with tarfile.open(path, "w") as archive:
+        archive.addfile(tarfile.TarInfo("folder"), io.BytesIO())
+        for number in range(ENTRIES):
+            archive.addfile(tarfile.TarInfo(f"folder/{'long' * 10}{number}"), io.BytesIO())
+        # More than a pipe holds comes after the errors
+        large = tarfile.TarInfo("large")
+        large.size = 2**20
+        archive.addfile(large, io.BytesIO(bytes(large.size)))
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("compression", [UNCOMPRESSED, ZSTD])
+def test_three_thousand_errors_end_in_a_few_lines(tmp_path, compression):
+    path = tmp_path / "failing.tar"
+    write_failing_archive(path)
+    if compression == ZSTD:
+        if shutil.which("zstd") is None:
+            pytest.skip("no zstd here")
+        subprocess.run(["zstd", "-q", str(path)], check=True)
+        path = tmp_path / "failing.tar.zst"
+    folder = tmp_path / "unpacked"
+    folder.mkdir()
+    with pytest.raises(ProgramFailed, match="Not a directory") as caught:
+        extract(path, folder, compression)
+    assert caught.value.sha256 == checksum(path)
+    assert str(caught.value).count(" / ") == 2
+    assert (folder / "large").stat().st_size == 2**20
