@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -89,6 +91,18 @@ class CopiedJob:
         return self.folder.err.read_text()
 
 
+def run_python(job: CopiedJob, *words: str, **environment: str) -> subprocess.CompletedProcess:
+    """Start Python as a rank of a job does."""
+    return subprocess.run(
+        ["bash", str(job.folder.path / "python.sh"), *words],
+        env={**os.environ, "RUNBOOK_JOB_FOLDER": str(job.folder.path), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
 @pytest.fixture
 def ready(packed: Packed) -> Packed:
     write_trainer(packed)
@@ -164,3 +178,19 @@ def test_the_answer_of_the_node_is_kept_with_the_job(ready):
     assert answer["state"] == "unpacked"
     assert answer["files"] == ready.manifest.files
     assert sys.prefix not in answer["folder"]
+
+
+def test_ranks_run_the_interpreter_that_was_packed(packed):
+    """Beside a python3.X that is the environment's, bin/ may have a python3 of another version."""
+    other = packed.environment / "bin" / "python3"
+    other.unlink()
+    other.write_text("#!/bin/sh\necho another version\n")
+    other.chmod(0o755)
+    link = packed.environment / "bin" / "python"
+    link.unlink()
+    link.symlink_to(sys.executable)
+    packed.manifest = packed.pack()
+    job = CopiedJob(packed)
+    ended = run_python(job, "-c", "import sys; print(sys.executable)")
+    copy = copies_folder(str(packed.disk)) / packed.manifest.name
+    assert ended.stdout == f"{copy / packed.manifest.python}\n", ended.stderr

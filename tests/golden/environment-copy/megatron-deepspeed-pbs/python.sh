@@ -5,7 +5,11 @@
 # shellcheck disable=SC2016 # values in single quotes stay as they are
 set -euo pipefail
 job=${RUNBOOK_JOB_FOLDER:?is set by job.sh} shared=python3
-sha256=$(sed -n 's/^  "sha256": "\([0-9a-f]\{64\}\)".*/\1/p' "$job/environment.json" 2>/dev/null) || true
+packed() { # a value of the manifest
+  sed -n "s/^  \"$1\": \"\([^\"]*\)\".*/\1/p" "$job/environment.json" 2>/dev/null
+}
+sha256=$(packed sha256) || true
+python=$(packed python) || true
 name=${sha256:0:16}
 folder=/local/scratch
 copy=$folder/runbook-environment-$UID/$name
@@ -41,7 +45,7 @@ for ((tries = 2; tries; tries--)); do # another job of yours may remove a copy b
   # Whoever holds this lock uses the copy; Python inherits it, and the kernel gives it back.
   exec {lock}<"$copy.lock"
   if flock -s -w 60 "$lock" && is_ready; then
-    shared=$copy/environment/bin/python3 where="from $copy"
+    shared=$copy/$python where="from $copy"
     export PATH=$copy/environment/bin:$PATH
     if [[ -d $copy/libpython ]]; then export LD_LIBRARY_PATH=$copy/libpython${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}; fi
     break
