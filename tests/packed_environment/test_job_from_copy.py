@@ -194,3 +194,35 @@ def test_ranks_run_the_interpreter_that_was_packed(packed):
     ended = run_python(job, "-c", "import sys; print(sys.executable)")
     copy = copies_folder(str(packed.disk)) / packed.manifest.name
     assert ended.stdout == f"{copy / packed.manifest.python}\n", ended.stderr
+
+
+def shadow_timeout(packed: Packed, lines: str) -> str:
+    """Return a PATH whose `timeout` answers for the program that makes the copy."""
+    folder = packed.root / "programs"
+    folder.mkdir()
+    program = folder / "timeout"
+    program.write_text(f"#!/bin/sh\n{lines}\n")
+    program.chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+def test_a_copy_that_is_removed_at_each_start_is_no_reason_to_run_unchecked_files(packed):
+    path = shadow_timeout(packed, """echo '{"node": "a", "state": "present"}'""")
+    ended = run_python(CopiedJob(packed), "-c", "print(1)", PATH=path)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "another job removed" in ended.stderr
+    assert "Submit the training again" in ended.stderr
+
+
+def test_a_shared_environment_that_was_compared_is_used(packed):
+    path = shadow_timeout(packed, """echo '{"node": "a", "state": "shared"}'""")
+    ended = run_python(CopiedJob(packed), "-c", "print(1)", PATH=path)
+    assert (ended.returncode, ended.stdout) == (0, "1\n")
+    assert "Python runs from the shared environment" in ended.stderr
+
+
+def test_a_file_system_that_hangs_ends_the_rank(packed):
+    path = shadow_timeout(packed, "exit 124")
+    ended = run_python(CopiedJob(packed), "-c", "print(1)", PATH=path)
+    assert (ended.returncode, ended.stdout) == (124, "")
+    assert "no copy of the Python environment within 1800 s" in ended.stderr

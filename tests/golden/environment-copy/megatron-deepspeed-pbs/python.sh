@@ -33,15 +33,23 @@ case ${1:-} in
     ;;
 esac
 
-where="from the shared environment"
+where=""
+if [[ -z $name ]]; then where="from the shared environment"; fi
 for ((tries = 2; tries; tries--)); do # another job of yours may remove a copy between two starts
-  if [[ -z $name ]]; then break; fi
+  if [[ $where ]]; then break; fi
   if ! is_ready; then
     code=0
-    copies ensure >/dev/null || code=$?
+    answer=$(copies ensure) || code=$?
+    if ((code == 124 || code == 137)); then
+      echo "runbook: ${HOSTNAME:-a node}: no copy of the Python environment within 1800 s: a file system of this node hangs" >&2
+    fi
     if ((code)); then exit "$code"; fi
+    if [[ $answer == *'"state": "shared"'* ]]; then
+      where="from the shared environment"
+      break
+    fi
   fi
-  if ! is_ready; then break; fi
+  if ! is_ready; then continue; fi
   # Whoever holds this lock uses the copy; Python inherits it, and the kernel gives it back.
   exec {lock}<"$copy.lock"
   if flock -s -w 60 "$lock" && is_ready; then
@@ -53,5 +61,9 @@ for ((tries = 2; tries; tries--)); do # another job of yours may remove a copy b
   # Who makes the copy again needs the lock alone
   exec {lock}<&-
 done
+if [[ ! $where ]]; then # nobody has compared the shared environment with the packed one
+  echo "runbook: ${HOSTNAME:-a node}: another job removed $copy twice while Python started. Submit the training again" >&2
+  exit 2
+fi
 if ((${LOCAL_RANK:-0} == 0)); then echo "runbook: ${HOSTNAME:-a node}: Python runs $where" >&2; fi
 exec "$shared" "$@"
