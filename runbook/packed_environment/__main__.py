@@ -18,6 +18,7 @@ from runbook.packed_environment.node_copy import (
     CopyState,
     copies_folder,
     ensure_copy,
+    forget_failures,
     remove_copy,
 )
 
@@ -69,6 +70,7 @@ def _remove(manifest: Path, folder: str) -> int:
         packed = read_manifest(manifest)
         if packed is None:
             return 0
+        forget_failures(packed)
         copy = copies_folder(folder) / packed.name
     except (CopyError, ManifestError):
         return 0

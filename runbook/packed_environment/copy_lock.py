@@ -63,6 +63,11 @@ def wait_for_copy(copy: Path, is_ready: Callable[[], bool], stack: contextlib.Ex
 def try_lock(copy: Path, stack: contextlib.ExitStack) -> bool:
     """Return whether nobody uses a copy; it is locked then until the stack ends."""
     stream = stack.enter_context(lock_file(copy).open("a"))
+    return try_alone(stream)
+
+
+def try_alone(stream: IO[str]) -> bool:
+    """Return whether an open file is locked by this process alone now; others are not waited for."""
     return _try(stream, fcntl.LOCK_EX)
 
 

@@ -22,6 +22,7 @@ from runbook.node_checks.mounts import mount_of
 from runbook.packed_environment import archive, contents
 from runbook.packed_environment.archive import ProgramFailed
 from runbook.packed_environment.copy_lock import LockTimeout, try_lock, wait_for_copy
+from runbook.packed_environment.failure_note import FailureNote
 from runbook.packed_environment.manifest import (
     BASE,
     ENVIRONMENT,
@@ -37,8 +38,8 @@ READY = "ready"
 ROOT_NAME = "runbook-environment"
 UNUSED_SECONDS = 86_400.0
 """A copy of another environment that nobody has used for so long is removed."""
-FAILURE_SECONDS = 600.0
-"""For so long the ranks of a job do not try again what one of them could not do."""
+MEMORY_FOLDER = "/dev/shm"
+"""Each node's own, for notes of a node whose folder for copies cannot be used."""
 MARGIN = 1.02
 """Of the room: folders of the file system itself."""
 DISK_FULL_SIGNS = ("No space left", "Wrote only", "quota exceeded")
@@ -120,7 +121,7 @@ def ensure_copy(manifest_path: Path, folder: str) -> CopyResult:
     except (CopyError, OSError) as error:
         problem = getattr(error, "problem", CopyProblem.NOT_UNPACKED)
         facts: dict[str, object] = {"problem": str(problem), "detail": str(error)}
-        if manifest is not None and shared_is_unchanged(manifest):
+        if manifest is not None and _shared_is_unchanged_on_node(manifest, folder):
             return result(CopyState.SHARED, manifest.interpreter, **facts)
         return result(CopyState.REFUSED, "", **facts)
 
@@ -162,6 +163,21 @@ def shared_is_unchanged(manifest: EnvironmentManifest) -> bool:
     return True
 
 
+def _shared_is_unchanged_on_node(manifest: EnvironmentManifest, folder: str) -> bool:
+    """Return the same from the note of another rank of this node, or find out and write it there."""
+    note = _failure_note(manifest, folder)
+    if note is None:
+        return shared_is_unchanged(manifest)
+
+    with note.one_at_a_time():
+        is_unchanged = note.shared_is_unchanged()
+        if is_unchanged is None:
+            is_unchanged = shared_is_unchanged(manifest)
+            note.write_verdict(is_unchanged)
+
+    return is_unchanged
+
+
 def copies_folder(folder: str) -> Path:
     """Return the folder of this user's copies below a folder of the node, where $NAME is a variable."""
     expanded = os.path.expandvars(folder)
@@ -189,14 +205,20 @@ def _ensure(manifest: EnvironmentManifest, folder: str) -> tuple[Path, bool]:
             os.utime(copy / READY)
             return copy, False
 
-        _recall_failure(copy)
+        note = _note_of(copy)
+        failure = note.failure()
+        if failure is not None:
+            problem, detail = failure
+            raise CopyError(CopyProblem(problem), detail)
+
+        note.remove()
         try:
             _remove_unused(root, copy)
             _require_programs(manifest)
             _require_room(root, manifest)
             _unpack(manifest, copy)
         except CopyError as error:
-            _note_failure(copy, error)
+            note.write_failure(error.problem, str(error))
             raise
 
     return copy, True
@@ -211,19 +233,7 @@ def _is_ready(copy: Path, manifest: EnvironmentManifest) -> bool:
 
 
 def _make_root(root: Path) -> None:
-    try:
-        root.mkdir(
-            mode=0o700,
-            parents=True,
-            exist_ok=True,
-        )
-    except OSError as error:
-        raise CopyError(
-            CopyProblem.NO_FOLDER, f"{root} cannot be made: {error.strerror}"
-        ) from error
-
-    if root.stat().st_uid != os.getuid() or not os.access(root, os.W_OK):
-        raise CopyError(CopyProblem.NO_FOLDER, f"{root} belongs to somebody else")
+    _require_own_folder(root)
     mount = mount_of(root.resolve())
     if mount.is_shared:
         raise CopyError(
@@ -238,31 +248,47 @@ def _make_root(root: Path) -> None:
         )
 
 
-def _failure_file(copy: Path) -> Path:
-    return copy.with_name(f"{copy.name}.failed")
+def _require_own_folder(root: Path) -> None:
+    """Make a folder for this user alone; raise `CopyError` where that is not possible."""
+    user = os.getuid()
+    try:
+        root.mkdir(
+            mode=0o700,
+            parents=True,
+            exist_ok=True,
+        )
+    except OSError as error:
+        raise CopyError(
+            CopyProblem.NO_FOLDER, f"{root} cannot be made: {error.strerror}"
+        ) from error
+
+    if root.stat().st_uid != user or not os.access(root, os.W_OK):
+        raise CopyError(CopyProblem.NO_FOLDER, f"{root} belongs to somebody else")
 
 
-def _job() -> str:
-    return os.environ.get("RUNBOOK_JOB", "")
+def _failure_note(manifest: EnvironmentManifest, folder: str) -> FailureNote | None:
+    """Return this node's note, next to the copy's place, else in its memory.
+
+    None where this user can write to neither.
+    """
+    for place in (folder, MEMORY_FOLDER):
+        with contextlib.suppress(CopyError):
+            root = copies_folder(place)
+            _require_own_folder(root)
+            if not mount_of(root.resolve()).is_shared:
+                return _note_of(root / manifest.name)
+
+    return None
 
 
-def _note_failure(copy: Path, error: CopyError) -> None:
-    """Let the other ranks of this node know, which would each try the same."""
-    note = {"job": _job(), "problem": str(error.problem), "detail": str(error)}
-    # The disk is full, perhaps: then they try themselves
-    with contextlib.suppress(OSError):
-        _failure_file(copy).write_text(json.dumps(note))
+def forget_failures(manifest: EnvironmentManifest) -> None:
+    """Remove the note in this node's memory. `remove_copy` removes the other one."""
+    with contextlib.suppress(CopyError, OSError):
+        _note_of(copies_folder(MEMORY_FOLDER) / manifest.name).remove()
 
 
-def _recall_failure(copy: Path) -> None:
-    """Raise again what has failed here a moment ago in the same job."""
-    file = _failure_file(copy)
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        note = json.loads(file.read_text())
-        if note["job"] == _job() and _age(file) < FAILURE_SECONDS:
-            raise CopyError(CopyProblem(note["problem"]), note["detail"])
-
-    file.unlink(missing_ok=True)
+def _note_of(copy: Path) -> FailureNote:
+    return FailureNote(copy.with_name(f"{copy.name}.failed"))
 
 
 def _require_programs(manifest: EnvironmentManifest) -> None:
@@ -413,7 +439,7 @@ def remove_copy(copy: Path) -> bool:
         (copy / READY).unlink(missing_ok=True)
         _remove_tree(copy)
         _remove_tree(copy.with_name(f"{copy.name}.part"))
-        _failure_file(copy).unlink(missing_ok=True)
+        _note_of(copy).remove()
 
         # The lock file stays: who waits for its lock would hold one that others no longer see.
     return True

@@ -8,6 +8,8 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +24,7 @@ from packed_environment.conftest import (
     make_package,
 )
 
-from runbook.packed_environment import copy_lock, node_copy
+from runbook.packed_environment import copy_lock, failure_note, node_copy
 from runbook.packed_environment.copy_lock import lock_file
 from runbook.packed_environment.manifest import MANIFEST_NAME
 from runbook.packed_environment.node_copy import (
@@ -151,6 +153,15 @@ def test_a_copy_of_another_archive_is_made_again(packed):
     assert (copy / "ready").read_text() == f"{packed.manifest.sha256}\n"
 
 
+@pytest.fixture(autouse=True)
+def notes_in_memory(tmp_path, monkeypatch):
+    """A folder of the test instead of the machine's memory."""
+    folder = tmp_path / "memory"
+    folder.mkdir()
+    monkeypatch.setattr(node_copy, "MEMORY_FOLDER", str(folder))
+    return folder
+
+
 def damage(archive):
     content = bytearray(archive.read_bytes())
     middle = len(content) // 2
@@ -263,6 +274,83 @@ def test_what_failed_is_not_tried_by_each_rank_again(packed, monkeypatch):
     assert ensure(packed).detail == first.detail
     monkeypatch.setenv("RUNBOOK_JOB", "slurm-8")
     assert ensure(packed).state is CopyState.UNPACKED
+
+
+@pytest.fixture
+def comparisons(monkeypatch):
+    """Each comparison of the shared environment with what was packed."""
+    monkeypatch.setenv("RUNBOOK_JOB", "slurm-7")
+    seen = []
+    compare = node_copy.shared_is_unchanged
+    monkeypatch.setattr(
+        node_copy, "shared_is_unchanged", lambda manifest: seen.append(1) or compare(manifest)
+    )
+    return seen
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_the_shared_environment_is_compared_once_for_all_ranks_of_a_node(
+    packed, comparisons, is_changed
+):
+    damage(packed.archive)
+    if is_changed:
+        (packed.packages / "answers.py").write_text("ANSWER = 43\n")
+    state = CopyState.REFUSED if is_changed else CopyState.SHARED
+    results = [ensure(packed) for _ in range(3)]
+    assert {result.state for result in results} == {state}
+    assert {result.problem for result in results} == {CopyProblem.DAMAGED}
+    assert len(comparisons) == 1
+
+
+def test_ranks_that_start_at_once_compare_once(packed, monkeypatch):
+    damage(packed.archive)
+    seen = []
+
+    def compare_slowly(_):
+        seen.append(1)
+        time.sleep(0.5)
+        return True
+
+    monkeypatch.setattr(node_copy, "shared_is_unchanged", compare_slowly)
+    with ThreadPoolExecutor(4) as threads:
+        results = list(threads.map(lambda _: ensure(packed), range(4)))
+    assert {result.state for result in results} == {CopyState.SHARED}
+    assert len(seen) == 1
+
+
+def test_the_comparison_is_made_again_by_another_job_and_after_a_while(
+    packed, comparisons, monkeypatch
+):
+    damage(packed.archive)
+    ensure(packed)
+    monkeypatch.setenv("RUNBOOK_JOB", "slurm-8")
+    ensure(packed)
+    assert len(comparisons) == 2
+    (note,) = packed.disk.glob("*/*.failed")
+    old = time.time() - failure_note.FAILURE_SECONDS - 1
+    os.utime(note, (old, old))
+    ensure(packed)
+    assert len(comparisons) == 3
+
+
+def test_it_is_compared_once_where_no_folder_can_be_made_too(packed, comparisons, notes_in_memory):
+    packed.disk.rmdir()
+    packed.disk.write_text("no folder can be made here")
+    results = [ensure(packed) for _ in range(3)]
+    assert {result.problem for result in results} == {CopyProblem.NO_FOLDER}
+    assert {result.state for result in results} == {CopyState.SHARED}
+    assert len(comparisons) == 1
+    assert list(notes_in_memory.glob("*/*.failed"))
+    node_copy.forget_failures(packed.manifest)
+    assert not list(notes_in_memory.glob("*/*.failed"))
+
+
+def test_ranks_that_cannot_keep_a_note_each_compare(packed, comparisons, monkeypatch):
+    monkeypatch.setattr(node_copy, "MEMORY_FOLDER", "/proc")
+    packed.disk.rmdir()
+    packed.disk.write_text("no folder can be made here")
+    assert {ensure(packed).state for _ in range(2)} == {CopyState.SHARED}
+    assert len(comparisons) == 2
 
 
 def test_a_copy_in_use_is_not_removed(packed):

@@ -1,0 +1,90 @@
+"""What failed on a node a moment ago, kept for the other ranks of the job on that node.
+
+Each of them would try the same, and compare tens of thousands of files on the shared file system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from runbook.packed_environment.copy_lock import PAUSE_SECONDS, lock_file, try_alone
+
+FAILURE_SECONDS = 600.0
+"""For so long the ranks of a job do not try again what one of them could not do."""
+VERDICT_SECONDS = 600.0
+"""For so long they wait for the one that compares the shared environment."""
+_PROBLEM = "problem"
+_DETAIL = "detail"
+_SHARED_IS_UNCHANGED = "shared_is_unchanged"
+
+
+class FailureNote:
+    """The file `<name>.failed` next to a copy's place."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def failure(self) -> tuple[str, str] | None:
+        """Return the problem and its details; None where nothing has failed in this job."""
+        facts = self._read()
+        if _PROBLEM in facts and _DETAIL in facts:
+            return str(facts[_PROBLEM]), str(facts[_DETAIL])
+        return None
+
+    def write_failure(self, problem: str, detail: str) -> None:
+        """Keep why there is no copy."""
+        self._write({_PROBLEM: problem, _DETAIL: detail})
+
+    def shared_is_unchanged(self) -> bool | None:
+        """Return what another rank found out about the shared environment; None where none has."""
+        verdict = self._read().get(_SHARED_IS_UNCHANGED)
+        return verdict if isinstance(verdict, bool) else None
+
+    def write_verdict(self, shared_is_unchanged: bool) -> None:
+        """Keep whether the shared environment is the one that was packed."""
+        self._write({**self._read(), _SHARED_IS_UNCHANGED: shared_is_unchanged})
+
+    def remove(self) -> None:
+        """Forget all of it."""
+        self.file.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def one_at_a_time(self) -> Iterator[None]:
+        """Let one rank compare, and the others read what it wrote."""
+        with contextlib.ExitStack() as stack:
+            # A full disk, perhaps: then each rank compares for itself
+            with contextlib.suppress(OSError):
+                stream = stack.enter_context(lock_file(self.file).open("a"))
+                began = time.monotonic()
+                while not try_alone(stream) and time.monotonic() - began < VERDICT_SECONDS:
+                    time.sleep(PAUSE_SECONDS)
+            yield
+
+    def _read(self) -> dict[str, object]:
+        try:
+            age = time.time() - self.file.stat().st_mtime
+            facts = json.loads(self.file.read_text())
+        except (OSError, ValueError):
+            return {}
+
+        is_of_this_job = isinstance(facts, dict) and facts.get("job") == _job()
+        return facts if is_of_this_job and age < FAILURE_SECONDS else {}
+
+    def _write(self, facts: dict[str, object]) -> None:
+        part = self.file.with_name(f"{self.file.name}.{os.getpid()}")
+        # The disk is full, perhaps: then the others try themselves
+        try:
+            part.write_text(json.dumps({**facts, "job": _job()}))
+            part.replace(self.file)
+        except OSError:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
+
+
+def _job() -> str:
+    return os.environ.get("RUNBOOK_JOB", "")
