@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import socket
+import stat
 import subprocess
 import time
 from dataclasses import asdict, dataclass
@@ -257,12 +258,16 @@ def _require_own_folder(root: Path) -> None:
             parents=True,
             exist_ok=True,
         )
+        status = root.lstat()
     except OSError as error:
         raise CopyError(
             CopyProblem.NO_FOLDER, f"{root} cannot be made: {error.strerror}"
         ) from error
 
-    if root.stat().st_uid != user or not os.access(root, os.W_OK):
+    # In /tmp anybody can make this name a link to a folder that they look for
+    if stat.S_ISLNK(status.st_mode):
+        raise CopyError(CopyProblem.NO_FOLDER, f"{root} is a link: remove it")
+    if status.st_uid != user or not os.access(root, os.W_OK):
         raise CopyError(CopyProblem.NO_FOLDER, f"{root} belongs to somebody else")
 
 

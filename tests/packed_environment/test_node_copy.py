@@ -265,6 +265,27 @@ def test_a_folder_of_the_wrong_kind_is_named(packed, monkeypatch, kind, options,
     assert ensure(packed).problem == problem
 
 
+def test_a_link_that_somebody_else_may_turn_is_not_followed(packed, tmp_path):
+    """In /tmp anybody may make a link with the name of this user's folder."""
+    target = tmp_path / "elsewhere"
+    target.mkdir()
+    copies_folder(str(packed.disk)).symlink_to(target)
+    result = ensure(packed)
+    assert result.problem == CopyProblem.NO_FOLDER
+    assert "is a link" in result.detail
+    assert not list(target.iterdir())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
+def test_a_folder_of_somebody_else_is_not_used(packed):
+    root = copies_folder(str(packed.disk))
+    root.mkdir()
+    os.chown(root, 65_534, 65_534)
+    result = ensure(packed)
+    assert result.problem == CopyProblem.NO_FOLDER
+    assert "belongs to somebody else" in result.detail
+
+
 def test_what_failed_is_not_tried_by_each_rank_again(packed, monkeypatch):
     monkeypatch.setenv("RUNBOOK_JOB", "slurm-7")
     content = packed.archive.read_bytes()
