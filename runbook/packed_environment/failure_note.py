@@ -50,8 +50,9 @@ class FailureNote:
         self._write({**self._read(), _SHARED_IS_UNCHANGED: shared_is_unchanged})
 
     def remove(self) -> None:
-        """Forget all of it."""
+        """Forget all of it. At worst two ranks compare then."""
         self.file.unlink(missing_ok=True)
+        lock_file(self.file).unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def one_at_a_time(self) -> Iterator[None]:

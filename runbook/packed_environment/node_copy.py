@@ -288,8 +288,11 @@ def _failure_note(manifest: EnvironmentManifest, folder: str) -> FailureNote | N
 
 def forget_failures(manifest: EnvironmentManifest) -> None:
     """Remove the note in this node's memory. `remove_copy` removes the other one."""
-    with contextlib.suppress(CopyError, OSError):
-        _note_of(copies_folder(MEMORY_FOLDER) / manifest.name).remove()
+    root = copies_folder(MEMORY_FOLDER)
+    with contextlib.suppress(OSError):
+        if not root.is_symlink():
+            _note_of(root / manifest.name).remove()
+            root.rmdir()  # where it is empty
 
 
 def _note_of(copy: Path) -> FailureNote:
@@ -436,7 +439,8 @@ def _age(path: Path) -> float:
 
 def remove_copy(copy: Path) -> bool:
     """Remove a copy unless somebody uses it; return whether it is gone."""
-    if not copy.parent.is_dir():
+    # A link is none of ours: _require_own_folder
+    if copy.parent.is_symlink() or not copy.parent.is_dir():
         return True
     with contextlib.ExitStack() as stack:
         if not try_lock(copy, stack):

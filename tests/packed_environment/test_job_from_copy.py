@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -226,3 +227,37 @@ def test_a_file_system_that_hangs_ends_the_rank(packed):
     ended = run_python(CopiedJob(packed), "-c", "print(1)", PATH=path)
     assert (ended.returncode, ended.stdout) == (124, "")
     assert "no copy of the Python environment within 1800 s" in ended.stderr
+
+
+def plant(packed: Packed, folder: Path) -> None:
+    """Make a copy that somebody else wrote: its Python says so."""
+    copy = folder / packed.manifest.name
+    python = copy / packed.manifest.python
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\necho planted\n")
+    python.chmod(0o755)
+    (copy / "ready").write_text(f"{packed.manifest.sha256}\n")
+    copy.with_name(f"{copy.name}.lock").touch()
+
+
+def test_no_rank_follows_a_link_to_a_planted_copy(packed, tmp_path):
+    plant(packed, tmp_path / "planted")
+    copies_folder(str(packed.disk)).symlink_to(tmp_path / "planted")
+    job = CopiedJob(packed)
+    ended = run_python(job, "-c", "print(1)")
+    assert ended.stdout == "1\n", ended.stderr
+    assert "is a link" in ended.stderr
+    assert run_python(job, "--remove").returncode == 0
+    assert (tmp_path / "planted" / packed.manifest.name / "ready").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
+def test_no_rank_runs_a_copy_of_somebody_else(packed):
+    root = copies_folder(str(packed.disk))
+    plant(packed, root)
+    os.chown(root, 65_534, 65_534)
+    job = CopiedJob(packed)
+    ended = run_python(job, "-c", "print(1)")
+    assert ended.stdout == "1\n", ended.stderr
+    assert "belongs to somebody else" in ended.stderr
+    assert run_python(job, "--remove").returncode == 0

@@ -12,14 +12,15 @@ sha256=$(packed sha256) || true
 python=$(packed python) || true
 name=${sha256:0:16}
 folder=/local/scratch
-copy=$folder/runbook-environment-$UID/$name
+root=$folder/runbook-environment-$UID
+copy=$root/$name
 
 copies() { # made and removed by plain Python: the standard library alone. A file system that hangs does not keep the job
   PYTHONPATH=/project timeout -k 10 1800 "$shared" -s -S -m runbook.packed_environment "$1" "$job/environment.json" /local/scratch
 }
 
-is_ready() { # whole, and of this archive
-  [[ -e $copy/ready && $(cat "$copy/ready" 2>/dev/null) == "$sha256" ]]
+is_ready() { # whole, of this archive, and in a folder that nobody else made
+  [[ ! -L $root && -O $root && -e $copy/ready && $(cat "$copy/ready" 2>/dev/null) == "$sha256" ]]
 }
 
 case ${1:-} in
