@@ -56,8 +56,9 @@ def describe(result: CopyResult) -> str:
     if result.state is CopyState.SHARED:
         return f"{reason}. This node uses the shared one, which has not changed: {result.folder}"
     return (
-        f"{reason}. The shared environment is not the one that was packed, so this node would run "
-        "another one than the others. Submit the training again, which packs it anew"
+        f"{reason}. The shared environment is not the one that was packed, "
+        "so this node would run other code than the rest. "
+        "Submit the training again: that packs the environment again."
     )
 
 

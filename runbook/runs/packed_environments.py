@@ -181,9 +181,9 @@ def _require_no_container(settings: Settings) -> None:
     kind = settings.site.container.kind
     if kind != "none":
         raise ParamsError(
-            f"site {settings.site.site} runs its jobs in a container ({kind}), which is packed "
-            f"already. Leave {KEY} "
-            "empty; jobs.image_copy copies the image to each node."
+            f"site {settings.site.site} runs its jobs in a container ({kind}), "
+            f"which is packed already. Leave {KEY} empty; "
+            "jobs.image_copy copies the image to each node."
         )
 
 
@@ -250,11 +250,10 @@ def environment_checks(settings: Settings) -> list[Check]:
     speed, source = shared_bandwidth(settings, nodes)
     seconds = show_duration(copy_seconds(manifest, nodes, speed))
     value = (
-        f"{manifest.files:,} files, {show_bytes(manifest.disk_bytes)} in {jobs.environment_copy} "
-        "of each node, from an "
-        f"archive of {show_bytes(manifest.archive_bytes)}; about {seconds} on "
-        f"{counted(nodes, 'node')} "
-        f"({speed:g} GB/s in all, {source})"
+        f"{manifest.files:,} files, {show_bytes(manifest.disk_bytes)} "
+        f"in {jobs.environment_copy} of each node, "
+        f"from an archive of {show_bytes(manifest.archive_bytes)}; "
+        f"about {seconds} on {counted(nodes, 'node')} ({speed:g} GB/s in all, {source})"
     )
     return [
         Check(
@@ -284,10 +283,9 @@ def describe_packed(settings: Settings, manifest: EnvironmentManifest, is_new: b
     lines += [f"  not packed, and read where it is: {folder}" for folder in manifest.outside]
     if manifest.uncompiled:
         lines.append(
-            f"  {counted(manifest.uncompiled, 'module')} without a compiled file, which each node "
-            "compiles that "
-            f"imports it: {manifest.interpreter} -m compileall -q {manifest.parts[-2].folder}, "
-            "then pack again"
+            f"  {counted(manifest.uncompiled, 'module')} without a compiled file, "
+            "which each node compiles that imports it: "
+            f"{manifest.interpreter} -m compileall -q {manifest.parts[-2].folder}, then pack again"
         )
 
     folder = settings.run.jobs.environment_copy

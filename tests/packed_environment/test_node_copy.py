@@ -25,6 +25,7 @@ from packed_environment.conftest import (
 )
 
 from runbook.packed_environment import copy_lock, failure_note, node_copy
+from runbook.packed_environment.__main__ import describe
 from runbook.packed_environment.copy_lock import lock_file
 from runbook.packed_environment.manifest import MANIFEST_NAME
 from runbook.packed_environment.node_copy import (
@@ -188,7 +189,11 @@ def test_a_cut_archive_is_damaged(packed):
 def test_a_node_without_a_copy_is_refused_where_the_shared_environment_has_changed(packed):
     damage(packed.archive)
     (packed.packages / "answers.py").write_text("ANSWER = 43\n")
-    assert ensure(packed).state is CopyState.REFUSED
+    result = ensure(packed)
+    assert result.state is CopyState.REFUSED
+    assert "so this node would run other code than the rest. Submit the training" in describe(
+        result
+    )
 
 
 def test_a_missing_archive_is_named(packed):
