@@ -91,9 +91,15 @@ class AdoptReport:
     def check(self) -> str:
         """What `runbook check` says of the run file, or which options nothing accounts for."""
         lost = [row.option for row in unaccounted(self.proof)]
-        if self.refused or not lost:
-            return self.refused or "passes"
-        return f"{len(lost)} options of the script are not accounted for: {', '.join(lost)}"
+        if self.refused:
+            return self.refused
+        if lost:
+            return f"{len(lost)} options of the script are not accounted for: {', '.join(lost)}"
+        if self.adopted.findings.other_model:
+            return (
+                f"another model is trained, not the script's ({self.adopted.findings.other_model})"
+            )
+        return "passes"
 
     def as_dict(self) -> dict[str, object]:
         """Return everything for --json."""

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,8 @@ def adopt_script(
             "read. Give the script that is submitted (and, after it, the one it starts), or the block "
             f"of exports before it.{_sentences(script.notes)}"
         )
+    if launches:
+        _refuse_without_training(launches[-1], script, file_name)
     settings = _base_settings(base, script, launches, calls, project) if base else None
     site = settings.site if settings else _site_of(script, project)
     catalogue = read_models(project)
@@ -173,6 +176,30 @@ def _refuse_foreign(script: Script, file_name: str) -> None:
     )
 
 
+_EVALUATES = ("skip-train", "inference", "eval-only")
+"""Options by which Megatron's training program evaluates, and trains nothing."""
+_LENGTHS = ("train-iters", "train-samples", "train-tokens")
+
+
+def _refuse_without_training(launch: Launch, script: Script, file_name: str) -> None:
+    """Raise `ParamsError` where a training program is started to evaluate, or for no step at all."""
+    names = {name: word for word, name, _ in options.pairs(launch.arguments)}
+    evaluates = [name for name in _EVALUATES if name in names]
+    lengths = [option(launch.arguments, name) for name in _LENGTHS]
+    given_lengths = [length for length in lengths if length]
+    if evaluates:
+        word = names[evaluates[0]]
+    elif given_lengths and all(length.text == "0" for length in given_lengths):
+        word = given_lengths[0]
+    else:
+        return
+    place = script.places[word.line]
+    raise ParamsError(
+        f"{file_name} starts {launch.script.shown} to evaluate, not to train ({place}: {word.shown}). "
+        "adopt makes run files of trainings; a finished run is evaluated in 06-evaluation. No run file was written."
+    )
+
+
 _READ_AS_CONFIG = ("torchtitan", "nanotron", "GPT-NeoX", "a recipe of NeMo 2", "Megatron Bridge")
 """Programs whose configuration file adopt reads, though not their job scripts."""
 
@@ -184,14 +211,16 @@ def _config_of(script: Script, training: ForeignTraining) -> str:
     """
     if training.framework not in _READ_AS_CONFIG:
         return ""
-    words = {
-        word.text.rpartition("=")[2]
-        for command in script.commands
-        for word in command.words
-        if word.known and word.text.endswith((".toml", ".yaml", ".yml"))
-    }
-    file = " ".join(sorted(words)) or "CONFIG"
-    return f" Its configuration can be read: runbook adopt {file}"
+    files: dict[str, None] = {}
+    for command in script.commands:
+        folder = ""
+        for before, word in pairwise(command.words):
+            if before.text in ("-d", "--conf_dir"):  # deepy.py's folder of configurations
+                folder = f"{word.text.rstrip('/')}/"
+            elif word.known and word.text.endswith((".toml", ".yaml", ".yml")):
+                files[folder + word.text.rpartition("=")[2]] = None
+    names = " ".join(files) or "CONFIG"
+    return f" Its configuration can be read: runbook adopt {names}"
 
 
 def _starts_training(commands: Sequence[StartedProgram]) -> bool:
@@ -463,24 +492,11 @@ def _take_kind(launch: Launch, findings: Findings) -> None:
     script = launch.script
     if _OTHER_MODELS.search(script.text):
         name = script.shown.rpartition("/")[2]
-        why = "trains another kind of model; the run file is a GPT of these numbers"
-        findings.leave(script.line, name, why)
-    for word, name, _ in options.pairs(launch.arguments):
-        if name in _OPTIONS_OF_OTHER_MODELS:
-            why = "the run file is the dense GPT: our models have no such layers"
-            findings.leave(word.line, f"--{name}", why)
+        findings.trains_another_model(script.line, name, "Mamba layers")
     if _starts_one_process(launch, findings):
         why = f"{launch.programs[0]} starts one process unless something else is given"
         findings.take("jobs.training.devices_per_node", 1, launch.command.line, why, over=False)
         findings.take("jobs.training.nodes", 1, launch.command.line, why, over=False)
-
-
-_OPTIONS_OF_OTHER_MODELS = (
-    "num-experts",
-    "hybrid-override-pattern",
-    "multi-latent-attention",
-    "is-hybrid-model",
-)
 
 
 def _starts_one_process(launch: Launch, findings: Findings) -> bool:
@@ -579,6 +595,12 @@ def _fill(findings: Findings, framework: str, *, from_options: bool) -> None:
         text = "sequence parallelism with one tensor rank"
         findings.does(line, text, "the program switches it off; so do we")
         findings.take("parallel.sequence", False, line, "one tensor rank")
+    if findings.value("training.overlap_tensor") and findings.number("parallel.tensor", 1) == 1:
+        # Our check refuses it without sequence parallelism; upstream it asks for nothing here.
+        line = findings.carried["training.overlap_tensor"].line
+        source = "one tensor rank sends nothing beside its products"
+        findings.does(line, findings.carried["training.overlap_tensor"].source, source)
+        findings.drop("training.overlap_tensor")
     if findings.value("training.offload") is False:
         findings.drop("training.offload")
 
@@ -699,9 +721,29 @@ def _batch(findings: Findings) -> None:
     devices_per_copy = findings.model_parallel * max(1, findings.number("parallel.context", 1))
     copies = max(1, world_size // devices_per_copy)
     micro = findings.number("training.micro_batch", 1)
+    sequences = micro * copies
+    if not gas and _end_ramp(sequences, findings):
+        return
     source = f"{micro} micro x {copies} replicas x {steps} steps"
     line = gas.line if gas else 0
-    findings.take("training.global_batch", micro * copies * steps, line, source)
+    findings.take("training.global_batch", sequences * steps, line, source)
+
+
+def _end_ramp(sequences: int, findings: Findings) -> bool:
+    """Take the first batch of a ramp that the devices divide, where the source does not say how it ends.
+
+    Return whether there is a ramp.
+    """
+    start = findings.number("training.rampup_start")
+    increment = findings.number("training.rampup_increment")
+    if not start or not increment:
+        return False
+    steps = range(start, start + increment * sequences + 1, increment)
+    batch = next((size for size in steps if size % sequences == 0), start)
+    line = findings.carried["training.rampup_start"].line
+    findings.take("training.global_batch", batch, line, "stands in: a batch of the ramp")
+    findings.ask("training.global_batch", "the batch after the ramp, which the source does not say")
+    return True
 
 
 _KINDS: dict[str, str | float] = {
@@ -742,6 +784,7 @@ def _take_shape(
         line = findings.carried["training.shape.layers"].line
         source = f"{shape['layers']} layers x {shape['hidden']}, {shape['heads']} heads"
         findings.take("model", name, line, source)
+    _take_positions(model, full_kind, findings)
     for field, value in shape.items():
         is_width = field in ("ffn_hidden", "kv_heads") and not missing
         if not is_width and _is_implied(value, model, shape, field):
@@ -756,6 +799,23 @@ def _take_shape(
     if findings.value("training.sequence_length") == model.sequence_length:
         findings.drop("training.sequence_length")
     _report_kind(name, model, full_kind, findings)
+
+
+def _take_positions(model: Model, full_kind: Mapping[str, str | float], findings: Findings) -> None:
+    """Leave out positions of rotary angles, which have no table; a learned table that stands in gets as many rows."""
+    if full_kind["position_embedding"] != "rope":
+        return
+    carried = findings.carried.get("training.shape.positions")
+    if carried:
+        text = f"{carried.source} {carried.value}"
+        findings.does(carried.line, text, "rotary angles have no table of positions")
+        findings.drop("training.shape.positions")
+    sequence = findings.number("training.sequence_length")
+    if model.position_embedding == "learned" and sequence > (
+        model.positions or model.sequence_length
+    ):
+        source = f"stands in: model has learned positions, for sequences of {sequence}"
+        findings.take("training.shape.positions", sequence, 0, source)
 
 
 def _with_room_for_tokenizer(

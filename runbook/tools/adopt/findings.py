@@ -65,6 +65,8 @@ class Findings:
     """Whether the training gets a DeepSpeed configuration that is not at hand."""
     vocabulary: int = 0
     """Tokens of the model's vocabulary, where the source says so; 0 elsewhere."""
+    other_model: str = ""
+    """What makes the source's model another one than the run file's: 8 experts. Empty where nothing does."""
     site_values: dict[tuple[str, str], Any] = field(default_factory=dict)
     """What the site's file may have, by its section there and its name."""
 
@@ -108,6 +110,15 @@ class Findings:
     def ask(self, key: str, question: str) -> None:
         """Leave a key open; the first question about it stays."""
         self.questions.setdefault(key, question)
+
+    def trains_another_model(self, line: int, text: str, part: str) -> None:
+        """Note a part of the source's model that no model here has: the run file trains another one."""
+        why = (
+            f"our models have no such part ({part}): the run file trains another model, a dense GPT"
+        )
+        self.leave(line, text, why)
+        self.other_model = self.other_model or f"{text}: {part}"
+        self.ask("model", f"the source's has {part}, and no model here: the run file's is dense")
 
     def ask_for_tokenizer(self, path: str, line: int, source: str) -> None:
         """Take the tokenizer's file where a full path names one; else leave it open, with a mark in its place."""

@@ -29,7 +29,7 @@ _HUGGING_FACE = (
     r"|num-train-epochs"
     r"|save-total-limit|evaluation-strategy|learning-rate|lr-scheduler-type|report-to|logging-steps"
 )
-_VISION = r"img-[hw]|vision-[\w-]+|freeze-(lm|vit)|num-classes|patch-dim|clip-[\w-]+|image-[\w-]+"
+_VISION = r"img-[hw]|[\w-]*vision-[\w-]+|freeze-(lm|vit)|num-classes|patch-dim|clip-(?!grad)[\w-]+|image-[\w-]+"
 
 SIGNS = (
     Sign("ESM-2 of BioNeMo", script=r"esm2|esm_|bionemo|evo2|geneformer"),
@@ -59,7 +59,7 @@ SIGNS = (
     Sign("T5", option=r"decoder-seq-length"),
     Sign("a vision model", option=_VISION),
     Sign("DeepSpeed-Chat", option=r"actor-model-name-or-path|critic-[\w-]+"),
-    Sign("nanotron", script=r"run_train\.py$", option=r"config-file"),
+    Sign("nanotron", script=r"(run_train|use_trainer)\.py$", option=r"config-file"),
     Sign("torchtitan", option=r"job\.config[_-]file|training\.\w+|model\.(name|flavor)|module"),
     Sign("nanoGPT", script=r"train\.py$", option=r"n-layer|n-head|n-embd|block-size"),
     Sign("nanoGPT", script=r"train\.py$", value=r"(.*/)?config/\w+\.py"),

@@ -230,11 +230,16 @@ def _may_train(shell_words: Sequence[Word], index: int) -> bool:
     By its name, else by its options.
     """
     script = shell_words[index]
-    if _GPT.search(script.text):
+    arguments = shell_words[index + 1 :]
+    if _GPT.search(script.text) or _MAY_TRAIN.search(script.text):
         return True
-    if _MAY_TRAIN.search(script.text) or _is_nemo_launcher(script, shell_words):
+    if _is_nemo_launcher(script, shell_words) or _has_enough_options(arguments):
         return True
-    return _has_enough_options(shell_words[index + 1 :])
+    return any(_TRAINS_BY_ITS_WORDS.fullmatch(word.text) for word in arguments)
+
+
+_TRAINS_BY_ITS_WORDS = re.compile(r"(.*/)?train\w*\.py|--(do_train|num_train_epochs)(=.*)?")
+"""Words that make a program of any name a training: deepy.py train.py, run_clm.py --do_train."""
 
 
 _LAUNCHER_OVERRIDE = re.compile(r"(training=|stages=\[training)")

@@ -161,6 +161,8 @@ def take_options(words: Sequence[Word], findings: Findings, framework: str) -> M
             findings.does(word.line, _option_text(name, values), does)
         elif name == "valid-data-path" and values:
             _held_out(values, findings)
+        elif _is_of_another_model(name):
+            _leave_other_model(name, word, values, findings)
         elif name in OPTIONS:
             _take_option(OPTIONS[name], Word(name, word.line), values, findings, kind)
         elif name == "attention-dropout" and values:
@@ -178,6 +180,39 @@ def take_options(words: Sequence[Word], findings: Findings, framework: str) -> M
             findings.for_site(section, name, site_value(values))
     _attention_dropout(attention_dropout, findings)
     return kind
+
+
+_PARTS_OF_OTHER_MODELS = {
+    "num-experts": "experts",
+    "hybrid-override-pattern": "Mamba layers",
+    "hybrid-attention-ratio": "Mamba layers",
+    "is-hybrid-model": "Mamba layers",
+    "multi-latent-attention": "multi-head latent attention",
+    "mtp-num-layers": "layers that predict further tokens",
+}
+"""Options that make a model another one than a dense GPT, with what each adds."""
+_GOES_WITH_EXPERTS = re.compile(
+    r"moe-.*|expert-.*|create-moe-param-group|enable-expert-tensor-parallelism|disable-moe-.*"
+)
+"""Options that say how experts work; without experts they ask for nothing."""
+
+
+def _is_of_another_model(name: str) -> bool:
+    return name in _PARTS_OF_OTHER_MODELS or _GOES_WITH_EXPERTS.fullmatch(name) is not None
+
+
+def _leave_other_model(name: str, word: Word, values: Sequence[Word], findings: Findings) -> None:
+    """Report an option of a model that is no dense GPT. One expert, or no layer more, is a dense GPT."""
+    text = _option_text(name, values)
+    part = _PARTS_OF_OTHER_MODELS.get(name, "")
+    is_dense = bool(values) and all(value.text in ("0", "1") for value in values)
+    if not part:
+        findings.leave(word.line, text, "goes with the experts, which our models do not have")
+    elif name == "num-experts" and is_dense:
+        findings.does(word.line, text, "one expert is the dense model")
+    elif not (values and values[0].text == "0"):
+        shown = " ".join(value.shown for value in values)
+        findings.trains_another_model(word.line, f"--{name}", f"{shown} {part}".strip())
 
 
 def site_value(values: Sequence[Word]) -> str | int | float | bool:
@@ -398,7 +433,7 @@ def _take_override(name: str, value: Word, findings: Findings) -> None:
         findings.for_site("frameworks.nemo.options", name, site_value([value]))
 
 
-_GIVEN = {
+DOCUMENT_KEYS = {
     "train_batch_size": "training.global_batch",
     "train_micro_batch_size_per_gpu": "training.micro_batch",
     "gradient_clipping": "training.clip_gradient",
@@ -440,8 +475,8 @@ def take_documents(script: Script, findings: Findings) -> None:
     for name, value in documents[-1].items():
         line = _line(script, name)
         text = f"DeepSpeed's {name}"
-        if name in _GIVEN:
-            _number(_GIVEN[name], value, line, text, findings)
+        if name in DOCUMENT_KEYS:
+            _number(DOCUMENT_KEYS[name], value, line, text, findings)
         elif name == "zero_optimization" and isinstance(value, Mapping):
             _zero(value, line, script, findings)
         elif name == "fp16" and isinstance(value, Mapping):

@@ -21,7 +21,7 @@ from runbook.params import Settings
 from runbook.plan_file.schema import PhasePlan
 from runbook.tools.adopt.findings import Findings, Remark
 from runbook.tools.adopt.launches import Launch, framework_of
-from runbook.tools.adopt.options import documents_of, options_of_site, pairs
+from runbook.tools.adopt.options import DOCUMENT_KEYS, documents_of, options_of_site, pairs
 from runbook.tools.adopt.ranks import Rank, rank_of
 from runbook.tools.adopt.script import Script, Word
 
@@ -311,6 +311,9 @@ class _Proof:
                 return (
                     (OptionVerdict.SAME, f"{carried.key}") if is_same else (verdict, carried.source)
                 )
+        chosen = self.findings.carried.get(DOCUMENT_KEYS.get(name, ""))
+        if chosen:  # the training's option counts, or a number that the devices divide
+            return verdict, chosen.source
         for remark in (*self.findings.leftovers, *self.findings.automatic):
             is_section = remark.text == f"DeepSpeed's {section}"
             if is_section or remark.text.startswith(f"DeepSpeed's {section} "):

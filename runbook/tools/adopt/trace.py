@@ -283,9 +283,9 @@ def _until_it_starts(
         elif needed and not arguments:
             arguments = needed
             notes.append(f"{job.main} takes {len(needed)} arguments, which were not given")
-        elif not keep_going and trace.exit_code != 0:
+        elif not keep_going and (trace.exit_code != 0 or _ended_by_exit(trace)):
             keep_going = True
-            if trace.exit_code:
+            if trace.exit_code is not None:
                 gave_up = f"ended with exit code {trace.exit_code} before a training"
                 notes.append(f"{job.main} {gave_up}; its `exit` was ignored")
         else:
@@ -293,6 +293,11 @@ def _until_it_starts(
     if trace.exit_code is None:
         notes.append(_why_stopped(job, trace, num_bytes, numbers))
     return trace, notes
+
+
+def _ended_by_exit(trace: RunTrace) -> bool:
+    """Return whether a job's last command was `exit`: it gave up, though with exit code 0."""
+    return bool(trace.steps) and trace.steps[-1][0] == "exit"
 
 
 def _why_stopped(job: SandboxJob, trace: RunTrace, num_bytes: int, numbers: LineNumbers) -> str:

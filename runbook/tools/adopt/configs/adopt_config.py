@@ -182,7 +182,9 @@ def adopt_config(
         **(recipe.kind if recipe else _kind_of_unknown(config)),
     }
     values = config.with_defaults
+    _refuse_unknown_program(config, files[0][0])
     _take_values(config, values, findings, kind)
+    _note_other_model(config, findings)
     _ask_for_unknown(config, findings)
     config.format.finish(values, findings, kind)
     _refuse_impossible_sizes(findings)
@@ -211,6 +213,34 @@ def adopt_config(
         source=" + ".join(file for file, _ in files),
     )
     return rewritten(adopted)
+
+
+_MOST_UNKNOWN = 0.5
+_ENOUGH_KEYS = 20
+"""A share of unknown keys beyond the first, in a file of so many, makes it another program's."""
+
+
+def _refuse_unknown_program(config: ProgramConfig, name: str) -> None:
+    """Raise `ParamsError` where most keys of a file are none of the program's, such as those of a speech model."""
+    unknown = [value.name for value in config.values if config.format.row(value.name) is None]
+    num_keys = len(config.values)
+    if num_keys >= _ENOUGH_KEYS and len(unknown) > _MOST_UNKNOWN * num_keys:
+        raise ParamsError(
+            f"{name} looks like {config.format.program}'s, but {len(unknown)} of its {num_keys} keys are unknown here "
+            f"({', '.join(unknown[:3])}, ...): it configures something else than the pre-training of a GPT. "
+            "No run file was written."
+        )
+
+
+def _note_other_model(config: ProgramConfig, findings: Findings) -> None:
+    """Note each key that makes the model another one than a dense GPT."""
+    for value in config.values:
+        row = config.format.row(value.name)
+        is_off = row is None or not row.other_model or value.value is None or value.value in row.off
+        if row and not is_off:
+            findings.trains_another_model(
+                value.line, f"{value.name} {value.shown}", row.other_model
+            )
 
 
 _MOST = {

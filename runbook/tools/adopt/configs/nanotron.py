@@ -17,7 +17,6 @@ from runbook.tools.adopt.configs.rows import (
     chosen,
     decimal,
     integer,
-    is_on,
     line_of,
     number,
     switch,
@@ -52,7 +51,14 @@ _ROWS = (
     KeyRow(f"{_MODEL}.rope_scaling*", "", why=_NO_SUCH_MODEL, off=(None, {})),
     KeyRow(f"{_MODEL}.no_rope_layer", "", why=_NO_SUCH_MODEL, off=(None,)),
     KeyRow(f"{_MODEL}.sliding_window_size", "", why=_NO_SUCH_MODEL, off=(None,)),
-    KeyRow(f"{_MODEL}.moe_config*", "", why=_NO_EXPERTS, off=(None,)),
+    KeyRow(
+        f"{_MODEL}.moe_config.num_experts",
+        "",
+        why=_NO_EXPERTS,
+        off=(None, 0, 1),
+        other_model="experts",
+    ),
+    KeyRow(f"{_MODEL}.moe_config*", "", why=_NO_EXPERTS, off=(None, False)),
     KeyRow(f"{_MODEL}.z_loss_enabled", "", why=_NO_SUCH_MODEL, off=(False,)),
     KeyRow(f"{_MODEL}.z_loss_coefficient", "", why="counts with z_loss_enabled only"),
     KeyRow(
@@ -267,8 +273,6 @@ def _finish(values: Values, findings: Findings, kind: ModelKind) -> None:
         "tokenizer.tokenizer_name_or_path",
         values.get("tokenizer.tokenizer_name_or_path"),
     )
-    if is_on(values, f"{_MODEL}.moe_config.enable"):
-        findings.ask("model", "a mixture of experts: the run file is a dense model of these sizes")
     stages = {name.split(".")[1] for name in values if name.startswith("data_stages.")}
     if len(stages) > 1:
         line = line_of(values, "data_stages.1.name", "data_stages.1.start_training_step")

@@ -122,7 +122,7 @@ MODEL_ROWS = tuple(
 MODEL_DROPS = (
     KeyRow("model.config._target_", "", why="the model's class, which the recipe's name says too"),
     KeyRow("model.*attention_dropout", "", why="training.dropout is one value for both dropouts"),
-    KeyRow("model.*num_moe_experts", "", why=_NO_EXPERTS, off=(None,)),
+    KeyRow("model.*num_moe_experts", "", why=_NO_EXPERTS, off=(None, 1), other_model="experts"),
     KeyRow("model.*moe_*", "", why=_NO_EXPERTS, off=(None, False)),
     KeyRow("model.*expert_*", "", why=_NO_EXPERTS, off=(None, 1)),
     KeyRow("model.*window_size", "", why=_NO_SUCH_MODEL, off=(None,)),

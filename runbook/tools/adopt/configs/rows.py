@@ -29,6 +29,8 @@ class KeyRow:
     """Without a key: why the value is dropped. With one: why ours differs, where it does."""
     off: tuple[Any, ...] = ()
     """Values that ask for nothing, so that nothing is lost."""
+    other_model: str = ""
+    """What any other value adds to the model, so that it is no dense GPT: experts. Empty where nothing does."""
 
     def matches(self, name: str) -> bool:
         """Return whether a dotted key is this row's."""

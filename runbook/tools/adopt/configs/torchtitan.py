@@ -41,6 +41,8 @@ _MODELS = {
     ("llama2", "70b"): "llama-2-70b",
 }
 """Catalogue's name of each of torchtitan's flavors (torchtitan/models/llama3/__init__.py)."""
+_OTHER_MODELS = ("deepseek", "llama4", "moe", "gpt_oss", "kimi", "flux", "muse")
+"""Parts of the names of torchtitan's models that are no dense GPT."""
 _DEBUG_SHAPE = {"layers": 6, "hidden": 256, "heads": 16}
 """Flavor debugmodel. Its feed-forward block is 2/3 of 4 x hidden, rounded up to 256."""
 _DEBUG_FFN = 768
@@ -153,7 +155,13 @@ _ROWS = (
         why="layers are divided evenly, or by parallel.first_stage_layers",
         off=([], None, ""),
     ),
-    KeyRow("*.expert_parallel_degree", "", why="our models have no experts", off=(1,)),
+    KeyRow(
+        "*.expert_parallel_degree",
+        "",
+        why="our models have no experts",
+        off=(1,),
+        other_model="experts",
+    ),
     KeyRow("*.expert_tensor_parallel_degree", "", why="our models have no experts", off=(1,)),
     KeyRow(
         "*.enable_async_tensor_parallel",
@@ -202,7 +210,12 @@ _ROWS = (
         "true: every validation.freq steps",
     ),
     KeyRow("validation.freq", "training.eval_interval", integer),
-    KeyRow("validation.steps", "training.eval_iterations", integer),
+    KeyRow(
+        "validation.steps",
+        "training.eval_iterations",
+        integer,
+        "counts with validation.enable only; all batches, -1, are no number of ours",
+    ),
     KeyRow("validation.*", "", why="02-data holds text out by data.split"),
     KeyRow("eval.*", "", why="02-data holds text out by data.split"),
     KeyRow("float8.enable_float8_linear", "", why="true: training.fp8 tensorwise", off=(False,)),
@@ -291,6 +304,8 @@ def _model(values: Values, findings: Findings, kind: ModelKind) -> None:
         for field, size in _DEBUG_SHAPE.items():
             findings.take(f"training.shape.{field}", size, line, "flavor debugmodel")
         findings.take("training.shape.ffn_hidden", _DEBUG_FFN, line, "flavor debugmodel")
+    elif any(part in name for part in _OTHER_MODELS):
+        findings.trains_another_model(line, f"model.name {name}", "experts or layers of its own")
     else:
         findings.ask("model", f"the shape of {name} {flavor}, which torchtitan's code has")
 

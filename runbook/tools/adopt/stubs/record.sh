@@ -35,6 +35,7 @@ values_of() {  # how many of the words after this option belong to it
     conda\ -v | mamba\ -v | conda\ -s) return 0 ;;
     flux\ --cores-* | flux\ --tasks-* | flux\ --setattr | flux\ --queue | flux\ --time-limit | flux\ --env | flux\ --nslots) return 1 ;;
     deepspeed\ -i | deepspeed\ -H) return 1 ;;
+    srun\ -u | srun\ -v | srun\ -s | srun\ -H) return 0 ;;  # unbuffered, verbose, oversubscribe, hold
   esac
   case "$1" in
     -mca | --mca | -gmca | --gmca | -genv | -env | --prtemca | --pmixmca) return 2 ;;
@@ -103,6 +104,8 @@ own_words() {  # number of words before the command that this program starts; al
       values_of "$word" || skip=$?
       before=$word
       [ "$skip" -eq 0 ] || before=
+    elif [[ $word =~ ^__NOT_SET_[A-Za-z0-9_]*(ARGS|ARGUMENTS|OPTS|OPTIONS|FLAGS)__$ ]]; then
+      :  # options of the launcher that nothing sets: srun $SRUN_ARGS python train.py
     elif [[ $kind != step && $word =~ ^(run|exec|start|shell|launch|profile)$ ]]; then
       :
     elif [[ $kind != container || $word == */*.sh ]] || type -P -- "$word" > /dev/null || [ -x "/adopt/bin/${word##*/}" ]; then

@@ -1,0 +1,130 @@
+"""Sources of another model or another purpose: the run file says so, or there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runbook.core.errors import ParamsError
+from runbook.tools.adopt.adopt_scripts import adopt as adopt_files
+from runbook.tools.adopt.adoption import Adoption, adopt
+from runbook.tools.adopt.foreign import foreign_framework
+from runbook.tools.adopt.proof import OptionVerdict
+from runbook.tools.adopt.script import Word
+
+PROJECT = Path(__file__).parents[3]
+CORE = "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 1024 --micro-batch-size 2 --lr 1e-4"
+TRAIN = f"pretrain_gpt.py {CORE} --train-iters 10"
+
+
+def adopted(script: str) -> Adoption:
+    return adopt([("job.sh", script)], "mine", PROJECT, None)
+
+
+def remark(adoption: Adoption, text: str) -> str:
+    findings = adoption.findings
+    return next(one.why for one in (*findings.leftovers, *findings.automatic) if one.text == text)
+
+
+def test_experts_make_another_model_which_never_passes(tmp_path):
+    script = tmp_path / "job.sh"
+    script.write_text(f"torchrun --nproc_per_node 8 {TRAIN} --num-experts 8 --moe-router-topk 2\n")
+    report = adopt_files([script], tmp_path / "mine.yaml")
+    assert report.check == "another model is trained, not the script's (--num-experts: 8 experts)"
+    assert "passes" not in report.as_text().splitlines()[-1]
+    assert "model" in report.adopted.required
+    why = {row.option: row.why for row in report.proof}
+    assert "no such part (8 experts)" in why["--num-experts"]
+    assert why["--moe-router-topk"] == "goes with the experts, which our models do not have"
+
+
+def test_one_expert_is_the_dense_model():
+    adoption = adopted(f"torchrun --nproc_per_node 8 {TRAIN} --num-experts 1\n")
+    assert adoption.findings.other_model == ""
+    assert remark(adoption, "--num-experts 1") == "one expert is the dense model"
+
+
+EXPERTS_IN_YAML = """general: {project: mine, seed: 7}
+model:
+  dtype: bfloat16
+  model_config:
+    hidden_size: 512
+    intermediate_size: 1024
+    num_attention_heads: 8
+    num_hidden_layers: 4
+    num_key_value_heads: 8
+    vocab_size: 50257
+    moe_config: {num_experts: EXPERTS, top_k: 2}
+optimizer:
+  learning_rate_scheduler: {learning_rate: 0.0003, lr_warmup_steps: 10}
+parallelism: {dp: 8, tp: 1, pp: 1}
+tokenizer: {tokenizer_name_or_path: gpt2}
+tokens: {sequence_length: 1024, train_steps: 100, micro_batch_size: 2, batch_accumulation_per_replica: 1}
+"""
+
+
+@pytest.mark.parametrize(("experts", "is_other"), [(16, True), (1, False)])
+def test_experts_of_a_configuration_make_another_model(tmp_path, experts, is_other):
+    config = tmp_path / "moe.yaml"
+    config.write_text(EXPERTS_IN_YAML.replace("EXPERTS", str(experts)))
+    report = adopt_files([config], tmp_path / "mine.yaml")
+    assert report.check.startswith("another model is trained") is is_other
+    assert ("model" in report.adopted.findings.questions) is is_other
+
+
+def test_a_file_of_mostly_unknown_keys_is_no_configuration_of_a_gpt(tmp_path):
+    speech = "".join(f"  ear_{number}: {number}\n" for number in range(30))
+    config = tmp_path / "speech.yaml"
+    config.write_text(f"trainer: {{devices: 8, max_steps: 10}}\nhearing:\n{speech}")
+    with pytest.raises(ParamsError, match=r"30 of its 32 keys are unknown here \(hearing\.ear_0"):
+        adopt_files([config], tmp_path / "mine.yaml")
+
+
+@pytest.mark.parametrize("option", ["--train-iters 0", "--train-iters 10 --skip-train"])
+def test_a_start_that_trains_nothing_is_refused(option):
+    script = f"torchrun --nproc_per_node 8 pretrain_gpt.py {CORE} {option}\n"
+    with pytest.raises(ParamsError, match="to evaluate, not to train"):
+        adopted(script)
+
+
+def test_a_clipped_gradient_is_no_sign_of_a_vision_model():
+    words = [Word("--clip-grad", 1), Word("1.0", 1)]
+    assert foreign_framework(Word("pretrain_mine.py", 1), words) == ""
+    assert foreign_framework(Word("pretrain_mine.py", 1), [Word("--disable-vision-class-token", 1)])
+
+
+def test_gpt_neox_is_refused_by_its_name_with_the_files_to_give():
+    with pytest.raises(ParamsError, match=r"GPT-NeoX .*runbook adopt configs/b.yml configs/a.yml"):
+        adopted("python ./deepy.py train.py -d configs b.yml a.yml\n")
+
+
+def test_a_script_that_gives_up_with_exit_code_0_is_followed_to_its_training():
+    adoption = adopted(
+        f'case "$SIZE" in small) L=2 ;; *) echo unknown; exit ;; esac\ntorchrun --nproc_per_node 8 {TRAIN}\n'
+    )
+    assert adoption.launch is not None
+    assert any("exit code 0 before a training" in note for note in adoption.script.notes)
+
+
+def test_options_of_a_launcher_that_nothing_sets_hide_no_training():
+    adoption = adopted(f'srun $SRUN_ARGS -u bash -c "torchrun --nproc_per_node 8 {TRAIN}"\n')
+    assert adoption.launch is not None
+
+
+LLAMA = "--swiglu --disable-bias-linear --normalization RMSNorm --position-embedding-type rope"
+
+
+def test_what_asks_for_nothing_in_this_layout_refuses_nothing(tmp_path):
+    script = tmp_path / "job.sh"
+    script.write_text(
+        f"torchrun --nproc_per_node 8 {TRAIN} {LLAMA} --max-position-embeddings 4096 --bf16 "
+        "--sequence-parallel --tp-comm-overlap --rampup-batch-size 32 32 1000\n"
+    )
+    report = adopt_files([script], tmp_path / "mine.yaml")
+    rows = {row.option: row for row in report.proof}
+    assert report.check == "passes"
+    assert rows["--max-position-embeddings"].why == "rotary angles have no table of positions"
+    assert rows["--tp-comm-overlap"].verdict is OptionVerdict.DROPPED
+    assert report.adopted.findings.value("training.global_batch") == 32
+    assert "training.global_batch" in report.adopted.required
