@@ -128,6 +128,7 @@ def _length(findings: Findings, _: Models) -> bool:
     carried = findings.carried.get("training.iterations")
     if carried is None or "training.iterations" in findings.questions:
         return False
+    _count_whole_warmup(carried.value, findings)
     warmup = findings.number("training.warmup_iterations")
     if carried.line:
         return _long_decay(warmup, findings)
@@ -142,6 +143,16 @@ def _length(findings: Findings, _: Models) -> bool:
     )
     findings.ask("training.iterations", "how long: the source does not say")
     return True
+
+
+def _count_whole_warmup(iterations: int, findings: Findings) -> None:
+    """Count the steps of a warm-up that is the whole training: as a share it would grow with the decay."""
+    carried = findings.carried.get("training.warmup_fraction")
+    if carried is None or carried.value < 1:
+        return
+    findings.drop("training.warmup_fraction")
+    source = f"{carried.source} {carried.value:g}: the whole training"
+    findings.take("training.warmup_iterations", iterations, carried.line, source)
 
 
 def _long_decay(warmup: int, findings: Findings) -> bool:

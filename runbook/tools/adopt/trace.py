@@ -266,6 +266,7 @@ def _until_it_starts(
     missing: list[str] = []
     arguments: list[str] = []
     keep_going = False
+    is_redirected = False
     notes: list[str] = []
     num_bytes = 0
     for _ in range(_MOST_RUNS):
@@ -288,11 +289,35 @@ def _until_it_starts(
             if trace.exit_code is not None:
                 gave_up = f"ended with exit code {trace.exit_code} before a training"
                 notes.append(f"{job.main} {gave_up}; its `exit` was ignored")
+        elif not is_redirected and _has_unstarted_launcher(trace):
+            is_redirected = True
+            job.files = {**job.files, job.main: _without_output_files(job.files[job.main])}
         else:
             break
     if trace.exit_code is None:
         notes.append(_why_stopped(job, trace, num_bytes, numbers))
     return trace, notes
+
+
+def _has_unstarted_launcher(trace: RunTrace) -> bool:
+    """Return whether bash came to a launcher and could not start it, as where its output file has no folder."""
+    programs = namespaces.stub_programs()
+    launchers = {*programs["starter"], *programs["step"], *programs["python"]}
+    recorded = {command.name for command in trace.commands}
+    return any(name in launchers and name not in recorded for name, _ in trace.steps)
+
+
+_OUTPUT_FILE = re.compile(r"(?<![<>&\d])(?:&|[12])?>>?\s*[\"']?[$/][^\s;|&]*")
+_WRITES_A_FILE = re.compile(r"<<|\b(?:cat|echo|printf|sed|scontrol|tee|grep|awk)\b")
+
+
+def _without_output_files(script: str) -> str:
+    """Return a script whose commands write their output nowhere, but for those that write a file on purpose."""
+    lines = []
+    for line in script.splitlines():
+        is_on_purpose = _WRITES_A_FILE.search(line) is not None
+        lines.append(line if is_on_purpose else _OUTPUT_FILE.sub("> /dev/null", line))
+    return "\n".join(lines) + "\n"
 
 
 def _ended_by_exit(trace: RunTrace) -> bool:

@@ -112,6 +112,18 @@ def test_options_of_a_launcher_that_nothing_sets_hide_no_training():
     assert adoption.launch is not None
 
 
+def test_an_output_file_without_a_folder_hides_no_training():
+    adoption = adopted(f"torchrun --nproc_per_node 8 {TRAIN} \\\n  --bf16 > $WORK/logs/train.out\n")
+    assert adoption.launch is not None
+    assert adoption.launch.arguments[-1].text == "--bf16"
+
+
+def test_a_script_in_a_folder_beside_is_found_from_another_folder():
+    script = "cd /work/elsewhere\nsh examples/train.sh\n"
+    files = {"examples/train.sh": f"torchrun --nproc_per_node 8 {TRAIN}\n"}
+    assert adopt([("job.sh", script)], "mine", PROJECT, files).launch is not None
+
+
 LLAMA = "--swiglu --disable-bias-linear --normalization RMSNorm --position-embedding-type rope"
 
 

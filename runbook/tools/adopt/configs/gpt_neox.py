@@ -149,7 +149,12 @@ _ROWS = (
     KeyRow("lr_decay_iters", "training.decay_iterations", integer),
     KeyRow("lr_decay_fraction", "", why="x train_iters: training.decay_iterations"),
     KeyRow("lr_decay_style", "training.schedule", word),
-    KeyRow("warmup", "training.warmup_fraction", decimal),
+    KeyRow(
+        "warmup",
+        "training.warmup_fraction",
+        decimal,
+        "1 is the whole training: training.warmup_iterations",
+    ),
     KeyRow("override_lr_scheduler", "", why="training.resume_changed", off=(False,)),
     KeyRow("use_checkpoint_lr_scheduler", "", why="training.resume_changed", off=(False,)),
     KeyRow("pipe_parallel_size", "parallel.pipeline", lambda value: max(1, integer(value))),

@@ -8,9 +8,11 @@ for place in "${!words[@]}"; do
     -c) break ;;
     -*) ;;
     *)
-      if [ ! -e "$word" ] && [ -f "${ADOPT_FOLDER-}/${word##*/}" ]; then
-        words[place]=$ADOPT_FOLDER/${word##*/}
-      fi
+      for name in "$word" "${word##*/}"; do
+        if [ ! -e "${words[place]}" ] && [ -f "${ADOPT_FOLDER-}/$name" ]; then
+          words[place]=$ADOPT_FOLDER/$name
+        fi
+      done
       break ;;
   esac
 done
