@@ -36,6 +36,7 @@ from runbook.tools.adopt.configs.rows import (
     KeyRow,
 )
 from runbook.tools.adopt.configs.torchtitan import TORCHTITAN
+from runbook.tools.adopt.configs.torchtitan_source import titan_values
 from runbook.tools.adopt.findings import Findings
 from runbook.tools.adopt.options import ModelKind
 from runbook.tools.adopt.proof import OptionVerdict, ProvenOption, RenderedPhase, same_value
@@ -141,10 +142,17 @@ def _read_recipe(name: str, text: str, launch_number: int) -> ProgramConfig | No
     calls = recipe_calls(text, name)
     if not calls:
         raise ParamsError(
-            f"{name} calls no recipe of NeMo 2 or Megatron Bridge (`llama3_8b.pretrain_recipe(...)`). Give the job "
-            "script that starts it."
+            f"{name} calls no recipe of NeMo 2 or Megatron Bridge (`llama3_8b.pretrain_recipe(...)`), and returns no "
+            "`Trainer.Config` of torchtitan. Give the job script that starts it, or a log that it wrote."
         )
     call = _chosen(calls, default_factory(text), launch_number, name)
+    if call.is_torchtitan:
+        if _FINE_TUNES.search(call.function):
+            raise ParamsError(
+                f"{name}: {call.function} (line {call.line}) is fine-tuning, which is not what a run does. "
+                "--launch N chooses another configuration. No run file was written."
+            )
+        return ProgramConfig(TORCHTITAN, titan_values(call), _names_of(calls, call, name))
     if is_other_model(call.recipe):
         raise ParamsError(
             f"{name} trains with the recipe {call.recipe} (line {call.line}), which is no dense GPT. No run file was "
@@ -156,6 +164,19 @@ def _read_recipe(name: str, text: str, launch_number: int) -> ProgramConfig | No
     ]
     config_format = MEGATRON_BRIDGE if call.is_bridge else NEMO_2
     return ProgramConfig(config_format, values, tuple(notes if len(calls) > 1 else ()))
+
+
+_FINE_TUNES = re.compile(r"(?:^|_)(?:sft|lora|dpo|grpo)(?:_|$)")
+
+
+def _names_of(calls: Sequence[RecipeCall], call: RecipeCall, name: str) -> tuple[str, ...]:
+    """Return a note with the configurations of a file, numbered; none where it has one."""
+    if len(calls) == 1:
+        return ()
+    names = ", ".join(f"{number} {each.function}" for number, each in enumerate(calls, 1))
+    return (
+        f"{name} has {len(calls)} configurations; {call.function} is read, --launch N chooses: {names}",
+    )
 
 
 def _chosen(calls: Sequence[RecipeCall], factory: str, launch_number: int, name: str) -> RecipeCall:

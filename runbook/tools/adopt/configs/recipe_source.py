@@ -62,6 +62,15 @@ class RecipeCall:
     is_bridge: bool
     """Whether it is Megatron Bridge's, not NeMo's."""
 
+    @property
+    def is_torchtitan(self) -> bool:
+        """Whether it is a torchtitan configuration, which has its function's name."""
+        return self.recipe == TRAINER_CONFIG
+
+
+TRAINER_CONFIG = "Trainer.Config"
+"""The class of torchtitan's configurations in Python."""
+
 
 def recipe_calls(text: str, file_name: str) -> list[RecipeCall]:
     """Return every call of a recipe in a Python file, in order.
@@ -128,19 +137,62 @@ def _read_file(tree: ast.Module) -> list[_OpenCall]:
     The first reading finds the functions that make recipes, the second what their callers change.
     """
     calls_by_function = _calls_by_function(tree)
-    first, _ = _read_once(tree, calls_by_function, frozenset())
-    makers = frozenset(call.function for call in first if call.function)
+    first, _ = _read_once(tree, calls_by_function, {})
+    makers = _makers(first)
     calls, callers = _read_once(tree, calls_by_function, makers)
+    for _ in range(_MOST_COPIES):
+        # A torchtitan function that begins with another one's configuration makes one, too.
+        more_makers = _copying_functions(callers, makers)
+        if not more_makers:
+            break
+        makers = makers | dict.fromkeys(more_makers, True)
+        calls, callers = _read_once(tree, calls_by_function, makers)
+    copies = [caller for caller in callers if makers[caller.recipe]]
     for caller in callers:
+        if caller in copies:
+            continue
         for call in calls:
             if call.function == caller.recipe:
                 call.values += caller.values
+    return calls + _changed_copies(calls, copies)
 
-    return calls
+
+_MOST_COPIES = 5
+Makers = Mapping[str, bool]
+"""Functions that make recipes; true where each call makes a configuration of its own, as torchtitan's do."""
+
+
+def _makers(calls: Sequence[_OpenCall]) -> dict[str, bool]:
+    return {call.function: call.recipe == TRAINER_CONFIG for call in calls if call.function}
+
+
+def _copying_functions(callers: Sequence[_OpenCall], makers: Makers) -> list[str]:
+    """Return the functions, not yet known as makers, that begin with a configuration of their own."""
+    copying = [caller.function for caller in callers if makers[caller.recipe]]
+    return [name for name in copying if name not in makers]
+
+
+def _changed_copies(calls: Sequence[_OpenCall], copies: Sequence[_OpenCall]) -> list[_OpenCall]:
+    """Return a configuration for each function that makes another function's and changes it.
+
+    Each call of a torchtitan function makes a configuration of its own, and a function may begin with
+    one that was changed already.
+    """
+    by_function = {call.function: call for call in calls if call.recipe == TRAINER_CONFIG}
+    changed: list[_OpenCall] = []
+    for copy in copies:
+        base = by_function.get(copy.recipe)
+        if base is None or not copy.function or copy.function in by_function:
+            continue
+        values = [*base.values, *copy.values]
+        call = _OpenCall(TRAINER_CONFIG, copy.function, copy.line, False, copy.path, values)
+        by_function[copy.function] = call
+        changed.append(call)
+    return changed
 
 
 def _read_once(
-    tree: ast.Module, calls_by_function: Mapping[str, list[ast.Call]], makers: frozenset[str]
+    tree: ast.Module, calls_by_function: Mapping[str, list[ast.Call]], makers: Makers
 ) -> tuple[list[_OpenCall], list[_OpenCall]]:
     """Return the calls of recipes, and the calls of the functions that make recipes."""
     top = _Reader("", Scope(), makers, calls_by_function)
@@ -223,7 +275,7 @@ class _Reader:
         self,
         function: str,
         scope: Scope,
-        makers: frozenset[str],
+        makers: Makers,
         calls_by_function: Mapping[str, list[ast.Call]],
     ) -> None:
         self.function = function
@@ -235,6 +287,8 @@ class _Reader:
         self.callers: list[_OpenCall] = []
         """Calls of the makers; each has its maker's name in place of a recipe's."""
         self.by_variable: dict[str, list[_OpenCall]] = {}
+        self.assigned: dict[str, ast.Call] = {}
+        """What a torchtitan function names before it uses it: model_spec = model_registry("8B")."""
         self.branches = 0
 
     def read(self, body: Sequence[ast.stmt], path: Branches) -> None:
@@ -358,6 +412,16 @@ class _Reader:
 
         for variable in self._mentioned([statement]):
             self._add_change(variable, statement, path, is_certain=True)
+        self._note_assigned(assigned, statement, path)
+
+    def _note_assigned(
+        self, assigned: tuple[str, ast.Call] | None, statement: ast.stmt, path: Branches
+    ) -> None:
+        """Note a call that a statement gives a name for sure; forget the names that it sets otherwise."""
+        for name in bound_names([statement]):
+            self.assigned.pop(name, None)
+        if assigned and not path and assigned[0].isidentifier():
+            self.assigned[assigned[0]] = assigned[1]
 
     def _open(
         self,
@@ -397,7 +461,7 @@ class _Reader:
     ) -> None:
         """Begin the recipe that a function of the file makes.
 
-        Only a maker's one caller is sure to count.
+        Only a maker's one caller is sure to count, unless each call makes a configuration of its own.
         """
         is_only_caller = len(self.calls_by_function.get(maker, [])) == 1
         open_call = _OpenCall(
@@ -406,7 +470,7 @@ class _Reader:
             line,
             False,
             path,
-            is_certain=is_only_caller,
+            is_certain=is_only_caller or self.makers[maker],
         )
         self.callers.append(open_call)
         self.by_variable[variable] = [open_call]
@@ -468,6 +532,8 @@ class _Reader:
         if isinstance(statement, ast.Return | ast.Expr) and _is_plain_use(statement.value):
             return []
         if isinstance(statement, ast.Assert) or _reads_numbers(statement, variable):
+            return []
+        if isinstance(statement, ast.Assign) and _is_truth_value(statement):
             return []
         if isinstance(statement, ast.AugAssign):
             name = _path_in(statement.target, variable)
@@ -540,6 +606,8 @@ class _Reader:
         if len(name) > _MOST_LETTERS:
             raise ParamsError(f"line {node.lineno}: a key of over {_MOST_LETTERS} letters.")
         value = self.scope.value(node)
+        if isinstance(node, ast.Name) and value is UNKNOWN and node.id in self.assigned:
+            node = self.assigned[node.id]
         if _is_plain(value):
             plain = list(value) if isinstance(value, tuple) else value
             yield ConfigValue(name, plain, node.lineno)
@@ -565,6 +633,13 @@ def _is_plain_use(node: ast.expr | None) -> bool:
         isinstance(item, ast.Call | ast.NamedExpr | ast.Await | ast.Yield)
         for item in ast.walk(node)
     )
+
+
+def _is_truth_value(statement: ast.Assign) -> bool:
+    """Return whether a statement gives a plain name a truth value that calls nothing."""
+    is_name = all(isinstance(target, ast.Name) for target in statement.targets)
+    is_truth = isinstance(statement.value, ast.BoolOp | ast.Compare)
+    return is_name and is_truth and _is_plain_use(statement.value)
 
 
 def _reads_numbers(statement: ast.AST, variable: str) -> bool:
@@ -625,6 +700,8 @@ def _assigned_call(statement: ast.stmt) -> tuple[str, ast.Call] | None:
 def _recipe_of(call: ast.Call) -> str:
     """Return the recipe that a call makes: `llm.llama3_8b.pretrain_recipe` or `llama3_8b_pretrain_config`."""
     parts = _dotted(call.func).split(".")
+    if ".".join(parts[-2:]) == TRAINER_CONFIG:
+        return TRAINER_CONFIG
     if parts[-1] == "pretrain_recipe":
         return parts[-2] if len(parts) > 1 else "pretrain_recipe"
     name, is_config, _ = parts[-1].partition("_pretrain_config")

@@ -1,7 +1,7 @@
 """torchtitan's TOML files: `[training] local_batch_size = 1`, in the spellings of 2024 and 2025.
 
 Read from pytorch/torchtitan and its forks; the keys are those of its JobConfig. Newer versions are
-configured in Python and are refused by name.
+configured in Python: torchtitan_source.py gives their values the same keys.
 """
 
 from typing import Any
@@ -11,6 +11,7 @@ from runbook.tools.adopt.configs.rows import (
     LOGGING,
     PERFORMANCE,
     PROFILE,
+    TOKENIZER_FILE,
     ConfigFormat,
     KeyRow,
     OtherProgram,
@@ -64,8 +65,8 @@ _ROWS = (
         "model.normalization",
         chosen({"rmsnorm": "rmsnorm", "fused_rmsnorm": "rmsnorm", "layernorm": "layernorm"}),
     ),
-    KeyRow("model.tokenizer_path", "data.tokenizer"),
-    KeyRow("model.hf_assets_path", "data.tokenizer"),
+    KeyRow("model.tokenizer_path", "data.tokenizer", why=TOKENIZER_FILE),
+    KeyRow("model.hf_assets_path", "data.tokenizer", why=TOKENIZER_FILE),
     KeyRow("model.converters", "", why="our layers are converted by training.fp8", off=([],)),
     KeyRow("optimizer.name", "", why="our optimizer is AdamW", off=("AdamW", "Adam")),
     KeyRow("optimizer.lr", "training.learning_rate", decimal),
@@ -231,6 +232,17 @@ _ROWS = (
         off=("", None, False),
     ),
     KeyRow("infra.*", "", why=PERFORMANCE),
+    KeyRow(
+        "training.num_tokens_per_microbatch_per_dp_rank",
+        "",
+        why="a step's tokens on a replica: training.micro_batch x training.sequence_length",
+    ),
+    KeyRow("model_spec.*", "", why="how the model is built: our trainer has its own kernels"),
+    KeyRow("dataloader*", "", why="02-data prepares text of its own: data.dataset"),
+    KeyRow("loss*", "", why="the loss is the cross entropy, in 32 bits"),
+    KeyRow("dump_folder", "", why=FOLDERS),
+    KeyRow("debug.seed", "training.seed", integer),
+    KeyRow("*._target_", "", why="the program's own class"),
 )
 _DEFAULTS: dict[str, Any] = {
     "optimizer.lr": 8e-4,

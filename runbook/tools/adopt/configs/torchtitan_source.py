@@ -1,0 +1,70 @@
+"""torchtitan's configurations in Python: functions such as `llama3_8b()` that return a `Trainer.Config`.
+
+Read from pytorch/torchtitan (torchtitan/models/llama3/config_registry.py, 2026). They get the dotted keys of
+the TOML files, so that one table reads both.
+"""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import replace
+
+from runbook.tools.adopt.configs.config_file import ConfigValue
+from runbook.tools.adopt.configs.recipe_source import RecipeCall
+
+_SECTIONS = {
+    "validator.": "validation.",
+    "profiler.": "profiling.",
+}
+"""Sections whose name in TOML is another one."""
+_KEYS = {
+    "hf_assets_path": "model.hf_assets_path",
+    "model_spec.converters": "model.converters",
+    "training.max_context_length": "training.seq_len",
+}
+"""Keys whose name in TOML is another one."""
+_TOKENS = "training.num_tokens_per_microbatch_per_dp_rank"
+_CHECKPOINT_CLASS = "activation_checkpoint._target_"
+_MODES = {"SelectiveAC": "selective", "FullAC": "full"}
+
+
+def titan_values(call: RecipeCall) -> tuple[ConfigValue, ...]:
+    """Return the values of a configuration by the keys of a TOML file."""
+    name = call.function.partition("_")[0]
+    values = [ConfigValue("model.name", name, call.line)]
+    for value in call.values:
+        values.append(_as_in_toml(replace(value, name=value.name.removeprefix("pretrain_recipe."))))
+    values += _local_batch(values)
+    return tuple(values)
+
+
+def _as_in_toml(value: ConfigValue) -> ConfigValue:
+    """Return a value under its name in TOML."""
+    if value.name == "model_spec.args":  # model_registry("8B")
+        return _literal(replace(value, name="model.flavor"))
+    if value.name == "model_spec.converters":
+        return replace(value, name="model.converters", value=value.shown.lower(), known=True)
+    if value.name == _CHECKPOINT_CLASS:
+        mode = _MODES.get(str(value.value).partition(".")[0])
+        return replace(value, name="activation_checkpoint.mode", value=mode) if mode else value
+    for section, other in _SECTIONS.items():
+        if value.name.startswith(section):
+            return replace(value, name=other + value.name.removeprefix(section))
+    return replace(value, name=_KEYS.get(value.name, value.name))
+
+
+def _literal(value: ConfigValue) -> ConfigValue:
+    """Return a value that was kept as source, where the source is a text."""
+    try:
+        text = ast.literal_eval(value.shown)
+    except (ValueError, SyntaxError):
+        return value
+    return replace(value, value=text, known=True) if isinstance(text, str) else value
+
+
+def _local_batch(values: list[ConfigValue]) -> Iterator[ConfigValue]:
+    """Yield the local batch of a configuration that counts a step's tokens instead of its sequences."""
+    numbers = {value.name: value for value in values if isinstance(value.value, int)}
+    tokens = numbers.get(_TOKENS)
+    length = numbers.get("training.seq_len")
+    if tokens and length and length.value and tokens.value % length.value == 0:
+        yield ConfigValue("training.local_batch_size", tokens.value // length.value, tokens.line)
