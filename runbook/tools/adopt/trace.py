@@ -284,7 +284,7 @@ def _until_it_starts(
         elif needed and not arguments:
             arguments = needed
             notes.append(f"{job.main} takes {len(needed)} arguments, which were not given")
-        elif not keep_going and (trace.exit_code != 0 or _ended_by_exit(trace)):
+        elif not keep_going and _gave_up(trace):
             keep_going = True
             if trace.exit_code is not None:
                 gave_up = f"ended with exit code {trace.exit_code} before a training"
@@ -320,9 +320,9 @@ def _without_output_files(script: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _ended_by_exit(trace: RunTrace) -> bool:
-    """Return whether a job's last command was `exit`: it gave up, though with exit code 0."""
-    return bool(trace.steps) and trace.steps[-1][0] == "exit"
+def _gave_up(trace: RunTrace) -> bool:
+    """Return whether a job ended with an error, or by `exit`: some give up with exit code 0."""
+    return trace.exit_code != 0 or (bool(trace.steps) and trace.steps[-1][0] == "exit")
 
 
 def _why_stopped(job: SandboxJob, trace: RunTrace, num_bytes: int, numbers: LineNumbers) -> str:
