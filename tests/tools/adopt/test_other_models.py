@@ -119,7 +119,7 @@ def test_an_output_file_without_a_folder_hides_no_training():
 
 
 def test_a_script_in_a_folder_beside_is_found_from_another_folder():
-    script = "cd /work/elsewhere\nsh examples/train.sh\n"
+    script = "cd /scratch/elsewhere\nsh examples/train.sh\n"
     files = {"examples/train.sh": f"torchrun --nproc_per_node 8 {TRAIN}\n"}
     assert adopt([("job.sh", script)], "mine", PROJECT, files).launch is not None
 
