@@ -188,6 +188,7 @@ class ReplayLine(TypedDict, total=False):
     threads: int
     hosts: list[str]
     machines: list[str]
+    programs: list[str]
     places: list[list[MarkKey]]
     """What each mark is of, for each kind of rank."""
     places_of_rank: list[int]
@@ -208,6 +209,8 @@ class Circumstances:
     machines: Sequence[str] = ()
     """Of each rank: its processor or GPU, and its number of threads."""
     hosts: Sequence[str] = ()
+    programs: Sequence[str] = ()
+    """Of each rank: a hash of its versions and code; older records have none."""
     threads: int = 0
     """Of the first rank; 0: not known."""
     is_bitwise: bool = True
@@ -241,6 +244,7 @@ def read_steps(lines: Iterable[ReplayLine]) -> dict[int, RecordedStep]:
                 code=line.get("code", ""),
                 machines=line.get("machines", ()),
                 hosts=line.get("hosts", ()),
+                programs=line.get("programs", ()),
                 threads=line.get("threads", 0),
                 is_bitwise=line.get("bitwise", True),
             )

@@ -236,7 +236,18 @@ def _program_changes(before: Circumstances, here_now: Circumstances) -> list[str
             f"the trainer's code: {before.code[:12]} in the run, {here_now.code[:12]} here (sha256)"
         )
 
-    return changes
+    return [*changes, *_odd_ranks(before)]
+
+
+def _odd_ranks(circumstances: Circumstances) -> list[str]:
+    """Return the ranks of a run whose versions or code are not those of its first rank."""
+    programs = circumstances.programs
+    odd = [rank for rank, program in enumerate(programs) if program != programs[0]]
+    hosts = circumstances.hosts
+    return [
+        f"rank {rank} on {hosts[rank]} had other versions or code than rank 0 in the run"
+        for rank in odd[:4]
+    ]
 
 
 def _machine_changes(before: Circumstances, here_now: Circumstances) -> list[str]:

@@ -6,7 +6,10 @@ For the header of replay.jsonl.
 import functools
 import hashlib
 import importlib.metadata
+import json
 import platform
+import socket
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -66,23 +69,39 @@ def processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def header(ranks: list[tuple[list[MarkKey], str, str]], *, is_bitwise: bool) -> ReplayLine:
-    """Return the line that begins a segment.
+@dataclass(frozen=True)
+class RankCircumstances:
+    """What one rank marks, and what computes it."""
 
-    `ranks`: of each the keys of its marks, host and machine.
-    """
+    keys: list[MarkKey]
+    host: str
+    machine: str
+    program: str
+    """A hash of versions and code: a node may have another installation than the first one."""
+
+    @classmethod
+    def now(cls, keys: list[MarkKey]) -> "RankCircumstances":
+        """Return those of this rank."""
+        text = json.dumps([versions(), hash_of_code()], sort_keys=True)
+        program = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+        return cls(keys, socket.gethostname(), machine(), program)
+
+
+def header(ranks: list[RankCircumstances], *, is_bitwise: bool) -> ReplayLine:
+    """Return the line that begins a segment."""
     kinds: list[list[MarkKey]] = []
-    for keys, _, _ in ranks:
-        if keys not in kinds:
-            kinds.append(keys)
+    for rank in ranks:
+        if rank.keys not in kinds:
+            kinds.append(rank.keys)
 
     return {
         "versions": versions(),
         "code": hash_of_code(),
         "bitwise": is_bitwise,
         "threads": torch.get_num_threads(),
-        "hosts": [host for _, host, _ in ranks],
-        "machines": [name for _, _, name in ranks],
+        "hosts": [rank.host for rank in ranks],
+        "machines": [rank.machine for rank in ranks],
+        "programs": [rank.program for rank in ranks],
         "places": kinds,
-        "places_of_rank": [kinds.index(keys) for keys, _, _ in ranks],
+        "places_of_rank": [kinds.index(rank.keys) for rank in ranks],
     }

@@ -311,7 +311,7 @@ class Replayer:
         keys = list(marks)
         if not self._has_header:
             self._has_header = True
-            own_keys = (keys, socket.gethostname(), circumstances.machine())
+            own_keys = circumstances.RankCircumstances.now(keys)
             ranks = gather_on_first_rank(own_keys)
             if ranks:
                 yield circumstances.header(ranks, is_bitwise=self.is_bitwise)

@@ -78,6 +78,15 @@ def test_a_difference_is_explained_by_what_changed(now, verdict, change):
     assert (comparison.difference.rank, comparison.host) == (1, "n2")
 
 
+def test_a_node_with_another_installation_explains_a_difference():
+    before = recorded((1, 0), circumstances=other(programs=["p1", "p2"]))
+    comparison = compared(before, recorded(circumstances=other(programs=["p1", "p1"])))
+    assert comparison.verdict is Verdict.PROGRAM
+    assert "rank 1 on n2 had other versions or code than rank 0" in comparison.as_text()
+    same = other(programs=["p1", "p1"])
+    assert compared(recorded((1, 0), circumstances=same), recorded()).verdict is Verdict.HARDWARE
+
+
 def test_the_first_rank_is_the_one_that_computes_first():
     # Rank 0 gets the wrong numbers of rank 1 with the sum after its attention.
     difference = compare_steps(recorded(), recorded((0, 1), (1, 0), (1, 1), (0, 2)))
