@@ -260,7 +260,8 @@ def test_launcher_failed_the_option_of_the_sites_mpi_starts_the_ranks():
         "2",
         sys.executable,
         "-c",
-        "import os; print(os.environ['TOLD'])",
+        # One write, so that the lines of two ranks do not mix.
+        "import os; os.write(1, os.environ['TOLD'].encode() + b'\\n')",
     )
     openmpi, mpich = ("-x", "TOLD=yes"), ("--env", "TOLD=yes")
     assert cause_of(words_of(command[0], *openmpi, *command[1:])) == "launcher failed"
