@@ -229,6 +229,16 @@ def test_a_file_system_that_hangs_ends_the_rank(packed):
     assert "no copy of the Python environment within 1800 s" in ended.stderr
 
 
+def test_unpacking_that_hangs_leaves_the_line_of_its_node(packed):
+    path = shadow_timeout(packed, "exit 124")
+    node = {"SLURMD_NODENAME": "n7"}
+    ended = run_python(CopiedJob(packed), "--unpack", PATH=path, **node)
+    assert ended.returncode == 124
+    assert "no copy of the Python environment within 1800 s" in ended.stderr
+    answer = json.loads(ended.stdout)
+    assert (answer["node"], answer["state"]) == ("n7", "timed out")
+
+
 def plant(packed: Packed, folder: Path) -> None:
     """Make a copy that somebody else wrote: its Python says so."""
     copy = folder / packed.manifest.name

@@ -259,6 +259,15 @@ def test_a_node_without_an_answer_fails_by_name():
     assert (check.name, check.nodes) == ("answers (hosts)", ("n2",))
 
 
+@pytest.mark.parametrize(("code", "verdict"), [(0, "pass"), (3, "fail")])
+def test_the_sites_own_commands_on_each_node_are_judged_first(code, verdict):
+    setup = job_of(line("node_setup", "", "step", {"code": code}))
+    answers = replace(setup, answers={**hosts().answers, **setup.answers})
+    checks = host_checks(answers, EXPECTED)
+    assert (checks[0].name, checks[0].verdict) == ("node setup", verdict)
+    assert len(checks) == 1 or verdict == "pass", "nodes that were not set up are asked nothing"
+
+
 def test_a_question_that_hangs_is_named_with_its_node():
     lines = []
     for node in ("n1", "n2"):

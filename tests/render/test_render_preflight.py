@@ -68,8 +68,21 @@ def test_the_preflight_starts_the_image_that_all_nodes_share():
     assert "/local/images" not in script
 
 
-def test_shellcheck_finds_nothing(tmp_path):
-    run, *words = FEWER_NODES["fewer-nodes-pbs"]
+def test_what_the_site_does_on_each_node_comes_before_the_first_rung():
+    job = preflight_of("lumi-13b", jobs={"image_copy": "/local/images"})
+    assert "rocm-smi" in job.files["node.sh"]
+    assert "/local/images" not in job.files["node.sh"]
+    assert 0 < job.script.index('bash "$job/node.sh"') < job.script.index("# hosts: ")
+
+
+def test_a_site_that_does_nothing_on_its_nodes_has_no_script_for_it():
+    job = preflight_of("azure-175b")
+    assert "node.sh" not in {*job.files} | {*job.script.split("/")}
+
+
+@pytest.mark.parametrize("run", ["fewer-nodes-pbs", "node-setup"])
+def test_shellcheck_finds_nothing(run, tmp_path):
+    run, *words = FEWER_NODES.get(run, ("lumi-13b",))
     job = preflight_of(run, *words, jobs={"environment_copy": "/local/scratch"})
     for name, text in {"job.sh": job.script, **job.files}.items():
         (tmp_path / name).write_text(text, encoding="utf-8")

@@ -4,7 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runbook.jobs.render.launch_commands import queue_values, rung_command, training_command
+from runbook.jobs.render.launch_commands import (
+    node_command,
+    queue_values,
+    rung_command,
+    training_command,
+)
 from runbook.jobs.render.templating import fill, quote, site_commands
 from runbook.jobs.render.training_job import QueuedTraining, RenderedJob
 from runbook.params import Job, Settings
@@ -18,6 +23,9 @@ two.
 """
 RUNG_SECONDS = 150
 """A rung takes no longer: containers start, torch is imported."""
+NODE_SETUP = "node_setup"
+"""Names the step in which each node runs the site's own commands."""
+NODE_SETUP_SECONDS = 150
 GROUPS_SECONDS = 240
 """The last rung: the ranks come within 120 s, and a group that hangs is given up after 60 s."""
 
@@ -79,7 +87,10 @@ class _PreflightJob(QueuedTraining):
         """Return the job's script, and the scripts that its nodes and ranks run."""
         options = list(self.questions.probe_options)
         files = {"rank.sh": self.rank_script(options), "rung.sh": self._rung_script()}
-        return RenderedJob(self._script(), options, files)
+        node_commands = self._node_commands()
+        if node_commands:
+            files["node.sh"] = fill("node.sh.j2", commands=node_commands)
+        return RenderedJob(self._script(bool(node_commands)), options, files)
 
     def _rung_script(self) -> str:
         python = quote(self.site.python or "python3")
@@ -88,7 +99,7 @@ class _PreflightJob(QueuedTraining):
         parts.append(f"--device {quote(self.spec.device)}")
         return fill("rung.sh.j2", unset=self.unset_variables(), program=" ".join(parts))
 
-    def _script(self) -> str:
+    def _script(self, has_node_script: bool) -> str:
         job = self.job
         variables = [*self.variables(), "RUNBOOK_NODES"]
         mounts = [*self.site.container.mounts, str(self.package)]
@@ -101,6 +112,9 @@ class _PreflightJob(QueuedTraining):
             modules=self.site.modules,
             setup=site_commands(self.site.setup, self.settings),
             package=str(self.package),
+            node_command=node_command(self.settings, job) if has_node_script else "",
+            node_setup=NODE_SETUP,
+            node_setup_seconds=NODE_SETUP_SECONDS,
             rungs=self._steps(variables, mounts),
         )
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runbook.core.units import clock_seconds, show_bytes, show_duration
+from runbook.jobs.render.preflight_job import NODE_SETUP, NODE_SETUP_SECONDS
 from runbook.phases.p01_environment.preflight import thresholds
 from runbook.phases.p01_environment.preflight.expectations import Expectations
 from runbook.phases.p01_environment.preflight.job_answers import JOB, JobAnswers, NodeFacts
@@ -387,8 +388,37 @@ NODE_RULES = (
 )
 
 
+NODE_SETUP_RULE = PlacedRule(
+    "node setup",
+    "each command of the site's node_setup ends with 0 on every node, within "
+    f"{show_duration(NODE_SETUP_SECONDS)}",
+    "Correct node_setup in the site file: the training's job ends where one of its commands fails.",
+)
+
+
+def node_setup_checks(answers: JobAnswers) -> list[PlacedCheck]:
+    """Judge what the site does on each node before anything is asked.
+
+    Empty if the site does nothing.
+    """
+    code = answers.exit_code(NODE_SETUP)
+    if code is None:
+        return []
+    if code:
+        return [NODE_SETUP_RULE.broken(f"it ended with exit code {code}")]
+    return [NODE_SETUP_RULE.passed("done", ", ".join(answers.nodes))]
+
+
 def host_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck]:
-    """Judge the first rung: who answered, the job's own limits, software, then each rule."""
+    """Judge the first rung: the site's commands, who answered, limits, software, each rule."""
+    setup = node_setup_checks(answers)
+    if any(check.verdict == "fail" for check in setup):
+        return setup
+    return [*setup, *_answered_checks(answers, expected)]
+
+
+def _answered_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck]:
+    """Judge what the nodes answered, or name those that answered nothing."""
     presence = presence_check(answers, HOSTS)
     if presence.verdict == "fail":
         return [presence]

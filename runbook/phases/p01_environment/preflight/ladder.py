@@ -40,7 +40,12 @@ from runbook.phases.p01_environment.preflight.group_rules import (
     rank_presence_check,
     transport_check,
 )
-from runbook.phases.p01_environment.preflight.host_rules import ANSWERED, HOSTS, host_checks
+from runbook.phases.p01_environment.preflight.host_rules import (
+    ANSWERED,
+    HOSTS,
+    NODE_SETUP_RULE,
+    host_checks,
+)
 from runbook.phases.p01_environment.preflight.job_answers import (
     JobAnswers,
     parse_job_answers,
@@ -416,9 +421,10 @@ def _checks_of(
 
 
 def _with_first_end(checks: Sequence[PlacedCheck], job: JobFolder) -> list[Check]:
-    """Say how a node's program ended, where the node answered nothing."""
+    """Say how a node's program ended, where the node answered nothing or its setup failed."""
     first, *others = checks
-    if first.verdict == "fail" and first.name.startswith(ANSWERED):
+    is_about_programs = first.name.startswith(ANSWERED) or first.name == NODE_SETUP_RULE.name
+    if first.verdict == "fail" and is_about_programs:
         first_end = _first_end(job)
     else:
         first_end = ""

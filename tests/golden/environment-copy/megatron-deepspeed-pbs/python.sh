@@ -19,14 +19,27 @@ copies() { # made and removed by plain Python: the standard library alone. A fil
   PYTHONPATH=/project timeout -k 10 1800 "$shared" -s -S -m runbook.packed_environment "$1" "$job/environment.json" /local/scratch
 }
 
+is_timeout() { # EXIT_CODE: how `timeout` ends
+  (($1 == 124 || $1 == 137))
+}
+
+say_timeout() {
+  echo "runbook: ${HOSTNAME:-a node}: no copy of the Python environment within 1800 s: a file system of this node hangs" >&2
+}
+
 is_ready() { # whole, of this archive, and in a folder that nobody else made
   [[ ! -L $root && -O $root && -e $copy/ready && $(cat "$copy/ready" 2>/dev/null) == "$sha256" ]]
 }
 
 case ${1:-} in
   --unpack)
-    copies ensure
-    exit
+    code=0
+    copies ensure || code=$?
+    if is_timeout "$code"; then
+      say_timeout
+      printf '{"node": "%s", "state": "timed out", "folder": "", "seconds": %d}\n' "${SLURMD_NODENAME:-${HOSTNAME:-}}" "$SECONDS"
+    fi
+    exit "$code"
     ;;
   --remove)
     copies remove
@@ -41,9 +54,7 @@ for ((tries = 2; tries; tries--)); do # another job of yours may remove a copy b
   if ! is_ready; then
     code=0
     answer=$(copies ensure) || code=$?
-    if ((code == 124 || code == 137)); then
-      echo "runbook: ${HOSTNAME:-a node}: no copy of the Python environment within 1800 s: a file system of this node hangs" >&2
-    fi
+    if is_timeout "$code"; then say_timeout; fi
     if ((code)); then exit "$code"; fi
     if [[ $answer == *'"state": "shared"'* ]]; then
       where="from the shared environment"
