@@ -226,7 +226,10 @@ def predicted(row: Known, coefficients: Coefficients) -> float:
     setup = row.setup
     assert setup is not None
     step = iteration(setup, coefficients)
-    sequences = setup.num_microbatches * setup.micro_batch * setup.data / step.seconds / setup.world
+    layout = setup.layout
+    sequences = (
+        setup.num_microbatches * setup.micro_batch * layout.data / step.seconds / layout.world_size
+    )
     if row.in_tokens:
         return sequences * setup.shape.sequence_length
     return flops.flops(setup.shape, sequences, row.convention) / 1e12
@@ -466,7 +469,7 @@ def group_of(row: Known) -> str:
     name = row.label.split(":")[0]
     if name != "a100_step_times.csv" or row.setup is None:
         return name
-    return f"{name}, {'one node' if row.setup.world <= row.setup.device.devices_per_node else 'many nodes'}"
+    return f"{name}, {row.nodes}"
 
 
 def by_group(title: str, rows: Sequence[Known], wrong: Sequence[float]) -> None:

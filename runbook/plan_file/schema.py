@@ -110,28 +110,40 @@ class PlannedModel(ModelShape):
     parameters: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How the network is cut over the ranks."""
+    """How the network is divided over the ranks; `over` counts replicas and ranks."""
 
-    tensor: int
-    pipeline: int
-    virtual_pipeline: int
-    context: int
-    sequence: bool
-    data: int
-    world_size: int
-    zero_stage: int
+    tensor: int = 1
+    pipeline: int = 1
+    virtual_pipeline: int = 1
+    context: int = 1
+    sequence: bool = False
+    data: int = 1
+    world_size: int = 1
+    zero_stage: int = 1
     first_stage_layers: int = field(default=0, metadata=OMIT_DEFAULT)
     """Layers of the first stage; 0: as many as the middle ones."""
     last_stage_layers: int = field(default=0, metadata=OMIT_DEFAULT)
 
+    @property
+    def ranks_per_replica(self) -> int:
+        """Ranks that hold one replica of the model together."""
+        return self.tensor * self.pipeline * self.context
+
+    def over(self, world_size: int) -> "Layout":
+        """Return the layout over so many ranks, with the replicas that fit: at least one.
+
+        >>> Layout(tensor=4, pipeline=2).over(64).data, Layout(tensor=4).over(2).data
+        (8, 1)
+        """
+        replicas = max(1, world_size // self.ranks_per_replica)
+        return dataclasses.replace(self, data=replicas, world_size=world_size)
+
     def stage_layers(self, layers: int) -> tuple[int, ...]:
         """Layers on each stage; nothing where they do not divide.
 
-        >>> cut = {"tensor": 1, "virtual_pipeline": 1, "context": 1, "sequence": False, "data": 1}
-        >>> four = Layout(**cut, pipeline=4, world_size=4, zero_stage=1,
-        ... last_stage_layers=6)
+        >>> four = Layout(pipeline=4, last_stage_layers=6)
         >>> four.stage_layers(30), four.stage_layers(32)
         ((8, 8, 8, 6), ())
         """

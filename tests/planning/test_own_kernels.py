@@ -151,7 +151,7 @@ def with_deepspeed(zero_stage: int, model: str, **training: object) -> StepSetup
         build(sections, device="H100-SXM", model=read_models(project_root()).get(model))
     )
     setup = setup_for(choice, ACCELERATORS["H100-SXM5"])
-    assert (setup.deepspeed, setup.data, setup.num_microbatches) == (True, 16, 4)
+    assert (setup.deepspeed, setup.layout.data, setup.num_microbatches) == (True, 16, 4)
     return setup
 
 

@@ -200,7 +200,7 @@ def test_a_vendors_recipe_has_smaller_micro_batches_and_interleaves(
     assert (own, other) == (2, 4)
     cells |= {"pp": "4"}
     chunks = {
-        words: setup_for_words(models, software=words, **cells).virtual_pipeline
+        words: setup_for_words(models, software=words, **cells).layout.virtual_pipeline
         for words in ("NeMo", "Megatron-LM v2.5", "BigScience Megatron-DeepSpeed")
     }
     assert chunks == {"NeMo": 6, "Megatron-LM v2.5": 6, "BigScience Megatron-DeepSpeed": 1}
@@ -258,7 +258,11 @@ def test_columns_win_over_words_and_what_they_say_wrongly_is_listed(
         "columns of the table",
     )
     assert (said.setup.micro_batch, said.setup.recompute, said.setup.code) == (4, "full", "unfused")
-    assert (said.setup.flash, said.setup.zero_stage, said.setup.device.network_bandwidth) == (
+    assert (
+        said.setup.flash,
+        said.setup.layout.zero_stage,
+        said.setup.device.network_bandwidth,
+    ) == (
         False,
         0,
         50e9,
@@ -559,4 +563,5 @@ def test_words_of_a_row_decide_vocabulary_tensor_size_and_the_shape_of_a_named_m
     nemotron = one(models, model="Nemotron 22B", params_b="22.5").setup
     assert nemotron is not None and nemotron.plain_activation
     fitting = one(models, n_accel="16", tp="1 (as printed; 2 fits)", pp="2").setup
-    assert fitting is not None and (fitting.tensor, fitting.data) == (2, 4)
+    assert fitting is not None
+    assert (fitting.layout.tensor, fitting.layout.data) == (2, 4)

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from runbook.plan_file.rehearsed_work import Work
+from runbook.plan_file.schema import Layout
 from runbook.planning.cost.accelerators import ACCELERATORS
 from runbook.planning.cost.iteration import DEFAULT, StepModel, StepSetup
 from runbook.planning.cost.replay import Replay, Seconds, StageTimes, stage_times
@@ -101,10 +102,16 @@ def test_the_end_of_a_step_waits_for_all_gradients() -> None:
     assert found.parts[1]["data"] == 2.0
 
 
-def setup(**others: object) -> StepSetup:
+def setup(data: int = 1, global_batch: int = 64) -> StepSetup:
     shape = shape_of(build(model="175b").model, tensor=8, sequence_length=2048, own=True)
-    layout = {"tensor": 8, "pipeline": 16, "data": 1, "micro_batch": 1, "global_batch": 64}
-    return StepSetup(shape, ACCELERATORS["A100-SXM4-80GB"], "bf16", **(layout | others))
+    return StepSetup(
+        shape=shape,
+        layout=Layout(tensor=8, pipeline=16, sequence=True).over(128 * data),
+        micro_batch=1,
+        global_batch=global_batch,
+        device=ACCELERATORS["A100-SXM4-80GB"],
+        precision="bf16",
+    )
 
 
 def test_counted_work_has_the_prices_of_the_plan() -> None:

@@ -15,7 +15,7 @@ from runbook.core.errors import ParamsError
 from runbook.frameworks.option_names import option_names
 from runbook.params.catalogues import read_models
 from runbook.params.project import project_root
-from runbook.plan_file.schema import ModelShape
+from runbook.plan_file.schema import Layout, ModelShape
 from runbook.planning import layout_search
 from runbook.planning.cost.accelerators import find_accelerator
 from runbook.planning.cost.iteration import StepSetup
@@ -449,16 +449,16 @@ def test_layouts_of_explain_are_the_planners_and_fit_by_its_memory(models):
     facts = read_words((*words, "tp=8", "pp=8", "dp=1", "micro_batch=1", "global_batch=64"))
     training = described_training(facts, models)
     assert not isinstance(training, str)
-    layouts = [*changes._fitting(training.setup, changes.SearchSpace(micro_batches=(1,)))]
+    setups = [*changes._fitting(training.setup, changes.SearchSpace(micro_batches=(1,)))]
     planned = choice_of(training.setup)
     known = [*layout_search.layouts(planned)]
-    assert layouts
-    for layout in layouts:
-        cut = (layout.tensor, layout.pipeline)
-        assert cut in {(choice.tensor, choice.pipeline) for choice in known}
-        memory = layout_search.fullest_device(choice_of(layout))
-        assert memory <= 0.94 * layout.device.memory_bytes
-    assert (1, 1) not in {(layout.tensor, layout.pipeline) for layout in layouts}
+    assert setups
+    for setup in setups:
+        cut = (setup.layout.tensor, setup.layout.pipeline)
+        assert cut in {(choice.parallel.tensor, choice.parallel.pipeline) for choice in known}
+        memory = layout_search.fullest_device(choice_of(setup))
+        assert memory <= 0.94 * setup.device.memory_bytes
+    assert (1, 1) not in {(setup.layout.tensor, setup.layout.pipeline) for setup in setups}
 
 
 def test_the_planner_takes_every_field_of_a_described_model(models):
@@ -496,13 +496,11 @@ def _eight_h100(shape: ModelShape) -> StepSetup:
     assert device is not None
     return StepSetup(
         shape=shape,
-        device=device,
-        precision="bf16",
-        tensor=2,
-        pipeline=1,
-        data=4,
+        layout=Layout(tensor=2, sequence=True).over(8),
         micro_batch=1,
         global_batch=64,
+        device=device,
+        precision="bf16",
     )
 
 
@@ -511,7 +509,7 @@ def test_the_micro_batch_of_a_single_replica_is_compared(models):
     facts = read_words([*SHAPE, *BATCH, "n_accel=16", "tp=8", "pp=2", "dp=1"])
     training = described_training(facts, models)
     assert not isinstance(training, str)
-    assert training.setup.zero_stage == 1
+    assert training.setup.layout.zero_stage == 1
     change = changes._micro_batch_change(training.setup)
     assert change.setup.micro_batch > 1
     assert change.setup == replace(training.setup, micro_batch=change.setup.micro_batch)

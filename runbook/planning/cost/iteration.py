@@ -13,7 +13,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from runbook.plan_file.deepspeed import LARGEST_BUCKET
-from runbook.plan_file.schema import ModelShape
+from runbook.plan_file.schema import Layout, ModelShape
 from runbook.planning import sizes
 from runbook.planning.cost import own_kernels
 from runbook.planning.cost.accelerators import Accelerator
@@ -193,20 +193,19 @@ _NETWORK_LATENCY = 3.0
 
 
 @dataclass(frozen=True)
-class StepSetup(sizes.Cut):
+class StepSetup:
     """One way to train one model on some devices."""
 
     shape: ModelShape
+    layout: Layout
+    micro_batch: int
+    global_batch: int
     device: Accelerator
     precision: str
-    data: int
-    sequence: bool = True
     recompute: str = "none"
     """none, selective, operators (every second matrix product, as torchtitan does) or full."""
     recomputed: float = 1.0
     """Share of the layers that `full` computes again."""
-    stage_layers: tuple[int, ...] = ()
-    """Layers on each stage, where that was chosen."""
     shown_data: float = 0.0
     """Share of the data-parallel communication that nothing can hide."""
     hides_sends: bool = False
@@ -240,14 +239,14 @@ class StepSetup(sizes.Cut):
     """
 
     @property
-    def world(self) -> int:
-        """All devices."""
-        return self.tensor * self.pipeline * self.data * self.context
+    def stage_layers(self) -> tuple[int, ...]:
+        """Layers on each stage; nothing where they do not divide."""
+        return self.layout.stage_layers(self.shape.layers)
 
     @property
     def num_microbatches(self) -> int:
         """Micro-batches of a step, each copy; at least one."""
-        return max(1, round(self.global_batch / (self.data * self.micro_batch)))
+        return max(1, round(self.global_batch / (self.layout.data * self.micro_batch)))
 
 
 @dataclass(frozen=True)
@@ -299,7 +298,7 @@ class StepModel:
 
     @cached_property
     def _tokens(self) -> float:
-        return self.setup.micro_batch * self.setup.shape.sequence_length / self.setup.context
+        return self.setup.micro_batch * self.setup.shape.sequence_length / self.setup.layout.context
 
     @cached_property
     def matrix_rate(self) -> float:
@@ -381,7 +380,7 @@ class StepModel:
     def _matrices(self) -> tuple[float, float]:
         """(forward, both passes) of a layer's products."""
         shape = self.setup.shape
-        tensor = self.setup.tensor
+        tensor = self.setup.layout.tensor
         width = shape.heads * shape.head_size
         attention_in = (width + 2 * shape.kv_heads * shape.head_size) / tensor
         feed_forward_in = shape.ffn_hidden * (2 if shape.gated else 1) / tensor
@@ -399,14 +398,15 @@ class StepModel:
     def _attention(self) -> tuple[float, float]:
         """(forward, both passes) of scores and their use."""
         setup = self.setup
+        layout = setup.layout
         shape = self.setup.shape
         pairs = self._tokens * shape.sequence_length
-        full = 4 * pairs * shape.heads * shape.head_size / setup.tensor
+        full = 4 * pairs * shape.heads * shape.head_size / layout.tensor
         if setup.flash:
             forward = full / 2 / self.attention_rate
             return forward, 3.5 * forward
 
-        scores = pairs * shape.heads / setup.tensor
+        scores = pairs * shape.heads / layout.tensor
         score_seconds = scores * self.coefficients.scores / setup.device.memory_bandwidth
         forward = full / (self._half_rate * 0.7) + score_seconds / 3
         return forward, 3 * full / (self._half_rate * 0.7) + score_seconds
@@ -441,8 +441,9 @@ class StepModel:
     def _has_fused_kernels(self) -> bool:
         """Of DeepSpeed's forks; its pipeline engine does without ZeRO's hooks."""
         setup = self.setup
+        layout = setup.layout
         return setup.device.family not in _NOT_CUDA and (
-            setup.zero_stage == 0 or setup.pipeline > 1
+            layout.zero_stage == 0 or layout.pipeline > 1
         )
 
     @property
@@ -469,6 +470,7 @@ class StepModel:
     def _forward_operators(self) -> int:
         """Operators that the forward pass of a layer launches."""
         setup = self.setup
+        layout = setup.layout
         is_unfused = setup.code == "unfused"
         if is_unfused and not self._has_fused_kernels:
             operators = _OPERATORS_ELSEWHERE
@@ -476,13 +478,13 @@ class StepModel:
             operators = _OPERATORS[setup.code]
 
         if is_unfused and self._has_fused_kernels and not setup.flash:
-            softmax_rows = setup.micro_batch * max(1, setup.shape.heads // setup.tensor)
+            softmax_rows = setup.micro_batch * max(1, setup.shape.heads // layout.tensor)
             if softmax_rows % _SOFTMAX_GROUP:
                 operators += _SOFTMAX_OPERATORS
 
-        if self._own and setup.deepspeed and setup.zero_stage >= 3:
+        if self._own and setup.deepspeed and layout.zero_stage >= 3:
             operators += _ZERO_3_OPERATORS
-        return operators + _CONTEXT_OPERATORS * (setup.context - 1)
+        return operators + _CONTEXT_OPERATORS * (layout.context - 1)
 
     @property
     def _recomputed_operators(self) -> float:
@@ -504,22 +506,23 @@ class StepModel:
     @property
     def waiting_share(self) -> float:
         """Of a step's work, what waiting for the slowest device adds."""
-        return self.coefficients.jitter * max(0.0, math.log2(self.setup.world / 8))
+        return self.coefficients.jitter * max(0.0, math.log2(self.setup.layout.world_size / 8))
 
     def _elementwise(self) -> float:
         """Return the forward seconds of everything that is bound by memory."""
         setup = self.setup
+        layout = setup.layout
         shape = self.setup.shape
         coefficients = self.coefficients
         inner = shape.ffn_hidden * (1.5 if shape.gated else 1) / (4 * shape.hidden)
-        split = (_FORWARD_BYTES - _SHARED_BYTES) * inner / setup.tensor
-        whole = _SHARED_BYTES / (setup.tensor if setup.sequence else 1)
+        split = (_FORWARD_BYTES - _SHARED_BYTES) * inner / layout.tensor
+        whole = _SHARED_BYTES / (layout.tensor if layout.sequence else 1)
         activation = 0.0
         if setup.plain_activation:
-            activation = _PLAIN_ACTIVATION_BYTES * inner / setup.tensor
+            activation = _PLAIN_ACTIVATION_BYTES * inner / layout.tensor
         casts = 0.0
         if setup.precision == "fp8":
-            casts = _FP8_CASTS / setup.tensor
+            casts = _FP8_CASTS / layout.tensor
         if setup.fp8_recipe in _BLOCK_RECIPES and not self._own:
             casts *= _BLOCK_CASTS
         if self._own:
@@ -587,17 +590,18 @@ class StepModel:
         There are two a pass, both ways. The keys of context parallelism hide as these do.
         """
         setup = self.setup
+        layout = setup.layout
         shape = self.setup.shape
         waited = self._waited_tensor_share
         activation_bytes = self._tokens * shape.hidden * self._width
         times = 8 + (4 * setup.recomputed if setup.recompute == "full" else 0)
         rank_key_bytes = (
-            2 * self._tokens * shape.kv_heads * shape.head_size * self._width / setup.tensor
+            2 * self._tokens * shape.kv_heads * shape.head_size * self._width / layout.tensor
         )
-        key_bytes = rank_key_bytes * setup.context
-        context_span = setup.tensor * setup.context
-        ring = 3 * waited * self.collective(key_bytes, setup.context, span=context_span) / 2
-        gather = self.collective(activation_bytes, setup.tensor, span=setup.tensor)
+        key_bytes = rank_key_bytes * layout.context
+        context_span = layout.tensor * layout.context
+        ring = 3 * waited * self.collective(key_bytes, layout.context, span=context_span) / 2
+        gather = self.collective(activation_bytes, layout.tensor, span=layout.tensor)
         return times * waited * gather + ring
 
     @property
@@ -610,7 +614,7 @@ class StepModel:
     def _output(self) -> float:
         setup = self.setup
         shape = self.setup.shape
-        columns = shape.padded_vocabulary / setup.tensor
+        columns = shape.padded_vocabulary / setup.layout.tensor
         _, products = self._product(columns, shape.hidden, self._half_rate)
         loss = self._tokens * columns * self._logit_seconds
         return products + loss + self._gradient_sums(columns * shape.hidden)
@@ -649,10 +653,11 @@ class StepModel:
     def step(self) -> StepTime:
         """Return the seconds of a step by part, counted by formula."""
         setup = self.setup
+        layout = setup.layout
         forward, matrices = self._matrices()
         attention_forward, attention = self._attention()
         elementwise_forward = self._elementwise()
-        layer_parameters = sizes.layer(setup.shape, tensor=setup.tensor)
+        layer_parameters = sizes.layer(setup.shape, tensor=layout.tensor)
         elementwise = (1 + _BACKWARD) * elementwise_forward + self._gradient_sums(layer_parameters)
         output = self._output()
         tensor = self._tensor()
@@ -661,14 +666,14 @@ class StepModel:
         layers, last_layers = self._longest_and_last_stage()
         stage = layers * layer
         send = self._sends(stage)
-        mean_layers = setup.shape.layers / setup.pipeline
-        mean = mean_layers * layer + output / setup.pipeline + send
+        mean_layers = setup.shape.layers / layout.pipeline
+        mean = mean_layers * layer + output / layout.pipeline + send
         slowest = max(stage, last_layers * layer + output) + send
         least_seconds = layers * self.least_layer_seconds + self.least_microbatch_seconds
         gaps = layers * self._kernel_gaps()
         launching = gaps + self._launching(least_seconds, slowest + gaps)
         mean += gaps + self._launching(least_seconds, mean + gaps)
-        bubble = (setup.pipeline - 1) / setup.virtual_pipeline * mean
+        bubble = (layout.pipeline - 1) / layout.virtual_pipeline * mean
         optimizer = self._optimizer()
         data = self._data(slowest + launching, bubble if setup.code == "tuned" else 0.0)
         microbatches = setup.num_microbatches
@@ -704,7 +709,7 @@ class StepModel:
         setup = self.setup
         if setup.stage_layers:
             return max(setup.stage_layers), setup.stage_layers[-1]
-        even = setup.shape.layers / setup.pipeline
+        even = setup.shape.layers / setup.layout.pipeline
         if setup.code != "tuned" or even.is_integer():
             return even, even
         return math.ceil(even), math.floor(even)
@@ -728,15 +733,17 @@ class StepModel:
     def _sends(self, stage: float) -> float:
         """Return the seconds that sending a micro-batch to the next stage and back adds to a stage."""
         setup = self.setup
-        if setup.pipeline == 1:
+        layout = setup.layout
+        if layout.pipeline == 1:
             return 0.0
-        seconds = self._send() * 2 * setup.virtual_pipeline
+        seconds = self._send() * 2 * layout.virtual_pipeline
         return self.exposed(stage, seconds) if setup.hides_sends else seconds
 
     def _optimizer(self) -> float:
         """Return the seconds of the optimizer's step, which moves states and does little else."""
         setup = self.setup
-        shards = setup.data * setup.context if setup.zero_stage else 1
+        layout = setup.layout
+        shards = layout.data * layout.context if layout.zero_stage else 1
         optimizer_bytes = _OPTIMIZER_BYTES
         if self._own and setup.deepspeed:
             optimizer_bytes += own_kernels.DEEPSPEED_STEP_BYTES
@@ -748,29 +755,32 @@ class StepModel:
 
         All wait for it.
         """
-        return self.collective(16 * self._tokens, self.setup.tensor, span=self.setup.tensor)
+        layout = self.setup.layout
+        return self.collective(16 * self._tokens, layout.tensor, span=layout.tensor)
 
     def _send(self) -> float:
         """Return the seconds of sending a micro-batch's activations to the next stage."""
         setup = self.setup
+        layout = setup.layout
         activation_bytes = self._tokens * setup.shape.hidden * self._width
         # DeepSpeed's pipeline engine cuts what it sends over the tensor ranks (`PartitionedTensor`),
         # which gather it again.
-        is_partitioned = setup.code == "unfused" and not setup.sequence
-        split = setup.tensor if setup.sequence or is_partitioned else 1
-        bandwidth = self.bandwidth(setup.tensor * setup.context * setup.pipeline)
+        is_partitioned = setup.code == "unfused" and not layout.sequence
+        split = layout.tensor if layout.sequence or is_partitioned else 1
+        bandwidth = self.bandwidth(layout.tensor * layout.context * layout.pipeline)
         sending = activation_bytes / split / bandwidth
         if not is_partitioned:
             return sending
-        return sending + self.collective(activation_bytes, setup.tensor, span=setup.tensor)
+        return sending + self.collective(activation_bytes, layout.tensor, span=layout.tensor)
 
     @cached_property
     def _parameters(self) -> float:
         shape = self.setup.shape
         setup = self.setup
-        embedding = shape.padded_vocabulary * shape.hidden / setup.tensor
-        layers = max(setup.stage_layers, default=shape.layers / setup.pipeline)
-        return layers * sizes.layer(shape, tensor=setup.tensor) + embedding
+        layout = setup.layout
+        embedding = shape.padded_vocabulary * shape.hidden / layout.tensor
+        layers = max(setup.stage_layers, default=shape.layers / layout.pipeline)
+        return layers * sizes.layer(shape, tensor=layout.tensor) + embedding
 
     def _data(self, microbatch: float, pause: float) -> float:
         """Return the seconds that data-parallel communication adds.
@@ -781,16 +791,17 @@ class StepModel:
         10,752 H100s (MLPerf) does not show it.
         """
         setup = self.setup
-        ranks = setup.data * setup.context
+        layout = setup.layout
+        ranks = layout.data * layout.context
         if ranks == 1:
             return 0.0
         model_bytes = self._parameters * self._width
-        gather = self.collective(model_bytes, ranks, span=setup.world // setup.pipeline)
+        gather = self.collective(model_bytes, ranks, span=layout.world_size // layout.pipeline)
         if self._own and setup.deepspeed:
             return self._deepspeed_data(microbatch, gather)
-        if setup.code == "unfused" and setup.zero_stage != 1:
+        if setup.code == "unfused" and layout.zero_stage != 1:
             return self._forks_data(gather)
-        if setup.zero_stage >= 2 and setup.pipeline == 1:
+        if layout.zero_stage >= 2 and layout.pipeline == 1:
             return setup.num_microbatches * self._sharded_data(microbatch, gather)
         # Weights gathered in 16 bits, gradients reduced in 32, or in 16 as vendors' recipes for fp8
         # have it.
@@ -811,11 +822,12 @@ class StepModel:
         As `_deepspeed_data`; nothing was seen to hide.
         """
         setup = self.setup
-        if setup.zero_stage == 0 or setup.pipeline > 1:
+        layout = setup.layout
+        if layout.zero_stage == 0 or layout.pipeline > 1:
             # One all-reduce, after the last backward pass.
             return 2 * gather
 
-        if setup.zero_stage == 2:
+        if layout.zero_stage == 2:
             return gather * (1 + 2 * setup.num_microbatches)
         return 3 * gather * setup.num_microbatches
 
@@ -829,17 +841,18 @@ class StepModel:
         pass.
         """
         setup = self.setup
+        layout = setup.layout
         forward = _FORWARD_SHARE * microbatch
         backward = microbatch - forward
         bucket = min(1.0, LARGEST_BUCKET / self._parameters)
         shown_share = max(setup.shown_data, bucket)
         all_reduce = self._partly_hidden(backward, 2 * gather, shown_share)
-        if not setup.zero_stage:
+        if not layout.zero_stage:
             return all_reduce
         # Stepped weights are gathered at the step's end, where nothing hides them.
-        if setup.zero_stage == 1 or setup.pipeline > 1:
+        if layout.zero_stage == 1 or layout.pipeline > 1:
             return gather + all_reduce
-        if setup.zero_stage == 2:
+        if layout.zero_stage == 2:
             return gather + setup.num_microbatches * all_reduce
         # ZeRO 3 gathers weights for each pass, the next layer's behind one layer's work.
         first = min(1.0, _PREFETCHED / self._parameters)
@@ -864,7 +877,7 @@ class StepModel:
         recomputation is a part of. Gradients are reduced in 32 bits unless FSDP is told otherwise.
         """
         setup = self.setup
-        talk = (2.0 if setup.zero_stage >= 3 else 1.0) * gather
+        talk = (2.0 if setup.layout.zero_stage >= 3 else 1.0) * gather
         talk += gather if setup.half_sums else 2 * gather
         if setup.first_sharding:
             shown_share = self.coefficients.sharded_shown

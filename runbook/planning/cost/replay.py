@@ -204,7 +204,7 @@ def _table_row(name: str, parts: Mapping[str, float]) -> dict[str, str]:
 
 def stage_times(stage: int, work: Sequence[Work], model: StepModel) -> StageTimes:
     """Return the seconds that a stage's counted work takes on the model's devices."""
-    chunks = range(model.setup.virtual_pipeline)
+    chunks = range(model.setup.layout.virtual_pipeline)
     by_chunk = {(part.part, part.chunk): part for part in reversed(work)}
     forward = [_priced_pass(by_chunk.get((FORWARD, chunk)), model) for chunk in chunks]
     backward = [_priced_pass(by_chunk.get((BACKWARD, chunk)), model) for chunk in chunks]
@@ -235,7 +235,7 @@ def _least_seconds(stage: int, model: StepModel) -> float:
     if setup.stage_layers:
         layers: float = setup.stage_layers[stage]
     else:
-        layers = setup.shape.layers / setup.pipeline
+        layers = setup.shape.layers / setup.layout.pipeline
 
     return model.least_layer_seconds * layers + model.least_microbatch_seconds
 
@@ -266,21 +266,21 @@ def _priced(work: Work, model: StepModel, overlapping: float = 0.0) -> Seconds:
 
 def _group(name: str, model: StepModel) -> tuple[int, int]:
     """Return the number of ranks in a process group, and of the devices they span."""
-    setup = model.setup
-    world = model.setup.world
+    layout = model.setup.layout
+    world = layout.world_size
     groups = {
-        "tensor": (setup.tensor, setup.tensor),
-        "context": (setup.context, setup.tensor * setup.context),
-        "data": (setup.data * setup.context, world // setup.pipeline),
+        "tensor": (layout.tensor, layout.tensor),
+        "context": (layout.context, layout.tensor * layout.context),
+        "data": (layout.data * layout.context, world // layout.pipeline),
         "embeddings": (2, world),
-        "pipeline": (setup.pipeline, world),
-        "tensor and pipeline": (setup.tensor * setup.pipeline, world),
+        "pipeline": (layout.pipeline, world),
+        "tensor and pipeline": (layout.tensor * layout.pipeline, world),
         "everyone": (world, world),
     }
     if name in groups:
         return groups[name]
     # Other groups are named by their number of ranks.
-    return int(name.split()[0]), world // setup.pipeline
+    return int(name.split()[0]), world // layout.pipeline
 
 
 def schedule_of(

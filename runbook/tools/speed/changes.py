@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from runbook.plan_file.schema import ModelShape
+from runbook.plan_file.schema import Layout, ModelShape
 from runbook.planning.cost.accelerators import find_accelerator
 from runbook.planning.cost.iteration import StepSetup, iteration
 from runbook.planning.layout_search import MICRO_BATCHES, SearchSpace, layouts
@@ -147,7 +147,9 @@ def _work_changes(setup: StepSetup) -> Iterator[Speedup]:
 
 def _communication_changes(setup: StepSetup) -> Iterator[Speedup]:
     """Yield changes of what devices send: overlap, sequence parallelism, a faster network."""
-    lacks_sequence = setup.tensor > 1 and not setup.sequence
+    layout = setup.layout
+    in_sequence = replace(layout, sequence=layout.tensor > 1)
+    lacks_sequence = in_sequence.sequence and not layout.sequence
     options = []
     if setup.shown_data:
         options.append("training.overlap_gradients=true")
@@ -156,7 +158,7 @@ def _communication_changes(setup: StepSetup) -> Iterator[Speedup]:
     if options:
         yield Speedup(
             "communication",
-            replace(setup, shown_data=0.0, sequence=setup.tensor > 1),
+            replace(setup, shown_data=0.0, layout=in_sequence),
             "messages are waited for",
             "let them run beside the work",
             " ".join(options),
@@ -192,28 +194,30 @@ def _model_change(setup: StepSetup, table_shape: ModelShape) -> Speedup:
 
 def _bubble_change(setup: StepSetup) -> Speedup:
     """Return the change to more micro-batches and interleaved chunks."""
+    layout = setup.layout
     count = setup.num_microbatches
-    stages = setup.pipeline
+    stages = layout.pipeline
     better = setup
     set_words = []
     enough = 4 * stages if stages > 1 else 2
     if count < enough:
-        global_batch = max(4 * stages, 8) * setup.data * setup.micro_batch
+        global_batch = max(4 * stages, 8) * layout.data * setup.micro_batch
         better = replace(better, global_batch=global_batch)
         set_words.append(f"training.global_batch={global_batch}")
 
     layers_per_stage = setup.shape.layers // stages
     chunks = max((size for size in (1, 2, 3, 4, 5) if layers_per_stage % size == 0), default=1)
     # Interleaved chunks need a multiple of the stages as micro-batches.
-    if stages > 1 and setup.virtual_pipeline < chunks and better.num_microbatches % stages == 0:
-        better = replace(better, virtual_pipeline=chunks)
+    if stages > 1 and layout.virtual_pipeline < chunks and better.num_microbatches % stages == 0:
+        interleaved = replace(layout, virtual_pipeline=chunks)
+        better = replace(better, layout=interleaved)
         set_words.append(f"parallel.virtual_pipeline={chunks}")
 
     micro_batches = f"{count} micro-batch(es) a step"
     return Speedup(
         "pipeline bubble",
         better,
-        f"{micro_batches} for {stages} stage(s) of {setup.virtual_pipeline} chunk(s)",
+        f"{micro_batches} for {stages} stage(s) of {layout.virtual_pipeline} chunk(s)",
         "more micro-batches a step, interleaved chunks",
         " ".join(set_words),
     )
@@ -221,12 +225,12 @@ def _bubble_change(setup: StepSetup) -> Speedup:
 
 def _layout_change(setup: StepSetup) -> Speedup:
     """Return the change to the fastest layout over the same devices that fits."""
-    zero_stages = tuple(sorted({1, setup.zero_stage}))
+    zero_stages = tuple(sorted({1, setup.layout.zero_stage}))
     space = _space(setup, zero_stages=zero_stages, micro_batches=(setup.micro_batch,))
     new = min([setup, *_fitting(setup, space)], key=price)
     set_words = (
-        f"parallel.tensor={new.tensor} parallel.pipeline={new.pipeline} "
-        f"parallel.zero_stage={new.zero_stage}"
+        f"parallel.tensor={new.layout.tensor} parallel.pipeline={new.layout.pipeline} "
+        f"parallel.zero_stage={new.layout.zero_stage}"
     )
     return Speedup(
         "layout",
@@ -245,40 +249,32 @@ def _space(
         micro_batches=micro_batches,
         recompute=("full",) if setup.recompute == "full" else ("none",),
         zero_stages=zero_stages,
-        most_chunks=setup.virtual_pipeline,
+        most_chunks=setup.layout.virtual_pipeline,
     )
 
 
 def _fitting(setup: StepSetup, space: SearchSpace) -> Iterator[StepSetup]:
     """Yield the planner's layouts of a training that fit its devices, as the model of a step takes them."""
-    for layout in layouts(choice_of(setup), space):
-        chunks = layout.virtual_pipeline
-        if layout.pipeline > 1 and chunks != setup.virtual_pipeline:
+    for choice in layouts(choice_of(setup), space):
+        layout = choice.parallel
+        if layout.pipeline > 1 and layout.virtual_pipeline != setup.layout.virtual_pipeline:
             continue
-        new = replace(
-            setup,
-            tensor=layout.tensor,
-            pipeline=layout.pipeline,
-            data=layout.data,
-            zero_stage=layout.zero_stage,
-            micro_batch=layout.micro_batch,
-            sequence=layout.sequence or layout.tensor > 1,
-            virtual_pipeline=chunks,
-            stage_layers=(),
-        )
+        in_sequence = replace(layout, sequence=layout.sequence or layout.tensor > 1)
+        new = replace(setup, layout=in_sequence, micro_batch=choice.micro_batch)
         if fits_device(new):
             yield new
 
 
 def _layout_text(setup: StepSetup) -> str:
     """Return a layout in words."""
-    return f"tensor {setup.tensor}, pipeline {setup.pipeline}, ZeRO {setup.zero_stage}"
+    layout = setup.layout
+    return f"tensor {layout.tensor}, pipeline {layout.pipeline}, ZeRO {layout.zero_stage}"
 
 
 def _micro_batch_change(setup: StepSetup) -> Speedup:
     """Return the change to the fastest micro-batch of the present layout that fits."""
-    space = _space(setup, zero_stages=(setup.zero_stage,), micro_batches=MICRO_BATCHES)
-    candidates = [layout for layout in _fitting(setup, space) if _has_cut_of(layout, setup)]
+    space = _space(setup, zero_stages=(setup.layout.zero_stage,), micro_batches=MICRO_BATCHES)
+    candidates = [other for other in _fitting(setup, space) if _has_cut_of(other.layout, setup)]
     new = min([setup, *candidates], key=price)
     micro_batch = f"micro-batch {setup.micro_batch}"
     return Speedup(
@@ -290,6 +286,7 @@ def _micro_batch_change(setup: StepSetup) -> Speedup:
     )
 
 
-def _has_cut_of(layout: StepSetup, setup: StepSetup) -> bool:
+def _has_cut_of(layout: Layout, setup: StepSetup) -> bool:
     """Return whether two layouts cut the model alike."""
-    return (layout.tensor, layout.pipeline) == (setup.tensor, setup.pipeline)
+    tensor_and_pipeline = (setup.layout.tensor, setup.layout.pipeline)
+    return (layout.tensor, layout.pipeline) == tensor_and_pipeline

@@ -108,17 +108,22 @@ def _with_options(
     switched_off: set[str],
 ) -> StepSetup:
     """Return the set-up with the options that no row of published results has."""
-    shows_gradients = "overlap_gradients" in switched_off and setup.zero_stage < 2
+    layout = setup.layout
+    shows_gradients = "overlap_gradients" in switched_off and layout.zero_stage < 2
     global_batch = setup.global_batch
     if "global_batch" not in facts:
         # Every layout of these devices, and every micro-batch, has to divide an assumed batch.
-        sequences_per_device = max(1.0, global_batch / setup.world)
-        global_batch = 2 ** round(math.log2(sequences_per_device)) * setup.world
+        sequences_per_device = max(1.0, global_batch / layout.world_size)
+        global_batch = 2 ** round(math.log2(sequences_per_device)) * layout.world_size
 
+    stated_layout = replace(
+        layout,
+        virtual_pipeline=int(numbers["vp"] or 1),
+        sequence=layout.sequence and "sequence" not in switched_off,
+    )
     return replace(
         setup,
-        virtual_pipeline=int(numbers["vp"] or 1),
-        sequence=setup.sequence and "sequence" not in switched_off,
+        layout=stated_layout,
         shown_data=1.0 if shows_gradients else 0.0,
         global_batch=global_batch,
     )
@@ -142,7 +147,7 @@ def _table_shape(
 
 def operations(setup: StepSetup) -> float:
     """Return the floating-point operations of a step on all devices (convention: megatron-full)."""
-    sequences = setup.num_microbatches * setup.micro_batch * setup.data
+    sequences = setup.num_microbatches * setup.micro_batch * setup.layout.data
     return flops(setup.shape, sequences)
 
 
@@ -169,6 +174,6 @@ def stated_seconds(setup: StepSetup, facts: Facts, prefix: str) -> dict[str, flo
         seconds[unit] = operations(setup) / tflops / 1e12
         is_total = tflops > 2 * peak_tflops
         if not is_total:
-            seconds[unit] /= setup.world
+            seconds[unit] /= setup.layout.world_size
 
     return seconds

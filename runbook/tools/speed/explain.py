@@ -132,7 +132,7 @@ def explain(
     reached_by_unit = stated_seconds(setup, facts, "reached")
     shared_unit = next((unit for unit in expected_by_unit if unit in reached_by_unit), "")
     planned = iteration(setup).seconds
-    step_tflop = operations(setup) / setup.world / 1e12
+    step_tflop = operations(setup) / setup.layout.world_size / 1e12
     reached = _logged_seconds(steady, measured)
     reached = (
         reached or reached_by_unit.get(shared_unit) or max(reached_by_unit.values(), default=0)
@@ -319,6 +319,7 @@ def _unpriced_causes(
     last_iteration: int,
 ) -> tuple[_UnpricedCause, ...]:
     """Return every cause without a price."""
+    tensor = setup.layout.tensor
     experts = float(facts.get("experts") or 1)
     expert_ranks = float(facts.get("experts_over") or 1)
     dispatcher = facts.get("dispatcher", "allgather")
@@ -331,10 +332,10 @@ def _unpriced_causes(
             "as above",
         ),
         _UnpricedCause(
-            setup.tensor > 1 and expert_ranks < experts,
+            tensor > 1 and expert_ranks < experts,
             "layout",
             0.3,
-            f"{experts:g} experts over {expert_ranks:g} ranks, cut by tensor {setup.tensor}: "
+            f"{experts:g} experts over {expert_ranks:g} ranks, cut by tensor {tensor}: "
             "small matrices",
             "more --expert-model-parallel-size, less tensor",
         ),

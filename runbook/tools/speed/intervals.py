@@ -23,7 +23,7 @@ _UNCALIBRATED = 2.0
 def node_count(setup: StepSetup) -> str:
     """Return the word for how many nodes a set-up has, one of `NODE_COUNTS`."""
     one_node, many_nodes = NODE_COUNTS
-    if setup.world <= setup.device.devices_per_node:
+    if setup.layout.world_size <= setup.device.devices_per_node:
         return one_node
     return many_nodes
 

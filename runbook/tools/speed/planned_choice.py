@@ -20,21 +20,22 @@ Weights and gradients are shared by DeepSpeed, as FSDP does.
 
 def choice_of(setup: StepSetup) -> Choice:
     """Return a described training as the planner takes one."""
-    devices_per_node = math.gcd(setup.world, setup.device.devices_per_node)
+    layout = setup.layout
+    devices_per_node = math.gcd(layout.world_size, setup.device.devices_per_node)
     return Choice(
         phase=FULL,
         keys=FULL_KEYS,
         model_name="described",
         model=_model(setup.shape),
-        tensor=setup.tensor,
-        pipeline=setup.pipeline,
-        virtual_pipeline=setup.virtual_pipeline,
-        context=setup.context,
-        zero_stage=setup.zero_stage,
-        sequence=setup.sequence and setup.tensor > 1,
+        tensor=layout.tensor,
+        pipeline=layout.pipeline,
+        virtual_pipeline=layout.virtual_pipeline,
+        context=layout.context,
+        zero_stage=layout.zero_stage,
+        sequence=layout.sequence and layout.tensor > 1,
         first_stage_layers=0,
         last_stage_layers=0,
-        nodes=setup.world // devices_per_node,
+        nodes=layout.world_size // devices_per_node,
         devices_per_node=devices_per_node,
         micro_batch=setup.micro_batch,
         global_batch=setup.global_batch,
@@ -79,7 +80,7 @@ def _model(shape: ModelShape) -> Model:
 
 
 def _training(setup: StepSetup) -> Training:
-    is_sharded = setup.zero_stage > _HIGHEST_MEGATRON_STAGE
+    is_sharded = setup.layout.zero_stage > _HIGHEST_MEGATRON_STAGE
     is_deepspeed = is_sharded or setup.code == "unfused"
     return Training.model_validate(
         {
@@ -108,7 +109,7 @@ def _site(setup: StepSetup, devices_per_node: int) -> Site:
                 "device": device.name,
                 "device_memory": device.memory_bytes,
                 "devices_per_node": devices_per_node,
-                "nodes": setup.world // devices_per_node,
+                "nodes": setup.layout.world_size // devices_per_node,
             },
         }
     )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from runbook.core.errors import ParamsError
 from runbook.core.units import four_digits
 from runbook.params.schema.entries import Model, with_shape
-from runbook.plan_file.schema import ModelShape
+from runbook.plan_file.schema import Layout, ModelShape
 from runbook.planning import sizes
 from runbook.planning.cost import flops
 from runbook.planning.cost.accelerators import Accelerator, find_accelerator
@@ -130,8 +130,9 @@ def predict(row: PublishedRow, models: Mapping[str, Model]) -> Prediction:
     if reason:
         return Prediction(row, None, None, reason)
     step = iteration(setup)
-    sequences = setup.num_microbatches * setup.micro_batch * setup.data
-    sequences_per_second = sequences / step.seconds / setup.world
+    layout = setup.layout
+    sequences = setup.num_microbatches * setup.micro_batch * layout.data
+    sequences_per_second = sequences / step.seconds / layout.world_size
     flop_per_second = flops.flops(setup.shape, sequences_per_second, row.convention)
     return Prediction(
         row,
@@ -206,27 +207,15 @@ def _assumed_setup(
     if not row.sequence_length:
         assumed.append(f"sequence of {sequence_length}")
     row = replace(row, recompute=row.recompute or "none")
-    tensor, pipeline = _layout(row, device, assumed)
-    shape = sizes.shape_of(model, tensor=tensor, sequence_length=sequence_length)
-    devices = row.devices or max(tensor * pipeline, ASSUMED_DEVICES)
-    if not row.devices:
-        assumed.append(f"{devices} devices")
-    devices_per_replica = tensor * pipeline * row.context
-    replicas = max(1, devices // devices_per_replica)
-    if replicas * devices_per_replica != devices:
-        assumed.append(
-            f"{devices} devices are no multiple of tensor x pipeline x context: {replicas} replicas"
-        )
-
+    layout = _assumed_layout(row, device, assumed)
+    shape = sizes.shape_of(model, tensor=layout.tensor, sequence_length=sequence_length)
     global_batch = row.global_batch
     if not global_batch:
-        global_batch = _usual_batch(row, replicas, pipeline, sequence_length)
+        global_batch = _usual_batch(row, layout, sequence_length)
         assumed.append(f"global batch of {global_batch}")
 
-    if row.virtual_pipeline > 1:
-        chunks = row.virtual_pipeline
-    else:
-        chunks = _chunks(row, shape, pipeline)
+    if layout.virtual_pipeline == 1:
+        layout = replace(layout, virtual_pipeline=_chunks(row, shape, layout.pipeline))
 
     if row.network:
         bytes_per_second = row.network * 1e9 / 8
@@ -234,19 +223,13 @@ def _assumed_setup(
 
     setup = StepSetup(
         shape=shape,
-        device=device,
-        precision=row.precision,
-        tensor=tensor,
-        pipeline=pipeline,
-        context=row.context,
-        virtual_pipeline=chunks,
-        data=replicas,
-        sequence=row.code != "unfused" and row.flash,
-        zero_stage=row.zero_stage,
+        layout=layout,
         micro_batch=row.micro_batch or 1,
         global_batch=global_batch,
+        device=device,
+        precision=row.precision,
         recompute=row.recompute,
-        hides_sends=row.interleaves and chunks > 1,
+        hides_sends=row.interleaves and layout.virtual_pipeline > 1,
         flash=row.flash,
         code=row.code,
         cuda_graphs=row.cuda_graphs,
@@ -410,27 +393,55 @@ def _scaled(model: Model, parameters: float, name: str) -> Model:
     return one_layer.model_copy(update={"layers": layers})
 
 
-def _layout(row: PublishedRow, device: Accelerator, assumed: list[str]) -> tuple[int, int]:
+def _assumed_layout(row: PublishedRow, device: Accelerator, assumed: list[str]) -> Layout:
+    """Return the row's layout over whole replicas.
+
+    What the row does not say is assumed, and added to `assumed`.
+    """
+    tensor, pipeline = _tensor_and_pipeline(row, device, assumed)
+    layout = replace(
+        row.layout,
+        tensor=tensor,
+        pipeline=pipeline,
+        sequence=row.code != "unfused" and row.flash,
+    )
+    devices = row.layout.world_size or max(tensor * pipeline, ASSUMED_DEVICES)
+    if not row.layout.world_size:
+        assumed.append(f"{devices} devices")
+    replicas = layout.over(devices).data
+    devices_in_use = replicas * layout.ranks_per_replica
+    if devices_in_use != devices:
+        assumed.append(
+            f"{devices} devices are no multiple of tensor x pipeline x context: {replicas} replicas"
+        )
+
+    return layout.over(devices_in_use)
+
+
+def _tensor_and_pipeline(
+    row: PublishedRow, device: Accelerator, assumed: list[str]
+) -> tuple[int, int]:
     """Return tensor and pipeline size.
 
     Where they are not given, they are the least with which the states fit into 60 % of the memory.
     """
-    if row.tensor and row.pipeline:
-        return row.tensor, row.pipeline
-    tensor = row.tensor or 1
-    pipeline = row.pipeline or 1
-    if row.zero_stage == 3:
+    stated = row.layout
+    if stated.tensor and stated.pipeline:
+        return stated.tensor, stated.pipeline
+    tensor = stated.tensor or 1
+    pipeline = stated.pipeline or 1
+    if stated.zero_stage == 3:
         return tensor, pipeline
-    devices = row.devices or ASSUMED_DEVICES
+    devices = stated.world_size or ASSUMED_DEVICES
     is_small = row.billions < 15 or row.code == "unfused"
     usual_tensor = 4 if is_small else 8
     largest_tensor = min(usual_tensor, device.devices_per_node)
     while tensor * pipeline < devices:
         if _state_bytes(row, devices, tensor * pipeline) <= 0.6 * device.memory_bytes:
             break
-        if not row.tensor and tensor < largest_tensor:
+        if not stated.tensor and tensor < largest_tensor:
             tensor *= 2
-        elif not row.pipeline:
+        elif not stated.pipeline:
             pipeline *= 2
         else:
             break
@@ -445,17 +456,12 @@ def _state_bytes(row: PublishedRow, devices: int, model_parallel: int) -> float:
     A parameter takes 6 bytes for bf16 weight and fp32 gradient, and 12 for the states, which ZeRO
     divides among the replicas.
     """
-    replicas = max(1, devices // model_parallel) if row.zero_stage else 1
+    replicas = max(1, devices // model_parallel) if row.layout.zero_stage else 1
     parameters = row.billions * 1e9 / model_parallel
     return parameters * (6 + 12 / replicas)
 
 
-def _usual_batch(
-    row: PublishedRow,
-    replicas: int,
-    pipeline: int,
-    sequence_length: int,
-) -> int:
+def _usual_batch(row: PublishedRow, layout: Layout, sequence_length: int) -> int:
     """Return the usual global batch of a model of this size, in sequences."""
     tokens = _LARGEST_BATCH_TOKENS
     for billions, batch_tokens in _BATCH_TOKENS:
@@ -463,9 +469,9 @@ def _usual_batch(
             tokens = batch_tokens
             break
 
-    least_per_replica = 2 * pipeline if pipeline > 1 else 1
-    usual_per_replica = round(tokens / sequence_length / replicas)
-    return max(least_per_replica, usual_per_replica) * replicas
+    least_per_replica = 2 * layout.pipeline if layout.pipeline > 1 else 1
+    usual_per_replica = round(tokens / sequence_length / layout.data)
+    return max(least_per_replica, usual_per_replica) * layout.data
 
 
 def _micro_batch(setup: StepSetup) -> int:
@@ -474,15 +480,16 @@ def _micro_batch(setup: StepSetup) -> int:
     Without a pipeline it keeps within `MICRO_TOKENS` and the memory, with one within
     `PIPELINE_MICRO_TOKENS`.
     """
-    sequences_per_replica = max(1, setup.global_batch // setup.data)
+    layout = setup.layout
+    sequences_per_replica = max(1, setup.global_batch // layout.data)
     sequence_length = setup.shape.sequence_length
-    if setup.pipeline > 1:
+    if layout.pipeline > 1:
         largest = max(1, PIPELINE_MICRO_TOKENS // sequence_length)
     else:
         fitting = int(_free_bytes(setup) / _sequence_bytes(setup))
-        is_recipe = setup.code == "tuned" and setup.tensor == 1
+        is_recipe = setup.code == "tuned" and layout.tensor == 1
         tokens = TUNED_MICRO_TOKENS if is_recipe else MICRO_TOKENS
-        within_tokens = tokens * setup.context // sequence_length
+        within_tokens = tokens * layout.context // sequence_length
         largest = max(1, min(fitting, within_tokens))
         largest = min(largest, sequences_per_replica)
 
@@ -491,17 +498,18 @@ def _micro_batch(setup: StepSetup) -> int:
 
 def _free_bytes(setup: StepSetup) -> float:
     """Return the bytes of nine tenths of a device's memory that the states leave."""
-    parameters = sizes.whole(setup.shape).total / setup.tensor / setup.pipeline
-    replicas = setup.data * setup.context
+    layout = setup.layout
+    parameters = sizes.whole(setup.shape).total / layout.tensor / layout.pipeline
+    replicas = layout.data * layout.context
     bytes_per_parameter = (
         18.0,
         6 + 12 / replicas,
         4 + 14 / replicas,
         18 / replicas,
-    )[setup.zero_stage]
+    )[layout.zero_stage]
     gathered = 0
-    if setup.zero_stage == 3:
-        gathered = 8 * sizes.layer(setup.shape, tensor=setup.tensor)
+    if layout.zero_stage == 3:
+        gathered = 8 * sizes.layer(setup.shape, tensor=layout.tensor)
     return 0.9 * setup.device.memory_bytes - parameters * bytes_per_parameter - gathered
 
 
@@ -510,17 +518,18 @@ def _sequence_bytes(setup: StepSetup) -> float:
 
     They are those kept of each layer, the working set of one layer, and the logits.
     """
+    layout = setup.layout
     shape = setup.shape
-    token_bytes = shape.sequence_length * shape.hidden / setup.context
+    token_bytes = shape.sequence_length * shape.hidden / layout.context
     if setup.recompute == "full":
         per_layer = 2.0
         working = 40.0
     else:
-        per_layer = 34.0 / setup.tensor
+        per_layer = 34.0 / layout.tensor
         working = 0.0
 
-    logits = 8.0 * shape.padded_vocabulary / shape.hidden / setup.tensor
-    return token_bytes * (per_layer * shape.layers / setup.pipeline + working + logits)
+    logits = 8.0 * shape.padded_vocabulary / shape.hidden / layout.tensor
+    return token_bytes * (per_layer * shape.layers / layout.pipeline + working + logits)
 
 
 def _chunks(row: PublishedRow, shape: ModelShape, pipeline: int) -> int:

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from runbook.plan_file.schema import Layout
 from runbook.planning.cost.accelerators import find_accelerator
-from runbook.planning.sizes import Cut
 
 NEEDED = ("model", "accelerator")
 """Without these columns a file is no such table."""
@@ -110,18 +110,19 @@ _BILLIONS = {"M": 1e-3, "B": 1.0, "T": 1e3}
 
 
 @dataclass(frozen=True)
-class PublishedRow(Cut):
-    """One row. 0 or an empty word where the row does not say."""
+class PublishedRow:
+    """One row. 0 or an empty word where the row does not say, also in its layout."""
 
     number: int
     """1 for the first below the head."""
     model: str
     billions: float
     accelerator: str
-    devices: int
     precision: str
     sequence_length: int
-    data: int
+    layout: Layout
+    micro_batch: int
+    global_batch: int
     convention: str
     recompute: str
     flash: bool
@@ -205,24 +206,30 @@ def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
     cuda_graphs = row.word("cuda_graphs")
     fp8_recipe = row.word("fp8_recipe")
     network = row.gbit_s("network")
+    virtual_pipeline = row.size("vp") or _number_after(r"\bvp[p]?[ =]*(\d+)", context) or 1
+    micro_batch = row.size("micro_batch") or _stated_micro_batch(context)
+    recompute = row.word("recompute") or _first_match(_RECOMPUTE, stated)
+    layout = Layout(
+        tensor=_fitting_count(row.text("tp")) or _stated_tensor(context),
+        pipeline=row.count("pp") or _number_after(r"(?:\bpp ?=? ?|xpp)(\d+)", context),
+        data=row.count("dp") or _number_after(r"fsdp ?(\d+) ?x", context),
+        context=row.count("cp") or 1,
+        virtual_pipeline=virtual_pipeline,
+        world_size=_devices(row.text("n_accel"), row.text("accelerator")),
+        zero_stage=int(row.word("zero_stage") or zero_stage(context)),
+    )
     return PublishedRow(
         number=number,
         model=row.text("model"),
         billions=_number(row.text("params_b")) or billions_in(row.text("model")),
         accelerator=row.text("accelerator"),
-        devices=_devices(row.text("n_accel"), row.text("accelerator")),
         precision=_precision(row.text("precision"), context),
         sequence_length=row.count("seq_len"),
+        layout=layout,
+        micro_batch=micro_batch,
         global_batch=row.count("global_batch"),
-        tensor=_fitting_count(row.text("tp")) or _stated_tensor(context),
-        pipeline=row.count("pp") or _number_after(r"(?:\bpp ?=? ?|xpp)(\d+)", context),
-        data=row.count("dp") or _number_after(r"fsdp ?(\d+) ?x", context),
-        context=row.count("cp") or 1,
-        virtual_pipeline=row.size("vp") or _number_after(r"\bvp[p]?[ =]*(\d+)", context) or 1,
-        micro_batch=row.size("micro_batch") or _stated_micro_batch(context),
         convention=convention(row.text("flops_convention"), software, row.text("date")),
-        recompute=row.word("recompute") or _first_match(_RECOMPUTE, stated),
-        zero_stage=int(row.word("zero_stage") or zero_stage(context)),
+        recompute=recompute,
         flash=flash == "yes" if flash else has_flash(context, row.text("date")),
         code=row.word("code") or code(context),
         interleaves=has_interleaving(context),
