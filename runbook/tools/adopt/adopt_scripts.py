@@ -27,13 +27,9 @@ from runbook.planning import FULL
 from runbook.runs.machine import make_plan_here
 from runbook.tools.adopt.adoption import Adoption, adopt_script, rewritten
 from runbook.tools.adopt.adoption import adopt as adopt_text
-from runbook.tools.adopt.configs.adopt_config import (
-    ProgramConfig,
-    adopt_config,
-    differences,
-    prove_config,
-    read_config,
-)
+from runbook.tools.adopt.configs.adopt_config import adopt_config
+from runbook.tools.adopt.configs.config_proof import differences, prove_config
+from runbook.tools.adopt.configs.program_config import ProgramConfig, read_config
 from runbook.tools.adopt.launches import framework_of
 from runbook.tools.adopt.open_questions import leave_open
 from runbook.tools.adopt.other_sources import is_log, script_of_log, script_of_process

@@ -1,1 +1,1 @@
-"""Configurations of other training programs: torchtitan, nanotron, GPT-NeoX, NeMo 2, Megatron Bridge."""
+"""Configurations of torchtitan, nanotron, GPT-NeoX, NeMo 2 and Megatron Bridge."""

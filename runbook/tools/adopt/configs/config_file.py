@@ -1,4 +1,4 @@
-"""A configuration file as dotted keys with their lines: TOML, YAML, or the keyword arguments of a recipe."""
+"""A configuration file as dotted keys with their lines: TOML, YAML, or a recipe's arguments."""
 
 import json
 import re
@@ -177,7 +177,7 @@ class _Reader:
         depth: int,
         name: str,
     ) -> Any:
-        """Return the value of a node that has no dotted keys of its own: a scalar, a list, a mixed list's section."""
+        """Return a node without dotted keys: a scalar, a list, a section in a mixed list."""
         self._count(depth, name)
         if isinstance(node, yaml.SequenceNode):
             return [self._plain(item, depth + 1, name) for item in node.value]

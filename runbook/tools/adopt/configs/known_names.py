@@ -89,7 +89,7 @@ class Scope:
         }
 
     def inside(self, function: Function, calls: Sequence[ast.Call]) -> "Scope":
-        """Return what is known in a function: names around it, and defaults that no call replaces."""
+        """Return what a function knows: names around it, and defaults that no call replaces."""
         inner = Scope(dict(self.names))
         inner.forget(_parameters(function))
         inner.forget(bound_names(function.body))

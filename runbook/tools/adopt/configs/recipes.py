@@ -1,4 +1,4 @@
-"""Recipes of NeMo 2 and Megatron Bridge: which model each trains, and what it sets where a file does not.
+"""Recipes of NeMo 2 and Megatron Bridge: which model each trains, and what each sets.
 
 Read from NVIDIA/NeMo (nemo/collections/llm/recipes, 2025-09) and NVIDIA-NeMo/Megatron-Bridge
 (2026-08).

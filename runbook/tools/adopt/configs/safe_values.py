@@ -1,4 +1,4 @@
-"""Values of a configuration that can be shown: no secret, no control character, no number without end."""
+"""Values of a configuration that can be shown: no secret, no control character."""
 
 import re
 from collections.abc import Sequence
@@ -24,9 +24,11 @@ _COUNTS_TOKENS = re.compile(r"(?:^|_)(?:per|mask|cls|image|max|min|num)_token$",
 def is_secret_name(name: str) -> bool:
     """Return whether any part of a dotted key is the name of a secret.
 
-    >>> [is_secret_name(name) for name in ("log.wandb.api_key", "hf_tokens", "secret.v", "wandbApiKey")]
+    >>> secret_names = ("log.wandb.api_key", "hf_tokens", "secret.v", "wandbApiKey")
+    >>> [is_secret_name(name) for name in secret_names]
     [True, True, True, True]
-    >>> [is_secret_name(name) for name in ("tokens.train_steps", "model.bos_token_id", "flops_per_token")]
+    >>> other_names = ("tokens.train_steps", "model.bos_token_id", "flops_per_token")
+    >>> [is_secret_name(name) for name in other_names]
     [False, False, False]
     """
     return any(map(_is_secret_part, re.split(r"[^\w-]+", name)))
@@ -49,8 +51,10 @@ def safe_value(name: str, value: Any) -> Any:
 
     Switches and null are no secrets. Raise OverflowError for a whole number of more than 64 bits.
 
-    >>> safe_value("hf_token", 4711), safe_value("log", [{"api_key": "qq77"}]), safe_value("lr", 1e-4)
-    ('...', [{'api_key': '...'}], 0.0001)
+    >>> safe_value("hf_token", 4711), safe_value("lr", 1e-4)
+    ('...', 0.0001)
+    >>> safe_value("log", [{"api_key": "qq77"}])
+    [{'api_key': '...'}]
     """
     if value is None or isinstance(value, bool):
         return value
@@ -69,7 +73,7 @@ def safe_value(name: str, value: Any) -> Any:
 
 
 def _without_secret_options(items: Sequence[Any]) -> Sequence[Any]:
-    """Return the words of a command, such as ["--api-key", "abc"], without the values of secret options."""
+    """Return the words of a command, such as ["--api-key", "abc"], without secret values."""
     if items and all(isinstance(item, str) for item in items):
         return without_secret_values(items)
     return items

@@ -1,7 +1,7 @@
-"""torchtitan's configurations in Python: functions such as `llama3_8b()` that return a `Trainer.Config`.
+"""torchtitan's configurations in Python: functions that return a `Trainer.Config`.
 
-Read from pytorch/torchtitan (torchtitan/models/llama3/config_registry.py, 2026). They get the dotted keys of
-the TOML files, so that one table reads both.
+Read from pytorch/torchtitan, 2026 (torchtitan/models/llama3/config_registry.py). They get the
+dotted keys of the TOML files, so that one table reads both.
 """
 
 import ast
@@ -62,7 +62,7 @@ def _literal(value: ConfigValue) -> ConfigValue:
 
 
 def _local_batch(values: list[ConfigValue]) -> Iterator[ConfigValue]:
-    """Yield the local batch of a configuration that counts a step's tokens instead of its sequences."""
+    """Yield the local batch of a configuration that counts tokens instead of sequences."""
     numbers = {value.name: value for value in values if isinstance(value.value, int)}
     tokens = numbers.get(_TOKENS)
     length = numbers.get("training.seq_len")

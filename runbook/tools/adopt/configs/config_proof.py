@@ -1,0 +1,209 @@
+"""The proof of a configuration: what the file says of each key, and what the run has for it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runbook.tools.adopt.configs.adopt_config import our_values
+from runbook.tools.adopt.configs.config_file import ConfigValue
+from runbook.tools.adopt.configs.program_config import ProgramConfig
+from runbook.tools.adopt.configs.rows import (
+    FOLDERS,
+    LOGGING,
+    MODEL_CLASS,
+    OWN_CLASS,
+    PERFORMANCE,
+    PROFILE,
+    CarriedKey,
+    DroppedKey,
+    KeyRow,
+)
+from runbook.tools.adopt.findings import Findings
+from runbook.tools.adopt.proof import OptionVerdict, ProvenOption, RenderedPhase, same_value
+from runbook.tools.adopt.ranks import Rank
+
+_LOGGING_REASONS = (LOGGING, PROFILE)
+_SITE_REASONS = (PERFORMANCE, FOLDERS, OWN_CLASS, MODEL_CLASS)
+_SITE_KEYS = ("jobs.", "training.save", "training.keep", "training.async")
+
+
+@dataclass(frozen=True)
+class _KeyVerdict:
+    """What became of a key."""
+
+    verdict: OptionVerdict
+    rendered: str = ""
+    """Our value, as it is shown."""
+    why: str = ""
+    """Why it differs."""
+
+
+def prove_config(
+    config: ProgramConfig, findings: Findings, rendered: RenderedPhase | None
+) -> list[ProvenOption]:
+    """Compare the keys of a configuration with those of the run file, the unaccounted first."""
+    last = {value.name: value for value in config.values}
+    rows: list[ProvenOption] = []
+    for value in config.values:
+        row = config.format.row(value.name)
+        if last[value.name] is value:
+            key_verdict = _verdict(value, row, findings, rendered)
+        else:
+            key_verdict = _verdict_of_replaced(row)
+        rows.append(_proven(value, row, key_verdict))
+
+    rows += _added(set(last), findings)
+    order = list(OptionVerdict)
+    return sorted(rows, key=lambda row: (order.index(row.verdict), row.line))
+
+
+def differences(config: ProgramConfig) -> list[dict[str, object]]:
+    """Return a row for each thing that differs because our trainer is another program."""
+    return [
+        {"what": item.topic, config.format.program: item.theirs, "here": item.ours}
+        for item in config.format.differences
+    ]
+
+
+def _proven(value: ConfigValue, row: KeyRow | None, key_verdict: _KeyVerdict) -> ProvenOption:
+    """Return the row of a key in the proof."""
+    return ProvenOption(
+        option=value.name,
+        script=value.shown,
+        rendered=key_verdict.rendered,
+        verdict=key_verdict.verdict,
+        why=key_verdict.why,
+        line=value.line,
+        known_rank=_rank(row) if row else None,
+    )
+
+
+def _verdict_of_replaced(row: KeyRow | None) -> _KeyVerdict:
+    """Return what became of a key that a later line sets again."""
+    if row is None:
+        return _KeyVerdict(OptionVerdict.UNACCOUNTED)
+    return _KeyVerdict(OptionVerdict.DROPPED, why="given again in a later line, which counts")
+
+
+def _verdict(
+    value: ConfigValue,
+    row: KeyRow | None,
+    findings: Findings,
+    rendered: RenderedPhase | None,
+) -> _KeyVerdict:
+    """Return what became of a key: by its row, or unaccounted for without one."""
+    if isinstance(row, DroppedKey):
+        return _verdict_of_dropped(value, row)
+    if isinstance(row, CarriedKey):
+        return _verdict_of_carried(value, row, findings, rendered)
+    return _KeyVerdict(OptionVerdict.UNACCOUNTED)
+
+
+def _verdict_of_dropped(value: ConfigValue, row: DroppedKey) -> _KeyVerdict:
+    """Return what became of a dropped key: the same if its value asks for nothing."""
+    if value.value is None or value.value in row.same_if:
+        return _KeyVerdict(OptionVerdict.SAME)
+    return _KeyVerdict(OptionVerdict.DROPPED, why=row.why)
+
+
+def _verdict_of_carried(
+    value: ConfigValue, row: CarriedKey, findings: Findings, rendered: RenderedPhase | None
+) -> _KeyVerdict:
+    """Return what became of a key that has one of ours."""
+    if row.key == "model":
+        return _verdict_of_model(findings)
+
+    actual = {key: _actual(key, findings, rendered) for key in row.keys}
+    shown = ", ".join(f"{key}: {item}" for key, item in actual.items())
+    if not value.known:
+        keys = " ".join(row.keys)
+        why = f"known only while the program runs: set {keys}"
+        return _KeyVerdict(OptionVerdict.DROPPED, shown, why)
+
+    wanted = our_values(row, value)
+    if not wanted and value.value is None:
+        why = f"null: the program's own choice there, {shown} here"
+        return _KeyVerdict(OptionVerdict.CHANGED, shown, why)
+    if wanted and all(same_value(wanted[key], actual[key]) for key in row.keys):
+        return _KeyVerdict(OptionVerdict.SAME, shown)
+
+    why = row.why or _why_otherwise(value, row.keys, findings)
+    if not wanted and not why:
+        why = f"{value.shown} is no value of {' '.join(row.keys)}"
+    verdict = OptionVerdict.CHANGED if why else OptionVerdict.UNACCOUNTED
+    return _KeyVerdict(verdict, shown, why)
+
+
+def _verdict_of_model(findings: Findings) -> _KeyVerdict:
+    """Return what became of a model's name: changed where the catalogue does not have it."""
+    shown = f"model: {findings.value('model')}"
+    question = findings.questions.get("model", "")
+    verdict = OptionVerdict.CHANGED if question else OptionVerdict.SAME
+    return _KeyVerdict(verdict, shown, question)
+
+
+def _actual(key: str, findings: Findings, rendered: RenderedPhase | None) -> Any:
+    """Return the run's value of a key."""
+    if rendered is None or key == "gas":
+        return findings.value(key, "")
+    if key == "training.sequence_length":
+        return rendered.phase.model.sequence_length
+    if key.startswith("training.shape."):
+        return getattr(rendered.phase.model, key.removeprefix("training.shape."))
+    if key.startswith("model."):
+        return getattr(rendered.settings.model, key.removeprefix("model."))
+    if key == "jobs.training.devices_per_node":
+        return findings.devices_per_node
+    return rendered.settings.value(key)
+
+
+def _why_otherwise(value: ConfigValue, keys: Sequence[str], findings: Findings) -> str:
+    """Return why the run has another value than the file; empty if nothing says so."""
+    for key in keys:
+        carried = findings.carried.get(key)
+        if carried and carried.source != value.name:
+            return carried.source
+        if key in findings.questions:
+            return findings.questions[key]
+        beginnings = (f"the model's {key.removeprefix('model.')}=", value.name)
+        for remark in findings.leftovers:
+            if remark.text.startswith(beginnings):
+                return remark.why
+    return ""
+
+
+def _added(names: set[str], findings: Findings) -> Iterator[ProvenOption]:
+    """Yield a row for each value of the run file that no key of the configuration says."""
+    for carried in findings.carried.values():
+        if carried.source in names or carried.key in ("site", "training.framework"):
+            continue
+        rank = Rank.SITE if carried.key.startswith("jobs.") else Rank.TRAINING
+        yield ProvenOption(
+            option=carried.key,
+            script="",
+            rendered=str(carried.value),
+            verdict=OptionVerdict.ADDED,
+            why=carried.source,
+            line=0,
+            known_rank=rank,
+        )
+
+
+def _rank(row: KeyRow) -> Rank:
+    """Return how much a key matters: by its reason, or by our key."""
+    if isinstance(row, CarriedKey):
+        return _rank_of_carried(row)
+    if isinstance(row, DroppedKey) and row.why in _LOGGING_REASONS:
+        return Rank.LOGGING
+    if isinstance(row, DroppedKey) and row.why in _SITE_REASONS:
+        return Rank.SITE
+    return Rank.TRAINING
+
+
+def _rank_of_carried(row: CarriedKey) -> Rank:
+    """Return how much one of our keys matters."""
+    if row.key == "training.log_interval":
+        return Rank.LOGGING
+    if row.key.startswith(_SITE_KEYS):
+        return Rank.SITE
+    return Rank.TRAINING

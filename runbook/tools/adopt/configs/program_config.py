@@ -1,0 +1,238 @@
+"""The configuration of another program: which program's it is, and its values by dotted key."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from runbook.core.errors import ParamsError
+from runbook.tools.adopt.configs.config_file import (
+    ConfigValue,
+    by_name,
+    toml_values,
+    yaml_values,
+)
+from runbook.tools.adopt.configs.config_format import ConfigFormat
+from runbook.tools.adopt.configs.gpt_neox import GPT_NEOX
+from runbook.tools.adopt.configs.megatron_bridge import MEGATRON_BRIDGE
+from runbook.tools.adopt.configs.nanotron import NANOTRON
+from runbook.tools.adopt.configs.nemo_recipe import NEMO_2
+from runbook.tools.adopt.configs.recipe_source import RecipeCall, default_factory, recipe_calls
+from runbook.tools.adopt.configs.recipes import is_other_model, recipe_of
+from runbook.tools.adopt.configs.torchtitan import TORCHTITAN
+from runbook.tools.adopt.configs.torchtitan_source import titan_values
+from runbook.tools.adopt.trace import LineNumbers
+
+_YAML_FORMATS = (NANOTRON, NEMO_2, MEGATRON_BRIDGE, GPT_NEOX)
+_YAML_ENDINGS = {".yaml", ".yml"}
+_CONFIG_ENDINGS = {".toml", ".py", *_YAML_ENDINGS}
+_ENOUGH_SIGNS = 2
+_FINE_TUNES = re.compile(r"(?:^|_)(?:sft|lora|dpo|grpo)(?:_|$)")
+"""Parts of the names of torchtitan's functions that configure a fine-tuning."""
+_NO_RUN_FILE = "No run file was written."
+
+NamedText = tuple[str, str]
+"""The name of a file, and its text."""
+
+
+@dataclass(frozen=True)
+class ProgramConfig:
+    """The configuration of another program, read."""
+
+    format: ConfigFormat
+    values: tuple[ConfigValue, ...]
+    """The file's own, in its order."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def with_defaults(self) -> dict[str, ConfigValue]:
+        """The last value of each key, and the program's own where the file has none."""
+        defaults = {**self.format.defaults, **self._recipe_layout()}
+        values = [ConfigValue(name, value, 0) for name, value in defaults.items()]
+        values += [value for value in self.values if value.known]
+        return by_name(values)
+
+    @property
+    def recipe(self) -> str:
+        """The recipe that the file begins with; empty if it begins with none."""
+        name = by_name(self.values).get("recipe")
+        return str(name.value) if name else ""
+
+    def _recipe_layout(self) -> Mapping[str, object]:
+        """Return what the recipe sets itself."""
+        recipe = recipe_of(self.recipe)
+        if recipe is None or self.format is not NEMO_2:
+            return {}
+        return recipe.layout
+
+
+def read_config(files: Sequence[NamedText], launch_number: int = 0) -> ProgramConfig | None:
+    """Return the configuration that files are; None if they are something else, such as a script.
+
+    Of several recipes in a Python file the file's default counts, or number `launch_number`.
+    Raise `ParamsError` if a second file, or the number, would count for nothing.
+    """
+    endings = {Path(name).suffix for name, _ in files}
+    if endings and endings <= _YAML_ENDINGS:
+        _refuse_launch_number(launch_number, files)
+        return _read_yaml(files)
+
+    if len(files) > 1 and endings <= _CONFIG_ENDINGS:
+        first, *others = [name for name, _ in files]
+        raise ParamsError(
+            f"{first} and {', '.join(others)}: only YAML files are one configuration together. "
+            "Give one file."
+        )
+    name, text = files[0]
+    if endings == {".toml"}:
+        _refuse_launch_number(launch_number, files)
+        return _read_toml(name, text)
+    if endings == {".py"}:
+        return _read_recipe(name, text, launch_number)
+    return None
+
+
+def _refuse_launch_number(launch_number: int, files: Sequence[NamedText]) -> None:
+    """Raise `ParamsError` where --launch is given for a configuration, which is one training."""
+    if launch_number:
+        names = ", ".join(name for name, _ in files)
+        raise ParamsError(
+            f"--launch {launch_number}: {names} is the configuration of one training. Leave "
+            "--launch out."
+        )
+
+
+def _read_toml(name: str, text: str) -> ProgramConfig:
+    """Return torchtitan's configuration. Raise `ParamsError` if the file is another program's."""
+    values = toml_values(text, name)
+    if not _count_signs(TORCHTITAN, values):
+        raise ParamsError(f"{name} is TOML, and no configuration of torchtitan.")
+    return ProgramConfig(TORCHTITAN, tuple(values))
+
+
+def _read_yaml(files: Sequence[NamedText]) -> ProgramConfig:
+    """Return the configuration of YAML files; a later file counts over an earlier one."""
+    first_name = files[0][0]
+    numbers = LineNumbers(dict(files))
+    values: list[ConfigValue] = []
+    for name, text in files:
+        offset = numbers.first[name] - 1
+        values += [replace(value, line=value.line + offset) for value in yaml_values(text, name)]
+
+    best = max(_YAML_FORMATS, key=lambda config_format: _count_signs(config_format, values))
+    if _count_signs(best, values) < _ENOUGH_SIGNS:
+        raise ParamsError(
+            f"{first_name} is YAML, and no configuration that adopt reads: nanotron's, GPT-NeoX's, "
+            "NeMo 2's "
+            "or Megatron Bridge's."
+        )
+    # GPT-NeoX reads num-layers as num_layers, too
+    if best is GPT_NEOX:
+        values = [replace(value, name=value.name.replace("-", "_")) for value in values]
+    _refuse_other_layers(values, first_name)
+    return ProgramConfig(best, tuple(values))
+
+
+def _count_signs(config_format: ConfigFormat, values: Sequence[ConfigValue]) -> int:
+    """Count the signs of a format that the keys of a file have."""
+    names = {value.name for value in values}
+    return sum(_has_sign(names, sign) for sign in config_format.signs)
+
+
+def _has_sign(names: Iterable[str], sign: str) -> bool:
+    """Return whether keys have a sign: a key, or a section that ends with a dot."""
+    if sign.endswith("."):
+        return any(name.startswith(sign) for name in names)
+    return sign in names
+
+
+def _refuse_other_layers(values: Sequence[ConfigValue], name: str) -> None:
+    """Raise `ParamsError` if a configuration's layers are none of attention: Mamba, RWKV, gMLP."""
+    for value in values:
+        layers = _other_layers(value)
+        if layers:
+            raise ParamsError(
+                f"{name} trains a model of {layers} layers (line {value.line}), which is no GPT of "
+                "attention layers. "
+                f"{_NO_RUN_FILE}"
+            )
+
+
+def _other_layers(value: ConfigValue) -> str:
+    """Return the layers that a value asks for in place of attention; empty if it asks for none."""
+    if value.name.endswith(".is_mamba_config") and value.value is True:
+        return "mamba"
+    if value.name == "attention_config":
+        kind = re.search(r"mamba|rwkv|gmlp|amlp", value.shown)
+        return kind[0] if kind else ""
+    return ""
+
+
+def _read_recipe(name: str, text: str, launch_number: int) -> ProgramConfig:
+    """Return the recipe of a Python file. Raise `ParamsError` if it calls none."""
+    calls = recipe_calls(text, name)
+    if not calls:
+        raise ParamsError(
+            f"{name} calls no recipe of NeMo 2 or Megatron Bridge "
+            "(`llama3_8b.pretrain_recipe(...)`), and returns no "
+            "`Trainer.Config` of torchtitan. Give the job script that starts it, or a log that it "
+            "wrote."
+        )
+    call = _chosen(calls, default_factory(text), launch_number, name)
+    if call.is_torchtitan:
+        return _torchtitan_config(calls, call, name)
+    return _recipe_config(calls, call, name)
+
+
+def _chosen(calls: Sequence[RecipeCall], factory: str, launch_number: int, name: str) -> RecipeCall:
+    """Return the recipe's call that becomes the run file."""
+    if launch_number > len(calls):
+        raise ParamsError(f"--launch {launch_number}: {name} calls {len(calls)} recipes.")
+    if launch_number:
+        return calls[launch_number - 1]
+    of_factory = [call for call in calls if call.function == factory]
+    return (of_factory or calls)[-1]
+
+
+def _torchtitan_config(calls: Sequence[RecipeCall], call: RecipeCall, name: str) -> ProgramConfig:
+    """Return a function's configuration of torchtitan.
+
+    Raise `ParamsError` if it is a fine-tuning's.
+    """
+    if _FINE_TUNES.search(call.function):
+        raise ParamsError(
+            f"{name}: {call.function} (line {call.line}) is fine-tuning, which is not what a run "
+            "does. "
+            f"--launch N chooses another configuration. {_NO_RUN_FILE}"
+        )
+
+    notes: list[str] = []
+    if len(calls) > 1:
+        functions = [f"{number} {each.function}" for number, each in enumerate(calls, 1)]
+        notes.append(
+            f"{name} has {len(calls)} configurations; {call.function} is read, --launch N chooses: "
+            f"{', '.join(functions)}"
+        )
+    return ProgramConfig(TORCHTITAN, titan_values(call), tuple(notes))
+
+
+def _recipe_config(calls: Sequence[RecipeCall], call: RecipeCall, name: str) -> ProgramConfig:
+    """Return a recipe of NeMo 2 or Megatron Bridge.
+
+    Raise `ParamsError` if its model is no dense GPT.
+    """
+    if is_other_model(call.recipe):
+        raise ParamsError(
+            f"{name} trains with the recipe {call.recipe} (line {call.line}), which is no dense "
+            f"GPT. {_NO_RUN_FILE}"
+        )
+
+    notes: list[str] = []
+    if len(calls) > 1:
+        notes.append(
+            f"{name} calls {len(calls)} recipes; --launch N chooses another than {call.recipe} in "
+            f"line {call.line}"
+        )
+    config_format = MEGATRON_BRIDGE if call.is_bridge else NEMO_2
+    recipe = ConfigValue("recipe", call.recipe, call.line)
+    return ProgramConfig(config_format, (recipe, *call.values), tuple(notes))
