@@ -6,7 +6,7 @@ A run before it is started, forecasts and layout search included.
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,14 @@ from runbook.params.yaml12 import read_text
 from runbook.phases.open_phase import with_values_given_before
 from runbook.planning import FULL, SMOKE, Check, Plan, plan_tables
 from runbook.planning.layout import Choice, full_choice
-from runbook.planning.layout_search import Candidate, Search, growth, search, what_if, what_if_table
+from runbook.planning.layout_search import (
+    RankedLayout,
+    Search,
+    growth,
+    search,
+    what_if,
+    what_if_table,
+)
 from runbook.planning.schedule import duration
 from runbook.runs import machine
 from runbook.runs.consent import command_checks, commands_table
@@ -289,7 +296,7 @@ class RunSearch:
     choice: Choice
     tokens: float
     found: Search
-    growth: tuple[Candidate | str, ...]
+    growth: tuple[RankedLayout | str, ...]
     """The best layout on twice the nodes, again and again; a reason where there is none."""
 
     def as_dict(self) -> dict[str, object]:
@@ -299,7 +306,7 @@ class RunSearch:
             if isinstance(step, str):
                 growth_steps.append({"reason": step})
             else:
-                growth_steps.append(asdict(step))
+                growth_steps.append(step.as_dict())
 
         return {
             "run": self.run,
@@ -312,7 +319,7 @@ class RunSearch:
             "broke_a_rule": self.found.broke_a_rule,
             "reason": self.found.reason or None,
             "currency": self.choice.site.currency or None,
-            "layouts": [asdict(layout) for layout in self.found.candidates],
+            "layouts": [layout.as_dict() for layout in self.found.ranked],
             "growth": growth_steps,
         }
 
@@ -330,7 +337,7 @@ class RunSearch:
         if found_layouts.reason:
             return f"{head}\nNo layout: {found_layouts.reason}."
         row = partial(_layout_row, currency=choice.site.currency or "")
-        best = Table([*map(row, found_layouts.candidates[:10])], "Best layouts")
+        best = Table([*map(row, found_layouts.ranked[:10])], "Best layouts")
         layouts = []
         reasons = []
         for step in self.growth:
@@ -349,7 +356,7 @@ def search_run(run: str, set_words: Sequence[str]) -> RunSearch:
     choice = full_choice(settings)
     tokens = float(duration(choice).tokens)
     found_layouts = search(choice, tokens)
-    larger: tuple[Candidate | str, ...] = ()
+    larger: tuple[RankedLayout | str, ...] = ()
     if found_layouts.looked_at:
         larger = tuple(growth(choice, tokens))
     return RunSearch(
@@ -361,26 +368,28 @@ def search_run(run: str, set_words: Sequence[str]) -> RunSearch:
     )
 
 
-def _layout_row(layout: Candidate, currency: str) -> dict[str, str]:
+def _layout_row(ranked: RankedLayout, currency: str) -> dict[str, str]:
+    layout = ranked.layout
+    choice = ranked.choice
     days = "not known"
-    if layout.days is not None:
-        days = f"{layout.days:,.3g}"
+    if ranked.days is not None:
+        days = f"{ranked.days:,.3g}"
     cost = "not known"
-    if layout.cost is not None:
-        cost = f"{layout.cost:,.0f} {currency}".strip()
+    if ranked.cost is not None:
+        cost = f"{ranked.cost:,.0f} {currency}".strip()
     return {
-        "GPUs": f"{layout.devices:,}",
+        "GPUs": f"{layout.world_size:,}",
         "tensor": str(layout.tensor),
         "pipeline": str(layout.pipeline),
         "virtual": str(layout.virtual_pipeline),
         "copies": str(layout.data),
-        "micro": str(layout.micro_batch),
-        "recompute": layout.recompute,
+        "micro": str(choice.micro_batch),
+        "recompute": choice.training.recompute,
         "ZeRO": str(layout.zero_stage),
-        "memory": show_bytes(layout.memory_bytes),
-        "a step": show_duration(layout.seconds_per_step),
-        "MFU": f"{layout.mfu:.1%}",
+        "memory": show_bytes(ranked.memory_bytes),
+        "a step": show_duration(ranked.seconds_per_step),
+        "MFU": f"{ranked.mfu:.1%}",
         "days": days,
         "cost": cost,
-        "nodes in multiples of": str(layout.nodes_in_multiples_of),
+        "nodes in multiples of": str(choice.node_multiple),
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from runbook.core.checks import Check, counted
@@ -60,7 +60,7 @@ class FewerNodes:
     def candidates(self) -> Iterator[Choice]:
         """Yield the training with each smaller number of nodes that divides it, most first."""
         for nodes in range(self.choice.nodes - 1, self.min_nodes - 1, -1):
-            choice = replace(self.choice, nodes=nodes)
+            choice = self.choice.on_nodes(nodes)
             if _divides(choice):
                 yield choice
 
@@ -79,14 +79,14 @@ class FewerNodes:
     @property
     def replicas(self) -> tuple[int, ...]:
         """Return the data-parallel replicas that they hold."""
-        return tuple(choice.data for choice in self.choices)
+        return tuple(choice.layout.data for choice in self.choices)
 
 
 def _divides(choice: Choice) -> bool:
     """Whether nodes hold whole replicas, and these take the global batch in whole micro-batches."""
     if choice.nodes % choice.node_multiple:
         return False
-    return choice.global_batch % (choice.micro_batch * choice.data) == 0
+    return choice.global_batch % (choice.micro_batch * choice.layout.data) == 0
 
 
 def _broken_rules(choice: Choice) -> list[Check]:
@@ -148,7 +148,7 @@ def _ways_text(planned: Choice, choices: Sequence[Choice]) -> str:
     for choice in choices[:SHOWN_WAYS]:
         factor = planned.nodes / choice.nodes
         ways.append(
-            f"{choice.nodes} of {planned.nodes} train: {counted(choice.data, 'replica')} with "
+            f"{choice.nodes} of {planned.nodes} train: {counted(choice.layout.data, 'replica')} with "
             f"{choice.num_microbatches} micro-batches each, not {planned.num_microbatches}; a step "
             f"takes about {factor:.3g} x as long"
         )

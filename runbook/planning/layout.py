@@ -1,5 +1,7 @@
 """Smoke test and training in the same words: what each was asked for, and how devices and batch are divided."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
@@ -7,13 +9,13 @@ from functools import cached_property
 
 from runbook.core.checks import Check, check_of
 from runbook.params.schema.entries import Model
-from runbook.params.schema.run_file import Training
+from runbook.params.schema.run_file import Parallel, Training
 from runbook.params.schema.site import Site
 from runbook.params.settings import Settings
 from runbook.plan_file.diagnostics import RuleResult
 from runbook.plan_file.rules.keys import DEEPSPEED, FULL_KEYS, Keys
 from runbook.plan_file.schema import Layout, ModelShape, Tuning
-from runbook.planning.sizes import Cut, shape_of
+from runbook.planning.sizes import shape_of
 
 SMOKE = "03-smoke-test"
 FULL = "04-training"
@@ -49,7 +51,7 @@ SMOKE_KEYS = Keys(
 
 
 @dataclass(frozen=True)
-class Choice(Cut):
+class Choice:
     """What one training phase was asked for, and the layout that follows.
 
     Meaningful where `check_layout` passes.
@@ -59,11 +61,10 @@ class Choice(Cut):
     keys: Keys
     model_name: str
     model: Model
-    sequence: bool
-    first_stage_layers: int
-    last_stage_layers: int
-    nodes: int
+    layout: Layout
     devices_per_node: int
+    micro_batch: int
+    global_batch: int
     sequence_length: int
     training: Training
     site: Site
@@ -78,10 +79,18 @@ class Choice(Cut):
         """Whether the site has no accelerator."""
         return self.site.hardware.device == "cpu"
 
-    @cached_property
-    def world_size(self) -> int:
-        """All devices: tensor x pipeline x context x data."""
-        return self.nodes * self.devices_per_node
+    @property
+    def nodes(self) -> int:
+        """Nodes that the layout takes whole."""
+        return self.layout.world_size // self.devices_per_node
+
+    def on_nodes(self, nodes: int) -> Choice:
+        """Return the same training on another number of nodes, with more or fewer replicas."""
+        return replace(self, layout=self.layout.over(nodes * self.devices_per_node))
+
+    def in_layout(self, layout: Layout) -> Choice:
+        """Return the same training in another layout over the same devices."""
+        return replace(self, layout=layout.over(self.layout.world_size))
 
     @property
     def node_multiple(self) -> int:
@@ -90,37 +99,15 @@ class Choice(Cut):
         Every number of nodes must be a multiple of it. A model cut 8 x 16 on nodes of 8 devices
         needs 16 nodes, 32, 48 ...
         """
-        return (
-            math.lcm(self.tensor * self.pipeline * self.context, self.devices_per_node)
-            // self.devices_per_node
-        )
-
-    @cached_property
-    def data(self) -> int:
-        """Data-parallel replicas of the model."""
-        return max(1, self.world_size // (self.tensor * self.pipeline * self.context))
-
-    @cached_property
-    def parallel(self) -> Layout:
-        """How the model is divided over the devices, as plan.json has it."""
-        return Layout(
-            tensor=self.tensor,
-            pipeline=self.pipeline,
-            virtual_pipeline=self.virtual_pipeline,
-            context=self.context,
-            sequence=self.sequence,
-            data=self.data,
-            world_size=self.world_size,
-            zero_stage=self.zero_stage,
-            first_stage_layers=self.first_stage_layers,
-            last_stage_layers=self.last_stage_layers,
-        )
+        devices = math.lcm(self.layout.ranks_per_replica, self.devices_per_node)
+        return devices // self.devices_per_node
 
     @cached_property
     def stage_layers(self) -> tuple[int, ...]:
         """Layers on each stage; where they do not divide, as many as there would be."""
-        even = (self.shape.layers // self.pipeline,) * self.pipeline
-        return self.parallel.stage_layers(self.shape.layers) or even
+        stages = self.layout.pipeline
+        even = (self.shape.layers // stages,) * stages
+        return self.layout.stage_layers(self.shape.layers) or even
 
     @cached_property
     def tuning(self) -> Tuning:
@@ -142,7 +129,7 @@ class Choice(Cut):
             gc_interval=training.gc_interval,
             broadcast_batches=training.broadcast_batches,
         )
-        overlaps = tuning.overlap_tensor and self.sequence
+        overlaps = tuning.overlap_tensor and self.layout.sequence
         if self.smoke:
             return replace(tuning, recompute_num_layers=1, overlap_tensor=overlaps)
         return tuning
@@ -150,7 +137,9 @@ class Choice(Cut):
     @property
     def recomputed(self) -> float:
         """Share of a stage's layers that full recomputation computes again."""
-        return self.tuning.recomputed(max(1, max(self.stage_layers) // self.virtual_pipeline))
+        return self.tuning.recomputed(
+            max(1, max(self.stage_layers) // self.layout.virtual_pipeline)
+        )
 
     @property
     def shown_data(self) -> float:
@@ -161,7 +150,7 @@ class Choice(Cut):
             return 1.0
         if self.deepspeed:
             return 0.0
-        return 1 / 3 if self.zero_stage else 0.0
+        return 1 / 3 if self.layout.zero_stage else 0.0
 
     @property
     def compiles_kernels(self) -> bool:
@@ -174,17 +163,18 @@ class Choice(Cut):
 
         Where that is left to the framework, the model counts the sends.
         """
-        return self.virtual_pipeline > 1 and self.tuning.overlap_pipeline == "always"
+        return self.layout.virtual_pipeline > 1 and self.tuning.overlap_pipeline == "always"
 
     @cached_property
     def num_microbatches(self) -> int:
         """Micro-batches of each copy in a step."""
-        return max(1, self.global_batch // (self.micro_batch * self.data))
+        return max(1, self.global_batch // (self.micro_batch * self.layout.data))
 
     @property
     def bubble(self) -> float:
         """Idle share of a step, relative to the work: (p - 1) / (micro-batches x chunks a stage)."""
-        return (self.pipeline - 1) / (self.num_microbatches * self.virtual_pipeline)
+        layout = self.layout
+        return (layout.pipeline - 1) / (self.num_microbatches * layout.virtual_pipeline)
 
     @cached_property
     def shape(self) -> ModelShape:
@@ -192,7 +182,7 @@ class Choice(Cut):
         length = self.sequence_length
         return shape_of(
             self.model,
-            tensor=self.tensor,
+            tensor=self.layout.tensor,
             sequence_length=length,
             own=self.own_trainer,
         )
@@ -233,14 +223,27 @@ def full_choice(settings: Settings) -> Choice:
         keys=FULL_KEYS,
         model_name=run.model,
         model=settings.model,
-        **dict(run.parallel),
-        nodes=job.nodes,
+        layout=_layout(run.parallel).over(job.nodes * job.devices_per_node),
         devices_per_node=job.devices_per_node,
         micro_batch=run.training.micro_batch,
         global_batch=run.training.global_batch,
         sequence_length=run.training.sequence_length or settings.model.sequence_length,
         training=run.training,
         site=site,
+    )
+
+
+def _layout(parallel: Parallel) -> Layout:
+    """Return the layout that a run file asks for, over the ranks of one replica."""
+    return Layout(
+        tensor=parallel.tensor,
+        pipeline=parallel.pipeline,
+        virtual_pipeline=parallel.virtual_pipeline,
+        context=parallel.context,
+        sequence=parallel.sequence,
+        zero_stage=parallel.zero_stage,
+        first_stage_layers=parallel.first_stage_layers,
+        last_stage_layers=parallel.last_stage_layers,
     )
 
 
@@ -262,25 +265,24 @@ def smoke_choice(settings: Settings) -> Choice:
         "eval_interval": smoke.iterations if evaluates else 0,
         "eval_iterations": int(evaluates),
     }
+    layout = Layout(
+        tensor=smoke.tensor,
+        pipeline=smoke.pipeline,
+        sequence=run.parallel.sequence and smoke.tensor > 1,
+        zero_stage=run.parallel.zero_stage,
+    )
     choice = replace(
         full_choice(settings),
         phase=SMOKE,
         keys=SMOKE_KEYS,
         model_name=settings.smoke_model_name,
         model=settings.smoke_model,
-        tensor=smoke.tensor,
-        pipeline=smoke.pipeline,
-        virtual_pipeline=1,
-        context=1,
-        first_stage_layers=0,
-        last_stage_layers=0,
-        sequence=run.parallel.sequence and smoke.tensor > 1,
-        nodes=job.nodes,
+        layout=layout.over(job.nodes * job.devices_per_node),
         devices_per_node=job.devices_per_node,
         micro_batch=smoke.micro_batch,
         global_batch=smoke.global_batch,
         sequence_length=smoke.sequence_length or settings.smoke_model.sequence_length,
         training=run.training.model_copy(update=changed),
     )
-    smallest = max(2, choice.pipeline) * choice.data * choice.micro_batch
+    smallest = max(2, choice.layout.pipeline) * choice.layout.data * choice.micro_batch
     return replace(choice, global_batch=smoke.global_batch or smallest)

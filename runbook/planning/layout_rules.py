@@ -33,12 +33,12 @@ def check_layout(choice: Choice) -> list[Check]:
     world = check_of(_world_size(choice), choice.phase)
     checks = [world, *_devices(choice), *_shape(choice)]
     if not choice.smoke:
-        engine = engine_rules(choice.program, choice.zero_stage, choice.training.precision)
+        engine = engine_rules(choice.program, choice.layout.zero_stage, choice.training.precision)
         checks += [check_of(result) for result in engine]
 
     checks += choice.checks_of(_zero_stage(choice))
     checks += choice.checks_of(
-        sharing_rules(choice.shape, choice.parallel, choice.program, choice.keys)
+        sharing_rules(choice.shape, choice.layout, choice.program, choice.keys)
     )
     if not choice.smoke:
         checks += [check_of(result) for result in _precision(choice)]
@@ -48,7 +48,7 @@ def check_layout(choice: Choice) -> list[Check]:
     if world.verdict != "fail":
         checks += _batch(choice)
         checks += choice.checks_of(
-            chunk_rules(choice.parallel, choice.num_microbatches, choice.program, choice.keys)
+            chunk_rules(choice.layout, choice.num_microbatches, choice.program, choice.keys)
         )
 
     return checks
@@ -57,7 +57,7 @@ def check_layout(choice: Choice) -> list[Check]:
 def _tuning(choice: Choice) -> Iterator[RuleResult]:
     return tuning_problems(
         choice.tuning,
-        choice.parallel,
+        choice.layout,
         choice.shape.layers,
         choice.training.recompute,
         deepspeed=choice.program == "deepspeed",
@@ -75,14 +75,15 @@ def _replay(choice: Choice) -> Iterator[RuleResult]:
 
 
 def _world_size(choice: Choice) -> RuleResult:
+    layout = choice.layout
     keys = choice.keys
-    group = choice.tensor * choice.pipeline * choice.context
-    factors = f"{keys.tensor}={choice.tensor} x {keys.pipeline}={choice.pipeline}"
-    if choice.context > 1:
-        factors += f" x parallel.context={choice.context}"
-    divides = choice.world_size % group == 0
+    group = layout.ranks_per_replica
+    factors = f"{keys.tensor}={layout.tensor} x {keys.pipeline}={layout.pipeline}"
+    if layout.context > 1:
+        factors += f" x parallel.context={layout.context}"
+    divides = layout.world_size % group == 0
     if divides:
-        groups = f" = {choice.data} replicas of {group}"
+        groups = f" = {layout.data} replicas of {group}"
     else:
         groups = f" do not divide into groups of {group}"
 
@@ -90,7 +91,7 @@ def _world_size(choice: Choice) -> RuleResult:
         code=PlanCode.WORLD_SIZE,
         holds=divides,
         values={
-            "world_size": choice.world_size,
+            "world_size": layout.world_size,
             "nodes": counted(choice.nodes, "node"),
             "devices_per_node": choice.devices_per_node,
             "groups": groups,
@@ -122,7 +123,7 @@ def _devices(choice: Choice) -> Iterator[Check]:
             )
         )
 
-    if choice.tensor > 1:
+    if choice.layout.tensor > 1:
         yield check_of(_tensor_inside_node(choice), choice.phase, otherwise="warn")
 
 
@@ -156,11 +157,12 @@ def _devices_on_node(choice: Choice) -> RuleResult:
 
 
 def _tensor_inside_node(choice: Choice) -> RuleResult:
+    layout = choice.layout
     return RuleResult(
         code=PlanCode.TENSOR_INSIDE_NODE,
-        holds=choice.devices_per_node % choice.tensor == 0,
+        holds=choice.devices_per_node % layout.tensor == 0,
         values={
-            "tensor": choice.tensor,
+            "tensor": layout.tensor,
             "tensor_key": choice.keys.tensor,
             "devices_per_node": choice.devices_per_node,
         },
@@ -171,7 +173,7 @@ def _tensor_inside_node(choice: Choice) -> RuleResult:
 def _shape(choice: Choice) -> Iterator[Check]:
     shape = choice.shape
     yield _head_size(choice)
-    yield from choice.checks_of(shape_rules(shape, choice.parallel, choice.model_name, choice.keys))
+    yield from choice.checks_of(shape_rules(shape, choice.layout, choice.model_name, choice.keys))
     training = choice.training
     if training.sample_prompt and not choice.smoke:
         sample = RuleResult(
@@ -268,11 +270,12 @@ def _loss_scale(choice: Choice) -> RuleResult:
 
 def _zero_stage(choice: Choice) -> Iterator[RuleResult]:
     """Yield whether a device holds the whole weights that ZeRO 3 begins with."""
+    layout = choice.layout
     memory = memory_of(choice.site)
-    if choice.program != "deepspeed" or choice.zero_stage != 3 or not memory:
+    if choice.program != "deepspeed" or layout.zero_stage != 3 or not memory:
         return
     bytes_per_weight = 4 if choice.training.precision == "fp32" else 2
-    weights = on_rank(choice.shape, tensor=choice.tensor, pipeline=1, stage=0).total
+    weights = on_rank(choice.shape, tensor=layout.tensor, pipeline=1, stage=0).total
     needed = bytes_per_weight * weights
     keys = choice.keys
     yield RuleResult(
@@ -289,8 +292,9 @@ def _zero_stage(choice: Choice) -> Iterator[RuleResult]:
 
 
 def _batch(choice: Choice) -> Iterator[Check]:
+    layout = choice.layout
     keys = choice.keys
-    sequences_at_once = choice.micro_batch * choice.data
+    sequences_at_once = choice.micro_batch * layout.data
     multiple = round(choice.global_batch / sequences_at_once)
     divides = RuleResult(
         code=PlanCode.BATCH_DIVIDES,
@@ -298,7 +302,7 @@ def _batch(choice: Choice) -> Iterator[Check]:
         values={
             "global_batch": choice.global_batch,
             "micro_batch": choice.micro_batch,
-            "data": choice.data,
+            "data": layout.data,
             "step": sequences_at_once,
             "batch_key": keys.global_batch,
             "nearest": max(1, multiple) * sequences_at_once,
@@ -306,13 +310,13 @@ def _batch(choice: Choice) -> Iterator[Check]:
         keys=(keys.global_batch,),
     )
     yield check_of(divides, choice.phase)
-    if choice.pipeline > 1:
+    if layout.pipeline > 1:
         filled = RuleResult(
             code=PlanCode.PIPELINE_FILLED,
-            holds=choice.num_microbatches >= choice.pipeline,
+            holds=choice.num_microbatches >= layout.pipeline,
             values={
                 "num_microbatches": choice.num_microbatches,
-                "pipeline": choice.pipeline,
+                "pipeline": layout.pipeline,
                 "bubble": choice.bubble,
                 "batch_key": keys.global_batch,
                 "pipeline_key": keys.pipeline,

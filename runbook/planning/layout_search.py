@@ -10,7 +10,7 @@ from runbook.core.checks import Check
 from runbook.core.table import UNKNOWN, Table
 from runbook.core.units import four_digits, show_bytes, show_device_hours, show_duration
 from runbook.params.settings import Settings
-from runbook.plan_file.schema import Recompute
+from runbook.plan_file.schema import Layout, Recompute
 from runbook.planning.cost import flops, memory
 from runbook.planning.cost.accelerators import Accelerator
 from runbook.planning.cost.iteration import iteration
@@ -50,19 +50,11 @@ EVERYTHING = SearchSpace()
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A layout that keeps the rules and fits into memory."""
+class RankedLayout:
+    """A layout that keeps the rules and fits into memory, and what the training takes with it."""
 
-    nodes: int
-    devices: int
-    tensor: int
-    pipeline: int
-    virtual_pipeline: int
-    data: int
-    micro_batch: int
-    recompute: str
-    zero_stage: int
-    sequence: bool
+    choice: Choice
+    """The training with this layout, its micro-batch and its recomputation."""
     memory_bytes: int
     seconds_per_step: float
     tokens_per_second: float
@@ -70,19 +62,46 @@ class Candidate:
     mfu: float
     days: float | None
     cost: float | None
-    nodes_in_multiples_of: int
+
+    @property
+    def layout(self) -> Layout:
+        """The layout itself."""
+        return self.choice.layout
+
+    def as_dict(self) -> dict[str, object]:
+        """Everything for --json."""
+        return {
+            "nodes": self.choice.nodes,
+            "devices": self.layout.world_size,
+            "tensor": self.layout.tensor,
+            "pipeline": self.layout.pipeline,
+            "virtual_pipeline": self.layout.virtual_pipeline,
+            "data": self.layout.data,
+            "micro_batch": self.choice.micro_batch,
+            "recompute": self.choice.training.recompute,
+            "zero_stage": self.layout.zero_stage,
+            "sequence": self.layout.sequence,
+            "memory_bytes": self.memory_bytes,
+            "seconds_per_step": self.seconds_per_step,
+            "tokens_per_second": self.tokens_per_second,
+            "tflops_per_device": self.tflops_per_device,
+            "mfu": self.mfu,
+            "days": self.days,
+            "cost": self.cost,
+            "nodes_in_multiples_of": self.choice.node_multiple,
+        }
 
 
 @dataclass(frozen=True)
 class Search:
-    """Result of a search: the candidates, best first, and why other layouts were left out."""
+    """Result of a search: the layouts, best first, and why other layouts were left out."""
 
-    candidates: tuple[Candidate, ...]
+    ranked: tuple[RankedLayout, ...]
     looked_at: int
     broke_a_rule: int
     did_not_fit: int
     reason: str = ""
-    """Which rule left no candidate, and what to change; empty if there is one."""
+    """Which rule left no layout, and what to change; empty if there is one."""
 
 
 def search(choice: Choice, tokens: float = 0.0) -> Search:
@@ -112,30 +131,30 @@ def search(choice: Choice, tokens: float = 0.0) -> Search:
             reason,
         )
 
-    candidates = list[Candidate]()
+    ranked = list[RankedLayout]()
     rejected = _Rejected()
     num_layouts = 0
-    for layout in layouts(choice):
+    for variant in layouts(choice):
         num_layouts += 1
-        memory_bytes = fullest_device(layout)
+        memory_bytes = fullest_device(variant)
         if not fits(memory_bytes, device):
             rejected.too_large.append(memory_bytes)
             continue
 
-        failures = _failures(check_layout(layout))
+        failures = _failures(check_layout(variant))
         if failures:
             rejected.broken_rules[failures[0].as_text()] += 1
         else:
-            candidates.append(_candidate(layout, memory_bytes, tokens, device))
+            ranked.append(_ranked(variant, memory_bytes, tokens, device))
 
-    candidates.sort(key=lambda candidate: (candidate.seconds_per_step, candidate.memory_bytes))
-    if candidates:
+    ranked.sort(key=lambda layout: (layout.seconds_per_step, layout.memory_bytes))
+    if ranked:
         reason = ""
     else:
         reason = _why_none(choice, device, num_layouts, rejected)
 
     return Search(
-        candidates=tuple(candidates),
+        ranked=tuple(ranked),
         looked_at=num_layouts,
         broke_a_rule=rejected.broken_rules.total(),
         did_not_fit=len(rejected.too_large),
@@ -156,7 +175,7 @@ class _Rejected:
 def fullest_device(choice: Choice, *, keeps_scores: bool = False) -> int:
     """Return the bytes that the fullest device needs at least, attention scores with them or not."""
     # The first stage keeps most activations, the last has the logits.
-    ends = {0, choice.pipeline - 1}
+    ends = {0, choice.layout.pipeline - 1}
     stages = [memory.stage_memory(choice, stage) for stage in ends]
     if keeps_scores:
         return max(stage.most for stage in stages)
@@ -174,14 +193,14 @@ def _failures(checks: Iterable[Check]) -> list[Check]:
 
 def growth(
     choice: Choice, tokens: float = 0.0, most_devices: int = 10_000
-) -> list[Candidate | str]:
+) -> list[RankedLayout | str]:
     """Return the best layout on twice the nodes, again and again; a reason where there is none."""
-    rows: list[Candidate | str] = []
+    rows: list[RankedLayout | str] = []
     nodes = choice.nodes
     while nodes * choice.devices_per_node <= most_devices:
-        result = search(replace(choice, nodes=nodes), tokens)
-        if result.candidates:
-            rows.append(result.candidates[0])
+        result = search(choice.on_nodes(nodes), tokens)
+        if result.ranked:
+            rows.append(result.ranked[0])
         else:
             rows.append(f"{nodes} nodes: {result.reason}")
 
@@ -191,7 +210,8 @@ def growth(
 
 
 def layouts(choice: Choice, space: SearchSpace = EVERYTHING) -> Iterator[Choice]:
-    """Yield every layout that divides evenly; `check_layout` has the finer rules."""
+    """Yield the training in every layout that divides evenly; `check_layout` has the finer rules."""
+    layout = choice.layout
     trainings = [choice.training.model_copy(update={"recompute": mode}) for mode in space.recompute]
     zero_stages = []
     for stage in space.zero_stages:
@@ -199,35 +219,36 @@ def layouts(choice: Choice, space: SearchSpace = EVERYTHING) -> Iterator[Choice]
             zero_stages.append(stage)
 
     for tensor, pipeline in _evenly_divided(choice):
-        model_ranks = tensor * pipeline * choice.context
-        replicas = choice.world_size // model_ranks
+        model_ranks = tensor * pipeline * layout.context
+        replicas = layout.world_size // model_ranks
         chunks = _chunks(choice, pipeline, space.most_chunks)
         # ZeRO shares states among replicas and ranks of context. Without any, stages are alike.
-        shares_states = replicas * choice.context > 1
+        shares_states = replicas * layout.context > 1
         different_stages = zero_stages if shares_states else zero_stages[:1]
         for micro_batch, zero_stage, training, virtual_pipeline in product(
             space.micro_batches, different_stages, trainings, chunks
         ):
             fills_batch = choice.global_batch % (micro_batch * replicas) == 0
             if fills_batch:
-                yield replace(
-                    choice,
+                changed = replace(
+                    layout,
                     tensor=tensor,
                     pipeline=pipeline,
                     virtual_pipeline=virtual_pipeline,
                     sequence=_sequence_parallel(choice, tensor),
                     zero_stage=zero_stage,
-                    micro_batch=micro_batch,
-                    training=training,
                 )
+                variant = choice.in_layout(changed)
+                yield replace(variant, micro_batch=micro_batch, training=training)
 
 
 def _evenly_divided(choice: Choice) -> Iterator[tuple[int, int]]:
     """Yield tensor x pipeline sizes that divide the heads, the layers and the devices."""
+    layout = choice.layout
     tensor_sizes = _divisors(choice.devices_per_node)
     pipeline_sizes = _divisors(choice.model.layers)
     for tensor, pipeline in product(tensor_sizes, pipeline_sizes):
-        divides_devices = choice.world_size % (tensor * pipeline * choice.context) == 0
+        divides_devices = layout.world_size % (tensor * pipeline * layout.context) == 0
         divides_heads = choice.model.heads % tensor == 0
         if divides_devices and divides_heads:
             yield tensor, pipeline
@@ -245,40 +266,32 @@ def _sequence_parallel(choice: Choice, tensor: int) -> bool:
     """Return whether to use sequence parallelism: with tensor parallelism it only saves memory."""
     if tensor == 1 or choice.own_trainer:
         return False
-    return choice.sequence or not choice.deepspeed
+    return choice.layout.sequence or not choice.deepspeed
 
 
 def _divisors(number: int) -> list[int]:
     return [size for size in range(1, number + 1) if number % size == 0]
 
 
-def _candidate(
+def _ranked(
     choice: Choice,
     memory_bytes: int,
     tokens: float,
     device: Accelerator,
-) -> Candidate:
+) -> RankedLayout:
+    layout = choice.layout
     shape = choice.shape
     seconds = iteration(setup_for(choice, device)).seconds
     step_flops = flops.flops(shape, choice.global_batch)
-    tflops = step_flops / seconds / choice.world_size / 1e12
+    tflops = step_flops / seconds / layout.world_size / 1e12
     tokens_per_second = choice.global_batch * shape.sequence_length / seconds
     days = tokens / tokens_per_second / 86400 if tokens else None
     price = choice.site.price_per_device_hour
     cost = None
     if days is not None and price is not None:
-        cost = four_digits(days * 24 * choice.world_size * price)
-    return Candidate(
-        nodes=choice.nodes,
-        tensor=choice.tensor,
-        pipeline=choice.pipeline,
-        virtual_pipeline=choice.virtual_pipeline,
-        data=choice.data,
-        micro_batch=choice.micro_batch,
-        zero_stage=choice.zero_stage,
-        sequence=choice.sequence,
-        devices=choice.world_size,
-        recompute=choice.training.recompute,
+        cost = four_digits(days * 24 * layout.world_size * price)
+    return RankedLayout(
+        choice=choice,
         memory_bytes=memory_bytes,
         seconds_per_step=four_digits(seconds),
         tokens_per_second=four_digits(tokens_per_second),
@@ -286,7 +299,6 @@ def _candidate(
         mfu=four_digits(tflops / device.peaks[choice.training.precision]),
         days=None if days is None else four_digits(days),
         cost=cost,
-        nodes_in_multiples_of=choice.node_multiple,
     )
 
 
@@ -296,11 +308,12 @@ def _why_none(
     num_layouts: int,
     rejected: _Rejected,
 ) -> str:
-    """Return why a search found no candidate, and what to change."""
-    world = choice.world_size
-    if not num_layouts and world % choice.context:
+    """Return why a search found no layout, and what to change."""
+    layout = choice.layout
+    world = layout.world_size
+    if not num_layouts and world % layout.context:
         return (
-            f"parallel.context={choice.context} does not divide {world} devices: "
+            f"parallel.context={layout.context} does not divide {world} devices: "
             "change it or jobs.training.nodes"
         )
 
@@ -366,10 +379,8 @@ def what_if(
 def _changes(choice: Choice) -> Iterator[tuple[str, Choice]]:
     """Yield each change with the words that make it; the best layout by `plan --search` is last."""
     for key, values in _changed_sizes(choice).items():
-        field_name = key.rpartition(".")[2]
         for value in values:
-            changed: dict[str, Any] = {field_name: value}
-            yield f"{key}={value}", replace(choice, **changed)
+            yield f"{key}={value}", _with_size(choice, key, value)
 
     training = choice.training
     modes = {"recompute": get_args(Recompute), "precision": ("bf16", "fp32")}
@@ -378,18 +389,19 @@ def _changes(choice: Choice) -> Iterator[tuple[str, Choice]]:
             if name != getattr(training, key):
                 yield f"training.{key}={name}", _with_training(choice, key, name)
 
-    for best in search(choice).candidates[:1]:
-        yield _best_layout(choice, best)
+    for best in search(choice).ranked[:1]:
+        yield _words_of(best), best.choice
 
 
 def _changed_sizes(choice: Choice) -> dict[str, list[int]]:
     """Return the other values of each size to try, by the run file's key."""
+    layout = choice.layout
     return {
         "jobs.training.nodes": _doubled_and_halved(choice.nodes),
         "training.micro_batch": _doubled_and_halved(choice.micro_batch),
-        "parallel.tensor": _doubled_and_evenly_halved(choice.tensor),
-        "parallel.pipeline": _doubled_and_evenly_halved(choice.pipeline),
-        "parallel.zero_stage": [stage for stage in range(4) if stage != choice.zero_stage],
+        "parallel.tensor": _doubled_and_evenly_halved(layout.tensor),
+        "parallel.pipeline": _doubled_and_evenly_halved(layout.pipeline),
+        "parallel.zero_stage": [stage for stage in range(4) if stage != layout.zero_stage],
     }
 
 
@@ -405,22 +417,29 @@ def _with_training(choice: Choice, key: str, value: str) -> Choice:
     return replace(choice, training=choice.training.model_copy(update={key: value}))
 
 
-def _best_layout(choice: Choice, best: Candidate) -> tuple[str, Choice]:
-    """Return the words that make the best layout of a search, and the choice with it."""
-    layout: dict[str, Any] = {
-        "parallel.tensor": best.tensor,
-        "parallel.pipeline": best.pipeline,
-        "parallel.virtual_pipeline": best.virtual_pipeline,
-        "training.micro_batch": best.micro_batch,
-        "parallel.zero_stage": best.zero_stage,
+def _with_size(choice: Choice, key: str, value: int) -> Choice:
+    """Return the training with another value of one of `_changed_sizes`."""
+    if key == "jobs.training.nodes":
+        return choice.on_nodes(value)
+    if key == "training.micro_batch":
+        return replace(choice, micro_batch=value)
+    size: dict[str, Any] = {key.rpartition(".")[2]: value}
+    return choice.in_layout(replace(choice.layout, **size))
+
+
+def _words_of(best: RankedLayout) -> str:
+    """Return the words for --set that make the best layout of a search."""
+    layout = best.layout
+    settings = {
+        "parallel.tensor": layout.tensor,
+        "parallel.pipeline": layout.pipeline,
+        "parallel.virtual_pipeline": layout.virtual_pipeline,
+        "training.micro_batch": best.choice.micro_batch,
+        "parallel.zero_stage": layout.zero_stage,
+        "training.recompute": best.choice.training.recompute,
     }
-    words = " ".join(f"{key}={value}" for key, value in layout.items())
-    fields = {key.rpartition(".")[2]: value for key, value in layout.items()}
-    recomputing = _with_training(choice, "recompute", best.recompute)
-    return (
-        f"{words} training.recompute={best.recompute} (best by --search)",
-        replace(recomputing, **fields, sequence=best.sequence),
-    )
+    words = " ".join(f"{key}={value}" for key, value in settings.items())
+    return f"{words} (best by --search)"
 
 
 def _alternative(
@@ -429,7 +448,7 @@ def _alternative(
     machine: Machine | None,
     measured: Calibrations | None,
 ) -> Alternative:
-    result = Alternative(change, choice.world_size, None, 0)
+    result = Alternative(change, choice.layout.world_size, None, 0)
     failures = _failures((*check_layout(choice), *check_schedule(choice)))
     if not failures:
         phase = memory.phase_memory(choice, memory.all_stages(choice), machine)

@@ -281,8 +281,9 @@ def _label(model: PlannedModel) -> Label:
 
 
 def _parameters(choice: Choice) -> PhaseParameters:
+    layout = choice.layout
     shape = choice.shape
-    cut = {"tensor": choice.tensor, "pipeline": choice.pipeline}
+    cut = {"tensor": layout.tensor, "pipeline": layout.pipeline}
     ranks = (
         on_rank(shape, **cut, stage=stage, layers=count)
         for stage, count in enumerate(choice.stage_layers)
@@ -316,7 +317,7 @@ def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> PhasePlan:
         seed=training.seed,
         device=choice.site.hardware.device,
         model=_model(choice),
-        parallel=choice.parallel,
+        parallel=choice.layout,
         batch=batch_of(choice),
         duration=length,
         learning_rate=learning_rate(choice, length),

@@ -81,7 +81,7 @@ def check_schedule(choice: Choice) -> list[Check]:
     """Apply every rule about length and learning rate."""
     length = duration(choice)
     rate = learning_rate(choice, length)
-    ramp = ramp_rules(batch_of(choice), choice.parallel)
+    ramp = ramp_rules(batch_of(choice), choice.layout)
     checks = [
         *choice.checks_of(ramp),
         *_ignored_keys(choice),
@@ -121,11 +121,12 @@ MOST_REPLAYED = 0.05
 
 def _replay_cost(choice: Choice) -> Iterator[Check]:
     """Yield what computing micro-batches again costs, where that is asked for."""
+    layout = choice.layout
     interval = choice.training.replay_interval
     if not interval or choice.smoke or not choice.own_trainer:
         return
     # Interleaved stages take micro-batches by groups of as many as there are stages.
-    again = choice.pipeline if choice.virtual_pipeline > 1 else 1
+    again = layout.pipeline if layout.virtual_pipeline > 1 else 1
     share = again / (choice.num_microbatches * interval)
     result = RuleResult(
         code=PlanCode.REPLAY_COST,

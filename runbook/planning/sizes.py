@@ -33,19 +33,6 @@ def padded_vocabulary(vocabulary: int, tensor: int, *, own: bool = False) -> int
     return -(-vocabulary // step) * step
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cut:
-    """How a model and a step's batch are divided over the devices."""
-
-    tensor: int
-    pipeline: int
-    context: int = 1
-    virtual_pipeline: int = 1
-    zero_stage: int = 1
-    micro_batch: int
-    global_batch: int
-
-
 def shape_of(
     model: Model,
     *,

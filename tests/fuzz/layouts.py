@@ -136,7 +136,7 @@ def compare(kind: str, number: int) -> dict[str, Any]:
     start = time.process_time()
     problems = planned(settings)
     choice = full_choice(settings)
-    parallel = choice.parallel
+    parallel = choice.layout
     found: dict[str, Any] = {
         "number": number,
         "layout": f"{choice.training.engine} {choice.site.hardware.device} {choice.training.precision} "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import textwrap
 from dataclasses import fields, replace
 from typing import Any, get_args
 
@@ -40,7 +41,8 @@ def test_how_a_step_is_carried_out_is_the_runs_choice(name: str) -> None:
     changed = another_value(value, Training.model_fields[name].annotation)
     training = choice.training.model_copy(update={name: changed})
     # Pieces of sequences are sent only where the sequence is cut.
-    tuning = replace(choice, training=training, sequence=True).tuning
+    layout = replace(choice.layout, sequence=True)
+    tuning = replace(choice, training=training, layout=layout).tuning
     assert getattr(tuning, name) == changed != value
 
 
@@ -60,7 +62,8 @@ def test_how_text_becomes_tokens_is_the_runs_choice(name: str) -> None:
 
 
 def keywords_of(function: Any, kind: str) -> set[str]:
-    calls = ast.walk(ast.parse(inspect.getsource(function)))
+    source = textwrap.dedent(inspect.getsource(function))
+    calls = ast.walk(ast.parse(source))
     return {
         str(keyword.arg)
         for call in calls
@@ -90,4 +93,7 @@ def test_a_described_model_takes_all_that_its_shape_says() -> None:
 
 
 def test_a_planned_layout_takes_every_size() -> None:
-    assert {member.name for member in fields(Layout)} <= keywords_of(layout, "Layout")
+    # Replicas and ranks follow from the devices.
+    counted = {"data", "world_size"}
+    assert {member.name for member in fields(Layout)} - counted <= keywords_of(layout, "Layout")
+    assert keywords_of(Layout.over, "dataclasses.replace") == counted

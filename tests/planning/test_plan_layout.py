@@ -354,9 +354,9 @@ def test_smoke_batch_left_open_fills_the_pipeline(pipeline: int, micro_batches: 
             "jobs": {"smoke": {"nodes": 4}},
         }
     )
-    layout = smoke_choice(chosen)
-    assert layout.num_microbatches == micro_batches
-    assert layout.global_batch == micro_batches * layout.data * 3
+    choice = smoke_choice(chosen)
+    assert choice.num_microbatches == micro_batches
+    assert choice.global_batch == micro_batches * choice.layout.data * 3
 
 
 @given(
@@ -378,9 +378,11 @@ def test_a_layout_multiplies_back(
             "jobs": {"training": {"devices_per_node": world}},
         }
     )
-    layout = full_choice(chosen)
+    choice = full_choice(chosen)
+    layout = choice.layout
     assert (
         layout.tensor * layout.pipeline * layout.context * layout.data == layout.world_size == world
     )
-    assert layout.micro_batch * layout.data * layout.num_microbatches == layout.global_batch
-    assert layout.bubble == (pipeline - 1) / (steps * virtual)
+    assert layout.ranks_per_replica * layout.data == world
+    assert choice.micro_batch * layout.data * choice.num_microbatches == choice.global_batch
+    assert choice.bubble == (pipeline - 1) / (steps * virtual)

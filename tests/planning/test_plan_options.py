@@ -144,7 +144,7 @@ def test_the_node_must_have_the_memory_for_near_copies(nodes, gib, verdict):
         build({"training": {"near_interval": 5}, "jobs": {"training": {"nodes": nodes}}})
     )
     stage = StageMemory(0, 2 * 10**9, 0, 14 * 10**9, 0, 0, 0)
-    choice = dataclasses.replace(choice, devices_per_node=8)
+    choice = dataclasses.replace(choice, devices_per_node=8).on_nodes(nodes)
     (check,) = check_near_copies(choice, [stage], gib * 2**30)
     assert (check.code, check.verdict) == (PlanCode.NEAR_ROOM, verdict)
 

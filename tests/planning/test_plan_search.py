@@ -16,7 +16,7 @@ from runbook.planning.cost.step_inputs import device_of, setup_for
 from runbook.planning.layout import Choice, full_choice
 from runbook.planning.layout_rules import check_layout
 from runbook.planning.layout_search import (
-    Candidate,
+    RankedLayout,
     Search,
     SearchSpace,
     growth,
@@ -51,12 +51,12 @@ def choice(
 
 
 def cuts(found: Search) -> set[tuple[int, int]]:
-    return {(one.tensor, one.pipeline) for one in found.candidates}
+    return {(one.layout.tensor, one.layout.pipeline) for one in found.ranked}
 
 
 def test_175b_at_8_x_16_needs_128_h100_in_multiples_of_16_nodes() -> None:
     at_16 = choice(AZURE, 16)
-    assert replace(at_16, tensor=8, pipeline=16).node_multiple == 16
+    assert at_16.in_layout(replace(at_16.layout, tensor=8, pipeline=16)).node_multiple == 16
     for nodes in (1, 4, 8, 15, 17, 24):
         assert (8, 16) not in cuts(search(choice(AZURE, nodes)))
     for nodes in (16, 32):
@@ -65,8 +65,8 @@ def test_175b_at_8_x_16_needs_128_h100_in_multiples_of_16_nodes() -> None:
 
 def test_13b_with_zero_1_over_8_copies_does_not_fit_a_gcd() -> None:
     found = search(choice(LUMI, 1, "13b", "MI250X-GCD"))
-    alone = [one for one in found.candidates if one.tensor * one.pipeline == 1]
-    assert {one.zero_stage for one in alone} <= {2, 3}
+    alone = [one for one in found.ranked if one.layout.tensor * one.layout.pipeline == 1]
+    assert {one.layout.zero_stage for one in alone} <= {2, 3}
     assert found.did_not_fit > 0
 
 
@@ -80,7 +80,8 @@ def test_a_single_replica_is_tried_once_whatever_zero_would_share(stages: tuple[
         most_chunks=1,
     )
     stages_of_cut = dict[tuple[int, int], list[int]]()
-    for layout in layouts(choice(AZURE, 16), space):
+    for variant in layouts(choice(AZURE, 16), space):
+        layout = variant.layout
         stages_of_cut.setdefault((layout.tensor, layout.pipeline), []).append(layout.zero_stage)
 
     assert stages_of_cut[8, 16] == [stages[0]]
@@ -92,41 +93,40 @@ def test_what_is_found_keeps_every_rule_and_fits() -> None:
     device = device_of(chosen.site)
     assert device is not None
     found = search(chosen)
-    assert found.looked_at == len(found.candidates) + found.did_not_fit + found.broke_a_rule
-    for one in found.candidates:
+    assert found.looked_at == len(found.ranked) + found.did_not_fit + found.broke_a_rule
+    for one in found.ranked:
         assert one.memory_bytes <= RESERVE * device.memory_bytes
-        assert one.devices == 256 == one.tensor * one.pipeline * one.data
-        assert one.nodes % one.nodes_in_multiples_of == 0
+        layout = one.layout
+        assert layout.world_size == 256 == layout.tensor * layout.pipeline * layout.data
+        assert one.choice.nodes % one.choice.node_multiple == 0
 
 
 def test_the_fastest_comes_first_and_is_the_speed_of_the_plan() -> None:
     chosen = choice(AZURE, 16)
     found = search(chosen, tokens=300e9)
-    times = [one.seconds_per_step for one in found.candidates]
+    times = [one.seconds_per_step for one in found.ranked]
     assert times == sorted(times)
-    assert 0.4 < found.candidates[0].mfu < 0.6
+    assert 0.4 < found.ranked[0].mfu < 0.6
     assert not any(check.verdict == "fail" for check in check_layout(chosen))
     seconds, *_ = modelled_step(chosen, None)
     device = device_of(chosen.site)
     assert device is not None
     assert seconds == iteration(setup_for(chosen, device)).seconds
-    assert found.candidates[0].seconds_per_step <= (seconds or 0) * 1.001
+    assert found.ranked[0].seconds_per_step <= (seconds or 0) * 1.001
 
 
 def test_days_and_cost_follow_from_speed_and_price() -> None:
-    best = search(choice(AZURE, 16, site={"price_per_device_hour": 2.0}), tokens=300e9).candidates[
-        0
-    ]
+    best = search(choice(AZURE, 16, site={"price_per_device_hour": 2.0}), tokens=300e9).ranked[0]
     assert best.days == pytest.approx(300e9 / best.tokens_per_second / 86400, rel=1e-3)
     assert best.cost == pytest.approx(best.days * 24 * 128 * 2, rel=1e-3)
-    without = search(choice(AZURE, 16)).candidates[0]
+    without = search(choice(AZURE, 16)).ranked[0]
     assert without.days is None
     assert without.cost is None
 
 
 def test_where_nothing_fits_it_says_what_would() -> None:
     found = search(choice(AZURE, 1))
-    assert not found.candidates
+    assert not found.ranked
     assert found.reason.endswith(
         "GiB of each device: take more nodes, or an engine that shares more states (parallel.zero_stage with DeepSpeed)"
     )
@@ -140,7 +140,7 @@ def test_where_nothing_fits_it_says_what_would() -> None:
 def test_where_every_layout_breaks_a_rule_the_rule_is_named() -> None:
     odd = MODELS["13b"].model_copy(update={"hidden": 5160})  # 129 a head
     found = search(choice(LUMI, 16, odd))
-    assert (found.candidates, found.did_not_fit < found.looked_at) == ((), True)
+    assert (found.ranked, found.did_not_fit < found.looked_at) == ((), True)
     assert "layouts fit and break a rule" in found.reason
     assert (
         "head size: hidden 5160 / 40 heads = 129 a head. Rule: the head size is a multiple of 8"
@@ -156,8 +156,8 @@ def test_where_every_layout_breaks_a_rule_the_rule_is_named() -> None:
 def test_a_site_that_names_its_device_alone_is_searched() -> None:
     own = {"hardware": {"device": "A100-40GB", "devices_per_node": 4}}
     found = search(choice(LUMI, 4, "13b", site=own))
-    assert found.candidates
-    assert max(one.memory_bytes for one in found.candidates) <= RESERVE * 40 * 2**30
+    assert found.ranked
+    assert max(one.memory_bytes for one in found.ranked) <= RESERVE * 40 * 2**30
     unsaid = search(
         choice(LUMI, 4, "13b", site={"hardware": {"device": "A100", "devices_per_node": 4}})
     )
@@ -195,8 +195,8 @@ def test_ten_thousand_layouts_in_seconds() -> None:
 
 def test_growth_reaches_ten_thousand_devices_and_slows_down() -> None:
     rows = growth(choice(AZURE, 16), tokens=300e9)
-    found = [row for row in rows if isinstance(row, Candidate)]
-    assert [row.devices for row in found] == [128, 256, 512, 1024, 2048, 4096, 8192]
+    found = [row for row in rows if isinstance(row, RankedLayout)]
+    assert [row.layout.world_size for row in found] == [128, 256, 512, 1024, 2048, 4096, 8192]
     assert found[0].mfu > found[-1].mfu
     assert found[0].days is not None
     assert found[3].days is not None

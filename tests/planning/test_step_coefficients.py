@@ -192,6 +192,7 @@ def test_a_vendors_model_with_another_layer_takes_no_less_time(stages: int) -> N
 def test_deepspeeds_stages_send_a_part_from_each_tensor_rank() -> None:
     """What a stage sends is cut over its tensor ranks, which gather it behind faster links."""
     forks = SETUPS["A100, forks"]
-    assert (forks.tensor, forks.pipeline, forks.sequence) == (8, 8, False)
+    layout = forks.layout
+    assert (layout.tensor, layout.pipeline, layout.sequence) == (8, 8, False)
     whole = replace(forks, code="fused")
     assert iteration(forks).pipeline < 0.4 * iteration(whole).pipeline

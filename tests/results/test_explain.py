@@ -455,7 +455,7 @@ def test_layouts_of_explain_are_the_planners_and_fit_by_its_memory(models):
     assert setups
     for setup in setups:
         cut = (setup.layout.tensor, setup.layout.pipeline)
-        assert cut in {(choice.parallel.tensor, choice.parallel.pipeline) for choice in known}
+        assert cut in {(choice.layout.tensor, choice.layout.pipeline) for choice in known}
         memory = layout_search.fullest_device(choice_of(setup))
         assert memory <= 0.94 * setup.device.memory_bytes
     assert (1, 1) not in {(setup.layout.tensor, setup.layout.pipeline) for setup in setups}

@@ -353,7 +353,7 @@ def _variant_row(settings: Settings, runs: Path) -> run_tables.ThroughputRow:
 
     return row(
         choice.shape,
-        choice.parallel,
+        choice.layout,
         recompute=choice.training.recompute,
         refused=refused,
         source="not run",

@@ -142,7 +142,7 @@ def _step_parts(choice: Choice, cores: int, core_flops: float) -> dict[str, floa
     tokens = choice.global_batch * shape.sequence_length
     elements = tokens * shape.hidden * shape.layers / cores
     step_flops = flops.flops(shape, choice.global_batch, CONVENTION)
-    message_seconds = MESSAGE_SECONDS if choice.tensor > 1 else 0
+    message_seconds = MESSAGE_SECONDS if choice.layout.tensor > 1 else 0
     return {
         "products": step_flops / (cores * core_flops) * again * waiting,
         "loss": tokens * shape.padded_vocabulary * WORD_SECONDS / cores * waiting,
@@ -154,13 +154,14 @@ def _step_parts(choice: Choice, cores: int, core_flops: float) -> dict[str, floa
 
 def _largest_rank(choice: Choice) -> int:
     """Return the parameters of the rank that has most."""
+    layout = choice.layout
     ranks = []
     for stage, layers in enumerate(choice.stage_layers):
         ranks.append(
             on_rank(
                 choice.shape,
-                tensor=choice.tensor,
-                pipeline=choice.pipeline,
+                tensor=layout.tensor,
+                pipeline=layout.pipeline,
                 stage=stage,
                 layers=layers,
             )

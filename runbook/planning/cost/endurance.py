@@ -155,7 +155,7 @@ def endurance(
     """Return what one training phase takes in addition to its steps, at its expected speed."""
     site = choice.site
     step_seconds = time.seconds_per_iteration
-    between_failures = None if choice.on_cpu else seconds_between_failures(choice.world_size)
+    between_failures = None if choice.on_cpu else seconds_between_failures(choice.layout.world_size)
     interval = None
     if step_seconds and choice.training.save_interval:
         interval = step_seconds * choice.training.save_interval

@@ -158,10 +158,11 @@ def layer_activations(
 
 def stage_memory(choice: Choice, stage: int) -> StageMemory:
     """Return the bytes on each rank of this stage at the fullest moment of a step (1F1B)."""
+    layout = choice.layout
     parameters = on_rank(
         choice.shape,
-        tensor=choice.tensor,
-        pipeline=choice.pipeline,
+        tensor=layout.tensor,
+        pipeline=layout.pipeline,
         stage=stage,
         layers=choice.stage_layers[stage],
     ).total
@@ -180,7 +181,7 @@ def stage_memory(choice: Choice, stage: int) -> StageMemory:
         logits=0,
         host=round(parameters * host_bytes),
     )
-    is_last = stage == choice.pipeline - 1
+    is_last = stage == layout.pipeline - 1
     if choice.on_cpu:
         head_bytes = _rank_tokens(choice) * _width(choice) if is_last else 0
         return _on_cpu(choice, stored, parameters, head_bytes)
@@ -202,29 +203,31 @@ def _width(choice: Choice) -> int:
 
 def _rank_tokens(choice: Choice) -> float:
     """Return the tokens of a micro-batch on one rank: context parallelism divides the sequence."""
-    return choice.shape.sequence_length / choice.context * choice.micro_batch
+    return choice.shape.sequence_length / choice.layout.context * choice.micro_batch
 
 
 def _sequence_split(choice: Choice) -> int:
     """Return the ranks among which sequence parallelism divides what tensor parallelism does not."""
-    return choice.tensor if choice.sequence else 1
+    layout = choice.layout
+    return layout.tensor if layout.sequence else 1
 
 
 def _states_with_offload(choice: Choice) -> tuple[States, float]:
     """Return the bytes a parameter on the device, and those in the node's memory (offload)."""
-    replicas = choice.data * choice.context
+    layout = choice.layout
+    replicas = layout.data * layout.context
     states = state_bytes(
         choice.training.precision,
         deepspeed=choice.deepspeed,
-        zero_stage=choice.zero_stage,
+        zero_stage=layout.zero_stage,
         data=replicas,
         own_trainer=choice.own_trainer,
     )
-    offloads = choice.training.offload and choice.deepspeed and choice.zero_stage > 0
+    offloads = choice.training.offload and choice.deepspeed and layout.zero_stage > 0
     if not offloads:
         return states, 0.0
     # ZeRO 2 hands over each gradient at once.
-    gradients = 0 if choice.zero_stage >= 2 else states.gradients
+    gradients = 0 if layout.zero_stage >= 2 else states.gradients
     # Weights, two moments and gradients in fp32, shared over the replicas.
     host_bytes = 16 / replicas
     return replace(states, gradients=gradients, optimizer=0), host_bytes
@@ -232,12 +235,13 @@ def _states_with_offload(choice: Choice) -> tuple[States, float]:
 
 def _chunks_in_flight(choice: Choice, stage: int) -> int:
     """Return how many chunks of a stage have activations of a micro-batch at the fullest moment."""
-    chunks = choice.virtual_pipeline
-    later_stages = choice.pipeline - stage - 1
+    layout = choice.layout
+    chunks = layout.virtual_pipeline
+    later_stages = layout.pipeline - stage - 1
     if chunks == 1:
         in_flight = later_stages + 1
     else:
-        in_flight = 2 * later_stages + (chunks - 1) * choice.pipeline + 1
+        in_flight = 2 * later_stages + (chunks - 1) * layout.pipeline + 1
 
     return min(in_flight, chunks * choice.num_microbatches)
 
@@ -247,13 +251,13 @@ def _kept_activations(choice: Choice, stage: int) -> tuple[float, float]:
     recompute = choice.training.recompute
     layer_bytes, layer_scores = layer_activations(
         choice.shape,
-        choice.parallel,
+        choice.layout,
         choice.micro_batch,
         choice.training.precision,
         gathers_keys=choice.own_trainer,
     )
     chunks = _chunks_in_flight(choice, stage)
-    layers_per_chunk = choice.stage_layers[stage] / choice.virtual_pipeline
+    layers_per_chunk = choice.stage_layers[stage] / choice.layout.virtual_pipeline
     layers = layers_per_chunk * chunks
     if recompute == "selective":
         return layers * layer_bytes, layer_scores
@@ -281,15 +285,16 @@ def _kept_activations(choice: Choice, stage: int) -> tuple[float, float]:
 
 def _logits(choice: Choice) -> float:
     """Return the bytes of the last stage's logits and of what the loss makes of them, on a GPU."""
+    layout = choice.layout
     shape = choice.shape
     width = _width(choice)
     tokens = _rank_tokens(choice)
     if choice.compiles_kernels:
         # The gradient is written over the logits.
-        return width * tokens * shape.padded_vocabulary / choice.tensor
+        return width * tokens * shape.padded_vocabulary / layout.tensor
 
     if choice.own_trainer and not choice.deepspeed:
-        logits = tokens * shape.padded_vocabulary / choice.tensor
+        logits = tokens * shape.padded_vocabulary / layout.tensor
         return width * logits + min(4 * logits, LOSS_BLOCK_BYTES)
 
     hidden_bytes = 2 * width * shape.hidden
@@ -298,38 +303,40 @@ def _logits(choice: Choice) -> float:
     else:
         logit_bytes = width + CROSS_ENTROPY_BYTES
 
-    return tokens * (hidden_bytes + logit_bytes * shape.padded_vocabulary) / choice.tensor
+    return tokens * (hidden_bytes + logit_bytes * shape.padded_vocabulary) / layout.tensor
 
 
 def _passing_gradients(choice: Choice) -> float:
     """Return the bytes of the gradients on their way through a layer, on a GPU."""
+    layout = choice.layout
     if choice.own_trainer and choice.deepspeed:
         return 0
     shape = choice.shape
     width = _width(choice)
     # In and out of a layer, and in and out of the feed-forward's middle.
     outside = 2 * shape.hidden / _sequence_split(choice)
-    inside = 2 * shape.ffn_hidden * (1.5 if shape.gated else 1) / choice.tensor
+    inside = 2 * shape.ffn_hidden * (1.5 if shape.gated else 1) / layout.tensor
     gradients = width * _rank_tokens(choice) * (outside + inside)
     if not choice.own_trainer:
         # The gradient of the largest weight, until it is added: as logs of 2021 have it
         # (tests/planning/gpu_peaks.csv).
-        gradients += width * shape.hidden * shape.ffn_hidden / choice.tensor
+        gradients += width * shape.hidden * shape.ffn_hidden / layout.tensor
 
     return gradients
 
 
 def _engine_buffers(choice: Choice, parameters: int) -> int:
     """Return the bytes that the engine keeps in addition to its states, on a GPU."""
+    layout = choice.layout
     width = _width(choice)
     if choice.own_trainer:
-        if not choice.deepspeed or choice.zero_stage == 0:
+        if not choice.deepspeed or layout.zero_stage == 0:
             return 0
         model = on_rank(choice.shape, tensor=1, pipeline=1, stage=0).total
-        return width * bucket_elements(model, choice.tensor)
+        return width * bucket_elements(model, layout.tensor)
 
     if choice.deepspeed and choice.training.precision != "fp32":
-        if choice.zero_stage == 3:
+        if layout.zero_stage == 3:
             return width * min(parameters, LIVE_PARAMETERS)
         return 0
 
@@ -342,23 +349,25 @@ def _main_gradients(choice: Choice) -> float:
     megatron-core makes them of the fp16 ones as a step ends (`_copy_model_grads_to_main_grads`),
     and `zero_grad` frees them. Megatron-LM 2.x kept them.
     """
+    layout = choice.layout
     if choice.own_trainer or choice.deepspeed or choice.on_cpu:
         return 0.0
     if choice.training.precision != "fp16":
         return 0.0
-    replicas = choice.data * choice.context
-    return 4 / (replicas if choice.zero_stage else 1)
+    replicas = layout.data * layout.context
+    return 4 / (replicas if layout.zero_stage else 1)
 
 
 def _optimizer_moment(choice: Choice, parameters: int) -> int:
     """Return the bytes that the optimizer's step takes for a moment, on a GPU."""
+    layout = choice.layout
     if main_gradients := _main_gradients(choice):
         return round(main_gradients * parameters)
     if choice.own_trainer or not choice.deepspeed or choice.training.precision == "fp32":
         return 0
-    replicas = choice.data * choice.context
+    replicas = layout.data * layout.context
     # Gradients in fp32.
-    return 4 * parameters // (replicas if choice.zero_stage else 1)
+    return 4 * parameters // (replicas if layout.zero_stage else 1)
 
 
 def _on_cpu(
@@ -371,10 +380,11 @@ def _on_cpu(
 
     `head_bytes`: bytes that all tokens have for one entry of the vocabulary; 0 without a head.
     """
+    layout = choice.layout
     shape = choice.shape
     precision = choice.training.precision
     deepspeed = choice.deepspeed
-    zero_stage = choice.zero_stage
+    zero_stage = layout.zero_stage
     rows = cpu.LOGITS * head_bytes
     width = 4 if precision == "fp32" else 2
     gradient = width * shape.hidden if head_bytes else 0
@@ -387,13 +397,13 @@ def _on_cpu(
         precision,
         deepspeed=deepspeed,
         zero_stage=zero_stage,
-        data=choice.data,
+        data=layout.data,
     )
     return replace(
         stored,
         activations=round(cpu.ACTIVATIONS * stored.activations + scores),
         attention_scores=0,
-        logits=round((rows + gradient) * shape.padded_vocabulary / choice.tensor),
+        logits=round((rows + gradient) * shape.padded_vocabulary / layout.tensor),
         # What ZeRO 3 holds all the time for gathering weights and for buckets; measured on two and four ranks.
         buffers=round(140 * 2**20 + 6.8 * parameters) if deepspeed and zero_stage == 3 else 0,
         optimizer_moment=round(moment * parameters),
@@ -416,7 +426,7 @@ class PhaseMemory:
 
 def all_stages(choice: Choice) -> list[StageMemory]:
     """Every pipeline stage, first to last."""
-    return [stage_memory(choice, stage) for stage in range(choice.pipeline)]
+    return [stage_memory(choice, stage) for stage in range(choice.layout.pipeline)]
 
 
 def node_bytes(stages: list[StageMemory], processes: int) -> tuple[int, int]:
@@ -518,12 +528,13 @@ def check_host_memory(choice: Choice, stages: list[StageMemory]) -> list[Check]:
 
     Nothing where none are.
     """
+    layout = choice.layout
     if not choice.training.offload or choice.smoke:
         return []
     name = "offload"
     rule = "the node's main memory holds what its devices offload"
-    if not choice.deepspeed or choice.zero_stage == 0:
-        how = f"training.framework={choice.training.framework}, parallel.zero_stage={choice.zero_stage}"
+    if not choice.deepspeed or layout.zero_stage == 0:
+        how = f"training.framework={choice.training.framework}, parallel.zero_stage={layout.zero_stage}"
         remedy = (
             "Set parallel.zero_stage to 1 or more with DeepSpeed, or training.offload to false."
         )
@@ -572,17 +583,18 @@ def _ways_to_save_memory(choice: Choice) -> dict[str, object]:
 
     Keys and the values to give them.
     """
+    layout = choice.layout
     ways: dict[str, object] = {}
     if choice.micro_batch > 1:
         ways[choice.keys.micro_batch] = 1
     if choice.training.recompute != "full":
         ways["training.recompute"] = "full"
-    if choice.zero_stage == 0:
+    if layout.zero_stage == 0:
         ways["parallel.zero_stage"] = 1
-    elif choice.deepspeed and choice.pipeline == 1 and choice.zero_stage < 3:
-        ways["parallel.zero_stage"] = choice.zero_stage + 1
+    elif choice.deepspeed and layout.pipeline == 1 and layout.zero_stage < 3:
+        ways["parallel.zero_stage"] = layout.zero_stage + 1
 
-    can_offload = choice.deepspeed and not choice.own_trainer and choice.zero_stage > 0
+    can_offload = choice.deepspeed and not choice.own_trainer and layout.zero_stage > 0
     if can_offload and not choice.training.offload:
         ways["training.offload"] = "true"
     return ways

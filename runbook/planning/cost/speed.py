@@ -138,6 +138,7 @@ def estimate(
 
     Loading and checkpoints come on top.
     """
+    layout = choice.layout
     step, basis, parts = modelled_step(choice, machine)
     if step is None:
         return Speed(
@@ -158,10 +159,10 @@ def estimate(
 
     step *= factor
     seconds = step * (duration(choice).iterations + evaluation_batches(choice) * FORWARD_SHARE)
-    device_hours = seconds * choice.world_size / 3600
+    device_hours = seconds * layout.world_size / 3600
     price = choice.site.price_per_device_hour
     step_flops = flops.flops(choice.shape, choice.global_batch)
-    tflops_per_device = step_flops / step / choice.world_size / 1e12
+    tflops_per_device = step_flops / step / layout.world_size / 1e12
     peak = peak_of(choice.site, choice.training.precision)
     return Speed(
         seconds_per_iteration=four_digits(step),
@@ -208,7 +209,7 @@ def modelled_step(
         basis = f"modelled part by part for {device.name} ({peak:g} TFLOP/s, {precision})"
         return time.seconds, basis, asdict(time)
 
-    rate = peak * 1e12 * ACCELERATOR_EFFICIENCY * choice.world_size
+    rate = peak * 1e12 * ACCELERATOR_EFFICIENCY * choice.layout.world_size
     operations = flops.flops(choice.shape, choice.global_batch)
     if choice.training.recompute == "full":
         extra = 1 + choice.recomputed / 3

@@ -141,7 +141,7 @@ def setup_for(choice: Choice, device: Accelerator) -> StepSetup:
     training = choice.training
     return StepSetup(
         shape=choice.shape,
-        layout=choice.parallel,
+        layout=choice.layout,
         micro_batch=choice.micro_batch,
         global_batch=choice.global_batch,
         device=device,

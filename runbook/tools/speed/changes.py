@@ -256,7 +256,7 @@ def _space(
 def _fitting(setup: StepSetup, space: SearchSpace) -> Iterator[StepSetup]:
     """Yield the planner's layouts of a training that fit its devices, as the model of a step takes them."""
     for choice in layouts(choice_of(setup), space):
-        layout = choice.parallel
+        layout = choice.layout
         if layout.pipeline > 1 and layout.virtual_pipeline != setup.layout.virtual_pipeline:
             continue
         in_sequence = replace(layout, sequence=layout.sequence or layout.tensor > 1)

@@ -174,23 +174,37 @@ def read_words(words: Sequence[str]) -> Facts:
 
 def facts_of_run(choice: Choice) -> Facts:
     """Return the facts of a run file's training."""
-    stated = {
-        **dict(choice.training),
-        **vars(choice.shape),
-        **vars(choice),
+    training = choice.training
+    layout = choice.layout
+    shape = choice.shape
+    stated: dict[str, str | int] = {
         "model": choice.model_name,
+        "accelerator": choice.site.hardware.device,
+        "n_accel": layout.world_size,
+        "code": code_of(choice),
+        "precision": training.precision if training.fp8 == "none" else "fp8",
+        "recompute": training.recompute,
+        "flash": training.attention,
+        "overlap_gradients": training.overlap_gradients,
+        "save_interval": training.save_interval,
+        "micro_batch": choice.micro_batch,
+        "global_batch": choice.global_batch,
+        "tp": layout.tensor,
+        "pp": layout.pipeline,
+        "cp": layout.context,
+        "vp": layout.virtual_pipeline,
+        "zero_stage": layout.zero_stage,
+        "sequence": layout.sequence,
+        "layers": shape.layers,
+        "hidden": shape.hidden,
+        "heads": shape.heads,
+        "kv_heads": shape.kv_heads,
+        "ffn": shape.ffn_hidden,
+        "vocabulary": shape.vocabulary,
+        "seq_len": shape.sequence_length,
+        "activation": shape.activation,
     }
-    facts = Facts()
-    for key, value in stated.items():
-        name = _COLUMNS.get(key, key)
-        if name in KEYS:
-            facts[name] = str(value)
-    if choice.training.fp8 != "none":
-        facts["precision"] = "fp8"
-    facts["accelerator"] = choice.site.hardware.device
-    facts["n_accel"] = str(choice.world_size)
-    facts["code"] = code_of(choice)
-    return facts
+    return {name: str(value) for name, value in stated.items()}
 
 
 def read_facts(text: str, printed: Mapping[str, str]) -> Facts:

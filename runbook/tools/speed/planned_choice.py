@@ -1,6 +1,7 @@
 """A described training in the planner's own words, so that its memory and layouts are the planner's."""
 
 import math
+from dataclasses import replace
 
 from runbook.params.schema.entries import Model
 from runbook.params.schema.run_file import Training
@@ -27,15 +28,7 @@ def choice_of(setup: StepSetup) -> Choice:
         keys=FULL_KEYS,
         model_name="described",
         model=_model(setup.shape),
-        tensor=layout.tensor,
-        pipeline=layout.pipeline,
-        virtual_pipeline=layout.virtual_pipeline,
-        context=layout.context,
-        zero_stage=layout.zero_stage,
-        sequence=layout.sequence and layout.tensor > 1,
-        first_stage_layers=0,
-        last_stage_layers=0,
-        nodes=layout.world_size // devices_per_node,
+        layout=replace(layout, sequence=layout.sequence and layout.tensor > 1),
         devices_per_node=devices_per_node,
         micro_batch=setup.micro_batch,
         global_batch=setup.global_batch,
