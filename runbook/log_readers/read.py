@@ -323,7 +323,8 @@ class LogReader:
         divergence = find_divergence(log.records)
         if divergence is not None:
             log.failures.append(divergence)
-            log.cause = log.cause or divergence
+            if log.cause is None or not log.cause.is_specific:
+                log.cause = divergence
 
         log.notes = [*self.notes, *self._notes(out)]
         return log

@@ -55,7 +55,7 @@ def read_attempt(job: EndedJob, events: Sequence[JobEvent], metrics: Path) -> At
         reached=reached,
         reason=job.reason,
     )
-    failure = _find_failure(job, events)
+    failure = _find_failure(job, events, attempt)
     if failure is None:
         return attempt
     return replace(
@@ -139,15 +139,17 @@ class _JobFailure:
     bad_nodes: tuple[str, ...] = ()
 
 
-def _find_failure(job: EndedJob, events: Sequence[JobEvent]) -> _JobFailure | None:
+def _find_failure(
+    job: EndedJob,
+    events: Sequence[JobEvent],
+    attempt: Attempt,
+) -> _JobFailure | None:
     """Return why a job failed, or None if nothing failed."""
     if job.end.state in (JobState.DONE, JobState.STOPPED, JobState.CANCELLED):
         return None
     hang = next((event for event in events if event.get("event") == "hang"), None)
     if hang:
-        where = f"rank {hang.get('rank')} on {hang.get('host')} in {hang.get('where', '')}"
-        remedy = f"See {hang.get('stacks')}."
-        return _JobFailure(EndCause.HUNG, EndCause.HUNG, where, remedy)
+        return _explain_hang(job, hang, attempt)
 
     if job.end.was_killed:
         remedy = "If nobody did it, look for memory in the node's log (dmesg)."
@@ -160,8 +162,46 @@ def _find_failure(job: EndedJob, events: Sequence[JobEvent]) -> _JobFailure | No
     if not error and cause is not None:
         return _known_failure(cause, job.nodes)
     error = error or job.reason
-    signature = re.sub(r"\d+", "N", error)[:200]
-    return _JobFailure(EndCause.OTHER, signature, error[:300])
+    return _JobFailure(EndCause.OTHER, _without_numbers(error), error[:300])
+
+
+def _without_numbers(error: str) -> str:
+    """Return what stays the same where an error comes again at another step or address."""
+    return re.sub(r"\d+", "N", error)[:200]
+
+
+def _explain_hang(job: EndedJob, hang: JobEvent, attempt: Attempt) -> _JobFailure:
+    """Return why a rank hung: the cause that the log names before it, if there is one.
+
+    A job that made steps may have survived that cause, so it still counts as a hang.
+    """
+    where = f"rank {hang.get('rank')} on {hang.get('host')} in {hang.get('where', '')}"
+    stacks = f"See {hang.get('stacks')}."
+    cause = _cause_before_hang(job.log_lines)
+    if cause is None:
+        return _JobFailure(EndCause.HUNG, EndCause.HUNG, where, stacks)
+    known = _known_failure(cause, job.nodes)
+    evidence = f"{where}; the log names {cause.name} before it: {cause.evidence}"
+    explained = replace(known, evidence=evidence, remedy=f"{cause.remedy} {stacks}")
+    if attempt.made_a_step:
+        return replace(explained, cause=EndCause.HUNG, signature=EndCause.HUNG)
+    return explained
+
+
+def _cause_before_hang(lines: Sequence[str]) -> Failure | None:
+    """Return the cause that a log names before the watchdog's own line.
+
+    None if there is none.
+    """
+    failures = find_failures(lines)
+    hang_lines = [failure.line for failure in failures if failure.name == kinds.RANK_HUNG.name]
+    end = min(hang_lines, default=len(lines) + 1)
+    earlier = []
+    for failure in failures:
+        if failure.level is Level.CAUSE and failure.line < end:
+            earlier.append(failure)
+
+    return find_cause(earlier)
 
 
 def _last_error(lines: Sequence[str]) -> str:
@@ -186,9 +226,11 @@ def _is_decisive(failure: Failure) -> bool:
 def _known_failure(failure: Failure, nodes: Sequence[str]) -> _JobFailure:
     cause = _CAUSE_OF.get(failure.name, EndCause.OTHER)
     bad_nodes = blamed_nodes(failure, nodes)
+    # Two errors that no rule knows need not be the same one.
+    signature = failure.name if failure.is_specific else _without_numbers(failure.evidence)
     return _JobFailure(
         cause,
-        failure.name,
+        signature,
         failure.evidence,
         failure.remedy,
         bad_nodes,

@@ -148,6 +148,65 @@ def test_the_node_of_a_hang_or_of_a_killed_rank_is_under_suspicion_and_not_remem
     assert not (run.job / "bad_nodes.jsonl").exists()
 
 
+HANG = "rank 1 (process 4711 on node2) hangs at step 9: no sign of life for 7 s (limit 6 s); it is ended.\n"
+DISK = "OSError: [Errno 28] No space left on device: '/scratch/x'\n"
+
+
+def ended_event(run):
+    lines = (run.folder / "events.jsonl").read_text().splitlines()
+    return json.loads(lines[-1])
+
+
+def test_a_hang_is_explained_by_the_cause_that_the_log_names_before_it(run):
+    run.begin()
+    hang(run, 1)
+    run.write_log(DISK + HANG)
+    assert run.end()[0] == "stop"
+    event = ended_event(run)
+    assert (event["cause"], event["failure"]) == (EndCause.DISK_FULL, "disk full")
+    assert "rank 1 on node1" in event["evidence"] and "No space left" in event["evidence"]
+
+
+def test_what_a_training_may_have_survived_is_named_and_stops_nothing(run):
+    run.begin()
+    run.make_steps(1, 9)
+    hang(run, 1)
+    run.write_log(DISK + HANG)
+    assert run.end()[0] == "go on"
+    event = ended_event(run)
+    assert event["cause"] == EndCause.HUNG
+    assert "disk full" in event["evidence"]
+
+
+def test_what_comes_after_a_hang_does_not_explain_it(run):
+    run.begin()
+    hang(run, 1)
+    run.write_log(HANG + DISK)
+    assert run.end()[0] == "go on"
+    assert "disk full" not in ended_event(run)["evidence"]
+
+
+OWN = """\
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/work/train.py", line 12, in main
+[rank1]:     step(batch)
+[rank1]: RuntimeError: block {} is bad
+"""
+
+
+def test_an_error_that_no_rule_knows_is_known_again_by_its_words(run):
+    for first, block in ((1, 17), (3, 18)):
+        run.begin()
+        run.make_steps(first, first + 1)
+        run.write_log(OWN.format(block))
+        assert run.end()[0] == "go on"
+    run.begin()
+    run.make_steps(3, 4)
+    run.write_log(OWN.format(19))
+    assert run.end()[0] == "stop"
+    assert "block N is bad" in ended_event(run)["failure"]
+
+
 def test_an_upstream_program_makes_progress_by_what_it_saved(run, tmp_path):
     tracker = tmp_path / "latest_checkpointed_iteration.txt"
     for saved in (0, 20, 20, 20):

@@ -220,6 +220,31 @@ def test_a_chain_of_jobs_goes_on_or_ends_with_the_reason(remembers, checkout):
     assert "did not load its checkpoint" in goes_on.remedy
 
 
+REFUSES_ITS_CHECKPOINT = """
+import warnings
+warnings.warn("Apex is not installed. Falling back to Torch Norm")
+steps = {1, 2} if first else {1}
+assert len(steps) == 1
+if os.environ["RANK"] == "0":"""
+
+
+@pytest.mark.training
+def test_a_chain_that_ends_in_an_error_of_the_program_names_it(checkout):
+    """Megatron-LM e958b2ca without apex ends so; its warning about apex was taken for the reason."""
+    program = CHAINED.replace("REMEMBERS", "True")
+    program = program.replace('\nif os.environ["RANK"] == "0":', REFUSES_ITS_CHECKPOINT)
+    (checkout / "pretrain_gpt.py").write_text(program)
+    trial = start_upstream(
+        "azure-175b", [], phase="03-smoke-test", checkout=checkout, say=str, jobs=2
+    )
+    checks = {check.name: check for check in trial.checks}
+    assert checks["program ends"].verdict == "pass"
+    ended = checks["job 2: program ends"]
+    assert "AssertionError: assert len(steps) == 1 [" in ended.value
+    assert "pretrain_gpt.py:" in ended.value
+    assert ended.remedy.startswith("error of the program: ")
+
+
 @pytest.mark.training
 def test_a_program_that_refuses_ends_with_exit_code_1_and_its_log_is_kept(
     checkout, tmp_path, monkeypatch, capfd

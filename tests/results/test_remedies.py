@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -241,6 +242,29 @@ def test_process_ended_by_a_signal_the_first_frame_says_where():
     frames = [line for line in said.splitlines() if line.startswith("  File ")]
     assert "string_at" in frames[0]
     assert "reads_nothing" in frames[1]
+
+
+def test_the_programs_own_error_the_line_named_is_the_one_to_correct(tmp_path):
+    program = tmp_path / "train.py"
+    text = "import json\ndef read(row):\n    return row + 1\njson.loads('3', parse_int=read)\n"
+    program.write_text(text)
+    cause = find_cause(find_failures(words_of(sys.executable, str(program)).splitlines()))
+    assert cause is not None and cause.name == "error of the program"
+    place = re.search(r"\[(.+):(\d+) in read\]$", cause.evidence)
+    assert place is not None and Path(place[1]) == program
+    lines = text.splitlines()
+    lines[int(place[2]) - 1] = "    return int(row) + 1"
+    program.write_text("\n".join(lines))
+    succeed(sys.executable, str(program))
+
+
+def test_module_missing_the_python_that_was_prepared_has_it(tmp_path):
+    ask = ("-c", "import click")
+    prepared = Path(sys.prefix)
+    other = tmp_path / "other"
+    succeed(sys.executable, "-m", "venv", "--without-pip", str(other))
+    assert cause_of(words_of(str(other / "bin" / "python"), *ask)) == "module missing"
+    succeed(str(prepared / "bin" / "python"), *ask)
 
 
 def test_settings_do_not_fit_check_finds_them_before_a_job(tmp_path):

@@ -6,8 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from runbook.results.failures.harmless import is_harmless, is_information
-from runbook.results.failures.kinds import BUILD_HANGS, PEER_DIED
+from runbook.results.failures.kinds import (
+    BUILD_HANGS,
+    OWN_ERROR,
+    OWN_ERROR_EXAMPLES,
+    PEER_DIED,
+    RANK_HUNG,
+    TIMEOUT,
+)
 from runbook.results.failures.log_line import LogLine, split_prefix
+from runbook.results.failures.own_errors import OwnErrorFinder
 from runbook.results.failures.rule import FailureKind, Level, NextStep, Rule
 from runbook.results.failures.rules import RULES
 from runbook.results.failures.signal_words import SIGNAL_WORDS
@@ -25,14 +33,6 @@ MAX_SHAPES = 10_000
 MAX_LAST_LINES = 3
 """A build hangs where at most so many lines follow the last of its words."""
 
-TRACEBACK = "Traceback (most recent call last)"
-_ERROR = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): \S")
-_OF_COMMUNICATION = re.compile(
-    r"Dist\w*Error|Connection|BrokenPipe|EOFError|Timeout|ChildFailed|NCCL|nccl|[Gg]loo|[Ss]ocket"
-    r"|TCPStore|[Ww]atchdog"
-)
-"""Errors that a rank raises because it no longer reaches another one."""
-
 FRAME = 'File "'
 _FRAME = re.compile(r'^\s*File "[^"]*", line \d+')
 _CODE = re.compile(
@@ -49,6 +49,8 @@ A program's indented sentence may begin with the same words, so the end of a sta
 """
 _RAISES = re.compile(r"\s*raise\b")
 
+WAITING = frozenset((TIMEOUT.name, RANK_HUNG.name))
+"""Failures of a rank that waited for another one."""
 ROOT_CAUSE = "Root Cause (first observed failure):"
 _ROOT_RANK = re.compile(r"^\s*rank\s*: (\d+)")
 _EXIT_STATUS = re.compile(r"exitcode\s*:")
@@ -76,6 +78,11 @@ class Failure:
     overcome: bool = False
     """Whether the training made steps afterwards."""
 
+    @property
+    def is_specific(self) -> bool:
+        """Whether a rule knows what the line means."""
+        return self.name != OWN_ERROR.name
+
 
 class FailureFinder:
     """Looks at lines as they come.
@@ -93,8 +100,7 @@ class FailureFinder:
         self._build: Failure | None = None
         self._lines_since_build = 0
         self._num_records = 0
-        self._in_traceback = False
-        self._own_error = False
+        self._own_errors = OwnErrorFinder()
         self._in_root_cause = False
         self._root_rank: int | None = None
 
@@ -103,15 +109,17 @@ class FailureFinder:
         self._lines_since_build += 1
         self._look_for_build(line, number)
         self._look_for_root_cause(line)
-        self._look_for_own_error(line)
         is_source = self._is_source(line)
         lowered = line[:MAX_TEXT].lower()
+        rule = None
         if not is_source and any(word in lowered for word in SIGNAL_WORDS):
             log_line = split_prefix(line[:MAX_TEXT])
             rule = self._rule_of(log_line.text)
             if rule is not None and not self._is_after_effect(rule):
                 self._keep(rule, log_line, line, number)
 
+        before = self._context[-1] if self._context else ""
+        self._own_errors.look(line[:MAX_TEXT], before, number, rule)
         self._context.append(line[:MAX_TEXT])
 
     def note_progress(self, num_records: int) -> None:
@@ -122,6 +130,7 @@ class FailureFinder:
         if num_records == self._num_records:
             return
         self._num_records = num_records
+        self._own_errors.note_progress(num_records)
         for name, failure in [*self._found.items()]:
             if failure.level is Level.CAUSE:
                 failure.overcome = True
@@ -133,10 +142,14 @@ class FailureFinder:
 
         A build hangs only where it is the log's last word.
         """
-        nothing_else = not self._num_records and not self._found
+        failures = [*self._found.values()]
+        own_error = self._own_error()
+        if own_error is not None:
+            failures.append(own_error)
+        nothing_else = not self._num_records and not failures
         if self._build is not None and nothing_else and self._lines_since_build <= MAX_LAST_LINES:
             return [self._build]
-        return sorted(self._found.values(), key=lambda failure: failure.line)
+        return sorted(failures, key=lambda failure: failure.line)
 
     def cause(self) -> Failure | None:
         """Return the earliest failure of the strongest level.
@@ -144,6 +157,33 @@ class FailureFinder:
         Of equal ones, that of torchrun's root cause.
         """
         return find_cause(self.found(), self._root_rank)
+
+    def _own_error(self) -> Failure | None:
+        """Return the error of the program that no rule knows. None where a rule knows the cause."""
+        error = self._own_errors.first(self._root_rank)
+        if error is None:
+            return None
+        level = OWN_ERROR.level
+        for failure in self._found.values():
+            if failure.level is Level.CAUSE and not failure.overcome:
+                return None
+            # A rank that waits for another one is explained by any error; other endings are not.
+            is_earlier = failure.line < error.line and failure.level is Level.SYMPTOM
+            if is_earlier and failure.name not in WAITING:
+                level = Level.SYMPTOM
+
+        return Failure(
+            name=OWN_ERROR.name,
+            line=error.line,
+            evidence=error.evidence[:MAX_EVIDENCE],
+            count=self._own_errors.count(),
+            remedy=OWN_ERROR.remedy,
+            level=level,
+            decision=error.decision,
+            source="",
+            rank=error.rank,
+            host=error.host,
+        )
 
     def _rule_of(self, text: str) -> Rule | None:
         """Return the first rule that matches."""
@@ -221,19 +261,7 @@ class FailureFinder:
 
     def _is_after_effect(self, rule: Rule) -> bool:
         """Tell whether a lost connection follows from another rank's error that no rule knows."""
-        return self._own_error and rule.kind is PEER_DIED
-
-    def _look_for_own_error(self, line: str) -> None:
-        """Note when a rank ends with an error that is not about reaching another rank.
-
-        Its process closes its connections, so what other ranks say of theirs comes after this
-        error.
-        """
-        if TRACEBACK in line:
-            self._in_traceback = True
-        elif self._in_traceback and _ERROR.match(split_prefix(line[:MAX_TEXT]).text):
-            self._in_traceback = False
-            self._own_error = self._own_error or not _OF_COMMUNICATION.search(line)
+        return self._own_errors.has_error and rule.kind is PEER_DIED
 
     def _is_source(self, line: str) -> bool:
         """Tell whether a line of a traceback shows source text.
@@ -271,8 +299,13 @@ def find_cause(failures: Sequence[Failure], root_rank: int | None = None) -> Fai
         return None
     strongest = max(failure.level.strength for failure in last)
     strong = [failure for failure in last if failure.level.strength == strongest]
-    of_root = [failure for failure in strong if failure.rank == root_rank]
-    candidates = of_root if root_rank is not None and of_root else strong
+    specific = [failure for failure in strong if failure.is_specific]
+    return _earliest(specific or strong, root_rank)
+
+
+def _earliest(failures: Sequence[Failure], root_rank: int | None) -> Failure:
+    of_root = [failure for failure in failures if failure.rank == root_rank]
+    candidates = of_root if root_rank is not None and of_root else failures
     return min(candidates, key=lambda failure: failure.line)
 
 
@@ -303,4 +336,6 @@ def examples_of(kind: FailureKind) -> list[tuple[str, str]]:
     examples = [(rule.example, rule.source) for rule in RULES if rule.kind is kind]
     if kind is BUILD_HANGS.kind:
         examples += [(sentence, BUILD_HANGS.source) for sentence in BUILD_HANGS.words]
+    if kind is OWN_ERROR:
+        examples += OWN_ERROR_EXAMPLES
     return examples

@@ -49,6 +49,8 @@ _HARMLESS = re.compile(
             # A statement of the program, as tracebacks and trainers that print their source show it.
             r"^\s*(?:\w+(?:, ?\w+)* = |return )[\w.]+\(.*[),]$",
             r"^\s*assert \S",
+            r"^\s*warnings\.warn\(",
+            r"(?:not installed|not available|No module named \S+?)[.,;:] (?:[Ff]alling|[Ff]alls) back",
             # A command that bash repeats (set -x), and what MLPerf's harness says of the machine.
             r"^\++ \S|:::SYSJSON",
             r"Your compiler \(",

@@ -318,6 +318,23 @@ PROGRAM_ENDED = FailureKind(
     decision=NextStep.RETRY_SAME,
     level=Level.SYMPTOM,
 )
+OWN_ERROR = FailureKind(
+    name="error of the program",
+    remedy="No rule knows this error. The file and line are those of the innermost frame outside "
+    "libraries, in the rank that raised it first; lost connections of other ranks follow from it. "
+    "A wrong type, name, argument or assertion comes again. Else look at what this rank alone has: "
+    "its node and its data.",
+    decision=NextStep.UNKNOWN,
+)
+OWN_ERROR_EXAMPLES = (
+    ("TypeError: 'NoneType' object is not callable", "Python, below a traceback"),
+    ("AssertionError", "Megatron-LM e958b2ca without apex, below `assert len(steps) == 1`"),
+    (
+        "terminate called after throwing an instance of 'std::runtime_error'",
+        "libstdc++, a message of its terminate handler",
+    ),
+)
+"""No rule: the finding is that nothing follows them."""
 
 TITLE = "When it fails"
 
@@ -364,6 +381,7 @@ KINDS = (
     NOTEBOOK,
     KILLED,
     PROGRAM_ENDED,
+    OWN_ERROR,
 )
 
 

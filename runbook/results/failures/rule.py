@@ -35,6 +35,7 @@ class NextStep(StrEnum):
     RETRY_SAME = "retry_same"
     RETRY_OTHER_NODE = "retry_other_node"
     RETRY_AFTER_WAIT = "retry_after_wait"
+    UNKNOWN = "unknown"
 
     @property
     def advice(self) -> str:
@@ -47,6 +48,7 @@ _ADVICE = {
     NextStep.RETRY_SAME: "submit the job again as it is.",
     NextStep.RETRY_OTHER_NODE: "submit it again without the node that failed.",
     NextStep.RETRY_AFTER_WAIT: "wait some minutes, then submit it again.",
+    NextStep.UNKNOWN: "nobody can tell from this log; where it comes twice, fix it first.",
 }
 
 

@@ -187,6 +187,16 @@ TRIALS = (
         "the first frame below the signal names the call",
         "test tests/results/test_remedies.py::test_process_ended_by_a_signal_the_first_frame_says_where",
     ),
+    Trial(
+        kinds.OWN_ERROR,
+        "the line named is corrected, and the program runs",
+        "test tests/results/test_remedies.py::test_the_programs_own_error_the_line_named_is_the_one_to_correct",
+    ),
+    Trial(
+        kinds.MODULE,
+        "a program that another Python starts lacks a module; the prepared one has it",
+        "test tests/results/test_remedies.py::test_module_missing_the_python_that_was_prepared_has_it",
+    ),
 )
 
 

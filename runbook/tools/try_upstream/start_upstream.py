@@ -658,13 +658,16 @@ def _check_end(log: ParsedLog, code: int, errors: list[str]) -> Check:
     ended = shell.how_it_ended(code)
     if code and errors:
         ended = f"{ended}; first error: {errors[0]}"
-    failures = "; ".join(f"{failure.name}: {failure.remedy}" for failure in log.failures)
+    cause = log.cause
+    if code and cause is not None and not cause.is_specific:
+        ended = f"{shell.how_it_ended(code)}; {cause.evidence}"
+    remedy = f"{cause.name}: {cause.remedy}" if cause is not None else _SEE
     return judge(
         "program ends",
         code == 0,
         ended,
         "exit code 0",
-        failures or _SEE,
+        remedy,
     )
 
 

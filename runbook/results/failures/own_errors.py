@@ -1,0 +1,245 @@
+"""Errors that end a program and that no rule knows: exception, message, file and line, and the rank.
+
+A rule knows what a line means. Here it is only known that a process says nothing after it, so the
+answer counts where no rule has one.
+"""
+
+import re
+from dataclasses import dataclass, replace
+
+from runbook.results.failures.log_line import LogLine, split_prefix
+from runbook.results.failures.rule import Level, NextStep, Rule
+from runbook.results.failures.tracebacks import (
+    ARGUMENT_ERROR,
+    BEGINNINGS,
+    Join,
+    RaisedError,
+    TracebackReader,
+)
+
+DETERMINISTIC = frozenset(
+    (
+        "TypeError",
+        "AttributeError",
+        "NameError",
+        "UnboundLocalError",
+        "SyntaxError",
+        "IndentationError",
+        "AssertionError",
+        "ValueError",
+        "KeyError",
+        "IndexError",
+        "NotImplementedError",
+        "ZeroDivisionError",
+        ARGUMENT_ERROR,
+    )
+)
+"""Errors that come again while program, arguments and data stay as they are."""
+_REPORTS_OF_OTHERS = frozenset(
+    (
+        "KeyboardInterrupt",
+        "SystemExit",
+        "GeneratorExit",
+        "SignalException",
+        "ChildFailedError",
+        "CalledProcessError",
+        "RemoteTraceback",
+        "RayTaskError",
+        "ProcessRaisedException",
+        "ProcessExitedException",
+    )
+)
+"""Exceptions by which a process says that another one, or a person, ended it."""
+_OF_COMMUNICATION = re.compile(
+    r"Dist\w*Error|Connection|BrokenPipe|EOFError|Timeout|ChildFailed|NCCL|nccl|[Gg]loo|[Ss]ocket"
+    r"|TCPStore|[Ww]atchdog"
+)
+"""Errors that a rank raises because it no longer reaches another one."""
+LINES_OF_MESSAGE = 10
+"""A rule that knows one of so many lines after the exception knows the error."""
+MAX_LINES_AFTER = 300
+"""A program that says more than this after its traceback goes on."""
+LINES_BETWEEN = 50
+"""A process that says so much between two tracebacks survived the first one."""
+MAX_MESSAGE = 200
+MAX_PROCESSES = 10_000
+
+
+@dataclass(frozen=True)
+class OwnError:
+    """An error of the program that no rule knows."""
+
+    raised: RaisedError
+    line: int
+    """The log's line with the exception, counted from 1."""
+    rank: int | None
+    host: str
+    had_steps: bool
+    """Whether the training had made a step before."""
+
+    @property
+    def evidence(self) -> str:
+        """Return what a person reads: the exception, its message and its place."""
+        text = self.raised.exception
+        if self.raised.message:
+            text = f"{text}: {self.raised.message[:MAX_MESSAGE]}"
+        if self.raised.place:
+            text = f"{text} [{self.raised.place}]"
+        return text
+
+    @property
+    def decision(self) -> NextStep:
+        """Return what to do with the job, which is known only of errors that come again."""
+        name = self.raised.exception.rpartition(".")[2]
+        if name in DETERMINISTIC and not self.had_steps:
+            return NextStep.FIX_FIRST
+        return NextStep.UNKNOWN
+
+
+class _Process:
+    """What one process has said. Lines without a rank are taken for those of one process."""
+
+    def __init__(self) -> None:
+        self.reader = TracebackReader()
+        self.error: OwnError | None = None
+        self.error_chain = 0
+        self.known_chain = 0
+        """The newest tracebacks of which a rule knows a line."""
+        self.lines_after = 0
+        self.needs_message = False
+
+    def drop_error(self) -> None:
+        """Forget the error: a rule knows it, or it was replaced."""
+        self.error = None
+        self.needs_message = False
+
+
+class OwnErrorFinder:
+    """Looks at lines as they come, and remembers how each process ended."""
+
+    def __init__(self) -> None:
+        self.has_error = False
+        """Whether a process raised an error that is not about reaching another one."""
+        self._processes: dict[tuple[int | None, str], _Process] = {}
+        self._num_records = 0
+        self._ended_badly = False
+        """Whether a launcher reported a failed process after the first error."""
+
+    def look(
+        self,
+        line: str,
+        before: str,
+        number: int,
+        rule: Rule | None,
+    ) -> None:
+        """Look at one line. `before` is the line above it, `rule` the one that knows this line."""
+        begins = any(beginning in line for beginning in BEGINNINGS)
+        if not begins and not self._processes:
+            return
+        if rule is not None and _level_of(rule) is Level.CONSEQUENCE:
+            self._ended_badly = True
+        log_line = split_prefix(line)
+        process = self._process_of(log_line, may_be_new=begins)
+        if process is None:
+            return
+
+        self._look_after_error(process, log_line.text, rule)
+        reader = process.reader
+        was_reading = reader.is_reading
+        raised = reader.read(log_line.text, before)
+        if rule is not None and (was_reading or reader.is_reading or raised is not None):
+            process.known_chain = reader.chain
+        if raised is not None:
+            had_steps = self._num_records > 0
+            error = OwnError(raised, number, log_line.rank, log_line.host, had_steps)
+            self._take(process, error, log_line.text)
+
+    def _process_of(self, log_line: LogLine, *, may_be_new: bool) -> _Process | None:
+        """Return the process that wrote a line. None if it raised nothing so far."""
+        key = (log_line.rank, log_line.host)
+        if may_be_new and len(self._processes) < MAX_PROCESSES:
+            return self._processes.setdefault(key, _Process())
+        return self._processes.get(key)
+
+    def note_progress(self, num_records: int) -> None:
+        """Forget the errors that the training survived."""
+        self._num_records = num_records
+        self._processes.clear()
+        self._ended_badly = False
+
+    def first(self, root_rank: int | None = None) -> OwnError | None:
+        """Return the error that was raised first, that of `root_rank` before others.
+
+        None if no process ended with one.
+        """
+        errors = self._errors()
+        of_root = [error for error in errors if error.rank == root_rank]
+        if root_rank is not None and of_root:
+            errors = of_root
+        return min(errors, key=lambda error: error.line, default=None)
+
+    def count(self) -> int:
+        """Return how many processes ended with an error that no rule knows."""
+        return len(self._errors())
+
+    def _errors(self) -> list[OwnError]:
+        errors = []
+        for process in self._processes.values():
+            goes_on = process.lines_after > MAX_LINES_AFTER and not self._ended_badly
+            if process.error is not None and not goes_on:
+                errors.append(process.error)
+
+        return errors
+
+    @staticmethod
+    def _look_after_error(process: _Process, text: str, rule: Rule | None) -> None:
+        """Take the lines below an exception for its message, and count them."""
+        error = process.error
+        if error is None:
+            return
+        process.lines_after += 1
+        if process.needs_message and text.strip():
+            raised = replace(error.raised, message=text.strip())
+            process.error = replace(error, raised=raised)
+            process.needs_message = False
+
+        if rule is not None and process.lines_after <= LINES_OF_MESSAGE:
+            decision = rule.decision or rule.kind.decision
+            # `Aborted` and `Killed` are about the end, not about the reason.
+            if _level_of(rule) is not Level.CONSEQUENCE and decision is NextStep.FIX_FIRST:
+                process.drop_error()
+
+    def _take(self, process: _Process, error: OwnError, text: str) -> None:
+        """Keep an error, unless it is about another process or belongs to one that is known."""
+        chain = process.reader.chain
+        if _is_about_another_process(error.raised, text):
+            process.known_chain = chain
+        else:
+            self.has_error = True
+
+        is_of_chain = process.error is not None and process.error_chain == chain
+        if process.known_chain == chain:
+            if is_of_chain:
+                process.drop_error()
+        elif error.raised.is_fatal and self._is_telling(process, error.raised, is_of_chain):
+            process.error = error
+            process.error_chain = chain
+            process.lines_after = 0
+            process.needs_message = not error.raised.message and text.rstrip().endswith(":")
+
+    def _is_telling(self, process: _Process, raised: RaisedError, is_of_chain: bool) -> bool:
+        """Tell whether an error says more about the end of its process than the one before."""
+        if process.error is None:
+            return True
+        if is_of_chain:
+            return raised.join is not Join.FOLLOWS
+        return process.lines_after > LINES_BETWEEN and not self._ended_badly
+
+
+def _is_about_another_process(raised: RaisedError, text: str) -> bool:
+    name = raised.exception.rpartition(".")[2]
+    return name in _REPORTS_OF_OTHERS or bool(_OF_COMMUNICATION.search(text))
+
+
+def _level_of(rule: Rule) -> Level:
+    return rule.level or rule.kind.level

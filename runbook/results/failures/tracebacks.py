@@ -1,0 +1,180 @@
+"""Reader of what one process says at its end: Python's traceback, C++'s terminate, argparse's error."""
+
+import re
+from dataclasses import dataclass
+from enum import Enum, auto
+
+TRACEBACK = "Traceback (most recent call last)"
+BEGINNINGS = (TRACEBACK, 'File "', "terminate called after throwing", ".py: error: ")
+"""A line without one of these begins nothing that is read here."""
+ARGUMENT_ERROR = "argument error"
+"""In the place of an exception's name: argparse raises none."""
+
+_FRAME = re.compile(
+    r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S.*))?\s*$'
+)
+_EXCEPTION = re.compile(
+    r"^(?P<name>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:\(\w+\))?(?P<colon>: ?(?P<message>.*))?$"
+)
+_ENDING_OF_NAME = re.compile(r"(?:[Ee]rror|Exception|Interrupt|Exit|Failure|Failed)$")
+_CLASS_NAME = re.compile(r"(?:^|\.)[A-Z]\w*[a-z]\w*$")
+_TERMINATE = re.compile(r"terminate called after throwing an instance of '(?P<name>[^']+)'")
+_WHAT = re.compile(r"^\s*what\(\):\s*(?P<message>.*)$")
+_ARGUMENT_ERROR = re.compile(r"^[\w./-]+\.py: error: (?P<message>\S.*)$")
+_NOT_FATAL = re.compile(
+    r"Exception ignored in|Logging error|Exception in thread|Error in (?:atexit|sys\.excepthook)"
+)
+"""What stands above the traceback of an error after which the program goes on."""
+_REPLACES = re.compile(r"During handling of the above exception|^Original Traceback")
+"""A data loader's worker hands its own traceback on below its parent's."""
+_FOLLOWS = "direct cause of the following exception"
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<")
+MAX_STRANGERS = 20
+"""Lines of other processes between those of a traceback without a prefix."""
+
+
+class Join(Enum):
+    """How an exception belongs to the one that its process printed before."""
+
+    NOTHING = auto()
+    REPLACES = auto()
+    """It was raised while the one before was handled."""
+    FOLLOWS = auto()
+    """The one before is its cause."""
+
+
+@dataclass(frozen=True)
+class RaisedError:
+    """What ended a process, or what it says of an error that it caught."""
+
+    exception: str
+    message: str
+    place: str
+    """File and line of the innermost frame outside libraries.
+
+    Empty if nothing says it.
+    """
+    is_fatal: bool = True
+    """False: Python says that the program goes on."""
+    join: Join = Join.NOTHING
+
+
+class TracebackReader:
+    """Takes a process's lines, without prefixes, as they come."""
+
+    def __init__(self) -> None:
+        self.chain = 0
+        """Number of tracebacks so far; those that belong together count once."""
+        self.is_reading = False
+        """Whether the last line was part of a traceback that goes on."""
+        self._join = Join.NOTHING
+        self._is_fatal = True
+        self._place = ""
+        self._library_place = ""
+        self._source = ""
+        self._num_strangers = 0
+        self._terminated_by = ""
+
+    def read(self, text: str, before: str) -> RaisedError | None:
+        """Read one line; return the error that it completes, or None.
+
+        `before` is the line above.
+        """
+        terminate = _TERMINATE.search(text)
+        argument_error = _ARGUMENT_ERROR.match(text)
+        if terminate:
+            self._begin(before)
+            self._terminated_by = terminate["name"]
+        elif self._terminated_by:
+            return self._read_what(text)
+        elif argument_error:
+            self._begin(before)
+            self.is_reading = False
+            return RaisedError(ARGUMENT_ERROR, argument_error["message"], "")
+        elif TRACEBACK in text:
+            if _REPLACES.search(text):
+                self._join = Join.REPLACES
+            self._begin(before)
+        elif _FRAME.match(text):
+            self._read_frame(text, before)
+        elif self.is_reading:
+            return self._read_inside(text)
+        elif _REPLACES.search(text):
+            self._join = Join.REPLACES
+        elif _FOLLOWS in text:
+            self._join = Join.FOLLOWS
+
+        return None
+
+    def _begin(self, before: str) -> None:
+        if self._join is Join.NOTHING:
+            self.chain += 1
+        self.is_reading = True
+        self._is_fatal = not _NOT_FATAL.search(before)
+        self._place = ""
+        self._library_place = ""
+        self._source = ""
+        self._num_strangers = 0
+
+    def _read_what(self, text: str) -> RaisedError | None:
+        what = _WHAT.match(text)
+        if what is None and self._num_strangers < MAX_STRANGERS:
+            self._num_strangers += 1
+            return None
+        error = RaisedError(self._terminated_by, what["message"] if what else "", "")
+        self._terminated_by = ""
+        self.is_reading = False
+        return error
+
+    def _read_frame(self, text: str, before: str) -> None:
+        if not self.is_reading:
+            self._begin(before)
+        frame = _FRAME.match(text)
+        assert frame is not None
+        place = f"{frame['file']}:{frame['line']}"
+        function = frame["function"] or "<module>"
+        if not function.startswith("<"):
+            place = f"{place} in {function}"
+
+        self._library_place = place
+        if not _LIBRARY.search(frame["file"]):
+            self._place = place
+        self._source = ""
+
+    def _read_inside(self, text: str) -> RaisedError | None:
+        """Read what stands between two frames, or the exception below the last one."""
+        if not text.strip():
+            return None
+        if text.startswith((" ", "\t")):
+            self._source = self._source or text.strip()
+            return None
+
+        exception = _EXCEPTION.match(text)
+        if exception is None or not self._ends_traceback(exception["name"]):
+            self._num_strangers += 1
+            self.is_reading = self._num_strangers <= MAX_STRANGERS
+            return None
+
+        message = exception["message"] or ""
+        if exception["colon"] is None and self._source.startswith("assert"):
+            message = self._source
+        error = RaisedError(
+            exception=exception["name"],
+            message=message,
+            place=self._place or self._library_place,
+            is_fatal=self._is_fatal,
+            join=self._join,
+        )
+        self.is_reading = False
+        self._join = Join.NOTHING
+        return error
+
+    def _ends_traceback(self, name: str) -> bool:
+        """Tell whether a line that begins with a name is the traceback's exception.
+
+        A name that does not end as exceptions do counts only right below the last frame.
+        """
+        if _ENDING_OF_NAME.search(name):
+            return True
+        is_below_frame = bool(self._source) and self._num_strangers == 0
+        return is_below_frame and bool(_CLASS_NAME.search(name))

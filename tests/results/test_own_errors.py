@@ -1,0 +1,207 @@
+"""Errors of the program that no rule knows: named with their place, after whatever a rule knows, and on no healthy log."""
+
+import pytest
+
+from runbook.log_readers.read import LogReader
+from runbook.results.failures.finder import FailureFinder, find_cause, find_failures
+from runbook.results.failures.kinds import OWN_ERROR
+from runbook.results.failures.rule import Level, NextStep
+
+SITE_PACKAGES = "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py"
+TYPE_ERROR = [
+    "Traceback (most recent call last):",
+    '  File "/work/pretrain.py", line 88, in forward_step',
+    "    loss = model(tokens, positions=positions)",
+    f'  File "{SITE_PACKAGES}", line 1501, in _call_impl',
+    "    return forward_call(*args, **kwargs)",
+    "           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^",
+    "TypeError: 'NoneType' object is not callable",
+]
+DURING = ["", "During handling of the above exception, another exception occurred:", ""]
+FOLLOWS = ["", "The above exception was the direct cause of the following exception:", ""]
+CLOSED = "RuntimeError: [gloo/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:3421"
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+
+
+def of_rank(rank, lines):
+    return [f"[rank{rank}]: {line}" for line in lines]
+
+
+def traceback(last, file="/work/train.py"):
+    frame = f'  File "{file}", line 7, in main'
+    return ["Traceback (most recent call last):", frame, "    run()", last]
+
+
+def names_of(lines):
+    return [failure.name for failure in find_failures(lines)]
+
+
+def test_exception_message_file_line_and_rank_are_named():
+    others = of_rank(0, traceback(CLOSED))
+    mixed = []
+    for of_first, of_second in zip(of_rank(3, TYPE_ERROR), ["step 1"] * 3 + others, strict=True):
+        mixed += [of_first, of_second]
+    (failure,) = find_failures(mixed)
+    assert (failure.name, failure.level, failure.rank) == (OWN_ERROR.name, Level.CAUSE, 3)
+    assert failure.line == 13
+    assert failure.evidence == (
+        "TypeError: 'NoneType' object is not callable [/work/pretrain.py:88 in forward_step]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("last", "steps", "decision"),
+    [
+        ("AttributeError: no such field", 0, NextStep.FIX_FIRST),
+        ("AttributeError: no such field", 9, NextStep.UNKNOWN),
+        ("RuntimeError: block 17 is bad", 0, NextStep.UNKNOWN),
+    ],
+)
+def test_only_what_comes_again_before_the_first_step_is_to_be_fixed_first(last, steps, decision):
+    finder = FailureFinder()
+    finder.note_progress(steps)
+    for number, line in enumerate(traceback(last), start=1):
+        finder.look(line, number)
+    assert finder.cause().decision is decision
+
+
+def test_an_assertion_without_words_is_named_by_its_statement():
+    lines = [*traceback("AssertionError")]
+    lines[2] = "    assert len(steps) == 1"
+    (failure,) = find_failures(lines)
+    assert failure.evidence.startswith("AssertionError: assert len(steps) == 1 [")
+
+
+def test_words_below_the_exception_are_its_message():
+    (failure,) = find_failures([*traceback("RuntimeError:"), "  block 17 is bad"])
+    assert "block 17 is bad" in failure.evidence
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [*traceback(OOM), *traceback("ValueError: bad")],
+        [*traceback("ValueError: bad"), OOM],
+        [*traceback(OOM), *DURING, *traceback("ValueError: bad")],
+        [*traceback("ValueError: bad"), *DURING, *traceback(OOM)],
+        [*traceback(OOM), *FOLLOWS, *traceback("ValueError: bad")],
+    ],
+)
+def test_a_cause_that_a_rule_knows_comes_first(lines):
+    assert names_of(lines) == ["device out of memory"]
+
+
+def test_a_missing_file_in_the_same_chain_is_the_answer():
+    missing = "FileNotFoundError: [Errno 2] No such file or directory: '/opt/x.sh'"
+    for between in (DURING, FOLLOWS):
+        lines = [*traceback(missing), *between, *traceback("ValueError: no start")]
+        assert names_of(lines) == ["file missing"]
+
+
+@pytest.mark.parametrize(
+    ("between", "exception"), [(DURING, "ValueError"), (FOLLOWS, "KeyError"), ([], "KeyError")]
+)
+def test_of_exceptions_that_belong_together_the_telling_one_is_named(between, exception):
+    lines = [*traceback("KeyError: 'x'"), *between, *traceback("ValueError: no start")]
+    (failure,) = find_failures(lines)
+    assert failure.evidence.startswith(f"{exception}: ")
+
+
+def test_a_data_loaders_worker_is_named_and_not_its_parent():
+    lines = [
+        *traceback("KeyError: Caught KeyError in DataLoader worker process 0."),
+        "Original Traceback (most recent call last):",
+        '  File "/work/dataset.py", line 31, in __getitem__',
+        "    return self.index[key]",
+        "KeyError: 'text'",
+    ]
+    (failure,) = find_failures(lines)
+    assert failure.evidence == "KeyError: 'text' [/work/dataset.py:31 in __getitem__]"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        traceback("KeyboardInterrupt"),
+        traceback("subprocess.CalledProcessError: Command '['python']' returned 1."),
+        traceback("ConnectionResetError: [Errno 104] by node"),
+        ["Exception ignored in: <function Pool.__del__>", *traceback("ValueError: bad")],
+        ["--- Logging error ---", *traceback("ValueError: bad")],
+        ["Exception in thread Thread-3 (watch):", *traceback("ValueError: bad")],
+        ["ValueError: bad", "a program may print such a line"],
+        [*traceback("Epoch 3 begins"), "ValueErrors are counted: 0"],
+    ],
+)
+def test_what_no_program_ends_with_is_no_error_of_its_own(lines):
+    assert OWN_ERROR.name not in names_of(lines)
+
+
+def test_a_program_that_goes_on_has_survived_its_error():
+    lines = traceback("ValueError: bad")
+    assert names_of([*lines, *["words"] * 300]) == [OWN_ERROR.name]
+    assert names_of([*lines, *["words"] * 301]) == []
+    ended = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"
+    assert OWN_ERROR.name in names_of([*lines, ended, *["words"] * 301])
+    finder = FailureFinder()
+    for number, line in enumerate(lines, start=1):
+        finder.look(line, number)
+    finder.note_progress(1)
+    assert finder.found() == []
+
+
+def test_the_rank_that_torchrun_blames_comes_first():
+    lines = [
+        *of_rank(2, traceback("ValueError: second")),
+        *of_rank(5, traceback("ValueError: first")),
+        "Root Cause (first observed failure):",
+        "  rank      : 5 (local_rank: 1)",
+        "  exitcode  : 1 (pid: 4711)",
+    ]
+    finder = FailureFinder()
+    for number, line in enumerate(lines, start=1):
+        finder.look(line, number)
+    cause = finder.cause()
+    assert (cause.name, cause.rank, cause.count) == (OWN_ERROR.name, 5, 2)
+
+
+@pytest.mark.parametrize(
+    ("symptom", "name"),
+    [
+        ("[rank1]: [E] [Rank 1] Watchdog caught collective operation timeout", OWN_ERROR.name),
+        ("srun: error: n1: task 3: Killed", "process killed"),
+    ],
+)
+def test_an_error_after_another_end_is_the_cause_only_of_a_wait(symptom, name):
+    lines = [symptom, *of_rank(0, traceback("ValueError: bad"))]
+    assert find_cause(find_failures(lines)).name == name
+
+
+def test_cpps_terminate_is_named_with_its_words():
+    lines = [
+        "terminate called after throwing an instance of 'std::runtime_error'",
+        "  what():  tokenizer: no merges",
+        "Aborted (core dumped)",
+    ]
+    cause = find_cause(find_failures(lines))
+    assert (cause.name, cause.evidence) == (
+        OWN_ERROR.name,
+        "std::runtime_error: tokenizer: no merges",
+    )
+    assert cause.decision is NextStep.UNKNOWN
+
+
+def test_arguments_that_a_program_refuses_are_its_own_error():
+    (failure,) = find_failures(["usage: x.py [-h]", "x.py: error: pick a colour that we have"])
+    assert failure.evidence == "argument error: pick a colour that we have"
+    assert failure.decision is NextStep.FIX_FIRST
+
+
+def test_records_that_end_without_numbers_come_before_an_error_of_the_program():
+    record = (
+        " iteration {:8}/ 250000 | consumed samples: 4 | elapsed time per iteration (ms): 4.9 | "
+        "learning rate: 2.9E-04 | global batch size: 8 | lm loss: nan | loss scale: 1.0 | "
+        "number of skipped iterations: 0 | number of nan iterations:   1 |"
+    )
+    reader = LogReader()
+    reader.feed([*map(record.format, range(1, 4)), *traceback("AssertionError: odd")])
+    assert reader.finish().cause.name == "NaN in the loss"
