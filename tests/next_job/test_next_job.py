@@ -188,7 +188,7 @@ def test_what_comes_after_a_hang_does_not_explain_it(run):
 
 OWN = """\
 [rank1]: Traceback (most recent call last):
-[rank1]:   File "/work/train.py", line 12, in main
+[rank1]:   File "/opt/code/train.py", line 12, in main
 [rank1]:     step(batch)
 [rank1]: RuntimeError: block {} is bad
 """

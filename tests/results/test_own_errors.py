@@ -10,7 +10,7 @@ from runbook.results.failures.rule import Level, NextStep
 SITE_PACKAGES = "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py"
 TYPE_ERROR = [
     "Traceback (most recent call last):",
-    '  File "/work/pretrain.py", line 88, in forward_step',
+    '  File "/opt/code/pretrain.py", line 88, in forward_step',
     "    loss = model(tokens, positions=positions)",
     f'  File "{SITE_PACKAGES}", line 1501, in _call_impl',
     "    return forward_call(*args, **kwargs)",
@@ -27,7 +27,7 @@ def of_rank(rank, lines):
     return [f"[rank{rank}]: {line}" for line in lines]
 
 
-def traceback(last, file="/work/train.py"):
+def traceback(last, file="/opt/code/train.py"):
     frame = f'  File "{file}", line 7, in main'
     return ["Traceback (most recent call last):", frame, "    run()", last]
 
@@ -45,7 +45,7 @@ def test_exception_message_file_line_and_rank_are_named():
     assert (failure.name, failure.level, failure.rank) == (OWN_ERROR.name, Level.CAUSE, 3)
     assert failure.line == 13
     assert failure.evidence == (
-        "TypeError: 'NoneType' object is not callable [/work/pretrain.py:88 in forward_step]"
+        "TypeError: 'NoneType' object is not callable [/opt/code/pretrain.py:88 in forward_step]"
     )
 
 
@@ -111,12 +111,12 @@ def test_a_data_loaders_worker_is_named_and_not_its_parent():
     lines = [
         *traceback("KeyError: Caught KeyError in DataLoader worker process 0."),
         "Original Traceback (most recent call last):",
-        '  File "/work/dataset.py", line 31, in __getitem__',
+        '  File "/opt/code/dataset.py", line 31, in __getitem__',
         "    return self.index[key]",
         "KeyError: 'text'",
     ]
     (failure,) = find_failures(lines)
-    assert failure.evidence == "KeyError: 'text' [/work/dataset.py:31 in __getitem__]"
+    assert failure.evidence == "KeyError: 'text' [/opt/code/dataset.py:31 in __getitem__]"
 
 
 @pytest.mark.parametrize(
