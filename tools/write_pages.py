@@ -1,17 +1,21 @@
-"""Write docs/departures.md, docs/storage.md and docs/lumi-table.md: python tools/write_pages.py."""
+"""Write the pages of the docs that are made from code, and the example of docs/explain.md: python tools/write_pages.py."""
 
 from __future__ import annotations
 
+import re
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from departures import EVERY_DOCUMENT, read_data_departures, read_departures
 from lumi_table import judged_table, lumi_rows
+from write_keys import keys_page
 
 from runbook import params
 from runbook.core.table import Table
 from runbook.params.settings import with_placeholders
 from runbook.planning.site_limits import tier_table
+from runbook.tools.speed.gap import explain_log
 
 PROJECT = Path(__file__).parents[1]
 MODELS = {
@@ -21,6 +25,10 @@ MODELS = {
     '"857M"': 355_919_872,
 }
 """Models of the Azure document, by name with their parameters."""
+
+QUESTION_COMMAND = "$ cat question.txt\n"
+EXPLAIN_COMMAND = "$ runbook explain question.txt\n"
+"""The two commands of the example in docs/explain.md."""
 
 STORAGE_HEAD = """# Storage and the time of a checkpoint
 
@@ -126,6 +134,29 @@ def lumi_page() -> str:
     return f"{LUMI_HEAD}\n{judged_table(lumi_rows()).as_markdown()}\n"
 
 
+def explain_page(page: str) -> str:
+    """docs/explain.md, with what `runbook explain` prints for the question in its example."""
+    head, question, tail = _example_parts(page)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "question.txt"
+        path.write_text(question, encoding="utf-8")
+        explanation = explain_log(path, None, ())
+    lines = [line.rstrip() for line in explanation.as_table().as_text().splitlines()]
+    printed = "\n".join(lines)
+    return f"{head}{question}{EXPLAIN_COMMAND}{printed}\n{tail}"
+
+
+def _example_parts(page: str) -> tuple[str, str, str]:
+    """Return what comes before the question of the example, the question, and what comes after the answer."""
+    example = re.search(
+        rf"(?P<question>(?<={re.escape(QUESTION_COMMAND)}).*?){re.escape(EXPLAIN_COMMAND)}.*?(?=```)",
+        page,
+        re.DOTALL,
+    )
+    assert example is not None, "docs/explain.md has no example"
+    return page[: example.start()], example["question"], page[example.end() :]
+
+
 def _table(table: Table) -> str:
     heads: Sequence[str] = [head for head in table.rows[0] if any(row[head] for row in table.rows)]
     lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
@@ -136,4 +167,7 @@ def _table(table: Table) -> str:
 if __name__ == "__main__":
     (PROJECT / "docs" / "departures.md").write_text(departures_page(), encoding="utf-8")
     (PROJECT / "docs" / "storage.md").write_text(storage_page(), encoding="utf-8")
+    explain = PROJECT / "docs" / "explain.md"
+    explain.write_text(explain_page(explain.read_text(encoding="utf-8")), encoding="utf-8")
+    (PROJECT / "docs" / "keys.md").write_text(keys_page(), encoding="utf-8")
     (PROJECT / "docs" / "lumi-table.md").write_text(lumi_page(), encoding="utf-8")

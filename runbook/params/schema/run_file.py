@@ -52,7 +52,9 @@ class ShapeOverrides(Strict):
     layers: Annotated[WholeOrZero, Aliases("NUM_LAYERS", "num_layers", "NLAYERS", "LAYERS")] = 0
     """Transformer layers."""
     hidden: Annotated[WholeOrZero, Aliases("HIDDEN_SIZE", "hidden_size", "HIDDEN")] = 0
-    """Width of the residual stream; the feed-forward block follows, unless ffn_hidden is given."""
+    """Width of the residual stream; it also sets the feed-forward block, unless ffn_hidden is
+    given.
+    """
     heads: Annotated[
         WholeOrZero, Aliases("NUM_ATTENTION_HEADS", "num_attention_heads", "num_attn_heads")
     ] = 0
@@ -72,14 +74,14 @@ class Smoke(Strict):
     """The short run before the long one: same machine, same trainer, a model that fails cheaply."""
 
     model: str = ""
-    """A name in params/models.yaml; empty: the documents' 12 x 512 ("375M"), or the run's own where
-    that is smaller.
+    """A name in params/models.yaml; empty: the documents' 12 x 512 ("375M"), or the run's own model
+    if that is smaller.
     """
     iterations: Whole = 12
-    """Steps; the first ones warm up and are left out of the throughput."""
+    """Steps; the first ones are warm-up and do not count for the throughput."""
     global_batch: WholeOrZero = 0
-    """Sequences a step; 0: two micro-batches for each data-parallel replica, or one for each stage if
-    those are more.
+    """Sequences in a step; 0: two micro-batches for each data-parallel replica, or one for each
+    pipeline stage if that is more.
     """
     micro_batch: Whole = 1
     """Sequences a device computes at once."""
@@ -92,23 +94,25 @@ class Smoke(Strict):
     pipeline: Whole = 1
     """Pipeline size of the smoke test."""
     waived_by: str = ""
-    """Who decided to train although the smoke test failed or was not made; the name is recorded.
+    """Who decided to train although the smoke test failed or was not run; the name is recorded.
     Empty: nobody.
     """
 
 
 class Training(Strict):
-    """What is trained for how long, in which steps."""
+    """How long to train, in which steps, and with which options."""
 
     engine: Engine = "megatron-core"
     """megatron-core or deepspeed; both train the same model to the same losses."""
     framework: Framework = "runbook"
-    """Our own trainer, or the document's: megatron-lm, megatron-deepspeed, nemo."""
+    """runbook is our own trainer; megatron-lm, megatron-deepspeed and nemo are those of the
+    documents.
+    """
     precision: Precision = "bf16"
     """fp32, fp16 or bf16."""
     fp8: Annotated[Fp8, Aliases("fp8_recipe", "fp8_format")] = "none"
-    """Layers' products in 8 bits, with bf16: none, or their scaling; all but tensorwise need
-    Transformer Engine.
+    """Matrix products of the layers in 8 bits, with bf16: none, or the scaling (delayed,
+    tensorwise, blockwise, mxfp8). All but tensorwise need Transformer Engine.
     """
     iterations: Annotated[
         Count, Aliases("NUMBER_OF_ITERATIONS", "train_iters", "MAX_STEPS", "max_steps")
@@ -121,19 +125,17 @@ class Training(Strict):
     micro_batch: Annotated[
         Whole, Aliases("MICRO_BATCH", "micro_batch_size", "MICRO_BATCH_SIZE")
     ] = 1
-    """Sequences a device computes at once; raise it until the memory is used."""
+    """Sequences a device computes at once; increase it until memory is used up."""
     global_batch: Annotated[
         Whole, Aliases("GLOBAL_BATCH_SIZE", "global_batch_size", "GLOBAL_BATCH")
     ] = 512
-    """Sequences in one optimizer step; divides by micro_batch x data parallel."""
+    """Sequences in one optimizer step; a multiple of micro_batch x data-parallel replicas."""
     rampup_start: Annotated[WholeOrZero, Aliases("rampup_batch_size")] = 0
-    """Sequences in the first steps, where the batch ramps up to global_batch; 0: it does not."""
+    """Sequences in the first steps of a batch that ramps up to global_batch; 0: no ramp-up."""
     rampup_increment: WholeOrZero = 0
-    """Sequences by which the batch grows at a time; rampup_start + a multiple of it is
-    global_batch.
-    """
+    """Sequences added at each increase; global_batch is rampup_start plus a multiple of it."""
     rampup_samples: Count = 0
-    """Sequences after which global_batch is reached."""
+    """Sequences until global_batch is reached."""
     sequence_length: Annotated[WholeOrZero, Aliases("SEQ_LENGTH", "SEQ_LEN", "seq_length")] = 0
     """Tokens in a sequence; 0: the model's own."""
     learning_rate: Annotated[Positive, Aliases("lr", "LR")] = 6.0e-4
@@ -141,11 +143,12 @@ class Training(Strict):
     min_learning_rate: Annotated[NonNegative, Aliases("min_lr", "MIN_LR")] = 6.0e-5
     """Learning rate at the end of the decay."""
     schedule: Annotated[Schedule, Aliases("lr_decay_style")] = "cosine"
-    """cosine, linear, constant or wsd (stays at the peak, falls at the end) after the warm-up."""
+    """After the warm-up: cosine, linear, constant, or wsd (stays at the peak and falls at the end).
+    """
     wsd_decay_fraction: Fraction = 0.1
-    """With schedule wsd: share of the decay length, at its end, over which the rate falls."""
+    """With schedule wsd: the last part of the decay length, as a share, in which the rate falls."""
     wsd_decay_style: Annotated[WsdDecay, Aliases("lr_wsd_decay_style")] = "exponential"
-    """With schedule wsd: exponential, linear or cosine fall."""
+    """With schedule wsd: how the rate falls: exponential, linear or cosine."""
     warmup_iterations: Annotated[Count, Aliases("lr_warmup_iters")] = 0
     """Steps until the peak learning rate; give at most one of the four warm-up keys."""
     warmup_samples: Annotated[Count, Aliases("lr_warmup_samples")] = 0
@@ -161,237 +164,238 @@ class Training(Strict):
     decay_tokens: Annotated[Count, Aliases("lr_decay_tokens")] = 0
     """Tokens until the minimum, instead of decay_iterations."""
     adam_beta1: BelowOne = 0.9
-    """Adam's decay of the mean gradient."""
+    """Adam's decay rate of the mean gradient."""
     adam_beta2: BelowOne = 0.95
-    """Adam's decay of the mean squared gradient."""
+    """Adam's decay rate of the mean squared gradient."""
     adam_epsilon: Positive = 1.0e-8
-    """Adam's guard against division by zero."""
+    """Adam's term against division by zero."""
     weight_decay: NonNegative = 0.1
-    """Pull of the weights towards zero, decoupled from the gradient."""
+    """Weight decay, decoupled from the gradient (AdamW)."""
     clip_gradient: Annotated[NonNegative, Aliases("clip_grad", "gradient_clipping")] = 1.0
-    """Largest norm of the whole gradient; 0: no clipping."""
+    """Clip the gradient's norm, over all weights, to this value; 0: no clipping."""
     dropout: BelowOne = 0.0
-    """Share of activations and attention weights zeroed; GPT-3 and the documents' Megatron default
-    say 0.1.
+    """Share of activations and attention weights set to zero. GPT-3 and the default of the
+    documents' Megatron are 0.1.
     """
     init_std: Annotated[Positive, Aliases("init_method_std")] = 0.02
-    """Spread of the initial weights."""
+    """Standard deviation of the initial weights."""
     recompute: Annotated[Recompute, Aliases("activation_checkpoint", "checkpoint_activations")] = (
         "none"
     )
-    """none, selective or full: less memory for up to a third more computing."""
+    """Compute activations again in the backward pass: none, selective or full. Saves memory for up
+    to a third more compute.
+    """
     recompute_method: RecomputeMethod = "uniform"
-    """With recompute full: uniform keeps the input of each group; block computes a stage's first
-    layers again.
+    """With recompute full: uniform keeps the input of each group of layers; block recomputes only
+    the first layers of a stage.
     """
     recompute_num_layers: Annotated[
         Whole, Aliases("checkpoint_num_layers", "activations_checkpoint_num_layers")
     ] = 1
-    """With recompute full: layers of a group (uniform), or layers computed again (block)."""
+    """With recompute full: layers in a group (uniform), or layers to recompute (block)."""
     overlap_gradients: Annotated[StrictBool, Aliases("overlap_grad_reduce", "overlap_comm")] = False
-    """Bring gradients together over the data-parallel replicas while earlier layers are still in
-    their backward pass.
+    """Reduce gradients over the data-parallel replicas while earlier layers are still in their
+    backward pass.
     """
     overlap_weights: Annotated[
         StrictBool, Aliases("overlap_param_gather", "overlap_param_sync")
     ] = False
-    """Gather stepped weights while the next forward pass begins; needs overlap_gradients and
+    """Gather updated weights while the next forward pass begins; needs overlap_gradients and
     parallel.zero_stage 1.
     """
     overlap_pipeline: Annotated[
         Switch, Aliases("overlap_p2p_comm", "overlap_p2p_communication")
     ] = "auto"
-    """always, never, or auto as the framework does it: interleaved stages send and compute at the
-    same time.
+    """Send and compute at the same time between interleaved pipeline stages: always, never, or auto
+    (the framework's default).
     """
     fuse_gradients: Annotated[Switch, Aliases("gradient_accumulation_fusion")] = "auto"
-    """always (our own trainer: with Transformer Engine and Apex), never, auto: matrix products add
-    up the gradients.
+    """Accumulate gradients inside the matrix products: always (our own trainer needs Transformer
+    Engine and Apex), never, or auto (the framework's default).
     """
     kernels: Kernels = "auto"
-    """Own trainer on a GPU. compiled: its Triton kernels; plain: megatron-core's; auto: compiled
-    where they can run.
+    """Kernels of our own trainer on a GPU: compiled (its Triton kernels), plain (megatron-core's),
+    or auto (compiled if they can run).
     """
     overlap_tensor: Annotated[StrictBool, Aliases("tp_comm_overlap", "ub_tp_comm_overlap")] = False
-    """Tensor-parallel messages next to the matrix products, by Transformer Engine; needs
+    """Overlap tensor-parallel communication with matrix products, by Transformer Engine; needs
     parallel.sequence.
     """
     cuda_graphs: Annotated[StrictBool, Aliases("enable_cuda_graph")] = False
-    """Start the kernels of a layer as one CUDA graph; needs Transformer Engine, and not recompute
-    full.
+    """Launch the kernels of a layer as one CUDA graph; needs Transformer Engine, and is not
+    possible with recompute full.
     """
     gc_interval: Annotated[WholeOrZero, Aliases("manual_gc_interval", "manual_gc")] = 0
-    """Steps between Python's garbage collections, on all ranks at once; 0: each rank whenever
-    Python likes.
+    """Steps between Python's garbage collections, on all ranks at once; 0: whenever Python decides,
+    on each rank.
     """
     broadcast_batches: StrictBool = False
     """The first rank of each tensor-parallel group reads the batches and sends them to the others.
     """
     attention: Attention = "auto"
-    """auto, or one kernel by name: flash1, flash2, flash-triton, plain; auto takes what the
-    framework takes.
-    """
+    """Attention kernel: flash1, flash2, flash-triton, plain, or auto (the framework's default)."""
     offload: Annotated[StrictBool, Aliases("cpu_optimizer", "OFFLOAD_DEVICE")] = False
-    """Optimizer states in the node's memory, not the device's: slower, and only where nothing else
-    fits.
+    """Keep optimizer states in the node's memory instead of the device's. Slow; use it only if
+    nothing else fits.
     """
     initial_loss_scale: Positive = 65536.0
-    """fp16 only: first loss scale; every overflow halves it and skips the step, so 2^32 skips the
-    first 16 or so.
+    """fp16 only: initial loss scale. Every overflow halves it and skips the step, so 2^32 skips
+    about the first 16 steps.
     """
     loss_scale_window: Whole = 1000
     """fp16 only: steps without overflow before the scale doubles."""
     loss_scale_hysteresis: Annotated[Whole, Aliases("hysteresis")] = 2
     """fp16 only: overflows in a row before the scale halves."""
     static_loss_scale: Annotated[NonNegative, Aliases("loss_scale")] = 0.0
-    """fp16 only: keep this scale, whatever overflows; 0: dynamic, by the three keys above."""
+    """fp16 only: constant loss scale, whatever overflows; 0: dynamic, by the three keys above."""
     min_loss_scale: Positive = 1.0
-    """fp16 only: the dynamic scale falls no lower; an overflow there is answered by nan_policy."""
+    """fp16 only: lower limit of the dynamic scale; nan_policy handles an overflow at the limit."""
     nan_policy: NanPolicy = "stop"
-    """A NaN or infinite loss or gradient: stop, skip the step, or rollback to the last save and
-    pass it over.
+    """On a NaN or infinite loss or gradient: stop, skip the step, or rollback to the last save and
+    then skip it.
     """
     nan_limit: Whole = 3
-    """So many such steps in a row (or rollbacks in one job) stop the training all the same."""
+    """This many such steps in a row (or rollbacks in one job) stop the training under any policy.
+    """
     spike_policy: SpikePolicy = "note"
-    """A finite loss that jumps: note it, skip each such batch, or rollback to the last save if it
-    lasts.
+    """On a finite loss that jumps: note it, skip each such batch, or rollback to the last save if
+    the jump lasts.
     """
     replay_interval: WholeOrZero = 0
-    """Compute the first micro-batch of every so many steps again and compare all numbers (own
-    trainer); 0: never.
+    """Steps between two checks of the hardware: the first micro-batch is computed twice and all
+    numbers are compared (own trainer); 0: never.
     """
     alarm_webhook: SecretReference = ""
-    """Where an address is kept that alarms are posted to as JSON (env:NAME or file:PATH); empty:
+    """Reference (env:NAME or file:PATH) to an address to which alarms are posted as JSON; empty:
     none.
     """
     alarm_command: str = ""
-    """A command that gets each alarm on its standard input (mail -s alarm ada@example.org), once
-    you allowed it.
+    """A command that gets each alarm on standard input (mail -s alarm ada@example.org). It starts
+    only if you allowed it (docs/security.md).
     """
     trackers: Annotated[str, AfterValidator(tracker_names_text)] = ""
-    """Trackers to feed while 04-training runs: wandb, mlflow, trackio, with commas between them
-    (docs/trackers.md).
+    """Trackers that get the numbers while 04-training runs: wandb, mlflow, trackio, separated by
+    commas (docs/trackers.md).
     """
     tracker_project: str = ""
-    """Project (MLflow: experiment) at the trackers; empty: their own variable, else gpt3-runbook."""
+    """Project (MLflow: experiment) at the trackers; empty: their own environment variable, else
+    gpt3-runbook.
+    """
     log_interval: Whole = 1
     """Steps between log lines."""
     save_interval: Annotated[WholeOrZero, Aliases("SAVE_INTERVAL")] = 1000
-    """Steps between checkpoints; 0: only at the end, and with a document's own framework none at
-    all.
+    """Steps between checkpoints; 0: only at the end (with a document's own framework: none at all).
     """
     keep_checkpoints: Whole = 2
-    """Newest checkpoints that are kept. Megatron-LM and Megatron-DeepSpeed delete none."""
+    """Number of newest checkpoints to keep. Megatron-LM and Megatron-DeepSpeed delete none."""
     keep_every: WholeOrZero = 0
-    """Keep forever each checkpoint at a multiple of this many steps as well; 0: only the newest.
-    """
+    """Also keep every checkpoint at a multiple of this many steps; 0: only the newest."""
     async_save: StrictBool = False
-    """Write checkpoints in the background: training continues once the state is copied. Needs that
-    much more memory.
+    """Write checkpoints in the background: training continues once the state is copied, which takes
+    that much more memory.
     """
     near_interval: WholeOrZero = 0
-    """Steps between copies of the newest state in node memory, on a partner node too (own trainer,
-    docs/unattended.md); 0: none.
+    """Steps between copies of the state in the memory of the node and of a partner node (own
+    trainer, docs/unattended.md); 0: none.
     """
     near_folder: str = NEAR_FOLDER
-    """Folder of node memory for these copies; $NAME is a variable of the node's environment."""
+    """Folder in node memory for these copies; $NAME is a variable of the node's environment."""
     resume_changed: StrictBool = False
-    """Go on from a checkpoint that was trained with other values (rate, data, seed, batch); else it
-    is refused.
+    """Continue from a checkpoint that was trained with other values (rate, data, seed, batch),
+    which is otherwise refused.
     """
     eval_interval: Annotated[WholeOrZero, Aliases("EVAL_INTERVAL")] = 1000
     """Steps between evaluations; 0: never."""
     eval_iterations: Annotated[WholeOrZero, Aliases("eval_iters")] = 10
-    """Batches of one evaluation."""
+    """Batches in one evaluation."""
     exit_duration: Annotated[Seconds, Aliases("exit_duration_in_mins", "max_time")] = 0
     """Save and stop after this time (00:55:00); 0: never."""
     exit_interval: WholeOrZero = 0
-    """Save and stop whenever the step is a multiple of this; 0: never. The same command goes on."""
+    """Save and stop whenever the step is a multiple of this; 0: never. The same command continues.
+    """
     process_group_timeout: Annotated[Seconds, Aliases("distributed_timeout_minutes")] = 600
-    """A rank that waits longer for the others ends the job."""
+    """Timeout of a collective: a rank that waits longer for the others ends the job."""
     rehearse_stop: WholeOrZero = 0
-    """Stop the job once at this step by SIGTERM and resume it, to prove that resuming works; 0: do
-    not.
+    """Stop the job once at this step by SIGTERM and resume it, to prove that resuming works; 0: no
+    planned stop.
     """
     rehearsal_waived_by: str = ""
-    """Who decided to submit on a cluster without a rehearsal that fits, or without any; recorded.
-    Empty: nobody.
+    """Who decided to submit on a cluster although the rehearsal did not fit or was not run; the
+    name is recorded. Empty: nobody.
     """
     sample_prompt: str = ""
-    """Text the model continues before and after training; empty: no sample."""
+    """Text that the model continues before and after training; empty: no sample."""
     sample_tokens: Whole = 40
-    """Tokens of that continuation."""
+    """Tokens in that continuation."""
     seed: Annotated[WholeOrZero, Field(le=2**32 - 1), Aliases("SEED")] = 1234
-    """Seed of weights and data order, up to 4294967295: numpy takes no larger one."""
+    """Seed of weights and data order, at most 4294967295 (numpy's limit)."""
     shape: ShapeOverrides = ShapeOverrides()
-    """Depth, width and heads other than those of the model that is named."""
+    """Depth, width and heads, if they differ from those of the named model."""
     smoke: Smoke = Smoke()
-    """The short run before the long one."""
+    """The short run before the long one: same machine, same trainer, a model that fails cheaply."""
 
 
 class Data(Strict):
-    """Which text is trained on, and how it becomes tokens."""
+    """Which text to train on, and how it becomes tokens."""
 
     dataset: Annotated[Name, Aliases("DATASET_FOLDER_NAME")] = "corpus"
     """A name in params/datasets.yaml."""
     blend: Annotated[str, AfterValidator(blend_text)] = ""
-    """Several datasets with weights (corpus 0.7, articles 0.3), data.dataset among them; empty:
+    """Several datasets with weights (corpus 0.7, articles 0.3), including data.dataset; empty:
     data.dataset alone.
     """
     folder: Annotated[str, Aliases("DATA_PATH", "BASE_DATA_PATH", "DATA_DIR")] = ""
-    """Folder of the text. Files that the dataset's source has are downloaded to it where they are
-    missing; other text that lies there is read as it is. For token files also the prefix of one
-    pair (/data/my_text_document). Empty: the site's folder for data, or what the dataset says.
+    """Folder of the text. Missing files of the dataset's source are downloaded to it; other text in
+    it is used as it is. For token files also the prefix of one pair (/data/my_text_document).
+    Empty: the site's folder for data, or what the dataset says.
     """
     bucket: Annotated[str, Aliases("S3_BUCKET", "BUCKET")] = ""
-    """Bucket and prefix (s3://name/folder) the ready token files are copied from, where the site
+    """Bucket and prefix (s3://name/folder) from which finished token files are copied, if the site
     copies them.
     """
     text_key: str = "text"
     """Key of the text in each JSON record."""
     keep_sources: Annotated[str, AfterValidator(names_text), Aliases("approved_sources")] = ""
-    """Only documents of these sources (RedPajamaC4, RedPajamaArXiv), by each record's own word;
+    """Use only documents of these sources (RedPajamaC4, RedPajamaArXiv), as each record names them;
     empty: all.
     """
     drop_sources: Annotated[str, AfterValidator(names_text)] = ""
-    """No documents of these sources (RedPajamaBook); empty: none is left out."""
+    """Leave out documents of these sources (RedPajamaBook); empty: none."""
     source_key: str = "auto"
-    """Key in which a record names its source (meta.redpajama_set_name); auto: a known one that the
+    """Key in which a record names its source (meta.redpajama_set_name); auto: a known key that the
     first record has.
     """
     fix_text: Annotated[FixText, Aliases("apply_ftfy")] = "none"
-    """ftfy repairs wrongly decoded characters first, as NeMo's data preparation does: pip install
-    'gpt3-runbook[ftfy]'.
+    """none, or ftfy, which first repairs wrongly decoded characters as NeMo's data preparation does
+    (pip install 'gpt3-runbook[ftfy]').
     """
     append_eod: StrictBool = True
-    """Put the end-of-document token after each document; without it documents run together."""
+    """Add the end-of-document token after each document; without it documents run together."""
     tokenizer: str = "gpt2"
     """`gpt2` (shipped), or a path to a Hugging Face tokenizer.json or SentencePiece model; a
     relative path begins at the project's folder.
     """
     special_tokens: StrictBool = False
-    """Read a literal <|endoftext|> inside a text as the token (as Megatron with Hugging Face does),
-    not as letters.
+    """Encode a literal <|endoftext|> inside a text as the token (as Megatron with Hugging Face
+    does), not as letters.
     """
     split: Annotated[str, Field(pattern=r"^\d+(\.\d+)?,\d+(\.\d+)?,\d+(\.\d+)?$")] = "949,50,1"
-    """Shares of train, validation and test inside every file; used where held_out is 0."""
+    """Shares of train, validation and test inside every file; used if held_out is 0."""
     held_out: Annotated[WholeOrZero, Aliases("CHUNKS")] = 0
-    """Files kept for validation, and again as many for test; more than twice as many are needed. 0:
-    use split.
+    """Files kept for validation, and as many again for test; the text must have more than twice as
+    many. 0: use split.
     """
     max_record_bytes: Whole = 268_435_456
-    """Longest record of text; a longer one is treated as one that cannot be read, and takes no
-    memory.
+    """Longest record in bytes; a longer one counts as unreadable (bad_records) and takes no memory.
     """
     bad_records: BadRecords = "stop"
-    """A record that cannot be read: stop, skip and count, or set aside in a quarantine file."""
+    """On an unreadable record: stop, skip (and count), or quarantine (and keep it in a file)."""
     workers: WholeOrZero = 0
     """Tokenizing processes on a node; 0: one for each core."""
 
 
 class Parallel(Strict):
-    """How the model is cut over the devices; what is left over is data parallel."""
+    """How the model is partitioned over the devices; the remaining factor is data parallel."""
 
     tensor: Annotated[
         Whole,
@@ -405,7 +409,8 @@ class Parallel(Strict):
             "tp",
         ),
     ] = 1
-    """Devices that share every matrix of a layer; keep them inside one node."""
+    """Tensor-parallel size: devices that share every matrix of a layer; keep them inside one node.
+    """
     pipeline: Annotated[
         Whole,
         Aliases(
@@ -418,46 +423,46 @@ class Parallel(Strict):
             "pp",
         ),
     ] = 1
-    """Stages the layers are cut into; layers must divide by it."""
+    """Pipeline stages; the number of layers must be a multiple of it."""
     first_stage_layers: Annotated[WholeOrZero, Aliases("decoder_first_pipeline_num_layers")] = 0
-    """Layers of the first stage, which has the embedding too; 0: as many as the others."""
+    """Layers of the first stage, which also has the embedding; 0: as many as the others."""
     last_stage_layers: Annotated[WholeOrZero, Aliases("decoder_last_pipeline_num_layers")] = 0
-    """Layers of the last stage, which has the output layer too; 0: as many as the others."""
+    """Layers of the last stage, which also has the output layer; 0: as many as the others."""
     virtual_pipeline: Annotated[Whole, Aliases("virtual_pipeline_model_parallel_size", "VPP")] = 1
-    """Chunks of layers each stage holds; more than 1 interleaves them and shortens the bubble."""
+    """Chunks of layers in each stage; more than 1 interleaves them, which shortens the bubble."""
     sequence: Annotated[StrictBool, Aliases("sequence_parallel", "USE_SEQUENCE_PARALLEL")] = False
-    """Cut what tensor parallelism leaves whole along the sequence; saves activations where tensor >
-    1.
+    """Sequence parallelism: divide along the sequence what tensor parallelism leaves whole. Saves
+    activation memory if tensor > 1.
     """
     context: Annotated[Whole, Aliases("SPSIZE", "context_parallel_size")] = 1
-    """Devices that share one sequence (context parallel, DeepSpeed-Ulysses)."""
+    """Context-parallel size: devices that share one sequence (DeepSpeed: Ulysses)."""
     zero_stage: Annotated[int, Field(ge=0, le=3), Aliases("ZERO_STAGE", "zero_stage")] = 1
-    """What data-parallel replicas share: 1 optimizer states (distributed optimizer), 2 gradients too,
-    3 weights too.
+    """What is partitioned over data-parallel replicas: 0 nothing, 1 optimizer states (distributed
+    optimizer), 2 also gradients, 3 also weights.
     """
 
 
 class Job(Strict):
-    """What one phase asks of the scheduler; empty or 0 means what the site says."""
+    """What one phase asks of the scheduler; empty or 0: the site's value."""
 
     nodes: Annotated[Whole, Aliases("NNODES", "num_node", "NODES", "num_nodes")] = 1
-    """Machines; in jobs.data each tokenizes its share."""
+    """Nodes; in jobs.data each tokenizes its share."""
     devices_per_node: Annotated[
         WholeOrZero, Aliases("num_gpus_pernode", "N_GPUS", "gpus_per_node", "gpus-per-node")
     ] = 0
-    """GPUs (or GCDs; on a site without, processes) used on each node; 0: all the site has."""
+    """GPUs (GCDs on MI250X; processes on a CPU site) to use on each node; 0: all."""
     tasks_per_node: Annotated[
         WholeOrZero, Aliases("TASKS_PER_NODE", "ntasks_per_node", "ntasks-per-node")
     ] = 0
-    """Tasks the scheduler starts on each node; 0: what the site's launcher needs, and one for
-    jobs.data.
+    """Tasks that the scheduler starts on each node; 0: as many as the site's launcher needs, and
+    one for jobs.data.
     """
     cpus_per_task: Annotated[WholeOrZero, Aliases("cpus-per-task")] = 0
-    """Cores of each task; 0: what the site says."""
+    """Cores of each task; 0: the site's value."""
     memory: str = ""
-    """Memory of a node as the scheduler writes it (480G; 0 is all); empty: what the site says."""
+    """Memory per node as the scheduler writes it (480G; 0 is all); empty: the site's value."""
     walltime: Annotated[Seconds, Aliases("time")] = 0
-    """Time limit (01:00:00); 0: what the site says."""
+    """Time limit (01:00:00); 0: the site's value."""
     partition: Annotated[str, Aliases("PARTITION", "queue")] = ""
     """Slurm partition or PBS queue."""
     account: Annotated[str, Aliases("project")] = ""
@@ -467,34 +472,34 @@ class Job(Strict):
     reservation: str = ""
     """Name of a reservation."""
     array: WholeOrZero = 0
-    """Elements of an array job; 0: a single job. In jobs.data, array x nodes x tasks_per_node share
-    the text.
+    """Elements of an array job; 0: a single job. In jobs.data, array x nodes x tasks_per_node tasks
+    share the text.
     """
     restarts: WholeOrZero = 3
-    """Jobs in a row that may end without a new step before a person is asked; one with a step
-    resets the count.
+    """Jobs in a row that may end without a new step before a person must look; a job that makes a
+    step resets the count.
     """
     chain: Whole = 1
-    """Jobs queued at once, each to begin when the one before ends, so that nobody has to
+    """Jobs to queue at once, each beginning when the one before ends, so that nobody has to
     resubmit; 1: no chain.
     """
     spares: WholeOrZero = 0
-    """Nodes asked for beyond `nodes`: after a failure one replaces a bad node, and training goes
-    on in the same job.
+    """Nodes to ask for beyond `nodes`: after a failure a spare replaces a bad node, and training
+    continues in the same job.
     """
     min_nodes: WholeOrZero = 0
-    """Fewest nodes with which the training goes on where healthy ones lack: with fewer
-    data-parallel replicas and the same global batch; 0: it does not.
+    """Continue with this many nodes or more if too few healthy ones are left: with fewer data-
+    parallel replicas and the same global batch; 0: never.
     """
 
 
 class Jobs(Strict):
-    """What holds for the jobs of every phase, and one entry for each phase that submits a job."""
+    """Values for the jobs of every phase, and one section for each phase that submits a job."""
 
     account: Annotated[str, Aliases("PROJECT", "project_id")] = ""
-    """Account or project that pays for every phase that names none of its own."""
+    """Account or project that pays for every phase without an account of its own."""
     price_per_device_hour: NonNegative = 0.0
-    """What an hour of one device costs you; 0: what the site says, or no cost is shown."""
+    """Price of one device for an hour; 0: the site's price, or no cost is shown."""
     stage: Annotated[
         str,
         Aliases(
@@ -505,31 +510,31 @@ class Jobs(Strict):
             "home_dir",
         ),
     ] = ""
-    """Folder on the shared file system for images, checkouts, data and checkpoints; sites write it
-    {stage}.
+    """Folder on the shared file system for images, checkouts, data and checkpoints; site files
+    write {stage} for it.
     """
     image: Annotated[
         str,
         Aliases("IMAGE", "CONTAINER_IMAGE", "SIF", "SQUASHED_PYTORCH_IMAGE"),
     ] = ""
-    """Container image (file or registry reference) used instead of the site's."""
+    """Container image (file or registry reference) to use instead of the site's."""
     storage: Annotated[str, Aliases("AMLFS_SKU")] = ""
-    """Tier of the site's shared storage (AMLFS 250), where it is sold in tiers; empty: the site's
+    """Tier of the site's shared storage (AMLFS 250), if it is sold in tiers; empty: the site's
     first.
     """
     image_copy: Annotated[str, Aliases("NVME_PATH")] = ""
-    """Folder on each node's own disk (/mnt/nvme) that the image file is copied to before the
-    training; empty: none.
+    """Folder on each node's own disk (/mnt/nvme) to which the image file is copied before the
+    training; empty: no copy.
     """
     environment_copy: Annotated[str, AfterValidator(node_folder_text)] = ""
-    """Folder on each node's own disk (/tmp, $TMPDIR) to which the Python of 03 and 04 is unpacked before the first rank
-    starts (docs/local-environment.md); empty: none.
+    """Folder on each node's own disk (/tmp, $TMPDIR) to which the Python environment of 03 and 04
+    is unpacked before the first rank starts (docs/local-environment.md); empty: no copy.
     """
     environment_keep: StrictBool = False
-    """Leave that copy on the nodes at the end of a job, for the next one."""
+    """Leave that copy on the nodes at the end of a job, for the next job."""
     launcher: LauncherChoice = "site"
-    """torchrun, srun, mpiexec or deepspeed (one node) start the processes; site: what the site
-    says.
+    """What starts the processes: torchrun, srun, mpiexec, deepspeed (one node), or site (the site's
+    value).
     """
     switch: Annotated[str, Aliases("USE_SHARP")] = ""
     """Groups of the site's environment to switch on or off, such as "+sharp -debug"."""
@@ -547,7 +552,7 @@ class Run(Strict):
     """A run file: what a person chose."""
 
     run: Annotated[Name, Aliases("JOB_NAME")]
-    """Name of the run: the run file's own stem; its folder is runs/<run>."""
+    """Name of the run: the run file's name without .yaml; its folder is runs/<run>."""
     site: Name = "local"
     """A name in params/sites."""
     model: Annotated[Name, Aliases("MODEL_SIZE_KEY", "MODEL_SIZE", "model_size")]
@@ -555,9 +560,9 @@ class Run(Strict):
     data: Data = Data()
     """Which text, and how it becomes tokens."""
     parallel: Parallel = Parallel()
-    """How the model is cut over the devices."""
+    """How the model is partitioned over the devices; the remaining factor is data parallel."""
     training: Training = Training()
-    """What is trained for how long, in which steps."""
+    """How long to train, in which steps, and with which options."""
     jobs: Jobs = Jobs()
     """What each phase asks of the scheduler."""
 

@@ -24,19 +24,20 @@ class ImageRecipe(Strict):
     """What a Dockerfile is written from; an empty version leaves its layer out."""
 
     base: str
-    """Image to start from; `docker build --build-arg BASE=...` takes another."""
+    """Base image; `docker build --build-arg BASE=...` uses another."""
     tag: str
-    """Name of the image that is built, before it becomes a file."""
+    """Name of the built image, before it becomes a file."""
     pip: list[str] = []
     """Python packages, each with its version."""
     efa_installer: str = ""
-    """Version of AWS's EFA installer, whose libfabric replaces the base's; the base is an Ubuntu.
+    """Version of AWS's EFA installer, whose libfabric replaces the base's; the base must be an
+    Ubuntu.
     """
     aws_ofi_nccl: str = ""
     """Version of the NCCL plugin for libfabric, built against it."""
     mpi: str = ""
-    """Folder of the base's MPI, which the plugin's configure looks for; empty: where compilers look
-    by themselves.
+    """Folder of the base's MPI, which the plugin's configure needs; empty: where compilers look by
+    default.
     """
     libraries: list[str] = []
     """Folders that the dynamic linker searches in addition to its own."""
@@ -51,11 +52,11 @@ class Tier(Strict):
     """
 
     size: Bytes
-    """The size that the site's speed of this tier belongs to."""
+    """Size for which the site states the speed of this tier."""
     sku: str
     """Its name in the deployment."""
     stated_minutes: NonNegative = 0.0
-    """What the site's document says a 175B checkpoint takes; 0: nothing."""
+    """Minutes that a 175B checkpoint takes according to the site's document; 0: not stated."""
 
 
 class Volume(Strict):
@@ -64,19 +65,19 @@ class Volume(Strict):
     title: str
     """What it is."""
     path: str
-    """Where it is mounted; may hold {stage}."""
+    """Where it is mounted; may contain {stage}."""
     size: Bytes = 0
-    """Its size; 0: that of the tier, or not known."""
+    """Its size; 0: the tier's, or not known."""
     holds: list[str] = []
-    """What the run puts there: home, images, data, checkpoints."""
+    """What the run stores there: home, images, data, checkpoints."""
     tiers: dict[str, Tier] = {}
-    """Speeds and sizes it is sold in; `jobs.storage` chooses, the first is taken otherwise."""
+    """Speeds and sizes it is sold in; `jobs.storage` selects one, the default is the first."""
     deployment: dict[str, Any] = {}
-    """The entry that a cluster's configuration has for it, word for word."""
+    """Its entry in the cluster's configuration, verbatim."""
 
 
 class Timing(Strict):
-    """How long something took where the document's authors did it."""
+    """How long something took for the document's authors."""
 
     what: str
     """What was done."""
@@ -85,9 +86,9 @@ class Timing(Strict):
     bytes: Bytes = 0
     """How much was moved; 0: not stated."""
     like: str = ""
-    """What of a run compares with it: data (its token files); empty: nothing."""
+    """Part of a run to compare with it: data (the token files); empty: none."""
     machine: str = ""
-    """Which machine."""
+    """Machine it was measured on."""
 
 
 class Fact(Strict):
@@ -100,12 +101,12 @@ class Fact(Strict):
 
 
 class Hardware(Strict):
-    """The machine's own figures; a figure that is not known is left out and never guessed."""
+    """Figures of the machine. Leave out a figure that is not known; it is never guessed."""
 
     device: str
-    """What is computed on: the accelerator's name as in the table of peaks (H100-SXM, A100-40GB,
-    MI250X-GCD); `cpu`: the CPU, every GPU hidden from the trainer; `auto`: the GPUs that nvidia-smi
-    or rocm-smi lists on this machine.
+    """Device to compute on: the accelerator's name as in the table of peaks (H100-SXM, A100-40GB,
+    MI250X-GCD); `cpu`: the CPU, with every GPU hidden from the trainer; `auto`: the GPUs that
+    nvidia-smi or rocm-smi lists on this machine.
     """
     devices_per_node: WholeOrZero
     """GPUs (GCDs on MI250X) of a node, each with a process of its own; on a CPU, processes to
@@ -116,7 +117,7 @@ class Hardware(Strict):
     peak_tflops: dict[str, Positive] = {}
     """Datasheet peak of one device by precision (fp32, fp16, bf16), in TFLOP/s."""
     nodes: WholeOrZero = 0
-    """Nodes there are; 0: not known."""
+    """Number of nodes; 0: not known."""
     cores_per_node: WholeOrZero = 0
     """Cores a job may use on a node; 0: not known."""
     node_memory: Bytes = 0
@@ -128,7 +129,7 @@ class Hardware(Strict):
     not known.
     """
     network: NonNegative = 0.0
-    """What the adapters of a node carry together, in GB/s and one direction; 0: not known."""
+    """Bandwidth of all adapters of a node together, in GB/s in one direction; 0: not known."""
 
     @model_validator(mode="after")
     def _check_devices(self) -> Hardware:
@@ -147,19 +148,19 @@ class Container(Strict):
     kind: Literal["none", "pyxis", "singularity"] = "none"
     """none, pyxis (srun with enroot) or singularity."""
     image: str = ""
-    """File or registry reference; may hold {stage}. `jobs.image` wins over it."""
+    """File or registry reference; may contain {stage}. `jobs.image` overrides it."""
     variable: str = ""
-    """Environment variable that a module sets to the image, where no image is named."""
+    """Environment variable that a module sets to the image; used if no image is named."""
     mounts: list[str] = []
     """Folders visible inside, each `path` or `path:path inside`; the run's folder always is. May
-    hold {stage}.
+    contain {stage}.
     """
     home: bool = False
     """The home folder is visible inside."""
     options: list[str] = []
     """Further options of the program that starts the container."""
     recipe: ImageRecipe | None = None
-    """How the image is built, where it is not taken from a registry as it is."""
+    """How to build the image, if it does not come from a registry."""
 
 
 class Versions(Strict):
@@ -182,7 +183,7 @@ class Checkout(Strict):
     commit: str
     """The commit whose options are rendered; tests/upstream holds that commit's options."""
     folder: str
-    """Folder of the clone; may hold {stage}."""
+    """Folder of the clone; may contain {stage}."""
     script: str = "pretrain_gpt.py"
     """The training script inside the folder."""
     options: dict[str, str | int | float | bool] = {}
@@ -192,24 +193,24 @@ class Checkout(Strict):
     deepspeed: dict[str, Any] = {}
     """The document's further entries of the DeepSpeed file."""
     versions: Versions | None = None
-    """What the program runs with; left out: a rehearsal takes what is installed."""
+    """Versions that the program runs with; left out: a rehearsal uses what is installed."""
 
 
 class Preparation(Strict):
-    """One thing to set up on a machine before the first job, skipped where it is there."""
+    """One thing to set up on a machine before the first job, skipped if it exists."""
 
     title: str
     """What it is."""
     creates: str
-    """The file or folder that is there afterwards; may hold {stage} and {image}."""
+    """The file or folder that exists afterwards; may contain {stage} and {image}."""
     commands: list[str]
     """What makes it; {stage}, {image} and {tag} become one word each, {modules} the site's modules.
 
     {recipe} is the folder of the Dockerfile.
     """
     secret: str = ""
-    """Reference (env:NAME or file:PATH) to a password that the commands know as "$secret"; it is
-    written nowhere.
+    """Reference (env:NAME or file:PATH) to a password that the commands get as "$secret"; it is
+    never written.
     """
 
 
@@ -220,24 +221,24 @@ class Fleet(Strict):
     """
 
     start: str
-    """Asks for the machines."""
+    """Command that requests the machines."""
     stop: str
-    """Gives them back."""
+    """Command that gives them back."""
     status: str
-    """Says how they are."""
+    """Command that prints their state."""
     running: str
-    """What `status` says when they are up."""
+    """What `status` prints when they are up."""
     stopped: str
-    """What `status` says when they are gone."""
+    """What `status` prints when they are gone."""
     minutes: Positive = 30
-    """Starting and stopping take no longer."""
+    """Longest time to start or stop, in minutes."""
 
 
 class Binding(Strict):
     """Which cores a rank of a node uses."""
 
     cpu_masks: list[str] = []
-    """Mask of cores by local rank, hexadecimal."""
+    """Core masks by local rank, hexadecimal."""
     cpu_lists: list[str] = []
     """Cores by local rank, such as 24-31; instead of masks."""
 
@@ -246,9 +247,9 @@ class QueueLimit(Strict):
     """What a partition or queue accepts."""
 
     max_nodes: WholeOrZero = 0
-    """0: no limit known."""
+    """Most nodes of a job; 0: no limit known."""
     min_nodes: WholeOrZero = 0
-    """0: no limit known."""
+    """Fewest nodes of a job; 0: no limit known."""
     max_walltime: str = ""
     """Longest job, as 48:00:00; empty: no limit known."""
 
@@ -257,7 +258,7 @@ class Site(Strict):
     """A machine: everything that is true of it whatever is trained there."""
 
     site: Name
-    """Name of the site: the file's own stem."""
+    """Name of the site: the file's name without .yaml."""
     title: str
     """One line for people."""
     scheduler: Literal["local", "slurm", "pbs"]
@@ -271,31 +272,31 @@ class Site(Strict):
     trainer.
     """
     rehearses: bool = False
-    """Whether a run file of another site is cut down to fit, with each change reported; values
-    given by hand stay.
+    """Whether a run file for another site is made small enough to fit here, with each change
+    reported; values given on the command line stay.
     """
     container: Container = Container()
     """The image a job's programs run in."""
     binding: Binding = Binding()
     """Cores of each rank."""
     preparation: list[Preparation] = []
-    """What is set up by hand, or by 01-environment, on the login node: images, environments."""
+    """What is set up on the login node, by hand or by 01-environment: images, environments."""
     fleet: Fleet | None = None
-    """The machines of a rented cluster, which cost as long as they are up."""
+    """Machines of a rented cluster, which cost money while they are up."""
     required: dict[str, str] = {}
-    """Run-file keys that must be given here, each with what it is: accounts, folders and buckets
-    have no default.
+    """Run-file keys that a run on this site must set, each with a description: accounts, folders
+    and buckets have no default.
     """
     python: str = ""
-    """Interpreter that has the trainer; empty: python3, or on a local site the one that runs
+    """Python interpreter with the trainer; empty: python3, or on a local site the one that runs
     runbook.
     """
     paths: dict[str, str] = {}
-    """Places of data, checkpoints, tensorboard, tokenizer outside the run's folder; may hold
+    """Folders of data, checkpoints, tensorboard and tokenizer outside the run's folder; may contain
     {stage}.
     """
     queues: dict[str, QueueLimit] = {}
-    """Limits of partitions or queues by name."""
+    """Limits of each partition or queue, by name."""
     directives: dict[str, str] = {}
     """Further directives of every job, by name without dashes (Slurm: exclusive; PBS: place,
     filesystems; k, W, P).
@@ -303,33 +304,31 @@ class Site(Strict):
     A name of one letter is a letter of qsub; any other on PBS is a resource, asked for by -l.
     """
     devices_directive: str = "gpus-per-node"
-    """How devices are asked for: gpus-per-node, gres (Slurm), ngpus (PBS); empty: not at all."""
+    """How to ask for devices: gpus-per-node, gres (Slurm), ngpus (PBS); empty: do not ask."""
     cores_directive: str = "ncpus"
-    """How PBS is asked for a node's cores in `select`; empty: not at all, where its queues give
-    whole nodes.
+    """How to ask PBS for a node's cores in `select`; empty: do not ask, for queues that give whole
+    nodes.
     """
     step_options: list[str] = []
     """Further options of srun or mpiexec."""
     environment: dict[str, dict[str, str | None]] = {}
-    """Groups of environment variables; null unsets a variable. Values may hold {user}, {job} and
+    """Groups of environment variables; null unsets a variable. Values may contain {user}, {job} and
     {stage}.
     """
     switched_off: list[str] = []
-    """Groups of the environment that are used only where jobs.switch turns them on."""
+    """Groups of the environment that are used only if jobs.switch turns them on."""
     volumes: dict[str, Volume] = {}
-    """Shared file systems; the plan compares their sizes with what it puts there."""
+    """Shared file systems; the plan compares their sizes with what it stores there."""
     deployment: dict[str, str] = {}
-    """Variables that the site's machines are deployed with (GPU_SKU ...); those of a tier are
+    """Variables with which the site's machines are deployed (GPU_SKU ...); those of a tier are
     added.
     """
     timings: list[Timing] = []
-    """What the site's document measured: compared with the plan's numbers."""
+    """Times that the site's document reports; compared with the plan's."""
     advised_batch: WholeOrZero = 0
-    """Sequences of the global batch for each device, as the site's document advises; 0: it does
-    not.
-    """
+    """Sequences of the global batch per device that the site's document advises; 0: none."""
     write_bandwidth: dict[str, Positive] = {}
-    """What each tier of storage for checkpoints takes in from all nodes together, in GB/s (1 GB =
+    """Write bandwidth of each storage tier for checkpoints, all nodes together, in GB/s (1 GB =
     10^9 bytes).
     """
     modules: list[str] = []
@@ -339,11 +338,11 @@ class Site(Strict):
     node_setup: list[str] = []
     """Commands run once on each node before the training, such as emptying a cache."""
     price_per_device_hour: NonNegative | None = None
-    """What an hour of one device costs; left out: no cost is shown."""
+    """Price of one device for an hour; left out: no cost is shown."""
     currency: str = ""
-    """Of the price."""
+    """Currency of the price."""
     defaults: dict[str, Any] = {}
-    """Run-file keys this site sets (jobs, training, ...); the run file wins over them."""
+    """Run-file keys that this site sets (jobs, training, ...); the run file overrides them."""
     facts: dict[str, Fact] = {}
     """Where each value comes from, by its dotted key."""
 

@@ -1,0 +1,31 @@
+"""docs/keys.md lists every key of a run file and of a site file, and is up to date."""
+
+from pathlib import Path
+
+from write_keys import keys_page
+
+from runbook.params.schema.keys import all_keys
+
+PAGE = Path(__file__).parents[2] / "docs" / "keys.md"
+
+
+def test_the_page_of_keys_is_up_to_date():
+    assert PAGE.read_text(encoding="utf-8") == keys_page(), "run python tools/write_pages.py"
+
+
+def test_the_page_explains_each_key_of_a_run_file_once():
+    lines = keys_page().partition("## Site file")[0].splitlines()
+    listed = [line.split("`")[1] for line in lines if line.startswith("| `")]
+    phases = ("jobs.environment.", "jobs.data.", "jobs.smoke.", "jobs.training.")
+    expected = set()
+    for name in all_keys():
+        section = next((phase for phase in phases if name.startswith(phase)), "")
+        expected.add("jobs.<phase>." + name.removeprefix(section) if section else name)
+    assert set(listed) == expected
+    assert len(listed) == len(expected)
+
+
+def test_a_key_inside_a_list_or_a_mapping_of_a_site_file_is_listed_too():
+    page = keys_page()
+    assert "| `queues.<name>.max_nodes` | `0` | Most nodes of a job; 0: no limit known. |" in page
+    assert "| `preparation[].title` | **required** |" in page

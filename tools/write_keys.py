@@ -1,0 +1,131 @@
+"""The page of all keys, docs/keys.md, made from the docstrings of the schema; tools/write_pages.py writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from runbook.params.schema.run_file import JOB_SECTIONS, Run
+from runbook.params.schema.site import Site
+
+HEAD = """# Every key of a run file and of a site file
+
+What each key means, and the value it has if no file sets it. `runbook why RUN KEY` adds who set the value in a run, and
+what the five documents call it. An unknown key stops every command, with the nearest right name.
+
+This page is written from the schema by `python tools/write_pages.py`; a test compares the two.
+"""
+RUN_HEAD = """## Run file
+
+`params/NAME.yaml`; `--set KEY=VALUE` and a notebook's parameters cell take the same keys.
+"""
+SITE_HEAD = """## Site file
+
+`params/sites/NAME.yaml`, or `runbook init --site NAME`.
+"""
+FIRST_JOB, *OTHER_JOBS = (f"jobs.{section}" for section in JOB_SECTIONS.values())
+"""Sections of jobs that have the same keys; the page has them once."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A group of keys: its dotted name, what it is about, and its keys."""
+
+    name: str
+    help_text: str
+    fields: dict[str, FieldInfo]
+
+
+def keys_page() -> str:
+    """Return docs/keys.md: a table for each section of a run file and of a site file."""
+    parts = [HEAD, RUN_HEAD]
+    for section in sections_of(Run):
+        if section.name not in OTHER_JOBS:
+            parts.append(_section_text(section))
+    parts.append(SITE_HEAD)
+    parts += [_section_text(section) for section in sections_of(Site)]
+    return "\n".join(parts)
+
+
+def sections_of(model: type[BaseModel], name: str = "", help_text: str = "") -> Iterator[Section]:
+    """Yield the keys of a model, then those of each model inside it.
+
+    >>> [section.name for section in sections_of(Run)][:3]
+    ['', 'data', 'parallel']
+    """
+    keys: dict[str, FieldInfo] = {}
+    inner_sections: list[Section] = []
+    for field_name, info in model.model_fields.items():
+        path = f"{name}.{field_name}".lstrip(".")
+        inner_model = model_inside(info.annotation)
+        if inner_model is None:
+            keys[path] = info
+        else:
+            inner_path = path + _index_of(info.annotation)
+            inner_sections += sections_of(inner_model, inner_path, _help_text(info))
+    yield Section(name, help_text, keys)
+    yield from inner_sections
+
+
+def model_inside(annotation: Any) -> type[BaseModel] | None:
+    """Return the model that a field holds: itself, or in a list, a mapping or next to None."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in get_args(annotation):
+        inner_model = model_inside(argument)
+        if inner_model is not None:
+            return inner_model
+    return None
+
+
+def _index_of(annotation: Any) -> str:
+    """Return what stands between the name of a field and the keys of the model that it holds."""
+    origin = get_origin(annotation)
+    if origin is dict:
+        return ".<name>"
+    if origin is list:
+        return "[]"
+    return ""
+
+
+def _section_text(section: Section) -> str:
+    heading = section.name
+    help_text = section.help_text
+    if section.name == FIRST_JOB:
+        heading = "jobs.<phase>"
+        phases = ", ".join(JOB_SECTIONS.values())
+        help_text = f"What one phase asks of the scheduler; `<phase>` is one of {phases}."
+    lines = []
+    if heading:
+        lines += [f"### {_code(heading)}", "", help_text, ""]
+    lines += ["| key | default | meaning |", "| --- | --- | --- |"]
+    for path, info in section.fields.items():
+        key = path.replace(f"{FIRST_JOB}.", "jobs.<phase>.")
+        lines.append(f"| {_code(key)} | {_default(info)} | {_help_text(info)} |")
+    lines.append("")
+    return "\n".join(lines)
+
+
+def _default(info: FieldInfo) -> str:
+    if info.is_required():
+        return "**required**"
+    value = info.default
+    if isinstance(value, bool):
+        return _code(str(value).lower())
+    if value is None or value in ("", {}, []):
+        return "empty"
+    return _code(str(value))
+
+
+def _code(text: str) -> str:
+    return f"`{text}`"
+
+
+def _help_text(info: FieldInfo) -> str:
+    """Return the docstring of a field as one cell of a table."""
+    text = " ".join((info.description or "").split())
+    return text.replace("|", "\\|").replace("<", "&lt;")
