@@ -6,6 +6,8 @@ Two protocols. `parts`: fit the part below a threshold of compute, forecast the 
 `rolling`: fit the smallest 50, 65 and 80% of all runs by compute, forecast the others. A plain fit of E + A/N^a + B/D^b
 without weights, penalties, vote or correction stands next to each.
 
+Then each ladder of ladders_corpus.csv forecasts its run.
+
 With two tables of one's own, only these are measured.
 """
 
@@ -20,6 +22,7 @@ import numpy as np
 
 from runbook.forecast import laws
 from runbook.forecast.final_loss import forecast_final_losses
+from runbook.forecast.from_ladder import forecast_from_ladder
 from runbook.forecast.laws import Array, LawChoice, Runs, fit_law
 from runbook.forecast.tables import as_runs, read_finished_trainings
 
@@ -92,6 +95,25 @@ def measure(split: Split) -> str:
     return " | ".join(columns)
 
 
+def ladder_rows() -> Iterator[str]:
+    """Yield a row for each ladder of the shipped corpus: forecast, interval, loss of its run."""
+    runs = read_finished_trainings(FOLDER / "ladders_corpus.csv")
+    for series in dict.fromkeys(row.series for row in runs):
+        ladder = [row for row in runs if row.series == series]
+        ladder.sort(key=lambda row: row.flops)
+        (forecast,) = forecast_from_ladder(as_runs(ladder[:-1]), as_runs(ladder[-1:]))
+        reached = ladder[-1].loss
+        inside = forecast.low <= reached <= forecast.high
+        columns = [
+            series,
+            f"{forecast.loss:.3f} ({forecast.low:.3f} to {forecast.high:.3f})",
+            f"{reached:.3f}",
+            f"{forecast.loss / reached - 1:+.1%}",
+            "inside" if inside else "outside",
+        ]
+        yield " | ".join(columns)
+
+
 def main() -> None:
     """Print the table."""
     print(
@@ -103,6 +125,9 @@ def main() -> None:
         return
     for split in splits():
         print(measure(split), flush=True)
+    print("ladder | forecast | reached | miss | interval")
+    for row in ladder_rows():
+        print(row)
 
 
 if __name__ == "__main__":

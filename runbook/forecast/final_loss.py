@@ -7,13 +7,12 @@ with the square root of the decades of compute extrapolated.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from runbook.core.errors import DataError
 from runbook.forecast.laws import Array, LawChoice, Runs, fit_law, law_choices
-from runbook.forecast.transient import on_the_law
 
 FEWEST_RUNS = 5
 """A law has five numbers: fewer runs fit any of them."""
@@ -26,12 +25,6 @@ FARTHEST_RATIO = 1000.0
 any backtest.
 """
 FAR_WIDENING = 2.0
-
-LADDER_PENALTIES = (0.01, 0.003, 0.001)
-"""Penalties on the exponents of laws that are fitted to a ladder. The usual one, 0.1, is for tables
-of other people's trainings; on three ladders of the shipped corpus it forecast 4.5 to 5.6 % too low
-(docs/ladder.md).
-"""
 
 CORRECTION_LENGTH = 1.0
 """Distance over which residuals of the law are alike, in e-folds of size or tokens."""
@@ -78,48 +71,12 @@ def forecast_final_losses(runs: Runs, targets: Runs) -> list[LossForecast]:
     backtests = _backtests(runs, choices)
     if len(runs) >= FEWEST_FOR_CHOICE:
         choices = [_best_choice(backtests, choices)]
-    losses = _vote(_predictions(runs, targets, choices))
+    losses = _vote(law_votes(runs, targets, choices))
     score = interval_score([backtest.scores(choices) for backtest in backtests])
     return [
-        _with_interval(runs, targets, position, float(losses[position]), score)
+        with_interval(runs, targets, position, float(losses[position]), score)
         for position in range(len(targets))
     ]
-
-
-def forecast_from_ladder(runs: Runs, targets: Runs) -> list[LossForecast]:
-    """Return a forecast for each target from the rungs of one ladder.
-
-    Rungs have one seed and one held-out text, so that their losses differ by less chance than those
-    of a table, and the data may say more of the exponent: laws with weaker penalties vote alone,
-    and the interval holds every vote. Rungs that are too short to follow a law are left out.
-    """
-    check_runs(runs)
-    runs = runs.take(on_the_law(runs))
-    choices = []
-    for choice in voting_choices(runs):
-        for penalty in LADDER_PENALTIES:
-            choices.append(replace(choice, exponent_penalty=penalty))
-
-    predictions = _predictions(runs, targets, choices)
-    losses = _vote(predictions)
-    votes = np.array(list(predictions.values()))
-    backtests = _backtests(runs, choices)
-    score = interval_score([backtest.scores(choices) for backtest in backtests])
-    forecasts = []
-    for position in range(len(targets)):
-        forecast = _with_interval(
-            runs,
-            targets,
-            position,
-            float(losses[position]),
-            score,
-        )
-        lowest = float(votes[:, position].min())
-        highest = float(votes[:, position].max())
-        low = min(forecast.low, lowest)
-        forecasts.append(replace(forecast, low=low, high=max(forecast.high, highest)))
-
-    return forecasts
 
 
 def voting_choices(runs: Runs) -> list[LawChoice]:
@@ -183,7 +140,7 @@ def _backtests(runs: Runs, choices: Sequence[LawChoice]) -> list[_Backtest]:
         if len(small) <= FEWEST_RUNS or len(large) == 0:
             continue
         decades = np.log10(large.flops / small.largest_flops)
-        predictions = _predictions(small, large, choices)
+        predictions = law_votes(small, large, choices)
         backtests.append(_Backtest(predictions, large.loss, np.asarray(decades, np.float64)))
 
     return backtests
@@ -199,7 +156,11 @@ def _best_choice(backtests: Sequence[_Backtest], choices: Sequence[LawChoice]) -
     return min(choices, key=mean_error)
 
 
-def _predictions(runs: Runs, targets: Runs, choices: Sequence[LawChoice]) -> dict[LawChoice, Array]:
+def law_votes(
+    runs: Runs,
+    targets: Runs,
+    choices: Sequence[LawChoice],
+) -> dict[LawChoice, Array]:
     """Return what each law says of the targets, corrected by its residuals near them."""
     weights = _correction_weights(runs, targets)
     predictions = {}
@@ -248,13 +209,14 @@ def interval_score(scores: Sequence[Array]) -> float:
     return float(USUAL_SCORE ** (1 - own_weight) * own_score**own_weight)
 
 
-def _with_interval(
+def with_interval(
     runs: Runs,
     targets: Runs,
     position: int,
     loss: float,
     score: float,
 ) -> LossForecast:
+    """Return a forecast whose interval grows with the decades beyond the largest run."""
     ratio = float(targets.flops[position]) / runs.largest_flops
     decades = max(0.0, float(np.log10(ratio)))
     half_width = score * np.sqrt(decades + DECADES_AT_ZERO)

@@ -15,7 +15,6 @@ from runbook.forecast.final_loss import (
     FEWEST_FOR_CHOICE,
     USUAL_SCORE,
     forecast_final_losses,
-    forecast_from_ladder,
     interval_score,
     voting_choices,
 )
@@ -139,19 +138,3 @@ def test_the_data_are_those_of_their_readme():
     curves = hashlib.sha256((DATA / "curves.csv").read_bytes()).hexdigest()
     shipped = DATA.parents[1] / "runbook" / "forecast" / "curve_coefficients.json"
     assert json.loads(shipped.read_text())["curves_sha256"] == curves
-
-
-def test_a_ladder_may_say_more_of_its_exponent_than_a_table():
-    """A steep curve of very small models: exponents of 0.7, twice the usual ones, and a high floor."""
-    params = np.geomspace(1.6e6, 3.8e6, 5)
-    tokens = 0.055 * params
-    loss = 4.0 + 1.4 * (params / 1.6e6) ** -0.7 + 1.5 * (tokens / 9e4) ** -0.7
-    rungs = Runs(params, params, tokens, 6 * params * tokens, loss)
-    size = np.array([7.3e6])
-    reached = 4.0 + 1.4 * (size / 1.6e6) ** -0.7 + 1.5 * (0.055 * size / 9e4) ** -0.7
-    target = Runs(size, size, 0.055 * size, 6 * 0.055 * size**2, np.array([np.nan]))
-    (usual,) = forecast_final_losses(rungs, target)
-    (ladder,) = forecast_from_ladder(rungs, target)
-    assert abs(usual.loss / reached[0] - 1) > 0.02
-    assert abs(ladder.loss / reached[0] - 1) < 0.02
-    assert ladder.low < reached[0] < ladder.high

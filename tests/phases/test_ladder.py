@@ -237,12 +237,14 @@ def test_a_loss_that_follows_a_law_is_forecast(local):
     assert any("same tokens per parameter" in warning for warning in forecast.warnings)
 
 
-def test_rungs_before_the_steepest_fall_are_not_fitted(local):
+def test_a_rung_far_from_its_neighbours_is_named_and_widens_the_interval(local):
     ladder, finished = climbed(local)
-    in_transient = replace(finished[0], loss=finished[1].loss + 0.001)
-    forecast = forecast_run(ladder, [in_transient, *finished[1:]], local, ladder.family, 0.3)
-    assert forecast.loss == pytest.approx(law(local.parameters, local.tokens), rel=0.01)
-    assert any("after rung 1 than before" in warning for warning in forecast.warnings)
+    plain = forecast_run(ladder, finished, local, ladder.family, 0.3)
+    off = replace(finished[2], loss=finished[2].loss * 1.06)
+    off_the_line = [*finished[:2], off, *finished[3:]]
+    forecast = forecast_run(ladder, off_the_line, local, ladder.family, 0.3)
+    assert half_width(forecast) > 3.9 * half_width(plain)
+    assert any(warning.startswith("rung 3 ended far") for warning in forecast.warnings)
 
 
 def test_seven_rungs_forecast_other_sizes_and_the_best_one(local):

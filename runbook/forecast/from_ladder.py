@@ -1,0 +1,100 @@
+"""The final loss of a run, with an interval, from the rungs of its ladder.
+
+The line through the rungs forecasts a run with their tokens per parameter (`ladder_line.py`). How
+other sizes compare with it at the same compute is what the laws say (`final_loss.py`).
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from runbook.forecast.final_loss import (
+    DECADES_AT_ZERO,
+    LossForecast,
+    check_runs,
+    interval_score,
+    law_votes,
+    voting_choices,
+    with_interval,
+)
+from runbook.forecast.ladder_line import (
+    FEWEST_ON_LINE,
+    LineVotes,
+    extend_line,
+    is_on_line,
+    line_errors,
+    line_of,
+    tokens_on_line,
+)
+from runbook.forecast.laws import Array, LawChoice, Runs
+
+LADDER_PENALTIES = (0.01, 0.003, 0.001)
+"""Penalties on the exponents of laws that are fitted to a ladder. Rungs have one seed and one
+held-out text, so that their losses differ by less chance than those of a table, and the data may
+say more of the exponent than the usual penalty, 0.1, lets them.
+"""
+
+
+def forecast_from_ladder(runs: Runs, targets: Runs) -> list[LossForecast]:
+    """Return a forecast for each target from the rungs of one ladder.
+
+    The interval holds every vote. Raise DataError if the rungs are too few.
+    """
+    check_runs(runs)
+    line = line_of(runs)
+    if len(line) < FEWEST_ON_LINE:
+        votes = _by_laws(runs, targets)
+        score = interval_score([])
+    else:
+        votes = _by_line(runs, line, targets)
+        errors, decades = line_errors(line)
+        score = interval_score([np.abs(errors) / np.sqrt(decades + DECADES_AT_ZERO)])
+
+    forecasts = []
+    for position, loss in enumerate(votes.median):
+        forecast = with_interval(runs, targets, position, float(loss), score)
+        lowest = float(votes.losses[:, position].min())
+        highest = float(votes.losses[:, position].max())
+        low = min(forecast.low, lowest)
+        forecasts.append(replace(forecast, low=low, high=max(forecast.high, highest)))
+
+    return forecasts
+
+
+def _by_line(runs: Runs, line: Runs, targets: Runs) -> LineVotes:
+    """Return the votes of the line; a target beside it gets the laws' ratio to the line as well."""
+    tokens = tokens_on_line(targets, line)
+    beside = ~is_on_line(targets, runs)
+    on_line = np.where(beside, tokens, targets.tokens)
+    votes = extend_line(line, on_line).losses
+    if beside.any():
+        votes = votes * np.where(beside, _ratios_to_line(runs, line, targets), 1.0)
+    return LineVotes(votes)
+
+
+def _ratios_to_line(runs: Runs, line: Runs, targets: Runs) -> Array:
+    """Return what the laws say of each target, over what they say of the line at its compute."""
+    tokens = tokens_on_line(targets, line)
+    params_per_token = line.params[-1] / line.tokens[-1]
+    same_compute = replace(
+        targets,
+        params=tokens * params_per_token,
+        params_no_embed=tokens * params_per_token,
+        tokens=tokens,
+    )
+    ratios: Array = _by_laws(runs, targets).median / _by_laws(runs, same_compute).median
+    return ratios
+
+
+def _by_laws(runs: Runs, targets: Runs) -> LineVotes:
+    """Return the votes of laws of size and tokens."""
+    return LineVotes(np.array(list(law_votes(runs, targets, _ladder_choices(runs)).values())))
+
+
+def _ladder_choices(runs: Runs) -> list[LawChoice]:
+    choices = []
+    for choice in voting_choices(runs):
+        for penalty in LADDER_PENALTIES:
+            choices.append(replace(choice, exponent_penalty=penalty))
+
+    return choices

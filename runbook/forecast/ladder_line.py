@@ -1,0 +1,123 @@
+"""A straight line through the rungs of a ladder: the logarithm of the loss over that of the tokens.
+
+Rungs with the same tokens per parameter lie on one line of growing compute. On 16 ladders of the
+shipped corpus, each trained with its run on a GPU (benchmarks/forecast/ladders_corpus.csv), the
+slope from the last rung to the run was the slope before it, within a tenth, while the rungs below
+were steeper: they are still in the transient. Thus the last rungs count most, and a floor below the
+loss is set rather than fitted.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runbook.forecast.laws import Array, Runs
+
+FLOORS = (1.0, 1.7, 2.2)
+"""Loss in nats that no model goes below. 1.69 for web text (Hoffmann et al., arXiv:2203.15556);
+1.0 to 2.2 hold the floors of other text. Five rungs do not tell it, so each of them votes.
+"""
+WEIGHT_POWERS = (3.0, 4.0, 5.0)
+"""Weight of a rung: its compute to this power. With 4, the rung of half the compute counts a
+sixteenth.
+"""
+FEWEST_ON_LINE = 3
+"""A line needs two rungs, and one to see that it bends."""
+SAME_RATIO = 1.3
+"""Trainings whose tokens per parameter differ by less lie on one line."""
+UNEVEN = 0.04
+"""Relative distance of a rung's loss from the line between its neighbours. In 14 of 15 ladders of
+stable trainings none was farther than 3.5 %; in the one whose learning rate was too high, 8.9 %.
+"""
+
+
+@dataclass(frozen=True)
+class LineVotes:
+    """What every floor and weight says of each target."""
+
+    losses: Array
+    """A row for each vote, a column for each target."""
+
+    @property
+    def median(self) -> Array:
+        """Return the middle vote of each target."""
+        middle: Array = np.median(self.losses, axis=0)
+        return middle
+
+
+def line_of(runs: Runs) -> Runs:
+    """Return the trainings with the tokens per parameter of the largest, by compute."""
+    on_line = runs.take(is_on_line(runs, runs))
+    return on_line.take(np.argsort(on_line.flops))
+
+
+def is_on_line(targets: Runs, runs: Runs) -> NDArray[np.bool_]:
+    """Return which targets have the tokens per parameter of the largest of these trainings."""
+    ratios = runs.tokens / runs.params
+    ratio_of_largest = ratios[np.argmax(runs.flops)]
+    distances = np.abs(np.log(targets.tokens / targets.params / ratio_of_largest))
+    mask: NDArray[np.bool_] = distances < np.log(SAME_RATIO)
+    return mask
+
+
+def tokens_on_line(targets: Runs, line: Runs) -> Array:
+    """Return the tokens that a training of each target's compute has on the line."""
+    tokens: Array = line.tokens[-1] * np.sqrt(targets.flops / line.flops[-1])
+    return tokens
+
+
+def extend_line(line: Runs, tokens: Array) -> LineVotes:
+    """Return the votes on trainings of the line with so many tokens."""
+    votes = []
+    for floor in FLOORS:
+        for power in WEIGHT_POWERS:
+            votes.append(_extended(line, tokens, floor, power))
+
+    return LineVotes(np.array(votes))
+
+
+def _extended(
+    line: Runs,
+    tokens: Array,
+    floor: float,
+    power: float,
+) -> Array:
+    """Return floor + A / tokens^a, fitted to the logarithm of what lies above the floor."""
+    # A family may be below a floor that others have; then the line has none.
+    if line.loss.min() <= floor:
+        floor = 0.0
+    above_floor = np.log(line.loss - floor)
+    # numpy multiplies residuals, not their squares, by a weight.
+    weights = (line.flops / line.flops[-1]) ** (power / 2)
+    slope, height = np.polyfit(np.log(line.tokens), above_floor, 1, w=weights)
+    losses: Array = floor + np.exp(height + slope * np.log(tokens))
+    return losses
+
+
+def line_errors(line: Runs) -> tuple[Array, Array]:
+    """Return how far the line of smaller rungs missed each larger one, and over how many decades."""
+    errors = []
+    decades = []
+    for count in range(FEWEST_ON_LINE, len(line)):
+        below = line.take(np.arange(count))
+        following = line.take(np.arange(count, count + 1))
+        forecast = extend_line(below, following.tokens).median
+        errors.append(float(np.log(forecast[0] / following.loss[0])))
+        decades.append(float(np.log10(following.flops[0] / below.flops[-1])))
+
+    return np.array(errors), np.array(decades)
+
+
+def uneven_rungs(line: Runs) -> list[int]:
+    """Return the positions of rungs whose loss lies far from the line between their neighbours."""
+    tokens = np.log(line.tokens)
+    losses = np.log(line.loss)
+    positions = []
+    for position in range(1, len(line) - 1):
+        around = [position - 1, position + 1]
+        between = np.interp(tokens[position], tokens[around], losses[around])
+        if abs(losses[position] - between) > UNEVEN:
+            positions.append(position)
+
+    return positions
