@@ -45,17 +45,17 @@ COMMANDS = {
     "init": CommandRow(
         Group.BEGIN,
         "runbook.cli.plan:init",
-        "Make a folder a project: the notebooks, and every parameter file.",
+        "Make a folder a project: copy the notebooks and every parameter file into it.",
     ),
     "adopt": CommandRow(
         Group.BEGIN,
         "runbook.cli.plan:adopt",
-        "Turn a job script into a run file, and name the known errors it has.",
+        "Turn a job script into a run file, and name its known errors.",
     ),
     "learn": CommandRow(
         Group.BEGIN,
         "runbook.cli.learn:learn",
-        "Measure a site's nodes, and show what its file should say.",
+        "Measure a site's nodes, and show what the site file should say.",
     ),
     "doctor": CommandRow(
         Group.BEGIN,
@@ -65,17 +65,17 @@ COMMANDS = {
     "preflight": CommandRow(
         Group.BEGIN,
         "runbook.cli.preflight:preflight",
-        "Find what is wrong with a cluster before the job does, and name the cause.",
+        "Find what is wrong with a cluster before a job runs, and name the cause.",
     ),
     "nodes": CommandRow(
         Group.BEGIN,
         "runbook.cli.preflight:nodes",
-        "Show the nodes that were found bad, which the next job leaves out; forgive them.",
+        "Show the bad nodes that the next job leaves out; allow them again.",
     ),
     "check": CommandRow(
         Group.PLAN,
         "runbook.cli.plan:check",
-        "Say everything that is wrong with a run file, or that nothing is.",
+        "List everything that is wrong with a run file.",
     ),
     "plan": CommandRow(
         Group.PLAN,
@@ -85,27 +85,27 @@ COMMANDS = {
     "why": CommandRow(
         Group.PLAN,
         "runbook.cli.plan:why",
-        "Say what a key means and where its value comes from.",
+        "Explain a key: what it means, and where its value comes from.",
     ),
     "rehearse": CommandRow(
         Group.PLAN,
         "runbook.cli.plan:rehearse",
-        "Train one step of a run at full size on fake tensors; no GPU.",
+        "Dry run: one step of a run at full size on fake tensors, without a GPU.",
     ),
     "render": CommandRow(
         Group.PLAN,
         "runbook.cli.plan:render",
-        "Write the job scripts of a run; needs no cluster.",
+        "Write the job scripts of a run, without a cluster.",
     ),
     "forecast": CommandRow(
         Group.PLAN,
         "runbook.cli.forecast:forecast",
-        "Forecast a final loss from small runs, or from the first part of a curve.",
+        "Forecast a final loss from small runs, or from the first part of a loss curve.",
     ),
     "ladder": CommandRow(
         Group.PLAN,
         "runbook.cli.ladder:ladder",
-        "Train small models of a run's family, and forecast its loss from them.",
+        "Train small models of a run's family, and forecast the run's loss from them.",
     ),
     "pack": CommandRow(
         Group.RUN,
@@ -130,12 +130,12 @@ COMMANDS = {
     "logs": CommandRow(
         Group.RUN,
         "runbook.cli.report:logs",
-        "Show the log of a run's job, or read any training log into records.",
+        "Show the log of a run's job, or parse any training log.",
     ),
     "note": CommandRow(
         Group.RUN,
         "runbook.cli.report:note",
-        "Write a note into the logbook of a run, or show the logbook.",
+        "Add a note to the logbook of a run, or show the logbook.",
     ),
     "cancel": CommandRow(
         Group.RUN,
@@ -145,12 +145,12 @@ COMMANDS = {
     "report": CommandRow(
         Group.JUDGE,
         "runbook.cli.report:report",
-        "Write the HTML report of a run again and say where it is.",
+        "Rewrite the HTML report of a run and print its path.",
     ),
     "compare": CommandRow(
         Group.JUDGE,
         "runbook.cli.report:compare",
-        "Set runs side by side, and fail on a regression.",
+        "Compare runs, and fail on a regression.",
     ),
     "verify": CommandRow(
         Group.JUDGE,
@@ -160,12 +160,12 @@ COMMANDS = {
     "explain": CommandRow(
         Group.JUDGE,
         "runbook.cli.report:explain",
-        "Say why a training is slower than expected, from its log.",
+        "Explain from its log why a training is slower than expected.",
     ),
     "replay": CommandRow(
         Group.JUDGE,
         "runbook.tools.replay.command:replay",
-        "Train one step of a run again and say what differs: data, program, machine.",
+        "Repeat one step of a run and say what differs: data, program or machine.",
     ),
     "publish": CommandRow(
         Group.JUDGE,
@@ -180,7 +180,7 @@ COMMANDS = {
     "evaluate": CommandRow(
         Group.WEIGHTS,
         "runbook.tools.evaluate.command:evaluate",
-        "Score a run's weights: minimal pairs, held-out text, tasks.",
+        "Score a run's weights on minimal pairs, held-out text and tasks.",
     ),
     "export": CommandRow(
         Group.WEIGHTS,
@@ -190,7 +190,7 @@ COMMANDS = {
     "import": CommandRow(
         Group.WEIGHTS,
         "runbook.cli.run:import_",
-        "Begin a run with weights of Hugging Face or Megatron-LM.",
+        "Start a run from weights of Hugging Face or Megatron-LM.",
     ),
     "data": CommandRow(
         Group.TOOLS,
@@ -200,7 +200,8 @@ COMMANDS = {
     "drill": CommandRow(
         Group.TOOLS,
         "runbook.cli.plan:drill",
-        "Break a small training on purpose, in twenty ways, and judge its end; or simulate a month of faults.",
+        "Break a small training on purpose in twenty ways, and check how it ends; or simulate a "
+        "month of faults.",
     ),
 }
 """Every command by its name, in the order of work."""

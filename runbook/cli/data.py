@@ -59,10 +59,10 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
 @click.option(
     "--append-eod/--no-append-eod",
     default=True,
-    help="End each document with its token (default) or not.",
+    help="End each document with the end-of-document token (default), or not.",
 )
 @click.option(
-    "--eod-token", default="", help="Name of that token where the tokenizer has an unusual one."
+    "--eod-token", default="", help="Name of that token, if the tokenizer has an unusual one."
 )
 @click.option(
     "--text-key", default="text", show_default=True, help="Key of the text in each record."
@@ -79,10 +79,10 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
     default=256 << 20,
     show_default=True,
     type=click.IntRange(min=1),
-    help="A longer record is one that cannot be read.",
+    help="A longer record counts as unreadable.",
 )
 @click.option(
-    "--special-tokens", is_flag=True, help="Read a literal <|endoftext|> in a text as the token."
+    "--special-tokens", is_flag=True, help="Encode a literal <|endoftext|> in a text as the token."
 )
 @click.option(
     "--source-key",
@@ -116,7 +116,7 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
     default="auto",
     show_default=True,
     type=click.Choice(["auto", "tokenizers"]),
-    help="auto: the fastest exact one that is installed.",
+    help="auto: the fastest exact encoder that is installed.",
 )
 @click.option(
     "--check-space/--no-check-space",
@@ -124,7 +124,10 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
     help="Refuse to begin on a disk that is too small.",
 )
 @click.option(
-    "--share", default="", metavar="I/N", help="Job I (from 0) of an array of N: its shards only."
+    "--share",
+    default="",
+    metavar="I/N",
+    help="Do only the shards of job I (from 0) of an array of N.",
 )
 def tokenize(
     inputs: tuple[Path, ...],
@@ -134,10 +137,10 @@ def tokenize(
 ) -> None:
     """Turn text into PREFIX_text_document.bin and .idx, byte for byte as Megatron's preprocess_data.py.
 
-    INPUT is a file or a folder: .jsonl, .txt or .parquet, also as .zst, .gz or .xz. Interrupted and
-    run again, it does only what is missing; finished, it says so.
+    INPUT is a file or a folder: .jsonl, .txt or .parquet, also as .zst, .gz or .xz. If it was
+    interrupted, run it again: it does only what is missing.
 
-    On many nodes: --share I/N in each job of an array (any N, also another one the next time), then
+    On many nodes: --share I/N in each job of an array (any N, even another one the next time), then
     once without it.
     """
     from runbook.display import Progress
@@ -273,17 +276,26 @@ def _verify(prefixes: Sequence[Path], *, checksums: bool = True) -> None:
 @data.command()
 @click.argument("prefix", type=_PATH)
 @click.option(
-    "--count", default=3, show_default=True, type=AT_LEAST_1, help="Documents, spread evenly."
+    "--count",
+    default=3,
+    show_default=True,
+    type=AT_LEAST_1,
+    help="Number of documents, spread evenly.",
 )
 @click.option(
     "--document",
     "numbers",
     multiple=True,
     type=click.IntRange(min=0),
-    help="This document; may be repeated.",
+    help="Show this document; may be repeated.",
 )
 @click.option(
-    "--tokens", "max_tokens", default=120, show_default=True, type=AT_LEAST_1, help="Of each."
+    "--tokens",
+    "max_tokens",
+    default=120,
+    show_default=True,
+    type=AT_LEAST_1,
+    help="Tokens of each document.",
 )
 def show(
     prefix: Path,
@@ -307,14 +319,14 @@ def show(
 
 @data.command()
 @click.argument("dataset")
-@click.option("--folder", default="", help="Where the files go; default: what the catalogue says.")
+@click.option("--folder", default="", help="Folder for the files (default: the catalogue's).")
 @click.option(
     "--url",
     default="",
-    help="A mirror or bucket instead of the catalogue's: https://, s3:// or hf://.",
+    help="A mirror or bucket to use instead of the catalogue's: https://, s3:// or hf://.",
 )
 @click.option(
-    "--workers", default=8, show_default=True, type=AT_LEAST_1, help="Files fetched at once."
+    "--workers", default=8, show_default=True, type=AT_LEAST_1, help="Files to download at once."
 )
 @click.option(
     "--check-space/--no-check-space",
@@ -328,12 +340,12 @@ def download(
     workers: int,
     check_space: bool,
 ) -> None:
-    """Fetch the files of DATASET, a name in params/datasets.yaml, that are not there yet, and check each.
+    """Download the missing files of DATASET, a name in params/datasets.yaml, and check each.
 
-    Interrupted and run again, it fetches only what is missing; at the end nothing is missing, or
-    each missing file is named and the exit code is 1. HF_ENDPOINT names a mirror of the Hugging
-    Face Hub; the usual proxy variables count; s3:// needs s5cmd. Token files (.bin and .idx) are
-    verified as well.
+    If it was interrupted, run it again: it downloads only what is missing. If a file is missing at
+    the end, it is named and the exit code is 1. HF_ENDPOINT names a mirror of the Hugging Face Hub;
+    the usual proxy variables are used; s3:// needs s5cmd. Token files (.bin and .idx) are verified
+    as well.
     """
     from runbook.core.units import show_bytes, show_duration
     from runbook.display import Progress

@@ -33,7 +33,7 @@ _TABLE = click.Path(exists=True, dir_okay=False, path_type=Path)
     "target_table",
     type=_TABLE,
     metavar="TARGET.csv",
-    help="Trainings to forecast, with the same columns; a loss is not read.",
+    help="Trainings to forecast, with the same columns; their loss is ignored.",
 )
 @click.option(
     "--curve",
@@ -52,12 +52,11 @@ def forecast(
     as_json: bool,
     runs: Path | None,
 ) -> None:
-    """Forecast a final loss with an interval that holds it in 80% of forecasts.
+    """Forecast a final loss with an 80% interval.
 
     With --fit and --predict: from finished smaller trainings of the same family. With --curve: from
-    the first part of the training's own validation curve. With RUN: the same from the evaluations
-    of a run's training so far. docs/forecast.md says how good both were on trainings they had not
-    seen.
+    the first part of the training's own validation curve. With RUN: the same, from the run's
+    evaluations so far. docs/forecast.md says how good the forecasts are.
     """
     tables = (fit_table is not None, target_table is not None, curve_table is not None)
     if run_name and not any(tables):

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     "--plan",
     "only_plan",
     is_flag=True,
-    help="Show the rungs and what they would cost; train nothing.",
+    help="Show the rungs and their cost; train nothing.",
 )
 @click.option(
-    "--rungs", type=click.IntRange(5, 8), metavar="5..8", help="How many rungs (default: 5)."
+    "--rungs", type=click.IntRange(5, 8), metavar="5..8", help="Number of rungs (default: 5)."
 )
 @click.option(
     "--minutes",
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     "--json",
     "as_json",
     is_flag=True,
-    help="Print one object: the rungs, their losses, the forecast.",
+    help="Print one JSON object: the rungs, their losses, the forecast.",
 )
 @SET
 @RUNS
@@ -64,9 +64,9 @@ def ladder(
 ) -> None:
     """Train a ladder of small models of RUN's family, and forecast RUN's loss from them.
 
-    Rungs have RUN's text, tokenizer, sequence length and shape of schedule; each is a recorded run
-    of its own. The same command goes on where it was stopped, and trains nothing twice. Without a
-    budget the ladder takes 1% of RUN's device-hours, and at least ten minutes.
+    Rungs have RUN's text, tokenizer, sequence length and shape of schedule; each is a recorded run.
+    The same command continues where it stopped, and trains nothing twice. The default budget is 1%
+    of RUN's device-hours, and at least ten minutes.
     """
     from runbook.phases.ladder.service import LadderRequest, climb_ladder, find_ladder
     from runbook.runs.run_folder import RUNS_VARIABLE

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     "run_name",
     default="",
     metavar="RUN",
-    help="Run on this site whose job measures the nodes; default: the run named like the site.",
+    help="Run on this site whose job measures the nodes (default: the run with the site's name).",
 )
 @click.option("--write", "is_written", is_flag=True, help="Write the values into the site file.")
 @click.option(
@@ -34,9 +34,11 @@ if TYPE_CHECKING:
     default=10.0,
     show_default=True,
     metavar="MINUTES",
-    help="Take the job out of the queue where it has not started by then.",
+    help="Take the job out of the queue if it has not started after this time.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one object: lessons, gaps, defect.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object: lessons, gaps, defect."
+)
 @RUNS
 def learn(
     site: str,
@@ -46,10 +48,10 @@ def learn(
     as_json: bool,
     runs: Path | None,
 ) -> int:
-    """Measure what the file of SITE says of its nodes, and show the difference; --write writes it.
+    """Measure the nodes of SITE, and show the difference to the site file; --write writes it.
 
-    It climbs the ladder of `runbook preflight`. Each value gets the date, the job and the nodes
-    behind it. What could not be learned is listed with the reason. Exit code 1 if the ladder met a
+    It runs the checks of `runbook preflight`. Each value gets the date, the job and the nodes
+    behind it. What could not be learned is listed with the reason. Exit code 1 if a check found a
     defect.
     """
     from runbook.phases.p01_environment.doctor import learn_about

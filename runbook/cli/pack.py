@@ -10,8 +10,8 @@ from runbook.runs.command_options import SET
 
 @click.command()
 @click.argument("run_name", metavar="RUN")
-@click.option("--again", is_flag=True, help="Pack also where nothing has changed.")
-@click.option("--json", "as_json", is_flag=True, help="Print the manifest.")
+@click.option("--again", is_flag=True, help="Pack even if nothing has changed.")
+@click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
 @SET
 def pack(
     run_name: str,

@@ -45,29 +45,32 @@ if TYPE_CHECKING:
 @click.option(
     "--scheduler",
     type=click.Choice(["slurm", "pbs"]),
-    help="Default: slurm or pbs, whichever is here.",
+    help="Default: slurm or pbs, whichever is installed here.",
 )
 @click.option(
     "--device",
     default="",
     metavar="NAME",
-    help="The GPUs, such as A100-40GB; default: ask the scheduler.",
+    help="The GPUs, such as A100-40GB (default: ask the scheduler).",
 )
 @click.option(
-    "--devices-per-node", type=click.IntRange(1), metavar="N", help="GPUs of a node; default: ask."
+    "--devices-per-node",
+    type=click.IntRange(1),
+    metavar="N",
+    help="GPUs of a node (default: ask the scheduler).",
 )
 @click.option(
     "--cores-per-node",
     type=click.IntRange(1),
     metavar="N",
-    help="CPUs a job may use; default: ask.",
+    help="CPU cores that a job may use on a node (default: ask the scheduler).",
 )
 @click.option(
     "--model",
     default="",
     metavar="NAME",
-    help="Also a run file with a published training's values, each with its source: 125m to 175b, "
-    "llama-3-8b, llama-3-70b.",
+    help="Also write a run file with the values of a published training, each with its source: "
+    "125m to 175b, llama-3-8b, llama-3-70b.",
 )
 def init(
     folder: Path,
@@ -78,8 +81,8 @@ def init(
     """Make DIR a project: the seven notebooks, and params/ with every run, site and model. No file is replaced.
 
     With --site: a site file for your cluster and a first run file, from what its scheduler says
-    (sinfo; qstat and pbsnodes). What nobody knows is marked FILL_IN, and check refuses it until you
-    have said it.
+    (sinfo; qstat and pbsnodes). An unknown value is marked FILL_IN, and check refuses the file
+    until you replace it.
     """
     from runbook.phases.notebook_copies import make_project
     from runbook.tools.site_setup.draft_site import ClusterWish, check_cluster_wish
@@ -155,21 +158,26 @@ def _write_site(folder: Path, cluster_wish: "ClusterWish") -> None:
 
 @click.command()
 @click.argument("scripts", metavar="[OLD_SCRIPT]...", nargs=-1, type=EXISTING_FILE)
-@click.option("--out", type=FILE, help="The run file; else params/<script>.yaml.")
-@click.option("--replace", is_flag=True, help="Write over a run file that is there.")
+@click.option("--out", type=FILE, help="The run file to write (default: params/<script>.yaml).")
+@click.option("--replace", is_flag=True, help="Overwrite an existing run file.")
 @click.option(
-    "--pid", type=click.IntRange(min=1), metavar="N", help="Instead: this running process."
+    "--pid",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Read this running process instead of a script.",
 )
-@click.option("--job", metavar="ID", help="Instead: the script of this job of Slurm or PBS.")
+@click.option(
+    "--job", metavar="ID", help="Read the script of this Slurm or PBS job instead of a file."
+)
 @click.option(
     "--launch",
     type=click.IntRange(min=1),
     default=None,
     metavar="N",
-    help="Of several trainings that the script starts, take the Nth; else the last.",
+    help="If the script starts several trainings, use the Nth (default: the last).",
 )
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print everything that was found as one object."
+    "--json", "as_json", is_flag=True, help="Print everything that was found as one JSON object."
 )
 def adopt(
     scripts: tuple[Path, ...],
@@ -183,12 +191,11 @@ def adopt(
     """Turn a job script, or a block of exports, into a run file, by running it in a sandbox with stub programs.
 
     The sandbox has no network, no devices and none of your files except copies of the small text
-    files next to the script. Ends with every option of the script next to the run file's own
-    command, by how much it matters, and names which of the documents' known errors the script has.
-    If the script starts others that are elsewhere, list them after it. OLD_SCRIPT may also be a log
-    with Megatron's printed arguments, or the configuration of another program: torchtitan's TOML,
-    the YAML of nanotron, GPT-NeoX, NeMo 2 or Megatron Bridge, or a recipe in Python, which is read
-    and never executed.
+    files next to the script. The report compares every option of the script with the run file's own
+    command, most important first, and names the script's known errors. If the script starts scripts
+    in other folders, list them after it. OLD_SCRIPT may also be a log with Megatron's printed
+    arguments, or the configuration of another program: torchtitan's TOML, the YAML of nanotron,
+    GPT-NeoX, NeMo 2 or Megatron Bridge, or a recipe in Python, which is read and never executed.
     """
     from runbook.tools.adopt import adopt_scripts
 
@@ -212,7 +219,7 @@ def adopt(
 @click.option(
     "--fresh",
     is_flag=True,
-    help="Copy the masters again; copies that are there move to lab/before-TIME.",
+    help="Copy the masters again; existing copies move to lab/before-TIME.",
 )
 @SET
 @click.option(
@@ -220,7 +227,7 @@ def adopt(
     "as_name",
     default="",
     metavar="NAME",
-    help="Open this set of overrides in a folder of its own, RUN--NAME.",
+    help="Use a separate run folder, RUN--NAME, for these overrides.",
 )
 @RUNS
 def lab(
@@ -235,9 +242,9 @@ def lab(
 ) -> None:
     """Open the notebooks of RUN in JupyterLab: copies in the run's folder, with RUN in their parameters cell.
 
-    What you change there changes no other run and nothing in git; the records are those of the
-    masters. Called again, it opens the same copies. Further words go to JupyterLab: runbook lab RUN
-    -- --port 8899 --ip 0.0.0.0
+    Changing a copy changes no other run and nothing in git. The records are the same as from the
+    masters. If you call the command again, it opens the same copies. Words after -- go to
+    JupyterLab: runbook lab RUN -- --port 8899 --ip 0.0.0.0
     """
     from runbook.phases.notebook_copies import (
         SETTINGS_VARIABLE,
@@ -280,7 +287,7 @@ def lab(
 @SET
 @AS_JSON
 def check(run_name: str, set_words: tuple[str, ...], as_json: bool) -> None:
-    """Say everything that is wrong with RUN: keys, types, ranges, layout, memory, queue. Nothing is written."""
+    """List everything that is wrong with RUN: keys, types, ranges, layout, memory, queue. Nothing is written."""
     from runbook.phases.plan_service import check_text, run_checks
 
     if as_json:
@@ -300,14 +307,14 @@ def check(run_name: str, set_words: tuple[str, ...], as_json: bool) -> None:
     "table",
     type=click.Path(path_type=Path),
     metavar="FILE.csv",
-    help="Instead of a run: predict the speed of each row of a table with the columns of "
+    help="Instead of planning a run, predict the speed of each row of a table with the columns of "
     "published_results.csv.",
 )
 @click.option(
     "--search",
     "searching",
     is_flag=True,
-    help="Rank the layouts that fit the nodes of RUN; nothing changes.",
+    help="Rank the layouts that fit the nodes of RUN; no file changes.",
 )
 @SET
 def plan(
@@ -360,35 +367,35 @@ def _show(content: Any) -> None:
 
 @click.command()
 @click.argument("run_name", metavar="RUN")
-@phase_option("A training phase.")
+@phase_option("The training phase to rehearse.")
 @click.option(
     "--ranks",
     default="",
     metavar="0,8",
-    help="These ranks, instead of the first of each pipeline stage.",
+    help="Rehearse these ranks instead of the first of each pipeline stage.",
 )
 @click.option(
     "--upstream",
     "checkout",
     type=click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True),
     metavar="CHECKOUT",
-    help="Instead: start the documents' own program of this folder by the rendered rank.sh, tiny, "
-    "on CPUs.",
+    help="Instead, start the document's own program in this folder by the rendered rank.sh, with a "
+    "tiny model on CPUs.",
 )
 @click.option(
     "--installed",
     is_flag=True,
-    help="Start that program with the packages installed here, not with the site's own versions.",
+    help="With --upstream: use the packages installed here, not the site's versions.",
 )
 @click.option(
     "--jobs",
     type=AT_LEAST_1,
     default=1,
     show_default=True,
-    help="Start that program so often, as a chain of jobs: each has to go on from the checkpoint of "
-    "the one before.",
+    help="With --upstream: start the program this many times, as a chain of jobs; each must "
+    "continue from the checkpoint of the one before.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print everything that was counted.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything that was counted as JSON.")
 @click.option(
     "--pictures",
     type=FOLDER,
@@ -406,10 +413,10 @@ def rehearse(
     pictures: Path | None,
     set_words: tuple[str, ...],
 ) -> int:
-    """Train one step of RUN at full size on fake tensors: memory, work, time and messages of each stage.
+    """Train one step of RUN at full size on fake tensors: memory, work, time and communication of each stage.
 
-    The real trainer runs, rank by rank, as on the cluster; nothing is computed, sent or written.
-    Needs torch, no GPU. Exit code 1 if a stage does not fit into its device, or if the program of
+    The real trainer runs, rank by rank, as on the cluster; nothing is computed, sent or written. It
+    needs torch, but no GPU. Exit code 1 if a stage does not fit its device, or if the program of
     CHECKOUT fails.
     """
     say = partial(click.echo, err=True)
@@ -470,7 +477,7 @@ def why(
     set_words: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Say what KEY means, where its value in RUN comes from, and how the documents name it."""
+    """Explain what KEY means, where its value in RUN comes from, and what the documents call it."""
     from runbook.phases.plan_service import why_facts, why_text
 
     if as_json:
@@ -483,7 +490,9 @@ def why(
 @click.argument("run_name", metavar="RUN")
 @click.option("--out", required=True, type=FOLDER, help="Folder to write into.")
 @click.option(
-    "--placeholders", is_flag=True, help="Mark required values that were not given in capitals."
+    "--placeholders",
+    is_flag=True,
+    help="Print a placeholder in capitals for every required value that is missing.",
 )
 @SET
 def render(
@@ -492,7 +501,7 @@ def render(
     placeholders: bool,
     set_words: tuple[str, ...],
 ) -> None:
-    """Write OUT/jobs/<phase>/job.sh and arguments.json for each phase of RUN that submits a job; needs no cluster.
+    """Write OUT/jobs/<phase>/job.sh and arguments.json for each phase of RUN that submits a job, without a cluster.
 
     OUT has the layout of a run's folder: go to OUT/jobs/<phase> and submit job.sh from there.
     """
@@ -512,11 +521,11 @@ def render(
 )
 @SET
 def doctor(run_name: str, as_json: bool, set_words: tuple[str, ...]) -> int:
-    """Check what this machine has and lacks, and with RUN what its site has: each row with rule and remedy.
+    """Check what this machine has and lacks, and with RUN also its site; each row has a rule and a remedy.
 
-    With RUN: required values, modules, scheduler, image, space against the plan, and the ladder of
-    `runbook preflight` on the nodes, where jobs.environment says how to reach them. Exit code 1 if
-    a check fails.
+    With RUN: required values, modules, scheduler, image, disk space for the plan, and the checks of
+    `runbook preflight` on the nodes, if jobs.environment says how to reach them. Exit code 1 if a
+    check fails.
     """
     from runbook.cli.preflight import released_by_signals
     from runbook.display import CheckTable
@@ -544,28 +553,31 @@ def doctor(run_name: str, as_json: bool, set_words: tuple[str, ...]) -> int:
     "--list",
     "only_list",
     is_flag=True,
-    help="Name the drills and what each does; nothing is started.",
+    help="List the drills and what each does; nothing is started.",
 )
 @click.option(
     "--campaign",
     "campaign_time",
     default="",
     metavar="TIME",
-    help="Simulate so long (30d) of faults for the run NAME; nothing is started.",
+    help="Simulate this long (30d) of faults for the run NAME; nothing is started.",
 )
 @click.option(
-    "--queue", default="0", metavar="TIME", help="With --campaign: how long a new job waits."
+    "--queue",
+    default="0",
+    metavar="TIME",
+    help="With --campaign: how long a new job waits in the queue.",
 )
 @click.option(
     "--person",
     default="8h",
     show_default=True,
     metavar="TIME",
-    help="With --campaign: until a person answers what the rules leave to one.",
+    help="With --campaign: how long it takes until a person acts, if the rules require one.",
 )
 @SET
 @click.option("--log", type=FILE, help="Write the output of the trainings to this file.")
-@click.option("--page", type=FILE, help="Write the results there as a page of Markdown.")
+@click.option("--page", type=FILE, help="Write the results to this file as Markdown.")
 @click.option(
     "--again",
     is_flag=True,
@@ -584,15 +596,15 @@ def drill(
     page: Path | None,
     again: bool,
 ) -> int:
-    """Break a small training on this machine on purpose, and see that it ends as it should; no NAME: all twenty.
+    """Break a small training on this machine on purpose, and check that it ends as it should. Without NAME: all twenty.
 
-    NAME is a drill's name, its number or its words. It works in a temporary folder on two to four
-    processes without a GPU, needs the train extra, and leaves no process behind. Exit code 1 if a
-    drill fails.
+    NAME is a drill's name, its number, or words of its name. A drill works in a temporary folder on
+    two to four processes without a GPU, needs the train extra, and leaves no process behind. Exit
+    code 1 if a drill fails.
 
-    With --campaign NAME is a run: a month of faults at a published rate, on a simulated clock,
-    against the watchdog's limits, the rules for restarts and the save interval of that run, and
-    what spare nodes or other intervals would buy.
+    With --campaign, NAME is a run. The command simulates faults at a published rate, handled by
+    that run's watchdog limits, rules for restarts and save interval, and shows what spare nodes or
+    other intervals would gain.
     """
     if campaign_time:
         settings = _campaign_settings(names, set_words)

@@ -42,8 +42,8 @@ def released_by_signals() -> Iterator[None]:
     "--json",
     "as_json",
     is_flag=True,
-    help="Print one object: checks with name, verdict, value, rule, remedy and where; each node's "
-    "answers.",
+    help="Print one JSON object: checks with name, verdict, value, rule, remedy and where; each "
+    "node's answers.",
 )
 @click.option(
     "--wait",
@@ -52,7 +52,7 @@ def released_by_signals() -> Iterator[None]:
     default=10.0,
     show_default=True,
     metavar="MINUTES",
-    help="Take the job out of the queue where it has not started by then.",
+    help="Take the job out of the queue if it has not started after this time.",
 )
 @SET
 @RUNS
@@ -63,12 +63,12 @@ def preflight(
     set_words: tuple[str, ...],
     runs: Path | None,
 ) -> int:
-    """Find the first thing that is wrong with the cluster of RUN, and say its cause, in a minute or two.
+    """Find the first thing that is wrong with the cluster of RUN, and its cause, in a minute or two.
 
-    Questions that need no job come first; then one short job asks each node by plain Python,
-    imports torch in a process of its own, connects the nodes by TCP, and lets the ranks use each
-    process group of the plan. It stops at the first defect. A missing answer is a defect. Exit code
-    1 if one was found.
+    Checks that need no job come first. Then one short job checks each node in plain Python, imports
+    torch in a separate process, connects the nodes by TCP, and lets the ranks use each process
+    group of the plan. It stops at the first defect; a missing answer is a defect. Exit code 1 if
+    there is one.
     """
     from runbook.display import CheckTable
     from runbook.phases.p01_environment.doctor import preflight as find_defect
@@ -108,13 +108,13 @@ def _summary(defect: Check | None, not_asked: Sequence[str]) -> str:
     "forgiven",
     multiple=True,
     metavar="NODE",
-    help="Use this node again; repeat it for more, `all` for every one.",
+    help="Use this node again; may be repeated; `all` for every node.",
 )
 @click.option(
-    "--add", "added", multiple=True, metavar="NODE", help="Leave this node out; give --because too."
+    "--add", "added", multiple=True, metavar="NODE", help="Leave this node out; needs --because."
 )
-@click.option("--because", default="", metavar="TEXT", help="Why a node is added.")
-@click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
+@click.option("--because", default="", metavar="TEXT", help="Why the node is added.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of objects.")
 @RUNS
 def nodes(
     run_name: str,
@@ -124,11 +124,11 @@ def nodes(
     as_json: bool,
     runs: Path | None,
 ) -> None:
-    """Show the nodes of RUN's site that were found bad, with the evidence; the next job leaves them out.
+    """Show the bad nodes of RUN's site, with the evidence; the next job leaves them out.
 
-    A failed preflight, a job's failure that another node would not have, a slow rank, and one that
-    computed something wrong (training.replay_interval) add a node; each entry expires. With Slurm
-    jobs get --exclude. PBS cannot leave out a node: the nodes are named before the job is
+    A node is added by a failed preflight, a job failure that another node would not have, a slow
+    rank, or a rank that computed wrong numbers (training.replay_interval). Each entry expires.
+    Slurm jobs get --exclude. PBS cannot exclude nodes, so they are named before the job is
     submitted.
     """
     from runbook import params

@@ -35,9 +35,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("targets", nargs=-1, required=True, metavar="RUN | FILE...")
-@click.option("--follow", is_flag=True, help="RUN: go on showing what its job writes.")
-@click.option("--json", "as_json", is_flag=True, help="FILE: one JSON object with every record.")
-@click.option("--csv", "as_csv", is_flag=True, help="FILE: one line a record.")
+@click.option("--follow", is_flag=True, help="RUN: keep showing what its job writes.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="FILE: print one JSON object with every record."
+)
+@click.option("--csv", "as_csv", is_flag=True, help="FILE: print one CSV line for each record.")
 @click.option(
     "--to",
     default="",
@@ -56,11 +58,11 @@ def logs(
     phase: str,
     runs: Path | None,
 ) -> None:
-    """Show the log of a RUN's newest job, or read log FILEs of any known program into records.
+    """Show the log of RUN's newest job, or parse log FILEs of any known program.
 
     Several files are one run, in the order given; gz, xz and zst are unpacked. With --json, --csv
-    or --to, RUN stands for the metrics of its training. Exit code 1 if neither a record nor an
-    evaluation nor a known failure was found.
+    or --to, RUN stands for the metrics of its training. Exit code 1 if no record, no evaluation and
+    no known failure was found.
     """
     if as_json + as_csv + bool(to) > 1:
         raise click.UsageError("--json, --csv and --to exclude each other.")
@@ -148,7 +150,7 @@ def _metrics(spec: PhasePlan) -> list[Path]:
     "--json",
     "as_json",
     is_flag=True,
-    help="One JSON object: expected, reached, gap, parts, first_causes ...",
+    help="Print one JSON object: expected, reached, gap, parts, first_causes ...",
 )
 @SET
 def explain(
@@ -157,14 +159,12 @@ def explain(
     as_json: bool,
     set_words: tuple[str, ...],
 ) -> int:
-    """Say why a training is slower than expected.
+    """Explain why a training is slower than expected: the gap in parts, each with evidence and remedy.
 
-    The gap in parts, each with its sign and what would fix it.
-
-    LOG is a training's log, whole or an excerpt, also a command line, a YAML file or a question in
-    words. What it does not say is taken from RUN or --set: accelerator=H100 n_accel=16
-    parallel.tensor=8 reached.tflops=130 expected.tflops=420 (or .mfu, .tokens_per_second of a
-    device, .seconds of a step). Exit code 1 if nothing was found that explains anything.
+    LOG is a training's log or an excerpt, a command line, a YAML file, or a question in words. What
+    it does not say is taken from RUN or --set: accelerator=H100 n_accel=16 parallel.tensor=8
+    reached.tflops=130 expected.tflops=420 (or .mfu, .tokens_per_second of a device, .seconds of a
+    step). Exit code 1 if nothing can be explained.
     """
     from runbook import params
     from runbook.tools.speed.gap import explain_log
@@ -182,7 +182,7 @@ def explain(
 @click.option(
     "--redact",
     is_flag=True,
-    help="A copy without users, hosts, accounts, paths and buckets, to send outside.",
+    help="Write a copy without users, hosts, accounts, paths and buckets, to send outside.",
 )
 @click.option(
     "--file",
@@ -190,8 +190,7 @@ def explain(
     multiple=True,
     type=EXISTING_FILE,
     metavar="NOTEBOOK",
-    help="Before that, add to the records a notebook that was executed and saved in JupyterLab, or "
-    "by papermill.",
+    help="First add a notebook to the records that JupyterLab or papermill executed and saved.",
 )
 @click.option(
     "--out",
@@ -220,7 +219,7 @@ def report(
     tables: Path | None,
     records: bool,
 ) -> None:
-    """Write the report of RUN again from its files, and say where it is: index.html, and report.html, one page to mail."""
+    """Rewrite the report of RUN from its files, and print the paths: index.html, and report.html, one page to mail."""
     from runbook.phases.report import (
         changed_files,
         file_notebook,
@@ -256,7 +255,7 @@ def report(
 @click.argument("site", metavar="DIR", type=FOLDER)
 @click.argument("run_names", metavar="[RUN...]", nargs=-1)
 @click.option(
-    "--redact", is_flag=True, help="Copies without users, hosts, accounts, paths and buckets."
+    "--redact", is_flag=True, help="Write copies without users, hosts, accounts, paths and buckets."
 )
 @RUNS
 def publish(
@@ -265,11 +264,11 @@ def publish(
     redact: bool,
     runs: Path | None,
 ) -> None:
-    """Write runs into DIR as one static site: an index with their losses side by side, and each run's pages.
+    """Write runs into DIR as one static site: an index that overlays their losses, and each run's pages.
 
-    Without RUN: every run. DIR works from a file:// address, on any web server, as GitHub Pages and
-    as a static Space of Hugging Face. A DIR that publish wrote before is replaced. Job scripts and
-    logs are not copied.
+    Without RUN: every run. DIR works from a file:// address, on any web server, on GitHub Pages and
+    as a static Hugging Face Space. The runs that publish wrote to DIR before are replaced. Job
+    scripts and logs are not copied.
     """
     from runbook.records.run_state import read_runs
     from runbook.runs.status import all_runs_folder, run_folder
@@ -293,9 +292,9 @@ def publish(
 @on_run_folder
 @click.argument("words", metavar="[TEXT]", nargs=-1)
 def note(folder: Path, words: tuple[str, ...]) -> None:
-    """Write TEXT into the logbook of RUN, also while it runs; `-` reads it from standard input.
+    """Add TEXT to the logbook of RUN, also while it runs; `-` reads it from standard input.
 
-    Without TEXT: show the logbook, which the run writes itself, with what people have noted.
+    Without TEXT: show the logbook, with the run's own entries and people's notes.
     """
     from runbook.records import logbook
 
@@ -312,7 +311,7 @@ def note(folder: Path, words: tuple[str, ...]) -> None:
 @AS_JSON
 @on_run_folder
 def verify(folder: Path, as_json: bool) -> int:
-    """Find every file of RUN that was changed, lost or added after it was recorded. Exit code 1 if there is one."""
+    """Find every file of RUN that was changed, lost or added since it was recorded. Exit code 1 if there is one."""
     from runbook.core.checks import counted
     from runbook.records.manifest import split_unrecorded, verify_run
     from runbook.records.run_state import read_run
@@ -350,38 +349,38 @@ def verify(folder: Path, as_json: bool) -> int:
 
 @click.command()
 @click.argument("run_names", metavar="RUN RUN...", nargs=-1, required=True)
-@phase_option("Which training is compared.")
+@phase_option("The training to compare.")
 @click.option(
     "--slower",
     type=NumberRange(0.0),
     default=0.05,
     show_default=True,
-    help="Share of the first run's tokens/s that may be lost.",
+    help="Allowed loss of tokens/s, as a share of the first run's.",
 )
 @click.option(
     "--worse",
     type=NumberRange(0.0),
     default=0.01,
     show_default=True,
-    help="Share by which the loss may be higher at equal tokens.",
+    help="Allowed increase of the loss at equal tokens, as a share.",
 )
 @click.option(
     "--memory",
     type=NumberRange(0.0),
     default=0.10,
     show_default=True,
-    help="Share by which the memory may grow.",
+    help="Allowed increase of memory, as a share.",
 )
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="One JSON object: verdict, tolerance, checks and tables.",
+    help="Print one JSON object: verdict, tolerance, checks and tables.",
 )
 @click.option(
     "--figure",
     type=FILE,
-    help="Draw the losses over tokens and over time into FILE.svg, .png or .pdf.",
+    help="Draw the losses over tokens and over time: FILE.svg, .png or .pdf.",
 )
 @RUNS
 def compare(
@@ -392,7 +391,7 @@ def compare(
     figure: Path | None,
     **shares: float,
 ) -> int:
-    """Set runs side by side; each is compared with the first. Exit code 1 if one is worse than allowed."""
+    """Compare each run with the first. Exit code 1 if one is worse than allowed."""
     from runbook.display import CheckTable
     from runbook.results.compare import Tolerance, read_run
     from runbook.results.compare import compare as compared

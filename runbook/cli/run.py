@@ -27,23 +27,23 @@ from runbook.runs.command_options import (
 @phase_option("First phase.", "--from", "from_phase", default="00-plan")
 @phase_option("Last phase.", "--to", "to_phase", default="06-evaluation")
 @phase_option(
-    "Do this phase again, and what depends on it; old results are kept.", "--redo", default=""
+    "Repeat this phase, and what depends on it; old results are kept.", "--redo", default=""
 )
 @click.option(
     "--as",
     "name",
     default="",
     metavar="NAME",
-    help="Keep this set of overrides in a folder of its own, RUN--NAME.",
+    help="Use a separate run folder, RUN--NAME, for these overrides.",
 )
 @click.option(
     "--all-variants",
     is_flag=True,
-    help="Every variant of params/variants/RUN.yaml, one after the other.",
+    help="Run every variant of params/variants/RUN.yaml, one after the other.",
 )
 @RUNS
 @click.option(
-    "--verbose", is_flag=True, help="Repeat all of the notebooks' output here, not only progress."
+    "--verbose", is_flag=True, help="Print all output of the notebooks, not only progress."
 )
 def run(
     run_name: str,
@@ -53,8 +53,8 @@ def run(
 ) -> int:
     """Execute the phases of RUN as notebooks, each recorded. Finished phases are verified, not repeated.
 
-    Exit codes: 0 done, 1 failed, 2 wrong parameters or usage; papermill's own where a notebook
-    failed (138 kernel died, 143 terminated).
+    Exit codes: 0 done, 1 failed, 2 wrong parameters or usage; if a notebook failed, papermill's own
+    (138 kernel died, 143 terminated).
     """
     from runbook.phases.report import card
     from runbook.phases.runner import RunRequest, expand_variants, run_phases
@@ -81,7 +81,9 @@ def run(
 
 @click.command()
 @click.argument("run_name", metavar="[RUN]", default="")
-@click.option("--find", "job_id", default="", metavar="JOBID", help="Which run submitted this job.")
+@click.option(
+    "--find", "job_id", default="", metavar="JOBID", help="Find the run that submitted this job."
+)
 @AS_JSON
 @RUNS
 def status(
@@ -90,7 +92,7 @@ def status(
     as_json: bool,
     runs: Path | None,
 ) -> None:
-    """Show every run, or the phases and jobs of one; rebuilt from the folders alone."""
+    """Show every run, or the phases and jobs of one, read from the run folders."""
     from runbook.runs.status import (
         facts_of_all,
         facts_of_one,
@@ -116,11 +118,11 @@ def status(
 @click.option(
     "--gently",
     is_flag=True,
-    help="Ask the jobs to save and stop (exit code 75) instead of ending them.",
+    help="Let the jobs save and stop (exit code 75) instead of ending them at once.",
 )
 @on_run_folder
 def cancel(folder: Path, gently: bool) -> None:
-    """End the running jobs of RUN with all their processes. Nothing is deleted: `runbook run` goes on from there."""
+    """End the running jobs of RUN with all their processes. Nothing is deleted; `runbook run` continues from there."""
     from runbook.runs.status import cancel_jobs, scheduler_of, stop_jobs
 
     scheduler = scheduler_of(folder)
@@ -130,7 +132,7 @@ def cancel(folder: Path, gently: bool) -> None:
         click.echo(cancel_jobs(folder, scheduler))
 
 
-_PHASE = phase_option("The training whose checkpoint is read: 3 or 4.")
+_PHASE = phase_option("The training whose checkpoint is used: 3 or 4.")
 _ITERATION = click.option(
     "--iteration", type=click.IntRange(1), help="Checkpoint of this step (default: the newest)."
 )
@@ -141,7 +143,7 @@ _ITERATION = click.option(
     "--prompt",
     "prompts",
     multiple=True,
-    help="Text to continue; repeat it for more (default: the run's own).",
+    help="Text to continue; may be repeated (default: the run's own).",
 )
 @click.option(
     "--prompts",
@@ -161,7 +163,7 @@ _ITERATION = click.option(
     type=NumberRange(0.0, 10.0),
     default=0.7,
     show_default=True,
-    help="0: the likeliest.",
+    help="0: always the likeliest token.",
 )
 @click.option(
     "--top-p",
@@ -173,17 +175,17 @@ _ITERATION = click.option(
 @click.option(
     "--cache/--no-cache",
     default=True,
-    help="Keep keys and values of the text, or compute it all again each time.",
+    help="Cache keys and values, or compute the whole text again for each token.",
 )
 @click.option(
     "--seed",
     type=click.IntRange(0),
     default=1234,
     show_default=True,
-    help="The same seed, the same text.",
+    help="Seed; the same seed gives the same text.",
 )
 @click.option(
-    "--json", "as_json", is_flag=True, help="Ids and text as a JSON object for each prompt."
+    "--json", "as_json", is_flag=True, help="Print a JSON object with ids and text for each prompt."
 )
 @_ITERATION
 @_PHASE
@@ -197,7 +199,7 @@ def sample(
     iteration: int | None,
     **sampling_options: Any,
 ) -> None:
-    """Let the model of RUN continue texts, from its newest whole checkpoint, on this machine."""
+    """Let the model of RUN continue texts, with its newest complete checkpoint, on this machine."""
     from runbook.phases import trained_model
 
     texts = list(prompts)
@@ -236,13 +238,13 @@ def _prompt_lines(file: TextIO) -> list[str]:
 
 
 @click.command()
-@click.option("--out", required=True, type=FOLDER, help="Folder to write; nothing is written over.")
+@click.option("--out", required=True, type=FOLDER, help="Folder to write; it must be new or empty.")
 @click.option(
     "--shard-gb",
     type=NumberRange(0.001, 1e6),
     default=5.0,
     show_default=True,
-    help="Largest size of one file of weights.",
+    help="Largest size of one weights file, in GB.",
 )
 @_ITERATION
 @_PHASE
@@ -256,9 +258,9 @@ def export(
 ) -> None:
     """Write the weights of RUN as a Hugging Face folder: config, safetensors in float32, tokenizer, model card.
 
-    A model of GPT-2's kind becomes GPT2LMHeadModel, one with RoPE, RMSNorm and SwiGLU
-    LlamaForCausalLM; docs/weights.md lists the others. Checkpoints of any layout and both engines
-    are read, one weight in memory at a time.
+    A GPT-2 model becomes GPT2LMHeadModel, a model with RoPE, RMSNorm and SwiGLU LlamaForCausalLM;
+    docs/weights.md lists the others. Checkpoints of any layout and both engines are read, one
+    weight in memory at a time.
     """
     from runbook.phases import trained_model
 
@@ -287,13 +289,13 @@ def export(
 @_PHASE
 @on_run_folder
 def import_(folder: Path, source: Path, phase: str) -> None:
-    """Let RUN begin with the weights of another program; only before its first step.
+    """Start RUN from the weights of another program, before its first step.
 
-    Of Hugging Face (.safetensors alone) it reads gpt2, llama, mistral and qwen2 without a sliding
-    window, arcee, starcoder2 and stablelm; of Megatron-LM, torch_dist folders and mp_rank_XX files
-    of any layout, without running code from them. The model's values, the vocabulary and the
-    tokenizer have to be the run's; each difference is named. A Megatron-LM checkpoint has no
-    tokenizer: make sure yourself that it is the run's.
+    From Hugging Face (only .safetensors) it reads gpt2, llama, mistral and qwen2 without a sliding
+    window, arcee, starcoder2 and stablelm; from Megatron-LM, torch_dist folders and mp_rank_XX
+    files of any layout, without running code from them. The model's values, the vocabulary and the
+    tokenizer must be the run's; each difference is named. A Megatron-LM checkpoint has no
+    tokenizer: make sure that it is the run's.
     """
     from runbook.phases import trained_model
 

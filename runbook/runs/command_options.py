@@ -44,10 +44,10 @@ AS_JSON = click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="One JSON object; docs/json.md names its fields.",
+    help="Print one JSON object; docs/json.md lists its fields.",
 )
 AT_LEAST_1 = click.IntRange(min=1)
-RUNS = click.option("--runs", type=FOLDER, help="Where run folders are (default: runs/).")
+RUNS = click.option("--runs", type=FOLDER, help="Folder of the run folders (default: runs/).")
 
 
 def on_run_folder(command: Command) -> Command:

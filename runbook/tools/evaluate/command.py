@@ -12,11 +12,12 @@ from runbook.runs.command_options import AS_JSON, FOLDER, on_run_folder
 @click.command()
 @click.option(
     "--tasks",
-    help="Tasks of lm-evaluation-harness, as A,B; gpt3: those of GPT-3's paper. Needs its extra.",
+    help="Tasks of lm-evaluation-harness, as A,B; gpt3: those of GPT-3's paper. Needs the "
+    "evaluation extra.",
 )
-@click.option("--task-folder", type=FOLDER, help="Folder with task files of your own.")
+@click.option("--task-folder", type=FOLDER, help="Folder with your own task files.")
 @click.option(
-    "--limit", type=click.IntRange(1), help="Only so many samples of each task, for a trial."
+    "--limit", type=click.IntRange(1), help="Only this many samples of each task, for a trial."
 )
 @click.option(
     "--shots",
@@ -26,9 +27,12 @@ from runbook.runs.command_options import AS_JSON, FOLDER, on_run_folder
 @click.option(
     "--exported", type=FOLDER, help="Score this exported folder with `transformers` instead."
 )
-@click.option("--again", is_flag=True, help="Score again what was scored before.")
+@click.option("--again", is_flag=True, help="Score again what is already scored.")
 @click.option(
-    "--list", "lists", is_flag=True, help="The tasks, the data each needs, and whether it is here."
+    "--list",
+    "lists",
+    is_flag=True,
+    help="List the tasks, the data each needs, and whether it is available here.",
 )
 @AS_JSON
 @on_run_folder
@@ -40,10 +44,10 @@ def evaluate(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Score the newest checkpoint of RUN, and its first weights: minimal pairs, bits per byte of held-out text.
+    """Score the newest checkpoint of RUN, and its initial weights: minimal pairs, bits per byte of held-out text.
 
-    That needs no download. Notebook 06 does the same; docs/evaluation.md says what the scores mean,
-    and how --tasks is used on nodes without internet.
+    Nothing is downloaded. Notebook 06 does the same. docs/evaluation.md says what the scores mean,
+    and how to use --tasks on nodes without internet.
     """
     names = tuple(name.strip() for name in (tasks or "").split(",") if name.strip())
     stray = []

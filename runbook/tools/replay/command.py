@@ -12,14 +12,14 @@ from runbook.runs.command_options import AS_JSON, AT_LEAST_1, on_run_folder, pha
 
 @click.command()
 @click.option("--step", type=AT_LEAST_1, required=True, help="The step to train again.")
-@click.option("--again", is_flag=True, help="Replay again a step that was replayed before.")
+@click.option("--again", is_flag=True, help="Replay a step again that was replayed before.")
 @click.option(
     "--prepare",
     "only_prepares",
     is_flag=True,
-    help="Write the folder and show the command of a rank, to start in a job of your own.",
+    help="Write the folder and show the command of a rank, for your own job.",
 )
-@phase_option("Which training: 04-training or 03-smoke-test.")
+@phase_option("The training: 04-training or 03-smoke-test.")
 @AS_JSON
 @on_run_folder
 def replay(
@@ -32,9 +32,9 @@ def replay(
 ) -> None:
     """Train step N of RUN again from the nearest checkpoint, and name the first step, rank and layer that differ.
 
-    It says whether data, program or hardware explain a difference. Nothing of RUN is changed. Exit
-    code 1: something differs. With training.replay_interval, runs record what is compared;
-    docs/replay.md.
+    It says whether data, program or hardware explains a difference. RUN is not changed. Exit code 1
+    if something differs. Runs record what to compare if training.replay_interval is set
+    (docs/replay.md).
     """
     from runbook.tools.replay import again as replays
     from runbook.tools.replay.verdict import Verdict
