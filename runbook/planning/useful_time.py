@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from runbook.core.units import show_duration
+from runbook.plan_file.fewer_replicas import allowed_nodes
 from runbook.plan_file.hang_limits import HangLimits
 from runbook.planning.cost.endurance import FAILURE_SOURCE, GIGABYTE, seconds_between_failures
 from runbook.planning.cost.useful_time import (
@@ -57,6 +58,8 @@ class FaultCosts:
     """Of the steps and evaluations alone."""
     seconds_between: float
     assumptions: tuple[str, ...]
+    fewer_nodes: tuple[int, ...] = ()
+    """With which the run file lets the training go on, most first."""
 
 
 def fault_costs(plan: Plan) -> FaultCosts | None:
@@ -87,12 +90,14 @@ def fault_costs(plan: Plan) -> FaultCosts | None:
         walltime=float(plan.endurance.walltime_seconds),
         near=near,
     )
+    fewer_nodes = tuple(allowed_nodes(phase, max(1, plan.computes_on.devices_per_node))[1:])
     assumptions = (
         f"failures: {FAILURE_SOURCE}",
         f"their kinds: {FAULT_SOURCE}",
         f"{show_duration(START_UP_SECONDS)} to start (assumed)",
         storage,
         *([_near_text(near)] if near is not None else []),
+        *([_fewer_text(nodes, fewer_nodes)] if fewer_nodes else []),
     )
     return FaultCosts(
         parts=parts,
@@ -102,6 +107,7 @@ def fault_costs(plan: Plan) -> FaultCosts | None:
         training_seconds=speed.seconds,
         seconds_between=seconds_between_failures(devices),
         assumptions=assumptions,
+        fewer_nodes=fewer_nodes,
     )
 
 
@@ -147,6 +153,13 @@ def _near_text(near: NearParts) -> str:
     )
 
 
+def _fewer_text(nodes: int, fewer_nodes: tuple[int, ...]) -> str:
+    return (
+        f"with {fewer_nodes[0]} of {nodes} nodes a step takes {nodes / fewer_nodes[0]:.3g} times as "
+        f"long, down to {fewer_nodes[-1]} nodes; lost nodes stay allocated to the end of the job"
+    )
+
+
 def detection_seconds(timeout: float, step_seconds: float) -> dict[str, float]:
     """Return the seconds until a failure of each kind is noticed: hangs by the watchdog's own limits."""
     limits = HangLimits(timeout)
@@ -173,7 +186,11 @@ def useful_time(plan: Plan) -> UsefulTime | None:
     costs = fault_costs(plan)
     if costs is None or costs.training_seconds < costs.parts.start:
         return None
-    policy = Policy(spares=plan.endurance.spares, detection=costs.detection)
+    policy = Policy(
+        spares=plan.endurance.spares,
+        fewer_nodes=costs.fewer_nodes,
+        detection=costs.detection,
+    )
     return expected(costs.parts, policy, costs.training_seconds, costs.seconds_between)
 
 

@@ -16,6 +16,7 @@ from runbook.plan_file.fewer_replicas import (
     replicas_change,
 )
 from runbook.planning import make_plan
+from runbook.planning.useful_time import fault_costs
 
 FULL = "04-training"
 WORDS = (
@@ -46,6 +47,16 @@ def test_only_numbers_of_replicas_by_which_the_batch_divides_are_allowed(phase):
     assert phase.parallel.data == 16
     assert phase.limits.fewer_replicas == (8, 4, 2)
     assert allowed_nodes(phase, 8) == [64, 32, 16, 8]
+
+
+def test_what_failures_cost_knows_the_fewer_nodes():
+    costs = fault_costs(planned("jobs.training.min_nodes=8", "model=13b"))
+    assert costs is not None
+    assert costs.fewer_nodes == (32, 16, 8)
+    without = fault_costs(planned("model=13b"))
+    assert without is not None
+    assert without.fewer_nodes == ()
+    assert len(without.assumptions) == len(costs.assumptions) - 1
 
 
 def test_interleaved_stages_need_whole_groups_of_micro_batches():

@@ -75,6 +75,7 @@ def parts_of(account) -> float:
         + account.lost_steps
         + account.saves
         + account.waiting
+        + account.fewer_nodes
     )
 
 
@@ -169,6 +170,47 @@ def test_spares_answer_lost_nodes_in_the_allocation_until_none_is_left():
     alone = simulate(PARTS, Policy(queue=7200), 5000, GivenFaults(*faults))
     assert (alone.jobs, alone.queued) == (4, 3 * 7200)
     assert account.useful(8, 2) == pytest.approx(alone.useful(8, 0) * 8 / 10)
+
+
+def test_a_lost_node_is_answered_with_fewer_nodes_whose_steps_take_longer():
+    """Eight nodes may become six: a node less, and a step takes 8/6 as long to the end of the job."""
+    faults = [(1000.0, GPU)]
+    policy = Policy(queue=7200, fewer_nodes=(6, 4))
+    fewer = simulate(PARTS, policy, 5000, GivenFaults(*faults))
+    undisturbed = simulate(PARTS, policy, 5000, GivenFaults())
+    assert (fewer.jobs, fewer.queued) == (1, 0)
+    assert undisturbed.fewer_nodes == 0
+    steps_before = 90
+    steps_after = fewer.steps - steps_before
+    assert fewer.fewer_nodes == pytest.approx(steps_after * PARTS.step * (8 / 6 - 1), rel=0.05)
+    assert fewer.productive == pytest.approx(fewer.steps * PARTS.step)
+    assert parts_of(fewer) == pytest.approx(5000)
+
+
+def test_too_few_nodes_end_the_job_and_the_next_one_has_all():
+    """Two lost nodes leave six; three leave five, which only a layout of four could use."""
+    faults = [(1000.0, GPU), (2000.0, GPU), (3000.0, GPU)]
+    policy = Policy(queue=7200, fewer_nodes=(6,))
+    account = simulate(PARTS, policy, 9000, GivenFaults(*faults))
+    assert (account.jobs, account.queued) == (2, 7200)
+    assert account.fewer_nodes < 2000 * (8 / 6 - 1)
+
+
+def test_a_spare_node_comes_before_fewer_nodes():
+    policy = Policy(spares=1, fewer_nodes=(6,))
+    one = simulate(PARTS, policy, 5000, GivenFaults((1000.0, GPU)))
+    two = simulate(PARTS, policy, 5000, GivenFaults((1000.0, GPU), (2000.0, GPU)))
+    assert one.fewer_nodes == 0
+    assert two.fewer_nodes > 0
+    assert two.jobs == 1
+
+
+def test_copies_of_all_ranks_do_not_fit_to_fewer_ones():
+    parts = replace(PARTS, near=NEAR)
+    policy = Policy(fewer_nodes=(6,))
+    lost = simulate(parts, policy, 5000, GivenFaults((1000.0, GPU)))
+    crashed = simulate(parts, policy, 5000, GivenFaults((1000.0, SOFTWARE)))
+    assert (lost.near_restarts, crashed.near_restarts) == (0, 1)
 
 
 def test_what_the_rules_leave_to_a_person_waits_for_one():

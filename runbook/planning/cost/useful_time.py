@@ -178,6 +178,8 @@ class Policy:
 
     With one left, a failure is answered in the allocation; else by a new job.
     """
+    fewer_nodes: tuple[int, ...] = ()
+    """Smaller numbers of nodes with which the training may go on in the allocation, most first."""
     detection: Mapping[str, float] = field(default_factory=dict)
     """Seconds until a failure of the kind of this name is noticed; others at once."""
     queue: float = 0.0
@@ -188,6 +190,22 @@ class Policy:
     No device is held.
     """
     follow: Callable[[Sequence[CampaignFailure]], FollowUp] = restart_always
+
+    @property
+    def restarts_here(self) -> bool:
+        """Whether a job answers failures in its allocation."""
+        return self.spares > 0 or bool(self.fewer_nodes)
+
+    def nodes_to_train(self, planned: int, healthy: int) -> int:
+        """Return how many of the healthy nodes train; 0 if they are too few.
+
+        >>> Policy(fewer_nodes=(12, 8)).nodes_to_train(16, 15)
+        12
+        """
+        for nodes in (planned, *self.fewer_nodes):
+            if nodes <= healthy:
+                return nodes
+        return 0
 
 
 class FaultSource(Protocol):
@@ -259,6 +277,8 @@ class Account:
     lost_steps: float = 0.0
     saves: float = 0.0
     between_steps: float = 0.0
+    fewer_nodes: float = 0.0
+    """By which steps took longer, because fewer nodes trained than planned."""
     waiting: float = 0.0
     """For a node to recover, between two attempts."""
     queued: float = 0.0
@@ -287,6 +307,7 @@ _JOB_TOTALS = (
     "lost_steps",
     "saves",
     "between_steps",
+    "fewer_nodes",
     "queued",
     "jobs",
     "steps",
@@ -323,12 +344,14 @@ class _Campaign:
         steps: int,
     ) -> None:
         self.account = Account()
+        self._planned = parts
         self._parts = parts
+        """Of the attempt: with fewer nodes its steps take longer than planned."""
         self._policy = policy
         self._seconds = seconds
         self._steps = steps
         self._job_began = 0.0
-        self._spares_left = policy.spares
+        self._healthy_nodes = parts.nodes + policy.spares
         self._shared_step = 0
         """Of the newest complete checkpoint on the shared file system."""
 
@@ -411,7 +434,7 @@ class _Campaign:
         saves = parts.complete_saves(trained, behind_save)
         self._shared_step += saves * parts.steps_between_saves
         kept = MadeSteps(self._shared_step - first_step, saves)
-        if stays and self._has_copies(kind):
+        if stays and self._has_copies(kind) and not self._changes_nodes(kind):
             copied = parts.copied_in(trained, behind_save)
             if copied > kept.steps:
                 kept = MadeSteps(copied, made.saves)
@@ -428,8 +451,26 @@ class _Campaign:
         return near.has_partner or not kind.loses_node
 
     def _stays_in_allocation(self, kind: FaultKind, follow_up: FollowUp) -> bool:
-        has_node = self._spares_left > 0 or not kind.loses_node
-        return self._policy.spares > 0 and has_node and follow_up.goes_on
+        can_train = self._nodes_after(kind) > 0
+        return self._policy.restarts_here and can_train and follow_up.goes_on
+
+    def _nodes_after(self, kind: FaultKind) -> int:
+        """Return how many nodes of the allocation would train after this failure; 0: too few."""
+        healthy = self._healthy_nodes - int(kind.loses_node)
+        return self._policy.nodes_to_train(self._planned.nodes, healthy)
+
+    def _changes_nodes(self, kind: FaultKind) -> bool:
+        """Return whether another number of nodes trains after this failure.
+
+        Copies in node memory are those of ranks, and would not fit to other ranks.
+        """
+        return self._nodes_after(kind) != self._parts.nodes
+
+    def _train_with(self, nodes: int) -> None:
+        """Let the next attempt train with so many nodes."""
+        planned = self._planned
+        step = planned.step * planned.nodes / nodes
+        self._parts = replace(planned, step=step, nodes=nodes)
 
     def repeat_job(self, begun: Account, quiet_until: float) -> None:
         """Account at once for the jobs before this second that are like the attempt since `begun`.
@@ -468,7 +509,8 @@ class _Campaign:
         account.detection += noticed
         account.held += noticed
         if stays:
-            self._spares_left -= int(kind.loses_node)
+            self._train_with(self._nodes_after(kind))
+            self._healthy_nodes -= int(kind.loses_node)
             account.waiting += follow_up.wait
             account.held += follow_up.wait
             return
@@ -485,12 +527,13 @@ class _Campaign:
         self.account.jobs += 1
         self.account.queued += self._policy.queue
         self._job_began = self.account.held
-        self._spares_left = self._policy.spares
+        self._parts = self._planned
+        self._healthy_nodes = self._planned.nodes + self._policy.spares
 
     def _lose_copies(self) -> None:
         """Go back to the shared checkpoint: a new job may get other nodes."""
         account = self.account
-        taken_back = self._steps_behind_save * self._parts.step
+        taken_back = self._steps_behind_save * self._planned.step
         account.productive -= taken_back
         account.lost_steps += taken_back
         account.steps = self._shared_step
@@ -528,14 +571,16 @@ class _Campaign:
         parts = self._parts
         trained = max(0.0, until - training_from)
         account.starts += until - account.held - trained
-        productive = kept.steps * parts.step
+        productive = kept.steps * self._planned.step
+        longer = kept.steps * (parts.step - self._planned.step)
         copying = max(0, kept.steps) * parts.copying
         saves = kept.saves * parts.save_stall + copying
         between_steps = max(0, kept.steps) * parts.between_steps
         account.productive += productive
         account.saves += saves
         account.between_steps += between_steps
-        account.lost_steps += trained - productive - saves - between_steps
+        account.fewer_nodes += longer
+        account.lost_steps += trained - productive - longer - saves - between_steps
         account.steps += kept.steps
         account.held = until
 

@@ -100,6 +100,8 @@ class CampaignRow:
     starts: float
     detection: float
     saves: float
+    fewer_nodes: float
+    """By which steps took longer with fewer nodes than planned."""
     failures: float
     jobs: float
     stops: float
@@ -131,6 +133,7 @@ class Campaign:
                     "starts": f"{row.starts:.1%}",
                     "noticing": f"{row.detection:.1%}",
                     "saves": f"{row.saves:.1%}",
+                    "slower with fewer nodes": f"{row.fewer_nodes:.1%}",
                     "failures": f"{row.failures:,.0f}",
                     "jobs": f"{row.jobs:,.0f}",
                     "left to a person": f"{row.stops:,.0f}",
@@ -177,10 +180,14 @@ def run_campaign(plan: Plan, terms: CampaignTerms) -> Campaign:
         if count != terms.spares:
             rows.append(simulation.row(_spares_text(count), parts, count))
 
+    if costs.fewer_nodes:
+        all_or_none = replace(simulation, costs=replace(costs, fewer_nodes=()))
+        rows.append(all_or_none.row("never fewer nodes", parts, terms.spares))
+
     for text, interval in _other_intervals(costs):
         rows.append(simulation.row(text, with_interval(parts, interval), terms.spares))
 
-    if terms.writes_copies and terms.spares:
+    if terms.writes_copies and (terms.spares or costs.fewer_nodes):
         text, near = _other_copies(plan, parts)
         rows.append(simulation.row(text, replace(parts, near=near), terms.spares))
 
@@ -189,7 +196,7 @@ def run_campaign(plan: Plan, terms: CampaignTerms) -> Campaign:
     assumptions = (
         *costs.assumptions,
         f"{queue} in a queue for each new job; {person} until a person answers",
-        "A failure that loses no node, or for which a spare is left, is answered in the allocation; others need a new job.",
+        "A failure that leaves enough healthy nodes is answered in the allocation; others need a new job.",
     )
     return Campaign(terms.seconds / 86400, tuple(rows), assumptions)
 
@@ -255,6 +262,7 @@ class _Simulation:
             starts=share("starts") + share("waiting"),
             detection=share("detection"),
             saves=share("saves"),
+            fewer_nodes=share("fewer_nodes"),
             failures=failures,
             jobs=median("jobs"),
             stops=median("stops"),
@@ -265,6 +273,7 @@ class _Simulation:
     def _policy(self, spares: int) -> Policy:
         return Policy(
             spares=spares,
+            fewer_nodes=self.costs.fewer_nodes,
             detection=self.costs.detection,
             queue=self.terms.queue,
             person=self.terms.person,
