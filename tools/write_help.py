@@ -13,12 +13,12 @@ HEAD = f"""# {TITLE}
 
 <!-- Written by tools/write_help.py from runbook/results/failures; change it there. -->
 
-1. Read the last words of the cell or of the command: they name the cause, the rule and a remedy.
+1. Read the last lines of the cell or of the command: they name the cause, the rule and a remedy.
 2. `runbook logs RUN` shows what the newest job wrote; `runbook logs FILE...` reads any training log, also of another
    program, and names every failure below that it finds, with its line.
-3. `runbook status RUN` says what became of each job; `runbook doctor` what this machine lacks.
-4. After fixing the cause run the cell or `runbook run RUN` again: what is finished is not done twice, and a training
-   goes on from its newest checkpoint.
+3. `runbook status RUN` shows how each job ended, `runbook doctor` what this machine lacks.
+4. Once the cause is fixed, run the cell or `runbook run RUN` again. Finished work is not repeated, and a training
+   continues from its newest checkpoint.
 """
 
 
@@ -30,12 +30,13 @@ def markdown() -> str:
 def _section(kind: FailureKind) -> str:
     remedy = kind.remedy.replace("<", "&lt;")
     examples = "\n".join(f"- `{line.strip()}` ({source})" for line, source in examples_of(kind))
-    advice = f"Then: {kind.decision.advice}"
+    advice = kind.decision.advice
+    advice = advice[0].upper() + advice[1:]
     trial = trial_of(kind)
-    tried = f"{trial.how} (`{trial.place}`)" if trial else "not on any machine by us"
-    return (
-        f"## {kind.name}\n\n{remedy} {advice} Tried: {tried}.\n\nTypical log lines:\n\n{examples}\n"
-    )
+    tried = "We have not tried this remedy."
+    if trial:
+        tried = f"Tried: {trial.how} (`{trial.place}`)."
+    return f"## {kind.name}\n\n{remedy} {advice} {tried}\n\nTypical log lines:\n\n{examples}\n"
 
 
 if __name__ == "__main__":

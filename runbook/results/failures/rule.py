@@ -48,7 +48,7 @@ _ADVICE = {
     NextStep.RETRY_SAME: "submit the job again as it is.",
     NextStep.RETRY_OTHER_NODE: "submit it again without the node that failed.",
     NextStep.RETRY_AFTER_WAIT: "wait some minutes, then submit it again.",
-    NextStep.UNKNOWN: "nobody can tell from this log; where it comes twice, fix it first.",
+    NextStep.UNKNOWN: "unclear from this log; if the same happens twice, find the cause first.",
 }
 
 
