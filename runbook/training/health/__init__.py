@@ -1,1 +1,1 @@
-"""Signs of life, hangs, stops, bad steps, and faults on purpose."""
+"""Heartbeats, hangs, stops, bad steps, and injected faults."""

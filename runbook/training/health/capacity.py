@@ -1,4 +1,4 @@
-"""Room that runs out while a training goes on.
+"""Memory and disk space that run out during a training.
 
 The memory of a rank that leaks, and the disk of the checkpoints.
 """
@@ -22,19 +22,19 @@ from runbook.plan_file.kept_checkpoints import keeps_for_ever
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.ranks import on_gpu
 
-# Of what is left: growth that takes less than this until the training's end is not a leak
+# Share of the free memory: growth below this by the end of the training is no leak
 LEAK_SHARE = 0.5
-# A leak is reported again when it has become so many times as fast
+# A leak is reported again when it has become this many times as fast
 AGAIN_FACTOR = 2.0
 SECONDS_BETWEEN_LOOKS = 60.0
-# Of the whole file system: other users fill what is left within minutes
+# Share of the whole file system: other users fill the rest within minutes
 LOW_SHARE = 0.01
-# A low disk is over when all would be well with so much of what is free
+# The alarm of a low disk ends when this share of the free space would be enough
 CALM_SHARE = 0.9
 
 
 class MemoryWatch:
-    """Looks for a leak in this rank's memory.
+    """Watches this rank's memory for a leak.
 
     Of all ranks, the one that leaks fastest reports it.
     """
@@ -42,15 +42,15 @@ class MemoryWatch:
     def __init__(self, spec: PhasePlan) -> None:
         self.spec = spec
         self.bytes_per_step = 0.0
-        """The leak found here; 0: none that was not reported."""
+        """The leak found here that is not reported yet; 0 if there is none."""
         self._watches = {
             name: GrowthWatch(f"{name}_memory", show=in_bytes) for name in ("host", "device")
         }
         self._found: Alarm | None = None
-        self._reported = 0.0  # bytes a step
+        self._reported = 0.0  # Bytes per step
 
     def look(self, iteration: int, seconds: float) -> None:
-        """Note what this rank holds after a step."""
+        """Record this rank's memory after a step."""
         held_bytes = {"host": host_bytes()}
         if on_gpu():
             held_bytes["device"] = torch.cuda.memory_allocated()
@@ -66,12 +66,12 @@ class MemoryWatch:
         iteration: int,
         seconds: float,
     ) -> None:
-        """Keep a drift as the leak to report, if it is the fastest and fills the memory in time."""
+        """Keep this drift as the leak to report, if it is the fastest and would fill the memory."""
         bytes_per_step = (drift.value - drift.usual) / (drift.iteration - drift.since)
         if bytes_per_step <= max(self.bytes_per_step, AGAIN_FACTOR * self._reported):
             return
         if name == "host":
-            # All processes of a machine share its memory, and most likely leak alike.
+            # All processes of a machine share its memory, and they usually leak at the same rate.
             processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
             bytes_left = host_bytes_left()
         else:
@@ -96,14 +96,14 @@ class MemoryWatch:
         self.bytes_per_step = bytes_per_step
 
     def agree(self, bytes_per_step: list[float]) -> Iterator[Alarm]:
-        """What this rank is to report, now that the leaks of all ranks are known to all."""
+        """Return what this rank has to report, now that all ranks know the leaks of all."""
         fastest = max(bytes_per_step, default=0.0)
         if fastest > 0.0:
             rank = torch.distributed.get_rank()
             reports = self._found and bytes_per_step.index(fastest) == rank
             if reports and self._found:
                 yield self._found
-            # A leak that was found since the exchange stays for the next one.
+            # A leak found since the last exchange is reported at the next one.
             if reports or self.bytes_per_step == bytes_per_step[rank]:
                 self._found = None
                 self.bytes_per_step = 0.0
@@ -112,7 +112,7 @@ class MemoryWatch:
 
 
 def host_bytes() -> int:
-    """What this process has in the machine's memory now; 0 if the system does not say."""
+    """Return the resident memory of this process, or 0 if the system does not report it."""
     try:
         _, resident_pages, *_ = Path("/proc/self/statm").read_text("ascii").split()
     except OSError:
@@ -122,13 +122,13 @@ def host_bytes() -> int:
 
 
 def host_bytes_left() -> int:
-    """What the machine can still give without swapping, by Linux's own estimate."""
+    """Return the memory available without swapping, as Linux estimates it."""
     lines = Path("/proc/meminfo").read_text("ascii").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
 
 
 class DiskWatch:
-    """Looks at the file system of the checkpoints now and then.
+    """Checks the file system of the checkpoints from time to time.
 
     Each state is reported once, until it gets worse.
     """
@@ -136,21 +136,21 @@ class DiskWatch:
     def __init__(self, spec: PhasePlan) -> None:
         self.spec = spec
         self.folder = spec.path(spec.checkpoint.folder)
-        # fp32 weights and Adam's two moments have 4 bytes each; weights in 16 bits come on top.
+        # fp32 weights and Adam's two moments take 4 bytes each, and 16-bit weights come on top.
         bytes_per_parameter = 12 if spec.precision.format == "fp32" else 14
-        # Of a save, until one is measured
+        # Estimated size of a save, until one is measured
         self._bytes = bytes_per_parameter * spec.model.parameters
         self._urgency = 0
         self._next_look = 0.0
-        self._seconds = deque[float](maxlen=20)  # of the newest steps
+        self._seconds = deque[float](maxlen=20)  # Of the newest steps
 
     def saved(self, num_bytes: int) -> None:
-        """A save took so many bytes."""
+        """Record the size of a save."""
         self._bytes = num_bytes
         self._next_look = 0.0
 
     def look(self, iteration: int, seconds_per_step: float) -> Iterator[Alarm]:
-        """An alarm where a save that is to come does not fit, or nearly nothing is free."""
+        """Return an alarm if a coming save does not fit, or if hardly any space is free."""
         self._seconds.append(seconds_per_step)
         moment = time.monotonic()
         if moment < self._next_look:
@@ -161,7 +161,7 @@ class DiskWatch:
             usage = shutil.disk_usage(existing)
             saved = saved_iterations(self.folder)
         except OSError:
-            # The next save says what is wrong with the folder
+            # The next save reports what is wrong with the folder
             return
 
         saves = next_saves(self.spec, iteration)
@@ -196,7 +196,7 @@ class DiskWatch:
                 evidence,
             )
 
-        # Calm again only with room to spare: at the limit, every save would be a new alarm.
+        # The alarm ends only with room to spare. At the limit, every save would raise a new one.
         fails_soon = first_failing(free=int(CALM_SHARE * usage.free))
         if fails_soon or is_full:
             self._urgency = max(urgency, self._urgency)
@@ -205,7 +205,7 @@ class DiskWatch:
 
 
 def next_saves(spec: PhasePlan, iteration: int) -> list[int]:
-    """Iterations of the saves after this one."""
+    """Return the iterations of the saves that follow."""
     interval = spec.checkpoint.interval
     end = spec.duration.iterations
     saves: list[int] = []
@@ -225,14 +225,17 @@ def first_without_room(
     num_bytes: int,
     saved: list[int],
 ) -> int:
-    """Iteration of the first save that does not fit next to those that are kept; 0: all fit."""
+    """Return the iteration of the first save that does not fit beside the kept ones.
+
+    0 if all fit.
+    """
     keep = spec.checkpoint.keep
     newest = sorted(saved)[-keep:]
     for save in saves:
         if free < num_bytes:
             return save
         newest.append(save)
-        # An old save goes once the new one is whole, so the new one takes no room in the end.
+        # An old save is removed once the new one is complete, so in the end no more space is used.
         if len(newest) > keep and not keeps_for_ever(spec.checkpoint, newest.pop(0)):
             continue
         free -= num_bytes
@@ -241,7 +244,7 @@ def first_without_room(
 
 
 def _urgency(failing_save: int, saves: Sequence[int], *, is_full: bool) -> int:
-    """Return 2 where the next save fails, 1 where a later one does or the disk is full, else 0."""
+    """Return 2 if the next save will fail, 1 if a later one will or the disk is full, else 0."""
     if failing_save and failing_save == saves[0]:
         return 2
     if failing_save or is_full:

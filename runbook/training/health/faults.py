@@ -1,4 +1,4 @@
-"""Where a drill can make something go wrong in a rank.
+"""The points at which a drill can inject a fault into a rank.
 
 Nothing, unless the environment variable RUNBOOK_FAULTS is set.
 
@@ -16,21 +16,21 @@ VARIABLE = "RUNBOOK_FAULTS"
 
 
 class NoFaults:
-    """A rank in which nothing goes wrong on purpose."""
+    """A rank without injected faults."""
 
     def has(self, kind: str) -> bool:
-        """Whether there is a fault of this kind."""
+        """Whether a fault of this kind is armed."""
         return False
 
     def step(self, iteration: int) -> None:
         """A step begins."""
 
     def loss(self, loss: float, iteration: int) -> float:
-        """What the loss of a step is taken for."""
+        """Return the loss that the trainer is to see for a step."""
         return loss
 
     def begin_computation(self, iteration: int, number: int) -> None:
-        """A part of a step is computed, for the first time (0) or again (1, 2 ...).
+        """Called when a part of a step is computed, for the first time (0) or again (1, 2 ...).
 
         -1 is the computation of another replica.
         """
@@ -43,7 +43,7 @@ class NoFaults:
         return None
 
     def save(self, boundary: str) -> None:
-        """A boundary of a save is reached."""
+        """Called when a save reaches one of its boundaries."""
 
 
 armed = NoFaults()
@@ -51,7 +51,7 @@ armed = NoFaults()
 
 
 def faults_from(environment: Mapping[str, str], rank: int) -> NoFaults:
-    """Return the faults that the environment asks for.
+    """Return the faults that the environment variable asks for.
 
     Only those meant for this rank and the job of this folder.
     """

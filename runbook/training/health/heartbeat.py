@@ -1,4 +1,4 @@
-"""Heartbeats of the ranks: where each one is.
+"""Heartbeats of the ranks, which show what each one is doing.
 
 Each is a small file of its machine that costs no look-up to read or write.
 """
@@ -25,7 +25,7 @@ FOLDER_VARIABLE = "RUNBOOK_JOB_FOLDER"
 
 @dataclass
 class Heartbeat:
-    """One rank at one moment."""
+    """What one rank is doing at one moment."""
 
     rank: int
     host: str
@@ -33,31 +33,31 @@ class Heartbeat:
     # Clock ticks from the machine's start to the process's: with the pid it names one process for
     # ever
     start: int
-    # The step being done; 0 before the first
+    # The current step; 0 before the first
     step: int = 0
-    # Then step, evaluating, saving, or between these
+    # Later: step, evaluating, saving, or between these
     activity: str = "starting"
     # Innermost line of the main thread
     where: str = ""
-    steps: int = 0  # whole steps since the first
-    # Seconds since the machine's start; no change of the clock moves it
+    steps: int = 0  # Complete steps since the first
+    # Seconds since boot, which a change of the clock does not affect
     uptime: float = 0.0
-    # Seconds since step, activity or a count last changed
+    # When step, activity or a count last changed, in seconds since boot
     still: float = 0.0
-    # How long the others may wait for it in this activity
+    # How long the other ranks may wait for this one in this activity
     limit: float = 0.0
-    # Where its stacks can be read on its machine
+    # File on its machine from which its stacks can be read
     stacks: str = ""
-    # Collectives by process group, messages by direction
+    # Counts of collectives by process group, and of messages by direction
     entered: dict[str, int] = field(default_factory=dict)
-    # What PyTorch's flight recorder shows of a rank that is stuck
+    # What PyTorch's flight recorder shows for a stuck rank
     collectives: str = ""
-    # Whether it has begun a collective that has not taken its tensors
+    # Whether it has begun a collective that has not yet taken its tensors
     inside: bool = False
 
     @property
     def age(self) -> float:
-        """Seconds since; only on the rank's own machine."""
+        """Return the seconds since this heartbeat; valid only on the rank's own machine."""
         return uptime() - self.uptime
 
     @property
@@ -67,14 +67,14 @@ class Heartbeat:
 
 
 def uptime() -> float:
-    """Seconds since the machine was started, sleep included."""
+    """Return the seconds since the machine booted, including sleep."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()
 
 
 def process_start_ticks(pid: int) -> int:
-    """When a process was started, in clock ticks.
+    """Return when a process started, in clock ticks.
 
     0 if there is none, -1 if this cannot be known.
     """
@@ -85,7 +85,7 @@ def process_start_ticks(pid: int) -> int:
 
 
 def process_fields(pid: int) -> list[str]:
-    """What /proc/<pid>/stat says behind the process's name, its state first.
+    """Return the fields of /proc/<pid>/stat after the process name, beginning with its state.
 
     Nothing where there is no such process.
     """
@@ -97,12 +97,12 @@ def process_fields(pid: int) -> list[str]:
     return text.rpartition(")")[2].split()
 
 
-# A heartbeat so old may be of a process that has ended
+# A heartbeat this old may belong to a process that has ended
 STALE_SECONDS = 5.0
 
 
 class HeartbeatFile:
-    """The heartbeats of the ranks of one machine, a slot for each, in memory that they share.
+    """The heartbeats of one machine's ranks, in shared memory with a slot for each rank.
 
     It is opened once and then only read and written in place, so that no number of ranks troubles
     the job's file system. Where the machine has no /dev/shm it is in the folder for temporary
@@ -115,19 +115,22 @@ class HeartbeatFile:
         self._descriptor = -1
 
     def open(self) -> None:
-        """Open it, on every rank that writes or reads it; `OSError` where that cannot be."""
+        """Open it, on every rank that reads or writes it.
+
+        Raise `OSError` if that is not possible.
+        """
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | os.O_CLOEXEC
         self._descriptor = os.open(self.path, flags, 0o600)
 
     def write(self, beat: Heartbeat) -> None:
-        """Rewrite a rank's slot; a full disk does not end the training."""
+        """Rewrite a rank's slot. A full disk does not end the training."""
         with contextlib.suppress(OSError):
             os.pwrite(
                 self._descriptor, as_slot(asdict(beat)), (beat.rank - self.ranks.start) * SLOT_BYTES
             )
 
     def read(self) -> list[Heartbeat]:
-        """The newest heartbeats of ranks that have written one and have not ended."""
+        """Return the newest heartbeat of each rank that has written one and is still running."""
         with contextlib.suppress(OSError):
             content = os.pread(self._descriptor, len(self.ranks) * SLOT_BYTES, 0)
             beats = [Heartbeat(**values) for values in read_slots(content)]
@@ -141,7 +144,7 @@ class HeartbeatFile:
         return []
 
     def close(self, *, remove: bool) -> None:
-        """Close it; its last user removes its name."""
+        """Close the file. The last user removes it."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = -1
@@ -150,7 +153,7 @@ class HeartbeatFile:
 
 
 class HeartbeatWriter:
-    """This rank's heartbeat, which the loop keeps by two assignments a step.
+    """This rank's heartbeat, which costs the training loop two assignments per step.
 
     Without a file it is never written.
     """
@@ -168,7 +171,7 @@ class HeartbeatWriter:
         self._file = file
         pid = os.getpid()
         self._beat = Heartbeat(rank, socket.gethostname(), pid, process_start_ticks(pid))
-        # Steps that the activity is as much work as
+        # Number of steps to which the activity is equivalent
         self._work = 0
         self._first_step = 0
         self._began = self._changed = uptime()
@@ -176,7 +179,7 @@ class HeartbeatWriter:
         self._stacks: IO[str] | None = None
 
     def open(self) -> None:
-        """Write stacks on `STACK_SIGNAL` from now on.
+        """Write stacks whenever `STACK_SIGNAL` arrives.
 
         They go into memory that others of this machine can read.
         """
@@ -205,7 +208,7 @@ class HeartbeatWriter:
 
     @contextlib.contextmanager
     def during(self, activity: str, steps: int = 0) -> Iterator[None]:
-        """Something other than a step is done; `steps`: it is as much work as so many steps."""
+        """Record an activity other than a step, which is as much work as `steps` steps."""
         self._work = steps
         self._begin(activity)
         try:
@@ -221,7 +224,7 @@ class HeartbeatWriter:
         self._began = moment
 
     def current(self) -> Heartbeat:
-        """This rank now."""
+        """Return what this rank is doing now."""
         moment = uptime()
         beat = self._beat
         entered = self.entered()
@@ -251,7 +254,7 @@ class HeartbeatWriter:
 
 
 def _main_thread_line() -> str:
-    """The innermost line of the main thread."""
+    """Return the innermost line of the main thread."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     if frame:
         return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}"

@@ -1,4 +1,4 @@
-"""The stacks of another process of this machine, which writes them when a signal asks for them."""
+"""Stacks of another process on this machine, which writes them when it gets a signal."""
 
 import contextlib
 import os
@@ -15,14 +15,14 @@ POLL_SECONDS = 0.01
 
 
 def send_signals(pid: int, *signals: int) -> None:
-    """Send signals, in this order, to a process that may have ended."""
+    """Send signals in this order to a process, which may have ended."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         for number in signals:
             os.kill(pid, number)
 
 
 def ask_for_stacks(pid: int, file: Path, seconds: float) -> str:
-    """Let a process go on, ask it for its stacks, and return all of them.
+    """Let a process continue, ask it for its stacks, and return all of them.
 
     Empty if it wrote none in time.
 
@@ -51,12 +51,12 @@ def ask_for_stacks(pid: int, file: Path, seconds: float) -> str:
 
 
 def is_pending(pid: int, number: int) -> bool:
-    """Whether a signal was sent to a process and no thread of it has taken it yet."""
+    """Whether a signal sent to a process is still pending."""
     return _has_signal(Path(f"/proc/{pid}/status"), "ShdPnd", number)
 
 
 def threads_that_block(pid: int, number: int) -> set[str]:
-    """Return the threads of a process that block a signal; the one that runs its handler does."""
+    """Return the threads of a process that block a signal, as the one running its handler does."""
     names = set()
     for task in Path(f"/proc/{pid}/task").glob("[0-9]*"):
         if _has_signal(task / "status", "SigBlk", number):
@@ -66,7 +66,7 @@ def threads_that_block(pid: int, number: int) -> set[str]:
 
 
 def _has_signal(status: Path, mask: str, number: int) -> bool:
-    """Whether a mask of /proc/<pid>/status has a signal.
+    """Whether a signal mask in /proc/<pid>/status contains a signal.
 
     False if the process has ended.
     """

@@ -1,4 +1,4 @@
-"""When a training stops: signals, time limits, and losses or gradients that are not finite."""
+"""When a training stops: on signals, time limits, and losses or gradients that are not finite."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ LONGEST_GUESS_SECONDS = 600.0
 
 
 class StopConditions:
-    """Notes signals and the time worked; the loop asks between two steps.
+    """Records signals and elapsed time. The training loop asks it between two steps.
 
     Before the job's limit it keeps a reserve: twice the longest save seen so far and twice the
     longest step, so that the last save is whole before the queue kills the job. Before the first
@@ -28,7 +28,7 @@ class StopConditions:
 
     def __init__(self) -> None:
         self._started = time.monotonic()
-        # Stop this long after the beginning; 0: never
+        # Stop this many seconds after the start; 0: never
         self.limit_seconds = 0
         self._left = max(0.0, float(os.environ.get(SECONDS_LEFT_VARIABLE) or 0))
         self._signal = 0
@@ -42,11 +42,11 @@ class StopConditions:
         self._signal = number
 
     def stepped(self, seconds: float) -> None:
-        """A step took so long."""
+        """Record how long a step took."""
         self._longest_step = max(self._longest_step, seconds)
 
     def saved(self, seconds: float) -> None:
-        """A save took so long; the first one replaces the guess."""
+        """Record how long a save took. The first one replaces the estimate."""
         if self._measured:
             self._longest_save = max(self._longest_save, seconds)
         else:
@@ -55,17 +55,17 @@ class StopConditions:
         self._measured = True
 
     def reserve(self) -> float:
-        """Seconds kept before the job's limit."""
+        """Seconds reserved before the job's limit."""
         return max(SMALLEST_RESERVE_SECONDS, 2 * self._longest_save + 2 * self._longest_step)
 
     def stop_request(self) -> int:
-        """Number of the signal that asked to stop, -1 for the clock, 0 for none."""
+        """The number of the signal that asked to stop, -1 for a time limit, 0 for neither."""
         if self._signal:
             return self._signal
         return -1 if self._clock() else 0
 
     def reason(self, request: int) -> str:
-        """A stop request by name: the signal's name, exit_duration or time_limit."""
+        """Return the name of a stop request: the signal's name, exit_duration or time_limit."""
         if request > 0:
             return signal.Signals(request).name
         return self._clock() or "exit_duration"
@@ -81,10 +81,10 @@ class StopConditions:
 
 @dataclass(frozen=True)
 class BadStep:
-    """A step whose change of the weights is not wanted."""
+    """A step whose update of the weights must not be kept."""
 
     iteration: int
-    # Which number is not finite, or jumped
+    # The number that is not finite, or that jumped
     fault: str
     value: float
     first_sample: int
@@ -93,7 +93,7 @@ class BadStep:
     """Of `training` in the run file: what says what is done about it."""
 
     def as_event(self) -> dict[str, object]:
-        """For events.jsonl: which step, what was wrong with it, and which samples it took."""
+        """Return the fields for events.jsonl: the step, what was wrong with it, and its samples."""
         samples = list(range(self.first_sample, self.last_sample + 1))
         facts = {
             **vars(self),
@@ -106,7 +106,7 @@ class BadStep:
 
 
 class BadStepPolicy:
-    """Counts bad steps and decides what to do.
+    """Counts bad steps and decides what to do about them.
 
     Alike on all ranks, which all see the same numbers.
     """
@@ -117,11 +117,11 @@ class BadStepPolicy:
         self.rollbacks = 0
 
     def policy(self, bad: BadStep) -> str:
-        """What the plan wants: a `NanPolicy` or a `SpikePolicy`."""
+        """The policy of the plan: a `NanPolicy` or a `SpikePolicy`."""
         return str(getattr(self._limits, bad.key))
 
     def action(self, bad: BadStep, *, has_checkpoint: bool) -> str:
-        """What to do about the bad step that was just met."""
+        """Decide what to do about the bad step that just occurred."""
         self.in_a_row += 1
         policy = self.policy(bad)
         if policy == "skip":
@@ -140,7 +140,7 @@ class BadStepPolicy:
         return "stop"
 
     def error(self, bad: BadStep) -> TrainingError:
-        """Why the training ends here."""
+        """Return why the training ends here."""
         reason = self._why_stopped(bad)
         error = TrainingError(
             f"{bad.fault} is {bad.value} at iteration {bad.iteration} (samples "
@@ -154,7 +154,7 @@ class BadStepPolicy:
         return error
 
     def _why_stopped(self, bad: BadStep) -> str:
-        """Why the policy ends the training here.
+        """Return why the policy ends the training here.
 
         A policy that is not known here ends it too, by its name.
         """

@@ -1,6 +1,6 @@
-"""The watchdog of a rank.
+"""The watchdog of one rank.
 
-It writes the heartbeat, counts collectives, finds a hung rank with the others, ends it.
+It writes the heartbeat, counts collectives, and finds and ends a hung rank with the others.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ CHECKS_PER_SECOND = 100.0
 
 @dataclass(frozen=True)
 class Hang:
-    """A rank that keeps the others waiting."""
+    """A rank for which the others wait."""
 
     beat: Heartbeat
     seconds: float
@@ -541,7 +541,7 @@ def entered() -> dict[str, int]:
 
 
 KEEPS_ITS_TIMEOUT = "near copies"
-"""Description of a group for which nothing waits but a thread: it notices a lost partner by its own limit."""
+"""Description of a group for which only a thread waits, which notices a lost partner by itself."""
 
 
 def raise_timeouts(seconds: float) -> None:

@@ -1,33 +1,36 @@
-"""Which copies in node memory a start may take: functions of what nodes hold and what was tried."""
+"""Which copies in node memory a start may load, given what the nodes hold and what was tried."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 MOST_LOADS = 2
-"""So many starts may begin from the same copies; the next one takes the shared checkpoint.
+"""At most this many starts load the same copies; the next one loads the shared checkpoint.
 
-A training that fails again and again soon after the same copies may fail because of them.
+A training that keeps failing soon after it loaded the same copies may fail because of them.
 """
 
 
 class CopyKey(NamedTuple):
-    """One copy of one rank's state: the node that holds it, and what it is of."""
+    """One copy of one rank's state: which node holds it, and which state it is."""
 
     node: int
     rank: int
     iteration: int
     lineage: str
-    """Random name of the segment that wrote it: states of two segments are never mixed."""
+    """Random name of the segment that wrote it, so that states of two segments are never mixed."""
 
 
 @dataclass(frozen=True)
 class HeldCopy:
-    """A copy that a node holds, as the header of its file says."""
+    """A copy that a node holds, as described by the header of its file."""
 
     key: CopyKey
     shared_iteration: int
-    """Newest checkpoint on the shared file system when it was written; 0: there was none."""
+    """The newest checkpoint on the shared file system when the copy was written.
+
+    0 if there was none.
+    """
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class NearChoice:
     iteration: int
     lineage: str
     copies: tuple[CopyKey, ...]
-    """By rank: the copy that it loads."""
+    """The copy that each rank loads, by rank."""
 
     def from_other_nodes(self, node_of_rank: Sequence[int]) -> list[int]:
         """Return the ranks whose copy is on another node than their own."""
@@ -56,7 +59,7 @@ class LoadHistory:
     lineages: frozenset[str]
     """Segments whose copies belong to this training as it is now."""
     spent: frozenset[tuple[int, str]]
-    """Iteration and lineage of copies that are not tried again."""
+    """Iteration and lineage of the copies that are not tried again."""
 
 
 def load_history(events: Iterable[Mapping[str, object]]) -> LoadHistory:
@@ -68,7 +71,7 @@ def load_history(events: Iterable[Mapping[str, object]]) -> LoadHistory:
     """
     lineages: set[str] = set()
     loads: dict[tuple[int, str], int] = {}
-    looks: dict[tuple[int, str], int] = {}  # whose end is not noted
+    looks: dict[tuple[int, str], int] = {}  # Its end was never recorded
     open_loads: set[tuple[int, str]] = set()
     for event in events:
         name = event.get("event")
@@ -80,7 +83,7 @@ def load_history(events: Iterable[Mapping[str, object]]) -> LoadHistory:
         elif name == "near_verifying":
             looks[copy] = looks.get(copy, 0) + 1
         elif name == "near_broken":
-            # That start lived on, and named what is wrong with them
+            # That start survived, and recorded what was wrong with the copies
             looks.pop(copy, None)
         elif name == "near_loading":
             looks.pop(copy, None)
@@ -133,5 +136,5 @@ def choose_copies(
 
 
 def _nearest(copies: Sequence[CopyKey], node: int) -> CopyKey:
-    """Return the copy on the rank's own node, else that on the first node."""
+    """Return the copy on the rank's own node, or else the one on the first node that has it."""
     return min(copies, key=lambda copy: (copy.node != node, copy.node))

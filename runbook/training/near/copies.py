@@ -1,7 +1,7 @@
-"""The life of copies in node memory: they are saved, chosen at a start, loaded and removed.
+"""Copies in node memory: saving them, choosing which to load at a start, loading and removing them.
 
-All methods are called on all ranks together. A copy is never needed: whatever goes wrong with one
-is said once, and the training goes on with the checkpoints on the shared file system.
+All ranks call every method together. No copy is essential: if something goes wrong with one, it is
+reported once, and the training continues with the checkpoints on the shared file system.
 """
 
 import dataclasses
@@ -47,10 +47,10 @@ from runbook.training.report import TrainingReport, say
 T = TypeVar("T")
 
 KEPT = 2
-"""Copies of a rank's state: the newest complete one, and the one that is being written."""
+"""Copies kept of a rank's state: the newest complete one, and the one being written."""
 MOST_THREADS = 4
 MOST_WAIT_SECONDS = 60.0
-"""For a partner that does not answer."""
+"""How long to wait for a partner that does not answer."""
 
 
 class NearCopies:
@@ -67,22 +67,22 @@ class NearCopies:
         self.report = report
         self.rank = torch.distributed.get_rank()
         self.lineage = share_value(secrets.token_hex(8))
-        """Name of this segment, by which its copies are known."""
-        # On a CPU the cores compute.
+        """Random name of this segment, which its copies carry."""
+        # On a CPU the other cores are busy computing.
         self.threads = min(MOST_THREADS, cores_of_rank()) if on_gpu() else 1
         self.account = SaveAccount()
         self._identity = identity_of(spec)
-        # Until a step was made from it
+        # Reset once a step has been made from it
         self._loaded: NearChoice | None = None
         self._pending: _PendingCopy | None = None
-        # Iteration of the newest copies that all ranks have
+        # Iteration of the newest copies that every rank has
         self._complete = -1
         self._exchange: Exchange | None = None
         self._place: NodePlace | None = None
         self._bad: set[CopyKey] = set()
         self._listing: Listing | None = None
         self.is_spoiled = False
-        """Whether a load has failed half-way, so that the state is of no use."""
+        """Whether a load failed halfway, which leaves the state unusable."""
         self.is_on = self._open()
 
     @property
@@ -94,7 +94,10 @@ class NearCopies:
     # At the start
 
     def _open(self) -> bool:
-        """Find this node's folder, who shares it, and the partner; whether copies can be kept."""
+        """Find this node's folder, the ranks that share it, and the partner.
+
+        Return whether copies work.
+        """
         name = share_value(places.training_name(self.spec))
         place, faults = _attempt_together(
             lambda: places.open_place(self.spec.checkpoint.near_folder, name)
@@ -130,7 +133,7 @@ class NearCopies:
     def load_newer(self, newer_than: int, newest_shared: int) -> LoadedCheckpoint | None:
         """Load the newest copies that every rank can load and that are newer than `newer_than`.
 
-        Each copy is tried once. None: take the shared checkpoint.
+        Each copy is tried once. Return None if the shared checkpoint is to be loaded instead.
         """
         if not self.is_on:
             return None
@@ -152,14 +155,14 @@ class NearCopies:
                 return loaded
 
     def _list(self) -> "Listing":
-        """Look at this node's files, and gather what all nodes hold and what was tried before."""
+        """List this node's files, and gather what all nodes hold and what earlier starts tried."""
         history = share_value(
             load_history(self.report.earlier_events()) if self.rank == 0 else None
         )
         assert history is not None
         files, problems = self._files_here()
         about_node: tuple[list[HeldCopy], list[str]] = ([], [])
-        # The others see the same files
+        # The other ranks of the node see the same files
         if self.is_first_on_node:
             copies = [HeldCopy(key, file.header.shared_iteration) for key, file in files.items()]
             about_node = (copies, problems)
@@ -171,13 +174,13 @@ class NearCopies:
             problems += faults
 
         self._report_broken(problems)
-        # A copy on another node cannot be sent
+        # Without an exchange, a copy on another node cannot be fetched
         if self._exchange is None:
             held = [copy for copy in held if copy.key.node == self._node_of(copy.key.rank)]
         return Listing(history, files, held)
 
     def _files_here(self) -> tuple[dict[CopyKey, OpenState], list[str]]:
-        """Return this training's files on this node, and what is wrong with other ones."""
+        """Return this training's files on this node, and the problems of unusable ones."""
         files: dict[CopyKey, OpenState] = {}
         problems = []
         for path, iteration, rank in self.place.files():
@@ -201,11 +204,11 @@ class NearCopies:
     def _try(
         self, choice: NearChoice, files: Mapping[CopyKey, OpenState]
     ) -> LoadedCheckpoint | None:
-        """Verify, send and load copies; None if one is damaged, which is not tried again."""
+        """Verify, send and load copies. Return None if one is damaged; it is not tried again."""
         copies = choice.copies
         readers = [self.nodes.holder(copy.rank, copy.node) for copy in copies]
         read_here = [copy for copy in copies if readers[copy.rank] == self.rank]
-        # Before anything is read: a start that dies here is a try as well.
+        # Recorded before anything is read: a start that dies here counts as a try too.
         self.report.event("near_verifying", iteration=choice.iteration, near=choice.lineage)
         faults = self._faults(lambda copy: files[copy].fault(self.threads), read_here)
         if not faults:
@@ -231,9 +234,9 @@ class NearCopies:
         readers: list[int],
         files: Mapping[CopyKey, OpenState],
     ) -> list[tuple[CopyKey, str]]:
-        """Send copies to ranks whose own node has none; what went wrong.
+        """Send copies to ranks whose own node has none. Return the faults.
 
-        After each round all ranks meet, so that the next one begins on all of them together.
+        All ranks synchronize after each round, so that they begin the next one together.
         """
         brought = choice.from_other_nodes(self.nodes.node_of_rank)
         pairs = [(readers[rank], rank) for rank in brought]
@@ -248,7 +251,7 @@ class NearCopies:
 
             for faults_there in _gather(faults_here):
                 faults += faults_there
-            # A rank whose partner failed would wait for it again
+            # In the next round, a rank would wait again for the partner that failed
             if faults:
                 break
 
@@ -260,7 +263,10 @@ class NearCopies:
         reader: int,
         files: Mapping[CopyKey, OpenState],
     ) -> str:
-        """Send or receive one copy, where this rank is one of both; what went wrong."""
+        """Send or receive one copy if this rank is one of the two.
+
+        Return the fault, or an empty text.
+        """
         assert self._exchange is not None, "without partners only own copies are chosen"
         try:
             if self.rank == copy.rank:
@@ -275,7 +281,7 @@ class NearCopies:
         return ""
 
     def _take_over(self, part: Path) -> None:
-        """Give a received file its name, once it was compared with its checksum."""
+        """Verify a received file against its checksum, and give it its final name."""
         opened = state_file.open_state(part)
         fault = opened.fault(self.threads)
         if fault:
@@ -283,7 +289,7 @@ class NearCopies:
         part.rename(self.place.path(opened.header.iteration, opened.header.rank))
 
     def _fill(self, opened: OpenState) -> str:
-        """Fill this rank's tensors; what hinders it."""
+        """Fill this rank's tensors. Return the fault, or an empty text."""
         try:
             with torch.no_grad():
                 opened.read_into(self.engine.own_tensors())
@@ -313,7 +319,7 @@ class NearCopies:
         )
 
     def begin(self) -> None:
-        """Keep what was loaded until a newer copy is complete; look for room."""
+        """Keep the loaded copies until newer ones are complete, and check that there is room."""
         if not self.is_on:
             return
         kept = set()
@@ -326,7 +332,7 @@ class NearCopies:
         lack = ""
         if self.is_first_on_node:
             self.place.remove_all_but(kept)
-            # What is kept is there already, and is one of the two that room is needed for.
+            # The kept copies already exist, and are one of the two sets that need room.
             there = sum(path.stat().st_size for path in kept if path.exists())
             lack = lack_of_room(self.place.folder, needed - there)
 
@@ -335,7 +341,7 @@ class NearCopies:
             self.is_on = self._turn_off(faults)
 
     def _needed_on_node(self) -> int:
-        """Return the bytes of all copies on this node."""
+        """Return the size of all copies on this node, in bytes."""
         sizes = _gather(sum(part.tensor.nbytes for part in self.engine.own_tensors()))
         total = 0
         for rank in self.nodes.ranks_on(self.node):
@@ -346,7 +352,7 @@ class NearCopies:
         return KEPT * total
 
     def stepped(self) -> None:
-        """Note that a step was made from what was loaded, so that it is sound."""
+        """Record that a step was made from the loaded copies, which shows that they are sound."""
         if self._loaded is not None:
             loaded = self._loaded
             self._loaded = None
@@ -400,7 +406,10 @@ class NearCopies:
         self.account.add(header.iteration, time.monotonic() - start)
 
     def _finish_pending(self, *, wait: bool = False) -> bool:
-        """Whether no copy is on its way any more; a fault on one rank turns them off on all."""
+        """Whether no copy is still in transit.
+
+        A fault on one rank turns copies off on all ranks.
+        """
         pending = self._pending
         if pending is None:
             return True
@@ -418,7 +427,7 @@ class NearCopies:
         return True
 
     def _remove_strays(self) -> None:
-        """Remove copies of ranks that were partners before nodes were swapped."""
+        """Remove copies of ranks that were partners before a node was replaced."""
         if not self.is_first_on_node:
             return
         expected = set(self.nodes.ranks_on(self.node))
@@ -429,7 +438,7 @@ class NearCopies:
                 path.unlink(missing_ok=True)
 
     def stale_file(self, rank: int, iteration: int) -> Path | None:
-        """Return a rank's copy that is no longer needed, whose pages may be used again."""
+        """Return a rank's obsolete copy, whose memory pages can be reused."""
         old = None
         for path, other, owner in self.place.files():
             if owner == rank and other not in (self._complete, iteration):
@@ -440,7 +449,7 @@ class NearCopies:
     # At the end
 
     def begin_lineage(self) -> None:
-        """Remove all copies after a rollback: the training takes another course."""
+        """Remove all copies after a rollback, which makes the training take another course."""
         self.lineage = share_value(secrets.token_hex(8))
         self._loaded = None
         self.end()
@@ -467,7 +476,7 @@ class NearCopies:
     def _faults(
         self, look: Callable[[CopyKey], str], copies: list[CopyKey]
     ) -> list[tuple[CopyKey, str]]:
-        """Look at copies on this rank; the faulty ones of all ranks, each with its fault."""
+        """Check copies on this rank. Return the faulty ones of all ranks, each with its fault."""
         faults_here = []
         for copy in copies:
             if fault := look(copy):
@@ -490,7 +499,7 @@ class NearCopies:
 
 @dataclasses.dataclass(frozen=True)
 class Listing:
-    """What a start knows of copies before it has read one."""
+    """What a start knows about the copies before it has read any."""
 
     history: LoadHistory
     files: dict[CopyKey, OpenState]
@@ -501,13 +510,13 @@ class Listing:
 
 @dataclasses.dataclass
 class SaveAccount:
-    """What copies cost since the last event about them."""
+    """What the copies have cost since the last event about them."""
 
     iteration: int = 0
     """Of the newest one."""
     copies: int = 0
     left_out: int = 0
-    """Because the copies before were still on their way."""
+    """Copies skipped because the ones before were still in transit."""
     stall_seconds: float = 0.0
 
     def add(self, iteration: int, seconds: float) -> None:
@@ -518,7 +527,7 @@ class SaveAccount:
 
 
 class _PendingCopy:
-    """A copy on its way: written here between two steps; summed up and sent by a thread."""
+    """A copy in transit: written here between two steps, then hashed and sent by a thread."""
 
     def __init__(self, copies: NearCopies, header: StateHeader) -> None:
         self.header = header
@@ -527,7 +536,7 @@ class _PendingCopy:
         self._future: Future[None] | None = None
 
     def write(self, random: bytes, tensors: list[OwnTensor]) -> str:
-        """Write everything but the checksum; what hinders it."""
+        """Write everything except the checksum. Return the fault, or an empty text."""
         copies = self._copies
         try:
             _use_again(copies.stale_file(copies.rank, self.header.iteration), self._part)
@@ -548,17 +557,17 @@ class _PendingCopy:
         self._part.unlink(missing_ok=True)
 
     def go_on(self) -> None:
-        """Do the rest in a thread."""
+        """Hash and send in a thread."""
         executor = ThreadPoolExecutor(1, thread_name_prefix="near copy")
         self._future = executor.submit(self._seal_and_send)
         executor.shutdown(wait=False)
 
     def is_done(self) -> bool:
-        """Whether the thread has ended."""
+        """Whether the thread has finished."""
         return self._future is not None and self._future.done()
 
     def fault(self) -> str:
-        """Wait for the thread; what went wrong in it."""
+        """Wait for the thread, and return its fault, or an empty text."""
         assert self._future is not None
         try:
             self._future.result()
@@ -582,20 +591,20 @@ class _PendingCopy:
 
 
 def _use_again(old: Path | None, part: Path) -> None:
-    """Begin a file on the pages of an old one, which costs less than new pages."""
+    """Start a file on the pages of an old one, which is cheaper than allocating new pages."""
     if old is not None:
         old.replace(part)
 
 
 def _random_bytes() -> bytes:
-    """Return this rank's random states in torch's plain format."""
+    """Return this rank's random states in torch's weights-only format."""
     content = io.BytesIO()
     torch.save(state.random_state().data, content)
     return content.getvalue()
 
 
 def identity_of(spec: PhasePlan) -> dict[str, object]:
-    """Return what two trainings must have in common for a rank's state to fit, as JSON has it."""
+    """Return what two trainings must share for a rank's state to fit, as JSON values."""
     identity = {
         "fingerprint": spec.fingerprint,
         "engine": spec.engine,
@@ -608,19 +617,19 @@ def identity_of(spec: PhasePlan) -> dict[str, object]:
 
 
 def _here(fault: str) -> str:
-    """Return a fault with the node that has it: paths are the same on all nodes."""
+    """Return a fault prefixed with its node, because paths are the same on all nodes."""
     return f"{socket.gethostname()}: {fault}"
 
 
 def _gather(value: T) -> list[T]:
-    """Return the values of all ranks, on all ranks."""
+    """Return every rank's value, on all ranks."""
     values: list[Any] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(values, value)
     return values
 
 
 def _attempt_together(action: Callable[[], T]) -> tuple[T | None, list[str]]:
-    """Do something on every rank; the result here, and what went wrong on any."""
+    """Run an action on every rank. Return this rank's result, and the faults of all ranks."""
     result = None
     fault = ""
     try:
@@ -632,7 +641,7 @@ def _attempt_together(action: Callable[[], T]) -> tuple[T | None, list[str]]:
 
 
 def _faults_of_all(fault: str) -> list[str]:
-    """Return the faults of all ranks; one number is exchanged where there is none."""
+    """Return the faults of all ranks. If there is none, only one number is exchanged."""
     if not reduce_number(int(bool(fault)), torch.distributed.ReduceOp.MAX):
         return []
     return [text for text in _gather(fault) if text]

@@ -1,7 +1,7 @@
-"""The way of files between partners: ranks of the same place on their nodes form a ring.
+"""Sending files between partners: ranks with the same local rank on their nodes form a ring.
 
-It goes over gloo, apart from the groups of the training, so that a thread may send while the
-training goes on.
+It uses gloo groups of its own, apart from those of the training, so that a thread can send while
+the training continues.
 """
 
 import abc
@@ -21,7 +21,7 @@ from runbook.training.near.state_file import BLOCK_BYTES, write_all
 
 
 class Exchange:
-    """Sends and receives files within this rank's ring; made on all ranks together."""
+    """Sends and receives files within this rank's ring. All ranks create it together."""
 
     def __init__(self, nodes: NodeMap, timeout_seconds: float) -> None:
         rank = torch.distributed.get_rank()
@@ -44,7 +44,7 @@ class Exchange:
         received: Path,
         source: int,
     ) -> None:
-        """Send a file to one rank while another file comes from another rank."""
+        """Send a file to one rank while receiving another from another rank."""
         self._carry(_Outgoing(self._group, sent, to), _Incoming(self._group, received, source))
 
     def send(self, path: Path, to: int) -> None:
@@ -52,7 +52,7 @@ class Exchange:
         self._carry(_Outgoing(self._group, path, to))
 
     def receive(self, path: Path, source: int) -> None:
-        """Write a file that another rank sends."""
+        """Receive a file from another rank and write it."""
         self._carry(_Incoming(self._group, path, source))
 
     def _carry(self, *flows: "_Flow") -> None:
@@ -104,7 +104,7 @@ class _Flow(abc.ABC):
             self._descriptor = os.open(path, self.flags, 0o600)
 
     def begin(self) -> None:
-        """Begin with the size of the file."""
+        """Start exchanging the size of the file."""
         self._post()
 
     def finish_size(self) -> None:
@@ -113,7 +113,7 @@ class _Flow(abc.ABC):
         self.size = int(self._message)
 
     def begin_block(self, offset: int) -> None:
-        """Begin with the block at this place."""
+        """Start exchanging the block at this offset."""
         self._message = torch.zeros(min(BLOCK_BYTES, self.size - offset), dtype=torch.uint8)
         self._post()
 
@@ -133,11 +133,11 @@ class _Flow(abc.ABC):
 
     @abc.abstractmethod
     def _post(self) -> None:
-        """Hand the message to the group."""
+        """Pass the message to the process group."""
 
     @contextlib.contextmanager
     def _noting(self) -> Iterator[None]:
-        """Keep the first fault of the body for the end."""
+        """Remember the first fault in the body, which is raised at the end."""
         try:
             yield
         except OSError as error:
@@ -145,7 +145,7 @@ class _Flow(abc.ABC):
 
 
 class _Outgoing(_Flow):
-    """A file that is sent; what cannot be read is sent as zeros, which do not verify."""
+    """A file to send. Blocks that cannot be read are sent as zeros, which fail verification."""
 
     def begin(self) -> None:
         """Send the size."""
@@ -166,12 +166,12 @@ class _Outgoing(_Flow):
 
 
 class _Incoming(_Flow):
-    """A file that comes; its blocks are taken even where they cannot be written."""
+    """A file to receive. Its blocks are received even if they cannot be written."""
 
     flags = os.O_RDWR | os.O_CREAT
 
     def finish_size(self) -> None:
-        """Give the file its size: it may be the pages of a longer one."""
+        """Truncate the file to its size, because it may reuse the pages of a longer one."""
         super().finish_size()
         if self._descriptor is not None:
             with self._noting():

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class NodeMap:
-    """Which ranks are on which node; nodes count from 0 in the order of their first ranks."""
+    """Which ranks are on which node.
+
+    Nodes are numbered from 0 in the order of their first ranks.
+    """
 
     node_of_rank: tuple[int, ...]
 
@@ -32,7 +35,7 @@ class NodeMap:
         return [rank for rank, other in enumerate(self.node_of_rank) if other == node]
 
     def place(self, rank: int) -> int:
-        """Return which of its node's ranks this one is."""
+        """Return the rank's position among those of its node."""
         return self.ranks_on(self.node_of_rank[rank]).index(rank)
 
     @property
@@ -42,7 +45,7 @@ class NodeMap:
         return len(counts) == 1
 
     def rings(self) -> list[list[int]]:
-        """Return the ranks of each place; each sends to the next one, the last to the first.
+        """Return the rings, one for each position on a node: a rank sends to the next one of its ring.
 
         >>> NodeMap((0, 0, 1, 1, 2, 2)).rings()
         [[0, 2, 4], [1, 3, 5]]
@@ -51,7 +54,7 @@ class NodeMap:
         return [list(ring) for ring in zip(*nodes, strict=True)]
 
     def partners(self, rank: int) -> tuple[int, int]:
-        """Return the rank that gets this one's state, and the rank whose state this one gets.
+        """Return the rank that receives this one's state, and the rank whose state this one gets.
 
         >>> NodeMap((0, 0, 1, 1, 2, 2)).partners(0)
         (2, 4)
@@ -61,15 +64,15 @@ class NodeMap:
         return ring[(index + 1) % len(ring)], ring[index - 1]
 
     def holder(self, rank: int, node: int) -> int:
-        """Return the rank of the same place on a node, which reads the state of `rank` there."""
+        """Return the rank at the same position on a node, which reads the state of `rank` there."""
         return self.ranks_on(node)[self.place(rank)]
 
 
 def transfer_rounds(pairs: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """Return transfers (from a rank, to a rank) in rounds; a rank takes part in one transfer of a round.
+    """Return transfers (from rank, to rank) in rounds, each rank in at most one transfer a round.
 
-    In each round all partners begin together, so that none waits while the other one is busy with
-    somebody else.
+    All partners begin a round together, so that none waits while its partner is busy with another
+    transfer.
 
     >>> transfer_rounds([(0, 1), (1, 2), (2, 3), (3, 0)])
     [[(0, 1), (2, 3)], [(1, 2), (3, 0)]]

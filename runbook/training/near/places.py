@@ -24,7 +24,7 @@ class NodePlace:
 
     folder: Path
     node: str
-    """Equal on the ranks that see the same folder, and on no others."""
+    """The same on ranks that see the same folder, and different on all others."""
 
     def path(self, iteration: int, rank: int) -> Path:
         """Return the file of one rank's state."""
@@ -35,7 +35,7 @@ class NodePlace:
         return self.folder / f"{name}{PART}"
 
     def files(self) -> Iterator[tuple[Path, int, int]]:
-        """Yield whole files, with their iteration and rank."""
+        """Yield complete files, with their iteration and rank."""
         for path in sorted(self.folder.iterdir()):
             match = _NAME.fullmatch(path.name)
             if match:
@@ -63,10 +63,10 @@ Copies this old are of one that was given up.
 
 
 def _remove_stale(top: Path, kept: str) -> None:
-    """Remove copies of trainings that were given up: they take memory of the node."""
+    """Remove copies of abandoned trainings, which occupy memory of the node."""
     oldest = time.time() - STALE_SECONDS
     for folder in top.iterdir():
-        # Another rank of this node does the same
+        # Another rank of this node may have removed it already
         with contextlib.suppress(OSError):
             times = [path.stat().st_mtime for path in (folder, *folder.iterdir())]
             if folder.name != kept and max(times) < oldest:
@@ -85,7 +85,10 @@ def top_folder(near_folder: str) -> Path:
 
 
 def open_place(near_folder: str, training: str) -> NodePlace:
-    """Make the folder, for this user alone; `TrainingError` where that is not possible."""
+    """Make the folder, accessible to this user only.
+
+    Raise `TrainingError` if that is not possible.
+    """
     user = os.getuid()
     top = top_folder(near_folder)
     try:

@@ -2,8 +2,8 @@
 
     python -m runbook.training.near.removal plan.json --phase 04-training
 
-A job runs it on each node when the training stops for a person: nobody needs the copies soon, and
-the memory belongs to the next job. It needs no torch.
+A job runs it on each node when the training stops until a person acts: the copies are not needed
+soon, and the memory belongs to the next job. It needs no torch.
 """
 
 import argparse
@@ -17,15 +17,15 @@ from runbook.training.near import places
 
 
 def remove_copies(spec: PhasePlan) -> bool:
-    """Remove the copies of this training that lie on this node; return whether they are gone."""
+    """Remove the copies of this training from this node. Return whether they are gone."""
     folder = places.top_folder(spec.checkpoint.near_folder) / places.training_name(spec)
-    # One file that cannot be removed must not keep the others.
+    # A file that cannot be removed must not stop the removal of the others.
     shutil.rmtree(folder, ignore_errors=True)
     return not folder.exists()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Remove the copies of one phase's training; return 1 where some of them are still there."""
+    """Remove the copies of one phase's training. Return 1 if some are still there."""
     parser = argparse.ArgumentParser(
         prog="python -m runbook.training.near.removal", description=__doc__
     )

@@ -1,4 +1,4 @@
-"""Room for copies on a node: of the folder, of the memory, and within the job's own limit."""
+"""Room for copies on a node: in the folder, in memory, and within the job's own memory limit."""
 
 import contextlib
 import shutil
@@ -9,21 +9,21 @@ from runbook.plan_file.alarms import in_bytes
 from runbook.training.health.capacity import host_bytes_left
 
 USABLE_SHARE = 0.9
-"""Of what is left: the training's own memory moves by some percent from step to step."""
+"""Share of the free memory to leave alone, as the training's own use varies by some percent."""
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 _FILES = (
     ("", "memory.max", "memory.current"),
     ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
-"""Of control groups version 2 and 1: the controller's folder, the limit, and what is used of it."""
+"""For control groups version 2 and 1: the controller's folder, the limit, and its current use."""
 _CACHE = ("inactive_file", "total_inactive_file")
-"""Lines of memory.stat, by version: pages that the kernel gives back before it ends a process."""
+"""Lines of memory.stat, by version: pages the kernel reclaims before it kills a process."""
 
 
 def lack_of_room(folder: Path, needed: int) -> str:
-    """Return why so many more bytes do not fit into a folder of node memory; empty if they do.
+    """Return why so many more bytes do not fit into a folder of node memory, or an empty text.
 
-    What is in the folder is memory of the node, and counts against the limit of its writer's job.
+    Files in the folder occupy the node's memory, and count against the limit of the writer's job.
     """
     rooms = [(shutil.disk_usage(folder).free, f"free in {folder}")]
     with contextlib.suppress(OSError, StopIteration):
@@ -37,7 +37,7 @@ def lack_of_room(folder: Path, needed: int) -> str:
 
 
 def _left_in_groups() -> Iterator[int]:
-    """Yield what is left below the limit of each control group that this process is in."""
+    """Yield the free memory of each control group that this process is in."""
     for controller, limit_name, used_name in _FILES:
         for folder in _folders(controller):
             with contextlib.suppress(OSError, ValueError):
@@ -53,7 +53,7 @@ def _cache_bytes(folder: Path) -> int:
 
 
 def _folders(controller: str) -> Iterator[Path]:
-    """Yield this process's group and those above it; no controller means version 2."""
+    """Yield this process's group and its parents; no controller means version 2."""
     for line in Path("/proc/self/cgroup").read_text("ascii").splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):

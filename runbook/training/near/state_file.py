@@ -26,23 +26,23 @@ from runbook.training.checkpoints.state import SavedRandomStates
 from runbook.training.engines.engine import OwnTensor
 
 BLOCK_BYTES = 64 * 2**20
-"""So much is hashed by itself, copied from a device at once, and sent at once."""
+"""Size of the blocks that are hashed, copied from a device and sent."""
 LENGTH_BYTES = 8
 DIGEST_BYTES = 32
 MOST_HEADER_BYTES = 64 * 2**20
-"""A header has about 100 bytes a tensor. More is not read into memory."""
+"""A header takes about 100 bytes per tensor. A longer one is not read into memory."""
 
 
 @dataclass(frozen=True)
 class StateHeader:
-    """What a file says about itself."""
+    """The header of a file."""
 
     rank: int
     iteration: int
     lineage: str
     shared_iteration: int
     identity: dict[str, Any]
-    """Training, layout and number format: a state of others does not fit."""
+    """Training, layout and number format, which must match for the state to fit."""
     progress: dict[str, Any]
     common: dict[str, Any]
     data_cache: dict[str, str]
@@ -63,7 +63,10 @@ class StateHeader:
 
 @dataclass(frozen=True)
 class OpenState:
-    """A file whose header was read and whose size fits it; its content was not compared yet."""
+    """A file whose header has been read and whose size matches it.
+
+    Its content is not verified yet.
+    """
 
     path: Path
     header: StateHeader
@@ -76,7 +79,7 @@ class OpenState:
         return self.start + self.header.body_bytes + DIGEST_BYTES
 
     def fault(self, threads: int) -> str:
-        """Return what is wrong with the content; empty if its checksum is right."""
+        """Return what is wrong with the content, or an empty text if its checksum is right."""
         try:
             with self.path.open("rb", buffering=0) as stream:
                 expected = os.pread(stream.fileno(), DIGEST_BYTES, self.file_bytes - DIGEST_BYTES)
@@ -101,7 +104,7 @@ class OpenState:
         return load_plain(content)
 
     def read_into(self, tensors: Sequence[OwnTensor]) -> None:
-        """Fill this rank's tensors; `TrainingError` where the file has others."""
+        """Fill this rank's tensors. Raise `TrainingError` if the file has different ones."""
         shapes = [[own.name, own.tensor.nbytes] for own in tensors]
         if shapes != self.header.tensors:
             raise TrainingError(f"{self.path} has other tensors than this rank")
@@ -114,7 +117,7 @@ class OpenState:
 
 
 def open_state(path: Path) -> OpenState:
-    """Read the header of a file; `TrainingError` names what is wrong with it."""
+    """Read the header of a file. Raise `TrainingError` if it is damaged."""
     try:
         with path.open("rb") as stream:
             size = os.fstat(stream.fileno()).st_size
@@ -142,7 +145,7 @@ def write_body(
     tensors: Sequence[OwnTensor],
     threads: int,
 ) -> None:
-    """Write all but the checksum.
+    """Write everything except the checksum.
 
     The file may exist: its pages are used again.
     """
@@ -207,7 +210,7 @@ def pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def load_plain(content: bytes) -> SavedRandomStates:
-    """Return what `torch.save` wrote, without running code from it."""
+    """Load what `torch.save` wrote, without running any code in it."""
     values: SavedRandomStates = torch.load(
         io.BytesIO(content), map_location="cpu", weights_only=True
     )
@@ -244,7 +247,7 @@ def _read_piece(descriptor: int, offset: int, piece: torch.Tensor) -> None:
 
 
 def _run(threads: int, action: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    """Do the same to each item, by some threads at once where that is more than one."""
+    """Apply an action to each item, in several threads if there is more than one."""
     if threads == 1 or len(items) < 2:
         return [action(item) for item in items]
     with ThreadPoolExecutor(threads) as pool:
