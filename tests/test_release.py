@@ -77,8 +77,7 @@ def test_one_version_everywhere():
     assert f"## {VERSION} ({citation['date-released']})" in changelog
 
 
-def test_the_changelog_of_a_release_is_read_in_two_minutes():
+def test_the_changelog_is_read_in_a_few_minutes():
     changelog = (CLONE / "CHANGELOG.md").read_text()
-    _, _, release = changelog.partition(f"## {VERSION} ")
-    assert 20 < len(release.splitlines()) <= 60
+    assert len(changelog.splitlines()) <= 60
     assert changelog.index("## Unreleased") < changelog.index(f"## {VERSION} ")
