@@ -1,6 +1,7 @@
 """Requests to a queue as a script writes them.
 
-These are #SBATCH, #PBS and #BSUB lines, and options of sbatch, qsub and bsub.
+These are the lines of Slurm (#SBATCH), PBS (#PBS), LSF (#BSUB), Grid Engine (#$) and Fujitsu's
+queue (#PJM), and the options of sbatch, qsub and bsub.
 """
 
 import re
@@ -9,7 +10,18 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_FLAGS = ("exclusive", "requeue", "no-requeue", "overcommit", "V", "verbose", "wait", "parsable")
+_FLAGS = (
+    "exclusive",
+    "requeue",
+    "no-requeue",
+    "overcommit",
+    "V",
+    "verbose",
+    "wait",
+    "parsable",
+    "cwd",
+    "notify",
+)
 _SHORT = {
     "N": "nodes",
     "n": "ntasks",
@@ -33,7 +45,7 @@ class Directive:
     """One request to the queue."""
 
     queue: str
-    """slurm, pbs or lsf."""
+    """slurm, pbs, lsf, sge (Grid Engine) or pjm (Fujitsu's)."""
     name: str
     """Without dashes; of `-l select=2` the resource."""
     value: str
@@ -41,15 +53,18 @@ class Directive:
 
 
 def directives_of(code: str) -> list[Directive]:
-    """Return the #SBATCH, #PBS and #BSUB lines.
+    """Return the requests of a script's #SBATCH, #PBS, #BSUB, #$ and #PJM lines.
 
     >>> script = "#PBS -l select=4:system=x,walltime=1:00:00"
     >>> [(directive.name, directive.value) for directive in directives_of(script)]
     [('select', '4:system=x'), ('walltime', '1:00:00')]
+    >>> script = "#$ -l rt_AF=16"
+    >>> [(directive.name, directive.value) for directive in directives_of(script)]
+    [('nodes', '16')]
     """
     directives = []
     for line, text in enumerate(code.splitlines(), 1):
-        match = re.match(r"#(SBATCH|PBS|BSUB)\s+(.*)", text)
+        match = _DIRECTIVE.match(text)
         if match is None:
             continue
         try:
@@ -62,33 +77,64 @@ def directives_of(code: str) -> list[Directive]:
     return directives
 
 
-_QUEUES = {"SBATCH": "slurm", "PBS": "pbs", "BSUB": "lsf"}
+# A comment that begins with #$ is a request only where an option follows.
+_DIRECTIVE = re.compile(r"#(SBATCH|PBS|BSUB|PJM|\$(?=\s+-))\s+(.*)")
+_QUEUES = {"SBATCH": "slurm", "PBS": "pbs", "BSUB": "lsf", "$": "sge", "PJM": "pjm"}
+_LONG_WITH_ONE_DASH = ("lsf", "sge")
+"""Queues whose long options have one dash: -nnodes, -cwd."""
+_RESOURCES = ("l", "L", "rsc-list")
+"""Options that ask for resources: -l of PBS and Grid Engine, -L and --rsc-list of Fujitsu's queue."""
+_WHOLE_NODES = re.compile(r"node|nodes|node_f|f_node|rt_[A-Z]?F")
+"""Resources that count whole nodes.
+
+Fujitsu's queue has node; Grid Engine's are the machine's own: TSUBAME's node_f, ABCI's rt_F and rt_AF.
+"""
 
 
 def options_of(queue: str, directive_words: Sequence[str], line: int) -> list[Directive]:
-    """Requests given as options, of a directive or of sbatch and qsub themselves."""
+    """Return the requests of options, of a directive or of sbatch, qsub and bsub themselves."""
     directives: list[Directive] = []
     remaining = deque(directive_words)
     # The next word is the script's own name
     while remaining and remaining[0].startswith("-"):
-        word = remaining.popleft()
-        name, equals, value = word.lstrip("-").partition("=")
-        # LSF's long options have one dash
-        if not word.startswith("--") and queue != "lsf":
-            name = word[1:2]
-            equals = word[2:]
-            value = word[2:].removeprefix("=")
-
-        if not equals and remaining and not remaining[0].startswith("-") and name not in _FLAGS:
-            value = remaining.popleft()
+        name, value = _take_option(queue, remaining)
         if queue == "slurm":
             directives.append(Directive(queue, _SHORT.get(name, name), value, line))
-        elif name == "l":
-            parts = (part.partition("=") for part in re.split(r",(?=[a-z_]+=)", value))
-            directives += [
-                Directive(queue, resource, amount.strip('"'), line) for resource, _, amount in parts
-            ]
+        elif name in _RESOURCES:
+            directives += _resources(queue, value, line)
         else:
             directives.append(Directive(queue, name, value, line))
 
+    return directives
+
+
+def _take_option(queue: str, remaining: deque[str]) -> tuple[str, str]:
+    """Remove the next option and its value, and return both; the value is empty if it has none."""
+    word = remaining.popleft()
+    name, equals, value = word.lstrip("-").partition("=")
+    if not word.startswith("--") and queue not in _LONG_WITH_ONE_DASH:
+        name = word[1:2]
+        equals = word[2:]
+        value = word[2:].removeprefix("=")
+    if equals or name in _FLAGS or not remaining or not _is_value(remaining[0]):
+        return name, value
+    value = remaining.popleft()
+    if queue == "sge" and name == "pe" and remaining:  # -pe NAME SLOTS
+        value = f"{value} {remaining.popleft()}"
+    return name, value
+
+
+def _is_value(word: str) -> bool:
+    """Return whether a word after an option is its value: no option itself, or a negative number."""
+    return not word.startswith("-") or re.fullmatch(r"-\d+", word) is not None
+
+
+def _resources(queue: str, value: str, line: int) -> list[Directive]:
+    """Return the resources of a list such as `select=4,walltime=1:00:00`."""
+    directives = []
+    for part in re.split(r",(?=[A-Za-z_][\w.]*=)", value):
+        name, _, amount = part.partition("=")
+        if queue in ("sge", "pjm") and _WHOLE_NODES.fullmatch(name):
+            name = "nodes"
+        directives.append(Directive(queue, name, amount.strip('"'), line))
     return directives

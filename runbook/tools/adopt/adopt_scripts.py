@@ -87,14 +87,16 @@ class AdoptReport:
     def check(self) -> str:
         """What `runbook check` says of the run file, or which options nothing accounts for."""
         lost = [row.option for row in unaccounted(self.proof)]
+        findings = self.adopted.findings
         if self.refused:
             return self.refused
         if lost:
             return f"{len(lost)} options of the script are not accounted for: {', '.join(lost)}"
-        if self.adopted.findings.other_model:
-            return (
-                f"another model is trained, not the script's ({self.adopted.findings.other_model})"
-            )
+        if findings.other_model:
+            return f"another model is trained, not the script's ({findings.other_model})"
+        if findings.unknown_model:
+            model = findings.value("model")
+            return f"the model is not known ({findings.unknown_model}): {model} stands in for it"
         return "passes"
 
     def as_dict(self) -> dict[str, object]:
@@ -451,7 +453,8 @@ def _with_notes(script: Script, secret_files: Sequence[str]) -> Script:
 def _files_beside(script: Path) -> tuple[dict[str, str], list[str]]:
     """Read the small text files next to a script, which it may start or read.
 
-    They are in its folder and the two levels below it; of the folder above it, those that the script names.
+    They are in its folder and the two levels below it; of the folder above it and of its checkout, those
+    that the script names.
 
     Tokens in them are masked. Files that are nothing but a secret are left out; the second list has
     their names.
@@ -476,25 +479,84 @@ def _files_beside(script: Path) -> tuple[dict[str, str], list[str]]:
         else:
             texts[name] = mask(text)
             num_bytes += size
-    texts |= _files_above(script)
-    return texts, secret_files
+    main_text = _read(script)
+    texts |= _files_above(script, (main_text,))
+    elsewhere = _files_of_checkout(script, (main_text,))
+    elsewhere |= _files_of_checkout(script, tuple(elsewhere.values()))
+    return elsewhere | texts, secret_files
 
 
-def _files_above(script: Path) -> dict[str, str]:
-    """Read the text files of the folder above a script's that the script names, such as a template."""
+def _files_above(script: Path, job_texts: Iterable[str]) -> dict[str, str]:
+    """Read the text files of the folder above a script's that the script or its files name.
+
+    A template's name is enough; of deeper folders the path is named: `../configs/model.sh`.
+    """
     folder = script.resolve().parent
-    words = set(re.findall(r"[\w.-]+", _read(script)))
+    names = set()
+    for text in job_texts:
+        names.update(re.findall(r"[\w.-]+", text))
+    siblings = [path.name for path in folder.parent.glob("*") if path.name in names]
     texts = {}
-    for path in sorted(folder.parent.glob("*")):
-        is_named = path.name in words and path.suffix in _TEXT_ENDINGS
-        if not is_named or path.is_symlink() or not path.is_file():
-            continue
-        raw = path.read_bytes()
-        text = raw.decode("utf-8", errors="replace")
-        is_small_text = len(raw) <= _MOST_BYTES and b"\0" not in raw
-        if is_small_text and path.suffix and not is_secret_file(path.name, text):
-            texts[f"../{path.name}"] = mask(text)
+    for name in sorted({*siblings, *_named_paths(job_texts, _PATH_ABOVE)}):
+        text = _text_of(folder.parent / name, folder.parent)
+        if text and Path(name).suffix:
+            texts[f"../{name}"] = text
     return texts
+
+
+_PATH_ABOVE = re.compile(r"(?<![\w.])\.\./((?:[\w-][\w.-]*/)*[\w-][\w.-]*)")
+_PATH_BELOW = re.compile(r"(?<![\w/.$}])(?<!\w-)(?:\./)?((?:\w[\w.-]*/)+\w[\w.-]*)")
+"""Paths as scripts write them, from the folder above and from the folder that a job starts in."""
+
+
+def _named_paths(texts: Iterable[str], pattern: re.Pattern[str]) -> set[str]:
+    """Return the paths of a pattern that texts name."""
+    paths = set()
+    for text in texts:
+        paths.update(pattern.findall(text))
+    return paths
+
+
+def _files_of_checkout(script: Path, job_texts: Iterable[str]) -> dict[str, str]:
+    """Read the text files that a job names by their path from a folder above the script's.
+
+    People submit from the top of a checkout: `sbatch jobs/train.sh`, which reads configs/model.sh.
+    Files are read within the checkout only, and within no other one.
+    """
+    folder = script.resolve().parent
+    top = _top_of_checkout(folder)
+    if top is None:
+        return {}
+    depth = len(folder.relative_to(top).parts)
+    texts: dict[str, str] = {}
+    for name in sorted(_named_paths(job_texts, _PATH_BELOW)):
+        for start in folder.parents[:depth]:
+            text = _text_of(start / name, top)
+            if text:
+                texts.setdefault(name, text)
+    return texts
+
+
+def _top_of_checkout(folder: Path) -> Path | None:
+    """Return the folder of the checkout that a folder is in; None if it is in none."""
+    for candidate in (folder, *folder.parents):
+        if (candidate / ".git").exists():
+            return candidate
+    return None
+
+
+def _text_of(path: Path, top: Path) -> str:
+    """Return the masked text of a small text file within `top`; empty if it is none, or a secret."""
+    is_inside = path.resolve().is_relative_to(top.resolve())
+    if path.suffix not in _TEXT_ENDINGS or path.is_symlink() or not is_inside or not path.is_file():
+        return ""
+    if path.stat().st_size > _MOST_BYTES:
+        return ""
+    raw = path.read_bytes()
+    text = raw.decode("utf-8", errors="replace")
+    if b"\0" in raw or is_secret_file(path.name, text):
+        return ""
+    return mask(text)
 
 
 _MOST_BYTES_BESIDE = 4 << 20

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from runbook.core.errors import ParamsError
 from runbook.core.units import show_clock
@@ -33,6 +33,7 @@ from runbook.tools.adopt.launches import (
     framework_of,
     launches_of,
     option,
+    other_programs,
     run_of,
     site_of,
 )
@@ -95,11 +96,7 @@ def adopt_script(
     launches = _chosen(all_launches, launch_number, file_name)
     base = _base(script, launches, calls)
     if not launches and not base:
-        raise ParamsError(
-            f"{file_name} starts no training, and sets no variable that the five documents' scripts "
-            "read. Give the script that is submitted (and, after it, the one it starts), or the block "
-            f"of exports before it.{_sentences(script.notes)}"
-        )
+        _refuse_without_launch(script, file_name)
     if launches:
         _refuse_without_training(launches[-1], script, file_name)
     settings = _base_settings(base, script, launches, calls, project) if base else None
@@ -125,6 +122,19 @@ def adopt_script(
         all_launches,
         file_name,
         launches[-1] if launches else None,
+    )
+
+
+def _refuse_without_launch(script: Script, file_name: str) -> NoReturn:
+    """Raise `ParamsError` that says what a script starts instead of a training."""
+    programs = other_programs(script.commands)
+    starts = ""
+    if programs:
+        starts = f" It starts {', '.join(programs[:3])}: by its name that trains nothing."
+    raise ParamsError(
+        f"{file_name} starts no training, and sets no variable that the five documents' scripts "
+        "read. Give the script that is submitted (and, after it, the one it starts), or the block "
+        f"of exports before it.{starts}{_sentences(script.notes)}"
     )
 
 
@@ -305,20 +315,45 @@ def _fill_findings(evidence: Evidence, settings: Settings | None, base: str) -> 
     if not launches or framework != "nemo":
         _take_shape(evidence.models, kind, findings)
     else:
+        _ask_for_nemo_model(evidence)
         _drop_shape_of_nemo(evidence.models, findings)
     findings.take("site", site.site, 0, site.title)
     _take_framework(framework, findings)
     _fill(findings, framework, from_options=bool(launches) and not settings)
     if "model" not in findings.carried:
-        why = "the script names neither one nor its shape: 375m stands in for it; set model"
-        findings.leave(0, "the model", why)
-        source = "stands in: the script names neither a model nor its shape"
-        findings.take("model", "375m", 0, source)
+        unknown = "the script names neither one nor its shape"
+        findings.leave(0, "the model", f"{unknown}: 375m stands in for it; set model")
+        findings.take("model", "375m", 0, "stands in: neither a model nor its shape is named")
+        _leave_model_unknown(unknown, launches, findings)
     _settle_tokenizer(evidence.models, findings)
     job_environment.drop_ssh(findings)
     launcher = findings.value("jobs.launcher", site.launcher)
     job_environment.drop_defaults(findings, launcher in ("torchrun", "deepspeed"))
     return framework
+
+
+def _leave_model_unknown(why: str, launches: Sequence[Launch], findings: Findings) -> None:
+    """Ask for the model, which nothing names; say which files given to the program may name it."""
+    files = _files_given(launches[-1].arguments) if launches else []
+    elsewhere = f"; {', '.join(files)} may say it, which adopt does not read here" if files else ""
+    findings.unknown_model = f"{why}{elsewhere}"
+    findings.ask("model", findings.unknown_model)
+
+
+_CONFIGURATION = re.compile(r".+\.(ya?ml|toml|json|ini|cfg)")
+_OTHER_FILES = re.compile(r"(deepspeed|ds)-config|vocab-file|merge-file|tokenizer-.*|.*data.*-path")
+"""Options whose files do not say which model it is."""
+
+
+def _files_given(arguments: Sequence[Word]) -> list[str]:
+    """Return the configuration files among a program's arguments, as people see them."""
+    files: dict[str, None] = {}
+    for word, name, values in options.pairs(arguments):
+        candidates = values if name else [word]
+        if not _OTHER_FILES.fullmatch(name):
+            matching = [value for value in candidates if _CONFIGURATION.fullmatch(value.text)]
+            files |= dict.fromkeys(value.shown for value in matching)
+    return list(files)
 
 
 def complete_from_config(
@@ -778,6 +813,8 @@ def _take_shape(
         known = ", ".join(f"{value} {field}" for field, value in shape.items() if value)
         source = f"stands in: the script gives no {', '.join(missing)}"
         findings.take("model", name, 0, source)
+        findings.unknown_model = f"the script gives no {', '.join(missing)}"
+        findings.ask("model", findings.unknown_model)
         why = f"the script gives no number for it, only {known or 'the kind of model'}: set model"
         findings.leave(0, f"the model's {', '.join(missing)}", why)
     else:
@@ -922,6 +959,25 @@ def _take_uneven_stages(framework: str, findings: Findings) -> None:
     findings.leave(line, f"framework {framework}", why)
     findings.take("training.framework", "runbook", line, source)
     findings.drop("training.offload")
+
+
+def _ask_for_nemo_model(evidence: Evidence) -> None:
+    """Ask for the model where a file of NeMo's says which one it is, and neither a size nor overrides do."""
+    findings = evidence.findings
+    arguments = evidence.launches[-1].arguments
+    size = options.size_of(arguments)
+    names_size = size is not None and size.text in options.MODELS
+    is_sized = names_size or evidence.script.value("MODEL_SIZE")
+    core = [findings.carried.get(f"training.shape.{name}") for name in _CORE_FIELDS]
+    is_overridden = all(carried and carried.line for carried in core)
+    if evidence.calls or is_sized or is_overridden:
+        return
+    file = option(arguments, "config-name")
+    name = file.shown if file else "of its configuration"
+    why = f"the file {name} says it, and neither a size of NeMo's nor all of layers, hidden, heads"
+    findings.leave(file.line if file else 0, "the model", f"{why}: set model")
+    findings.unknown_model = why
+    findings.ask("model", why)
 
 
 def _drop_shape_of_nemo(models: Mapping[str, Model], findings: Findings) -> None:

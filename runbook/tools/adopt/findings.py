@@ -67,6 +67,8 @@ class Findings:
     """Tokens of the model's vocabulary, where the source says so; 0 elsewhere."""
     other_model: str = ""
     """What makes the source's model another one than the run file's: 8 experts. Empty where nothing does."""
+    unknown_model: str = ""
+    """Why nothing says which model is trained: the run file's stands in. Empty where it is known."""
     site_values: dict[tuple[str, str], Any] = field(default_factory=dict)
     """What the site's file may have, by its section there and its name."""
 
@@ -122,12 +124,13 @@ class Findings:
 
     def ask_for_tokenizer(self, path: str, line: int, source: str) -> None:
         """Take the tokenizer's file where a full path names one; else leave it open, with a mark in its place."""
+        word = Word(path, line)
         file = path if path.endswith((".json", ".model")) else f"{path.rstrip('/')}/tokenizer.json"
-        if path.startswith("/") and "__NOT_SET" not in path:
+        if path.startswith("/") and word.known:
             self.take("data.tokenizer", file, line, source)
             return
         self.take("data.tokenizer", TOKENIZER_MARK, line, source)
-        named = f" (the source names {path})" if path and "__NOT_SET" not in path else ""
+        named = f" (the source names {word.shown})" if path else ""
         self.ask(
             "data.tokenizer",
             f"the tokenizer's file, tokenizer.json or a SentencePiece model{named}",

@@ -33,12 +33,14 @@ _VISION = r"img-[hw]|[\w-]*vision-[\w-]+|freeze-(lm|vit)|num-classes|patch-dim|c
 
 SIGNS = (
     Sign("ESM-2 of BioNeMo", script=r"esm2|esm_|bionemo|evo2|geneformer"),
+    Sign("GLM", script=r"(^|[/_])glm\w*\.py$"),
     Sign("BERT", script=r"bert\w*\.py$"),
     Sign("T5", script=r"(^|[/_])t5\w*\.py$"),
     Sign("Retro", script=r"retro\w*\.py$"),
     Sign("a retrieval model (ICT, REALM)", script=r"_(ict|realm)\w*\.py$"),
     Sign("a vision model", script=r"vision|[/_]vit|imagenet|dino|[/_]clip"),
-    Sign("a vision-language model", script=r"multimodal|mimo|[/_]vlm|llava|internvl"),
+    Sign("a vision-language model", script=r"multimodal|mimo|[/_]vlm|llava|internvl|(^|[/_])neva"),
+    Sign("Mamba or another state-space model", script=r"(^|[/_])ssm\w*\.py$"),
     Sign("one of Megatron's downstream tasks", script=r"(^|/)tasks/"),
     Sign("DeepSpeed-Chat", script=r"rlhf|reward_model"),
     Sign("LLaMA-Factory", script=r"llama_?factory"),
@@ -55,6 +57,7 @@ SIGNS = (
     Sign(
         "fine-tuning", script=r"(^|[/_])(finetune|finetuning|sft|dpo|ppo|grpo|peft|lora)[\w-]*\.py$"
     ),
+    Sign("reinforcement learning", option=r"rollout-[\w-]+|advantage-estimator"),
     Sign("BERT", option=r"bert-[\w-]+|mask-prob|short-seq-prob"),
     Sign("T5", option=r"decoder-seq-length"),
     Sign("a vision model", option=_VISION),

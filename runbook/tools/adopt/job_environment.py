@@ -1,6 +1,7 @@
 """What a job asks of its queue, its variables, modules, containers and mounts, compared with the site's own."""
 
 import json
+import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -146,9 +147,12 @@ _COUNTS = (
     (("deepspeed",), ("num-gpus",), "jobs.training.devices_per_node"),
     (("deepspeed",), ("num-nodes",), "jobs.training.nodes"),
     (("srun",), ("nodes", "N"), "jobs.training.nodes"),
-    (("mpiexec", "mpirun"), ("ppn", "npernode"), "jobs.training.devices_per_node"),
 )
 """Programs with their options for a number of nodes or devices."""
+_STARTERS = ("torchrun", "deepspeed")
+"""Programs that start a process on each device of a node, whatever started them."""
+_COUNTS_OF_RANKS = ((("mpiexec", "mpirun"), ("ppn", "npernode"), "jobs.training.devices_per_node"),)
+"""Options that count devices, where no starter stands between them and the training."""
 
 
 def take_launch(script: Script, launch: Launch, findings: Findings) -> None:
@@ -157,7 +161,8 @@ def take_launch(script: Script, launch: Launch, findings: Findings) -> None:
     launcher = _OUR_NAME.get(outermost, outermost)
     if launcher and launcher != findings.site.launcher:
         findings.take("jobs.launcher", launcher, launch.command.line, " ".join(launch.programs))
-    for programs, names, key in _COUNTS:
+    has_starter = any(name in launch.programs for name in _STARTERS)
+    for programs, names, key in _COUNTS if has_starter else (*_COUNTS, *_COUNTS_OF_RANKS):
         value = option(launch.part(*programs), *names)
         if value and _is_count(value.text) and not script.assumed(value, key):
             findings.take(
@@ -477,6 +482,31 @@ def _devices_of_lsf(text: str) -> int:
     return int(match[1])
 
 
+def grid_clock(text: str) -> str:
+    """Return a time limit of Grid Engine or Fujitsu's queue as the run file has it.
+
+    It is [[days:]hours:]minutes:seconds, or seconds alone.
+
+    >>> grid_clock("10:00:00:00"), grid_clock("75:40:00"), grid_clock("3600")
+    ('240:00:00', '75:40:00', '01:00:00')
+    """
+    seconds = 0
+    for part, unit in zip(reversed(text.split(":")), _SECONDS_OF, strict=False):
+        seconds += int(part) * unit
+    if not seconds:
+        raise ValueError(text)
+    return show_clock(seconds)
+
+
+_SECONDS_OF = (1, 60, 3600, 86_400)
+"""Of the parts of a time limit, from its end: seconds, minutes, hours, days."""
+
+
+def _nodes_of_shape(text: str) -> int:
+    """Return the nodes of Fujitsu's `node=4x4x3`, or of a plain number."""
+    return math.prod(int(edge) for edge in text.partition(":")[0].split("x"))
+
+
 _SLURM: dict[str, tuple[str, Callable[[str], object]]] = {
     "nodes": (f"{JOB}.nodes", whole),
     "partition": (f"{JOB}.partition", str),
@@ -502,15 +532,36 @@ _LSF: dict[str, tuple[str, Callable[[str], object]]] = {
     "P": ("jobs.account", str),
     "gpu": (f"{JOB}.devices_per_node", _devices_of_lsf),
 }
-_TABLES = {"slurm": _SLURM, "pbs": _PBS, "lsf": _LSF}
-_SIGNS = {"slurm": "#SBATCH --", "pbs": "#PBS ", "lsf": "#BSUB -"}
+_SGE: dict[str, tuple[str, Callable[[str], object]]] = {
+    "nodes": (f"{JOB}.nodes", whole),
+    "h_rt": (f"{JOB}.walltime", grid_clock),
+    "q": (f"{JOB}.partition", str),
+    "P": ("jobs.account", str),
+    "g": ("jobs.account", str),
+}
+_PJM: dict[str, tuple[str, Callable[[str], object]]] = {
+    "nodes": (f"{JOB}.nodes", _nodes_of_shape),
+    "elapse": (f"{JOB}.walltime", grid_clock),
+    "rscgrp": (f"{JOB}.partition", str),
+    "g": ("jobs.account", str),
+}
+_TABLES = {"slurm": _SLURM, "pbs": _PBS, "lsf": _LSF, "sge": _SGE, "pjm": _PJM}
+_SIGNS = {
+    "slurm": "#SBATCH --",
+    "pbs": "#PBS ",
+    "lsf": "#BSUB -",
+    "sge": "#$ ",
+    "pjm": "#PJM ",
+}
+_OTHER_QUEUES = {"sge": "Grid Engine", "pjm": "Fujitsu's queue"}
+"""Queues that no site here has: what they are asked beside nodes and time is left out."""
 _OUR_DIRECTIVES = json.loads(
     Path(__file__).with_name("directives.json").read_text(encoding="utf-8")
 )
 
 
 def take_directives(directives: Sequence[Directive], findings: Findings) -> None:
-    """Take the values of #SBATCH, #PBS and #BSUB lines.
+    """Take the values of the lines that ask a queue for something.
 
     What the site asks for already, or the runbook always gives, needs no key.
     """
@@ -529,6 +580,10 @@ def take_directives(directives: Sequence[Directive], findings: Findings) -> None
             findings.does(line, text, f"{findings.site_file} asks for it")
         elif name in _OUR_DIRECTIVES:
             findings.does(line, text, _OUR_DIRECTIVES[name])
+        elif directive.queue in _OTHER_QUEUES:
+            queue = _OTHER_QUEUES[directive.queue]
+            why = f"{queue} has it; {findings.site.site} has {findings.site.scheduler}"
+            findings.leave(line, text, why)
         else:
             findings.leave_to_site(line, text, "directives")
             findings.for_site("directives", name, directive.value)

@@ -23,7 +23,9 @@ _MAY_TRAIN = re.compile(
 )
 _NEVER = re.compile(
     r"(preprocess|convert|merge|download|tokenize|evaluate|generate|server|setup|test)\w*\.py$"
+    r"|(_to_|2)(hf|huggingface|megatron|mcore|nemo|torch)\w*\.py$|(^|[/_])(infer|inference|eval)\w*\.py$"
 )
+"""Programs that prepare, convert, answer or judge, and train nothing."""
 _MODULES = (
     "torch.distributed.run",
     "torch.distributed.launch",
@@ -114,6 +116,16 @@ def foreign_trainings(commands: Sequence[StartedProgram]) -> list[ForeignTrainin
                 ForeignTraining(foreign_framework(launch.script, launch.arguments), launch.script)
             )
     return trainings
+
+
+def other_programs(commands: Sequence[StartedProgram]) -> list[str]:
+    """Return the Python programs that a job starts and that train nothing by their names, as people see them."""
+    programs: dict[str, None] = {}
+    for command in commands:
+        index = _script_place(command.words) if command.kind in ("starter", "python") else 0
+        if index:
+            programs[command.words[index].shown.rpartition("/")[2]] = None
+    return list(programs)
 
 
 def is_ours(launch: Launch) -> bool:
@@ -238,7 +250,10 @@ def _may_train(shell_words: Sequence[Word], index: int) -> bool:
     return any(_TRAINS_BY_ITS_WORDS.fullmatch(word.text) for word in arguments)
 
 
-_TRAINS_BY_ITS_WORDS = re.compile(r"(.*/)?train\w*\.py|--(do_train|num_train_epochs)(=.*)?")
+_TRAINS_BY_ITS_WORDS = re.compile(
+    r"(.*/)?train\w*\.py"
+    r"|--(do_train|num_train_epochs|rollout[-_]batch[-_]size|advantage[-_]estimator)(=.*)?"
+)
 """Words that make a program of any name a training: deepy.py train.py, run_clm.py --do_train."""
 
 
@@ -450,9 +465,11 @@ def run_of(script: Script) -> str:
 
     Empty if neither tells.
     """
-    names = {setting.name for setting in script.settings}
+    if script.matching(_WRITES_OPTIONS):
+        return ""  # it starts a program of its own, and is no block of exports
+    names = {setting.name for setting in script.settings if Word(setting.value, 0).known}
     for command in script.commands:
-        names |= command.environment.keys()
+        names |= {name for name, word in command.environment.items() if word.known}
     _, run, _, knobs = max(DOCUMENTS, key=lambda document: len(names & document[3]))
     if len(names & knobs) >= _ENOUGH_KNOBS:
         return run
@@ -462,6 +479,10 @@ def run_of(script: Script) -> str:
     return next(run for site_of_run, run, *_ in DOCUMENTS if site_of_run == site)
 
 
+_WRITES_OPTIONS = (
+    r"^[^#]*(--(num-layers|hidden-size|tensor-model-parallel-size)\b|\bmodel\.\w*parallel_size=)"
+)
+"""Where a script writes options of a training program itself."""
 _ENOUGH_KNOBS = 2
 """Of a document's variables: one, such as batch_size, is anybody's."""
 _CLEAR_SCORE = 4

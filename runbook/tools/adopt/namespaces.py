@@ -6,6 +6,7 @@ the user's files but the small text files next to the script, as copies. Linux u
 script is not run at all.
 """
 
+import itertools
 import os
 import re
 import shutil
@@ -19,7 +20,7 @@ import psutil
 from runbook.core import shell
 from runbook.core.errors import ProgramError
 from runbook.jobs.directives import Directive
-from runbook.tools.adopt.script import ASSUMED_DEVICES, ASSUMED_NODES, FOLDER, not_set
+from runbook.tools.adopt.script import ASSUMED_DEVICES, ASSUMED_NODES, FOLDER, HOME, not_set
 
 SECONDS = 10
 MOST_PROCESSES = 96
@@ -193,7 +194,7 @@ def stub_programs() -> dict[str, list[str]]:
 
 
 _GIVEN = re.compile(
-    r"(SLURM|PBS|OMPI|PMI|PALS|LSB|BASH|COBALT|FUNCNAME|CONDA|EPOCH)_?\w*|HOME|USER|LOGNAME|PATH|PWD|OLDPWD|SHELL|"
+    r"(SLURM|PBS|OMPI|PMI|PALS|LSB|SGE|PJM|BASH|COBALT|FUNCNAME|CONDA|EPOCH)_?\w*|HOME|USER|LOGNAME|PATH|PWD|OLDPWD|SHELL|"
     r"HOSTNAME|RANDOM|SECONDS|LINENO|OPTARG|OPTIND|REPLY|IFS|UID|EUID|PPID|TMPDIR|TERM|LANG|PYTHONPATH|"
     r"LD_LIBRARY_PATH|LD_PRELOAD|CUDA_VISIBLE_DEVICES|DEBUG|VERBOSE|SRANDOM|PROMPT_COMMAND|_"
 )
@@ -223,62 +224,6 @@ def filled_in(name: str, text: str) -> str:
     return _BLANK.sub(lambda blank: not_set(re.sub(r"\W+", "_", blank[1])), text)
 
 
-def environment(job: SandboxJob, keep_going: bool) -> dict[str, str]:
-    """Return the variables of a job: what a queue and a login set, and markers.
-
-    A marker stands for each name that the job reads and nothing sets.
-
-    The job gets a file of its nodes' names. With `keep_going`, `exit` is ignored in it.
-    """
-    size = _job_size(job)
-    queues = {directive.queue for directive in job.directives}
-    # Its options may come from qsub's command line
-    if "PBS_NODEFILE" in job.files[job.main]:
-        queues.add("pbs")
-    queue_variables: dict[str, str] = {}
-    if queues != {"pbs"}:
-        queue_variables |= _slurm_variables(size)
-    if "lsf" in queues:
-        queue_variables |= {"LSB_JOBID": "4242", "LSB_DJOB_HOSTFILE": f"{FOLDER}/{_NODE_FILE}"}
-    if "pbs" in queues:
-        queue_variables |= _pbs_variables(size)
-    hosts = "".join(f"node{number}\n" for number in range(1, size.nodes + 1))
-    job.files = {**job.files, _NODE_FILE: hosts}
-    login = {
-        "PATH": "/adopt/bin:/usr/local/bin:/usr/bin:/bin",
-        "HOME": "/person",
-        "USER": "user",
-        "LOGNAME": "user",
-        "SHELL": "/bin/bash",
-        "TERM": "dumb",
-        "LANG": "C.UTF-8",
-        "BASH_ENV": "/adopt/stubs/shell.sh",
-        "ADOPT_FOLDER": FOLDER,
-        "ADOPT_NODES": str(size.nodes),
-        "ADOPT_DEVICES": str(size.devices),
-    }
-    if keep_going:
-        login["ADOPT_KEEP_GOING"] = "1"
-    unset = {}
-    for name in _never_set(job):
-        if name not in queue_variables:
-            unset[name] = not_set(name)
-
-    if any(directive.name in _NODES for directive in job.directives):
-        unset |= {name: str(size.nodes) for name in _NAMES_OF_NODES if name in unset}
-    return {
-        **unset,
-        **queue_variables,
-        **job.exports,
-        **login,
-    }
-
-
-_NODE_FILE = ".nodes"
-_NAMES_OF_NODES = ("NODES", "NNODES", "NUM_NODES")
-"""Variables that a script compares as numbers; the queue was asked for so many nodes."""
-
-
 @dataclass(frozen=True)
 class JobSize:
     """What a job asks its queue for."""
@@ -289,6 +234,171 @@ class JobSize:
     """Devices of a node."""
     tasks: int
     """Tasks of a node."""
+
+
+@dataclass(frozen=True)
+class Retry:
+    """What one more run of a job gets, because the last one started no training."""
+
+    keep_going: bool = False
+    """Whether `exit` is ignored."""
+    as_a_rank: bool = False
+    """Whether MPI's variables say rank 0, and loops whose count nothing sets are entered once."""
+
+
+FIRST_RUN = Retry()
+
+
+def environment(job: SandboxJob, retry: Retry) -> dict[str, str]:
+    """Return the variables of a job: what a queue and a login set, and markers.
+
+    A marker stands for each name that the job reads and nothing sets. The job gets a file of its
+    nodes' names.
+    """
+    size = _job_size(job)
+    hosts = "".join(f"node{number}\n" for number in range(1, size.nodes + 1))
+    job.files = {**job.files, _NODE_FILE: hosts}
+    queue_variables = _queue_variables(job, size)
+    return {
+        **_unset_variables(job, size, queue_variables),
+        **queue_variables,
+        **(_rank_variables(size) if retry.as_a_rank else {}),
+        **job.exports,
+        **_login_variables(size, retry),
+    }
+
+
+def _queue_variables(job: SandboxJob, size: JobSize) -> dict[str, str]:
+    """Return what the queue sets that the job is written for; Slurm where nothing names one."""
+    queues = {directive.queue for directive in job.directives}
+    # Its options may come from qsub's command line
+    if "PBS_NODEFILE" in job.files[job.main]:
+        queues.add("pbs")
+    variables: dict[str, str] = {}
+    if queues != {"pbs"}:
+        variables |= _slurm_variables(size)
+    if "lsf" in queues:
+        variables |= {"LSB_JOBID": "4242", "LSB_DJOB_HOSTFILE": f"{FOLDER}/{_NODE_FILE}"}
+    if "pbs" in queues:
+        variables |= _pbs_variables(size)
+    if "sge" in queues:
+        variables |= _grid_engine_variables(size)
+    if "pjm" in queues:
+        variables |= {"PJM_JOBID": "4242", "PJM_NODE": str(size.nodes)}
+    return variables
+
+
+def _grid_engine_variables(size: JobSize) -> dict[str, str]:
+    """Return the variables that Grid Engine sets in a job on its first node."""
+    hosts = f"{FOLDER}/{_NODE_FILE}"
+    return {
+        "JOB_ID": "4242",
+        "NHOSTS": str(size.nodes),
+        "NSLOTS": str(size.nodes),
+        "SGE_JOB_HOSTLIST": hosts,
+        "PE_HOSTFILE": hosts,
+        "SGE_O_WORKDIR": FOLDER,
+        "SGE_TASK_ID": "undefined",
+    }
+
+
+def _rank_variables(size: JobSize) -> dict[str, str]:
+    """Return the variables by which MPI libraries and PyTorch's launchers tell rank 0 what it is."""
+    world_size = str(size.nodes * size.devices)
+    variables = dict.fromkeys(_RANKS, "0")
+    variables |= dict.fromkeys(
+        ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"), world_size
+    )
+    variables["OMPI_COMM_WORLD_LOCAL_SIZE"] = str(size.devices)
+    return variables
+
+
+_RANKS = (
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_NODE_RANK",
+    "MV2_COMM_WORLD_RANK",
+    "MV2_COMM_WORLD_LOCAL_RANK",
+    "MPI_LOCALRANKID",
+    "PMI_RANK",
+    "PMIX_RANK",
+    "PALS_RANKID",
+    "PALS_LOCAL_RANKID",
+)
+"""A rank's number of all, and of its node: Open MPI, MVAPICH, Intel MPI, PMI and Cray's PALS."""
+
+
+def _login_variables(size: JobSize, retry: Retry) -> dict[str, str]:
+    """Return what a login sets, and what the stubs read."""
+    login = {
+        "PATH": "/adopt/bin:/usr/local/bin:/usr/bin:/bin",
+        "HOME": HOME,
+        "USER": "user",
+        "LOGNAME": "user",
+        "SHELL": "/bin/bash",
+        "TERM": "dumb",
+        "LANG": "C.UTF-8",
+        "BASH_ENV": "/adopt/stubs/shell.sh",
+        "ADOPT_FOLDER": FOLDER,
+        "ADOPT_NODES": str(size.nodes),
+        "ADOPT_DEVICES": str(size.devices),
+    }
+    if retry.keep_going:
+        login["ADOPT_KEEP_GOING"] = "1"
+    if retry.as_a_rank:
+        login["ADOPT_ENTER_LOOPS"] = "1"
+    return login
+
+
+def _unset_variables(
+    job: SandboxJob, size: JobSize, queue_variables: Mapping[str, str]
+) -> dict[str, str]:
+    """Return a marker for each name that the job reads and nothing sets.
+
+    Where the queue was asked for nodes, names of their number have it.
+    """
+    unset = {name: not_set(name) for name in _never_set(job) if name not in queue_variables}
+    if any(directive.name in _NODES for directive in job.directives):
+        unset |= {name: str(size.nodes) for name in _NAMES_OF_NODES if name in unset}
+    return unset | _real_run(job)
+
+
+def _real_run(job: SandboxJob) -> dict[str, str]:
+    """Return the answer no for each switch that makes a script only print its command by default."""
+    answers = {}
+    for name, default in _DRY_RUN.findall(_code_that_runs(job)):
+        answers[name] = _NO[default]
+    return answers
+
+
+_DRY_RUN = re.compile(r"\$\{(\w*DRY_?RUN):?[-=][\"']?(1|true|True|yes)[\"']?\}")
+_NO = {"1": "0", "true": "false", "True": "False", "yes": "no"}
+"""How a script says no, by how it says yes."""
+
+
+_LOOP = re.compile(r"^(\s*for\s*\(\([^;\n]*;)([^;\n]*)(;[^\n]*\)\))", re.MULTILINE)
+
+
+def entered_once(name: str, script: str) -> str:
+    """Return a script whose counting loops run once where their count is zero or unknown.
+
+    >>> print(entered_once("job.sh", "for ((i=0; i < N; i++)); do"))
+    for ((i=0; (ADOPT_LOOP_1++ < 1) || ( i < N); i++)); do
+    """
+    if name.endswith((".json", ".py", ".txt", ".yaml", ".yml")):
+        return script
+    numbers = itertools.count(1)
+
+    def enter(loop: re.Match[str]) -> str:
+        start, condition, end = loop.groups()
+        return f"{start} (ADOPT_LOOP_{next(numbers)}++ < 1) || ({condition}){end}"
+
+    return _LOOP.sub(enter, script)
+
+
+_NODE_FILE = ".nodes"
+_NAMES_OF_NODES = ("NODES", "NNODES", "NUM_NODES")
+"""Variables that a script compares as numbers; the queue was asked for so many nodes."""
 
 
 _NODES = ("nodes", "select", "nnodes")
@@ -397,7 +507,11 @@ def _names_set(text: str) -> set[str]:
         r"\b(?:read|mapfile|readarray|getopts|for|select|unset|export|local|declare)\b([^\n;|]*)"
     )
     arguments = "\n".join(re.findall(setters, text))
-    return {*assigned, *re.findall(r"[A-Za-z_]\w*", arguments)}
+    return {*assigned, *_SET_NAME.findall(arguments)}
+
+
+_SET_NAME = re.compile(r"(?<![\w${/.=:\"'-])[A-Za-z_]\w*")
+"""A name after `export` or `read`, and none that is read there: of `A=$B/c` it is A."""
 
 
 def _names_tested(text: str) -> set[str]:

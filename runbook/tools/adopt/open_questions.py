@@ -34,7 +34,7 @@ def _answers(check: Check) -> list[Answer]:
     by_code = _BY_CODE.get(check.code) if check.code else None
     if by_code:
         return [by_code]
-    if check.keys[-1:] == ("jobs.training.nodes",) and "training.micro_batch" in check.keys:
+    if check.keys[-1:] == ("jobs.training.nodes",) and "training.recompute" in check.keys:
         # Of a layout that does not fit into a device
         return [_nodes_for_memory]
 

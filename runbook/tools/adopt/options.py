@@ -50,6 +50,15 @@ def _data_path(values: Sequence[Word], findings: Findings) -> None:
         findings.leave(path.line, text, "set data.folder to the folder that holds them")
 
 
+def _take_data_path(option: Word, values: Sequence[Word], findings: Findings) -> None:
+    """Take the token files of an option; one without a value got an empty variable."""
+    if values:
+        _data_path(values, findings)
+    else:
+        why = "no value reached it: set data.folder, or data.dataset"
+        findings.leave(option.line, option.text, why)
+
+
 def _held_out(values: Sequence[Word], findings: Findings) -> None:
     """Take the number of whole files that are held out for the validation; as many more are for the test."""
     prefixes = values[1::2] if len(values) > 1 else values
@@ -169,8 +178,8 @@ def take_options(words: Sequence[Word], findings: Findings, framework: str) -> M
             attention_dropout = values[0]
         elif name in _SPECIAL and values:
             _SPECIAL[name](values[0], findings)
-        elif name in ("data-path", "train-data-path") and values:
-            _data_path(values, findings)
+        elif name in ("data-path", "train-data-path"):
+            _take_data_path(word, values, findings)
         elif name in site_options:
             does = f"{findings.site_file} gives it to {framework}"
             findings.does(word.line, _option_text(name, values), does)

@@ -214,12 +214,9 @@ class _Proof:
     def _reason(self, name: str, values: Sequence[Word]) -> str:
         """Return why an option is not as the script has it; empty if nothing says so."""
         option = self.table.get(name)
-        starts = [f"--{name}", f"{name}=", f"{name} "]
-        if option and option.key.startswith("model."):
-            starts.append(f"the model's {option.key.removeprefix('model.')}=")
-        if name in ("data-path", "train-data-path"):
-            starts.append("token files")
-        for start in starts:
+        if name in _FILES_OF_GPT2 and self._has_other_tokenizer():
+            return f"it goes with {self.findings.tokenizer_kind}: data.tokenizer names the file"
+        for start in self._starts_of_remarks(name, option):
             remark = self._remark_starting(start)
             if remark:
                 return remark.why
@@ -227,12 +224,31 @@ class _Proof:
             return option.ours
         if any(not value.known for value in values):
             return "its value is known only while the script runs"
-        keys = option.keys if option else []
-        for key in keys:
+        return self._source_of_key(name, option) or _REASONS.get(name, "")
+
+    def _starts_of_remarks(self, name: str, option: Option | None) -> list[str]:
+        """Return how the texts of remarks about an option begin, the most telling first."""
+        starts = []
+        if name == "vocab-size":
+            starts.append("the model's vocabulary=")
+        starts += [f"--{name}", f"{name}=", f"{name} "]
+        if option and option.key.startswith("model."):
+            starts.append(f"the model's {option.key.removeprefix('model.')}=")
+        if name in ("data-path", "train-data-path"):
+            starts.append("token files")
+        return starts
+
+    def _has_other_tokenizer(self) -> bool:
+        """Return whether the source names a tokenizer that is not GPT-2's."""
+        return self.findings.tokenizer_kind not in ("", "GPT2BPETokenizer")
+
+    def _source_of_key(self, name: str, option: Option | None) -> str:
+        """Return where the value of an option's key comes from instead; empty if from the option."""
+        for key in option.keys if option else []:
             carried = self.findings.carried.get(key)
             if carried and carried.source not in (f"--{name}", name):
                 return carried.source
-        return _REASONS.get(name, "")
+        return ""
 
     def _remark_starting(self, start: str) -> Remark | None:
         """Return the remark whose text is this option, with its value or without."""
@@ -325,6 +341,7 @@ class _Proof:
         return OptionVerdict.UNACCOUNTED, ""
 
 
+_FILES_OF_GPT2 = ("vocab-file", "merge-file")
 _OWN_DOCUMENT_SECTIONS = ("fp16", "bf16", "zero_optimization")
 _WHOLE_STEPS = "rounded down to whole steps of the global batch"
 _REASONS = {

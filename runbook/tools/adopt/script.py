@@ -18,9 +18,14 @@ FOLDER = "/__NOT_SET_PARENT__/__NOT_SET_PWD__"
 
 A value that contains it is one that only the user's machine can tell.
 """
+HOME = "/person"
+"""The home folder in the sandbox, which stands for the user's own."""
 ASSUMED_NODES = 1
 ASSUMED_DEVICES = 8
 """What the sandbox answers where a script asks for none."""
+
+
+_IN_HOME = re.compile(rf"(?<![\w/.]){HOME}(?![\w.-])")
 
 
 def not_set(name: str) -> str:
@@ -37,8 +42,8 @@ class Word:
 
     @property
     def known(self) -> bool:
-        """Whether the word does not depend on a variable that nothing sets."""
-        return not _NOT_SET.search(self.text)
+        """Whether the word depends neither on a variable that nothing sets nor on somebody's home."""
+        return not _NOT_SET.search(self.text) and not _IN_HOME.search(self.text)
 
     @property
     def shown(self) -> str:
@@ -48,6 +53,7 @@ class Word:
         '/data/$USER_DIR/text'
         """
         text = self.text.replace(FOLDER, "$PWD").replace(PARENT, "$PWD/..")
+        text = _IN_HOME.sub("~", text)
         return _NOT_SET.sub(lambda marker: f"${marker[1]}", text)
 
 

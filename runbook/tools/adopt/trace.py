@@ -15,7 +15,15 @@ from itertools import zip_longest
 from runbook.core.visible_text import visible
 from runbook.jobs.directives import Directive, directives_of, options_of
 from runbook.tools.adopt import namespaces
-from runbook.tools.adopt.namespaces import SandboxJob, environment, filled_in, needed_arguments
+from runbook.tools.adopt.namespaces import (
+    FIRST_RUN,
+    Retry,
+    SandboxJob,
+    entered_once,
+    environment,
+    filled_in,
+    needed_arguments,
+)
 from runbook.tools.adopt.script import (
     FOLDER,
     Script,
@@ -254,6 +262,68 @@ def _page_as_job(main: str, page: str, texts: Mapping[str, str]) -> dict[str, st
     return files
 
 
+@dataclass
+class _Attempts:
+    """The runs of a job until it starts a training, and what the next one gets."""
+
+    job: SandboxJob
+    missing: list[str] = field(default_factory=list)
+    """Programs that the job calls by their path, and that are not here."""
+    arguments: list[str] = field(default_factory=list)
+    retry: Retry = FIRST_RUN
+    is_redirected: bool = False
+    """Whether the job's commands write their output nowhere."""
+    notes: list[str] = field(default_factory=list)
+
+    def help(self, trace: RunTrace) -> bool:
+        """Give the next run what this one lacked. Return whether there was something to give."""
+        return (
+            self._give_arguments()
+            or self._keep_going(trace)
+            or self._redirect(trace)
+            or self._be_a_rank()
+        )
+
+    def give_programs(self, trace: RunTrace) -> bool:
+        """Give the next run a stub for each program that this one called by a path."""
+        absent = _absent_programs(trace, self.job, self.missing)
+        self.missing += absent
+        return bool(absent)
+
+    def _give_arguments(self) -> bool:
+        needed = needed_arguments(self.job)
+        if not needed or self.arguments:
+            return False
+        self.arguments = needed
+        self.notes.append(f"{self.job.main} takes {len(needed)} arguments, which were not given")
+        return True
+
+    def _keep_going(self, trace: RunTrace) -> bool:
+        if self.retry.keep_going or not _gave_up(trace):
+            return False
+        self.retry = replace(self.retry, keep_going=True)
+        if trace.exit_code is not None:
+            gave_up = f"ended with exit code {trace.exit_code} before a training"
+            self.notes.append(f"{self.job.main} {gave_up}; its `exit` was ignored")
+        return True
+
+    def _redirect(self, trace: RunTrace) -> bool:
+        if self.is_redirected or not _has_unstarted_launcher(trace):
+            return False
+        self.is_redirected = True
+        main = self.job.main
+        self.job.files = {**self.job.files, main: _without_output_files(self.job.files[main])}
+        return True
+
+    def _be_a_rank(self) -> bool:
+        if self.retry.as_a_rank:
+            return False
+        self.retry = replace(self.retry, as_a_rank=True)
+        files = self.job.files
+        self.job.files = {name: entered_once(name, text) for name, text in files.items()}
+        return True
+
+
 def _until_it_starts(
     job: SandboxJob,
     starts_training: Starts,
@@ -263,40 +333,30 @@ def _until_it_starts(
 
     Return its last trace and notes.
     """
-    missing: list[str] = []
-    arguments: list[str] = []
-    keep_going = False
-    is_redirected = False
-    notes: list[str] = []
+    attempts = _Attempts(job)
     num_bytes = 0
     for _ in range(_MOST_RUNS):
-        command = ["bash", job.main, *arguments]
-        variables = environment(job, keep_going)
-        raw = namespaces.run_job(job.files, command, FOLDER, variables, missing)
+        command = ["bash", job.main, *attempts.arguments]
+        variables = environment(job, attempts.retry)
+        raw = namespaces.run_job(job.files, command, FOLDER, variables, attempts.missing)
         num_bytes = len(raw.encode(errors="replace"))
         trace = _read(raw, job, numbers)
-        absent = _absent_programs(trace, job, missing)
-        needed = needed_arguments(job)
-        if absent:
-            missing += absent
-        elif starts_training(trace.commands):
+        if attempts.give_programs(trace):
+            continue
+        if starts_training(trace.commands):
+            if attempts.retry.as_a_rank:
+                attempts.notes.append(_RAN_AS_A_RANK.format(job=job.main))
             break
-        elif needed and not arguments:
-            arguments = needed
-            notes.append(f"{job.main} takes {len(needed)} arguments, which were not given")
-        elif not keep_going and _gave_up(trace):
-            keep_going = True
-            if trace.exit_code is not None:
-                gave_up = f"ended with exit code {trace.exit_code} before a training"
-                notes.append(f"{job.main} {gave_up}; its `exit` was ignored")
-        elif not is_redirected and _has_unstarted_launcher(trace):
-            is_redirected = True
-            job.files = {**job.files, job.main: _without_output_files(job.files[job.main])}
-        else:
+        if not attempts.help(trace):
             break
     if trace.exit_code is None:
-        notes.append(_why_stopped(job, trace, num_bytes, numbers))
-    return trace, notes
+        attempts.notes.append(_why_stopped(job, trace, num_bytes, numbers))
+    return trace, attempts.notes
+
+
+_RAN_AS_A_RANK = (
+    "{job} started a training only as rank 0 of an MPI job, or in a loop whose count nothing sets"
+)
 
 
 def _has_unstarted_launcher(trace: RunTrace) -> bool:

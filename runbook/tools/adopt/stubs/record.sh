@@ -106,7 +106,7 @@ own_words() {  # number of words before the command that this program starts; al
       [ "$skip" -eq 0 ] || before=
     elif [[ $word =~ ^__NOT_SET_[A-Za-z0-9_]*(ARGS|ARGUMENTS|OPTS|OPTIONS|FLAGS)__$ ]]; then
       :  # options of the launcher that nothing sets: srun $SRUN_ARGS python train.py
-    elif [[ $kind != step && $word =~ ^(run|exec|start|shell|launch|profile)$ ]]; then
+    elif [[ $kind != step && $word =~ ^(run|exec|start|shell|launch|profile|record|submit)$ ]]; then
       :
     elif [[ $kind != container || $word == */*.sh ]] || type -P -- "$word" > /dev/null || [ -x "/adopt/bin/${word##*/}" ]; then
       own=$((count - 1))
@@ -128,6 +128,8 @@ start() {  # become the command that was given; one that is not here is only wri
     exec bash "$program" "$@"
   elif type -P -- "$program" > /dev/null; then
     exec "$program" "$@"
+  elif [ -f "$program" ]; then  # mpirun finds a bare name in its working folder
+    exec bash "$program" "$@"
   fi
   exec /adopt/bin/unknown-program "$program" "$@"
 }

@@ -1,5 +1,7 @@
 # Read by every bash of the job (BASH_ENV): trace every command, and go on where something is missing.
-command_not_found_handle() { /adopt/bin/unknown-program "$@"; }
+command_not_found_handle() {  # also of a script that sets a PATH without the stubs
+  if [ -x "/adopt/bin/$1" ]; then "/adopt/bin/$1" "${@:2}"; else /adopt/bin/unknown-program "$@"; fi
+}
 # shellcheck disable=SC2164
 cd() { builtin cd "$@" > /dev/null 2>&1 || { mkdir -p -- "${@: -1}" > /dev/null 2>&1 && builtin cd -- "${@: -1}" > /dev/null 2>&1; }; }
 # shellcheck disable=SC2164
@@ -8,6 +10,12 @@ source() { if [ ! -e "$1" ] && [ -f "${ADOPT_FOLDER-}/${1##*/}" ]; then builtin 
 # shellcheck disable=SC1090
 .() { source "$@"; }
 [ -z "${ADOPT_KEEP_GOING-}" ] || exit() { :; }
+seq() {  # a range whose end nothing sets is empty: where loops are entered once, it has one number
+  local numbers
+  numbers=$(command seq "$@" 2> /dev/null)
+  [ -n "$numbers" ] || [ -z "${ADOPT_ENTER_LOOPS-}" ] || numbers=0
+  [ -z "$numbers" ] || builtin echo "$numbers"
+}
 FUNCNEST=100
 PS4=$'\001${BASH_SOURCE}\002${LINENO}\002${PWD}\003'
 BASH_XTRACEFD=199

@@ -1,0 +1,208 @@
+"""Forms of jobs that people have written: other queues, ranks, loops, wrappers, files that say what the options do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runbook.core.errors import ParamsError
+from runbook.tools.adopt.adopt_scripts import AdoptReport
+from runbook.tools.adopt.adopt_scripts import adopt as adopt_files
+from runbook.tools.adopt.adoption import Adoption, adopt
+from runbook.tools.adopt.proof import OptionVerdict
+
+PROJECT = Path(__file__).parents[3]
+MODEL = "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 1024 --max-position-embeddings 1024"
+TRAIN = f"pretrain_gpt.py {MODEL} --micro-batch-size 2 --train-iters 10 --lr 1e-4 --bf16"
+
+
+def adopted(script: str, beside: dict[str, str] | None = None) -> Adoption:
+    return adopt([("job.sh", script)], "mine", PROJECT, beside)
+
+
+def values(adoption: Adoption) -> dict[str, object]:
+    return {carried.key: carried.value for carried in adoption.findings.carried.values()}
+
+
+def refusal(script: str) -> str:
+    with pytest.raises(ParamsError) as refused:
+        adopted(script)
+    return str(refused.value)
+
+
+def report_of(folder: Path, script: str) -> AdoptReport:
+    """Adopt a script from a file, as the command does."""
+    path = folder / "job.sh"
+    path.write_text(script)
+    return adopt_files([path], folder / "out.yaml", replace=True)
+
+
+GRID_ENGINE = """#!/bin/bash
+#$ -l rt_AF=4
+#$ -l h_rt=2:12:00:00
+#$ -j y
+#$ -cwd
+#$ -p -5
+mpirun -np $((NHOSTS * 8)) --npernode 8 -hostfile $SGE_JOB_HOSTLIST python """
+
+
+def test_nodes_and_time_that_grid_engine_is_asked_for_are_carried_over():
+    adoption = adopted(GRID_ENGINE + TRAIN)
+    carried = values(adoption)
+    assert carried["jobs.training.nodes"] == 4
+    assert carried["jobs.training.walltime"] == "60:00:00"
+    (mpirun,) = [command for command in adoption.script.commands if command.name == "mpirun"]
+    assert [word.text for word in mpirun.words[1:3]] == ["-np", "32"]
+    leftovers = {remark.text: remark.why for remark in adoption.findings.leftovers}
+    assert leftovers["#$ p=-5"] == "Grid Engine has it; slurm has slurm"
+
+
+def test_nodes_and_time_that_fujitsus_queue_is_asked_for_are_carried_over():
+    head = '#!/bin/bash\n#PJM -L "rscgrp=large,node=2x3x4"\n#PJM -L elapse=02:00:00\n#PJM -j\n'
+    carried = values(adopted(f"{head}mpiexec -n 24 python {TRAIN}"))
+    assert carried["jobs.training.nodes"] == 24
+    assert carried["jobs.training.walltime"] == "02:00:00"
+    assert carried["jobs.training.partition"] == "large"
+
+
+STARTED_IN = {
+    "a branch for each rank": f"""
+case $OMPI_COMM_WORLD_LOCAL_RANK in
+  0) numactl --cpunodebind=0 python {TRAIN} ;;
+  1) numactl --cpunodebind=1 python {TRAIN} ;;
+esac""",
+    "a loop over ranks": f"""
+for ((rank = 0; rank <= $((GPUS_PER_NODE - 1)); rank++)); do
+  RANK=$rank python {TRAIN} &
+done
+wait""",
+    "a sequence of ranks": f"""
+for rank in $(seq 0 $((DEVICES - 1))); do
+  RANK=$rank python {TRAIN}
+done""",
+    "a file of the working folder": f"/opt/mpi/bin/mpirun -np 4 --wdir /code start.sh {TRAIN}",
+    "a script that sets its PATH": f"export PATH=/usr/bin:/bin\ntorchrun {TRAIN}",
+    "a script that prints by default": f"""
+DRY_RUN=${{DRY_RUN:-1}}
+command=(torchrun {TRAIN})
+if [ "$DRY_RUN" -eq 1 ]; then echo "${{command[@]}}"; exit 0; fi
+"${{command[@]}}" """,
+    "coverage": f"coverage run --branch -a --source=/w {TRAIN}",
+    "a job of ray": f"ray job submit --address http://a:8265 -- python {TRAIN}",
+    "a script that needs a name": f"""
+set -euo pipefail
+: "${{BUCKET:?must be set}}"
+export LOGS=/logs/$BUCKET/run
+torchrun {TRAIN}""",
+}
+
+
+@pytest.mark.parametrize("form", STARTED_IN)
+def test_a_training_is_seen_in(form):
+    adoption = adopted(STARTED_IN[form], {"start.sh": 'python "$@"\n'})
+    assert values(adoption)["training.iterations"] == 10
+    assert adoption.launch is not None
+    assert adoption.launch.script.text.endswith("pretrain_gpt.py")
+
+
+def test_a_loop_that_has_a_count_runs_as_often_as_it_says():
+    script = f"for ((seed = 1; seed < 4; seed++)); do torchrun {TRAIN} --seed $seed; done"
+    assert len(adopted(script).launches) == 3
+
+
+@pytest.mark.parametrize(
+    "program", ["deepspeed_to_hf_llama.py", "megatron_gpt_generate.py", "inference_gpt.py"]
+)
+def test_a_program_that_converts_or_answers_is_refused_by_its_name(program):
+    assert f"It starts {program}" in refusal(f"deepspeed tools/{program} {MODEL} --bf16")
+
+
+def test_a_script_that_reads_a_documents_names_and_starts_its_own_program_is_not_that_document():
+    script = """NUM_LAYERS=4
+HIDDEN_SIZE=512
+python my_model.py --num-layers $NUM_LAYERS --hidden-size $HIDDEN_SIZE
+echo model.tensor_model_parallel_size=${TENSOR_MODEL_PARALLEL_SIZE} ${PIPELINE_MODEL_PARALLEL_SIZE}"""
+    assert "starts no training" in refusal(script)
+
+
+def test_a_reinforcement_learning_job_is_called_one():
+    script = (
+        "ray job submit -- python -m rl.launch --rollout-batch-size 8 --advantage-estimator grpo"
+    )
+    assert "trains with reinforcement learning" in refusal(script)
+
+
+YQ = f"""layers=$(yq '.training.num_layers' model.yaml)
+hidden=$(yq -r .training.hidden elsewhere.yaml)
+torchrun pretrain_gpt.py --num-layers $layers --hidden-size $hidden --num-attention-heads 12 --train-iters 10
+torchrun {TRAIN} --num-layers $layers"""
+
+
+def test_a_value_that_yq_reads_comes_from_the_file_at_hand():
+    page = "# sizes\nnum_layers: 1\ntraining:\n  deep:\n    num_layers: 2\n  num_layers: 24 # of them\n"
+    adoption = adopted(YQ, {"model.yaml": page})
+    assert values(adoption)["training.shape.layers"] == 24
+    first = [word.shown for word in adoption.launches[0].arguments]
+    assert first[1] == "24"
+    assert first[3] == "$training_hidden"
+
+
+def test_a_training_whose_model_a_file_elsewhere_says_does_not_pass(tmp_path):
+    report = report_of(tmp_path, "torchrun --nproc_per_node 8 pretrain_gpt.py --config gpt.yaml\n")
+    assert report.check.startswith("the model is not known (")
+    assert "gpt.yaml may say it" in report.check
+    assert "model" in report.adopted.required
+    nemo = "python megatron_gpt_pretraining.py --config-name=mine trainer.devices=8 trainer.num_nodes=2\n"
+    assert report_of(tmp_path, nemo).check.startswith("the model is not known (the file mine")
+
+
+def test_a_folder_of_somebodys_home_is_no_path_of_the_run_file(tmp_path):
+    script = f"torchrun {TRAIN} --data-path ~/data/text_document --save ~/checkpoints\n"
+    report = report_of(tmp_path, script)
+    assert "data.folder" not in values(report.adopted)
+    assert "/person" not in report.as_text() + report.adopted.text
+    (row,) = [row for row in report.proof if row.option == "--data-path"]
+    assert row.script == "~/data/text_document"
+
+
+def test_one_task_a_node_that_starts_its_own_ranks_is_not_one_device_a_node():
+    starter = "python -m torch.distributed.run --nnodes 2 --nproc_per_node $(nvidia-smi -L | wc -l)"
+    adoption = adopted(f"mpiexec -n 2 -ppn 1 {starter} {TRAIN}")
+    assert values(adoption).get("jobs.training.devices_per_node", 8) == 8
+    assert (
+        values(adopted(f"mpiexec -n 8 -ppn 2 python {TRAIN}"))["jobs.training.devices_per_node"]
+        == 2
+    )
+
+
+def test_files_and_sizes_of_another_vocabulary_are_not_called_gpt2s(tmp_path):
+    words = "--tokenizer-type MyTokenizer --vocab-file v.json --vocab-size 32000 --data-path"
+    proof = {row.option: row for row in report_of(tmp_path, f"torchrun {TRAIN} {words}\n").proof}
+    assert "MyTokenizer" in proof["--vocab-file"].why
+    assert "paste the entry" in proof["--vocab-size"].why
+    assert proof["--data-path"].verdict is OptionVerdict.CHANGED
+    assert "no value reached it" in proof["--data-path"].why
+
+
+def test_files_that_a_job_names_from_the_top_of_its_checkout_are_at_hand(tmp_path):
+    checkout = tmp_path / "checkout"
+    for folder in (".git", "jobs/small", "configs", "jobs/common"):
+        (checkout / folder).mkdir(parents=True)
+    (checkout / "configs/model.sh").write_text("source configs/more.sh\n")
+    (checkout / "configs/more.sh").write_text(f"MODEL='{MODEL}'\n")
+    (checkout / "jobs/common/time.sh").write_text("STEPS=70\n")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/steps.sh").write_text("STEPS=90\n")
+    job = checkout / "jobs/small/job.sh"
+    job.write_text(
+        "source configs/model.sh\nsource ../common/time.sh\nsource outside/steps.sh\n"
+        "torchrun pretrain_gpt.py $MODEL --micro-batch-size 2 --train-iters $STEPS --bf16\n"
+    )
+    carried = values(adopt_files([job], tmp_path / "out.yaml").adopted)
+    assert carried["training.iterations"] == 70
+    assert carried["model"] == "125m"
+    (checkout / ".git").rmdir()  # no checkout: nothing above is read but what stands beside
+    assert "training.shape.layers" not in values(
+        adopt_files([job], tmp_path / "out.yaml", replace=True).adopted
+    )
