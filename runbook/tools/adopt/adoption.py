@@ -23,6 +23,7 @@ from runbook.tokens.tokenizer import GPT2_VOCABULARY
 from runbook.tools.adopt import job_environment, options
 from runbook.tools.adopt.findings import CarriedValue, Findings, KnownError
 from runbook.tools.adopt.known_errors import Evidence, errors_in
+from runbook.tools.adopt.hydra import with_configuration_files
 from runbook.tools.adopt.launches import (
     DocumentCall,
     ForeignTraining,
@@ -82,6 +83,7 @@ def adopt(
     that a document's script reads.
     """
     script = follow(files, beside or {}, _starts_training)
+    script = with_configuration_files(script, {**(beside or {}), **dict(files[1:])})
     return adopt_script(script, files[0][0], name, project, launch_number)
 
 
@@ -973,7 +975,7 @@ def _ask_for_nemo_model(evidence: Evidence) -> None:
     if evidence.calls or is_sized or is_overridden:
         return
     file = option(arguments, "config-name")
-    name = file.shown if file else "of its configuration"
+    name = file.shown if file else "of its configuration, which is not at hand,"
     why = f"the file {name} says it, and neither a size of NeMo's nor all of layers, hidden, heads"
     findings.leave(file.line if file else 0, "the model", f"{why}: set model")
     findings.unknown_model = why

@@ -206,3 +206,36 @@ def test_files_that_a_job_names_from_the_top_of_its_checkout_are_at_hand(tmp_pat
     assert "training.shape.layers" not in values(
         adopt_files([job], tmp_path / "out.yaml", replace=True).adopted
     )
+
+
+NEMO_FILE = """
+trainer:
+  devices: 8
+  num_nodes: 2
+  max_steps: 77
+model:
+  micro_batch_size: 2
+  global_batch_size: 64
+  encoder_seq_length: 1024
+  max_position_embeddings: ${.encoder_seq_length}
+  num_layers: 12
+  hidden_size: 768
+  ffn_hidden_size: 3072
+  num_attention_heads: 12
+  tensor_model_parallel_size: ???
+  optim:
+    betas: [0.9, 0.98]
+"""
+
+
+def test_nemos_own_file_at_hand_is_read_before_the_overrides():
+    script = "python /w/megatron_gpt_pretraining.py --config-path=conf --config-name=mine trainer.max_steps=88\n"
+    adoption = adopted(
+        script, {"conf/mine.yaml": NEMO_FILE, "old/mine.yaml": "trainer: {devices: 1}"}
+    )
+    carried = values(adoption)
+    assert carried["training.iterations"] == 88
+    assert carried["jobs.training.nodes"] == 2
+    assert carried["training.adam_beta2"] == 0.98
+    assert adoption.findings.unknown_model == ""
+    assert "model" not in adoption.required

@@ -1,0 +1,130 @@
+"""NeMo's configuration files, which Hydra reads before the overrides of a command line."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from runbook.core.errors import ParamsError
+from runbook.tools.adopt.configs.config_file import ConfigValue, yaml_values
+from runbook.tools.adopt.script import Script, StartedProgram, Word
+
+_READS_HYDRA = re.compile(r"(^|/)megatron_gpt_pretraining\w*\.py$")
+_INTERPOLATION = re.compile(r"\$\{(\.*)([\w.]+)\}")
+_HAS_NO_VALUE = (None, "???")
+"""What Hydra takes for a value that somebody else gives."""
+
+
+def with_configuration_files(script: Script, texts: Mapping[str, str]) -> Script:
+    """Return a script whose NeMo trainings have the values of their file at hand before their overrides.
+
+    `texts` are the files at hand. A training whose file is elsewhere stays as it is.
+    """
+    commands = tuple(_with_file(command, texts) for command in script.commands)
+    return replace(script, commands=commands)
+
+
+def _with_file(command: StartedProgram, texts: Mapping[str, str]) -> StartedProgram:
+    """Return a command with the values of its configuration file right after the program's name."""
+    place = _place_of_program(command.words)
+    if place is None:
+        return command
+    name, name_word = _option(command.words, "config-name")
+    folder, _ = _option(command.words, "config-path")
+    text = _file_called(name, folder, texts)
+    if name_word is None or not text:
+        return command
+    try:
+        values = yaml_values(text, name)
+    except ParamsError:  # not YAML: what it says stays unknown
+        return command
+    given = [Word(f"{value.name}={shown}", name_word.line) for value, shown in _resolved(values)]
+    words = (*command.words[: place + 1], *given, *command.words[place + 1 :])
+    return replace(command, words=words, own=min(command.own + len(given), len(words) - 1))
+
+
+def _place_of_program(words: Sequence[Word]) -> int | None:
+    """Return which word is a program that reads Hydra's files; None if none is."""
+    for place, word in enumerate(words):
+        if _READS_HYDRA.search(word.text):
+            return place
+    return None
+
+
+def _option(words: Sequence[Word], name: str) -> tuple[str, Word | None]:
+    """Return the value of an option, written with = or as the next word, and the word of the option."""
+    for place, word in enumerate(words):
+        option, equals, value = word.text.partition("=")
+        if option != f"--{name}":
+            continue
+        if not equals and place + 1 < len(words):
+            value = words[place + 1].text
+        return value, word
+    return "", None
+
+
+def _file_called(name: str, folder: str, texts: Mapping[str, str]) -> str:
+    """Return the text of a configuration file at hand; the one in `folder` where several have its name."""
+    stem = name.removesuffix(".yaml")
+    if not stem:
+        return ""
+    wanted = PurePosixPath(folder, f"{stem}.yaml")
+    same_name = [path for path in texts if PurePosixPath(path).name == wanted.name]
+    same_name.sort(key=lambda path: _common_tail(PurePosixPath(path), wanted), reverse=True)
+    return texts[same_name[0]] if same_name else ""
+
+
+def _common_tail(first: PurePosixPath, second: PurePosixPath) -> int:
+    """Return how many names two paths share at their ends."""
+    count = 0
+    for one_name, other_name in zip(reversed(first.parts), reversed(second.parts), strict=False):
+        if one_name != other_name:
+            break
+        count += 1
+    return count
+
+
+def _resolved(values: Sequence[ConfigValue]) -> list[tuple[ConfigValue, str]]:
+    """Return each value with its text, in which references to other values are filled in."""
+    by_name = {value.name: value.value for value in values}
+    resolved = []
+    for value in values:
+        content = _content(value.name, value.value, by_name)
+        if content not in _HAS_NO_VALUE:
+            resolved.append((value, _text(content)))
+    return resolved
+
+
+def _content(name: str, value: object, by_name: Mapping[str, object]) -> object:
+    """Return a value; of one that is a reference to another, the other's."""
+    for _ in range(_MOST_REFERENCES):
+        reference = _INTERPOLATION.fullmatch(value) if isinstance(value, str) else None
+        if reference is None:
+            return value
+        name = _referred_name(name, reference[1], reference[2])
+        value = by_name.get(name)
+    return None
+
+
+_MOST_REFERENCES = 8
+
+
+def _referred_name(name: str, dots: str, path: str) -> str:
+    """Return the name that a reference means: from the top, or with dots from the section that it is in.
+
+    >>> _referred_name("model.data.seq_length", "", "model.encoder_seq_length")
+    'model.encoder_seq_length'
+    >>> _referred_name("model.data.seq_length", "..", "encoder_seq_length")
+    'model.encoder_seq_length'
+    """
+    if not dots:
+        return path
+    sections = name.split(".")[: -len(dots)]
+    return ".".join((*sections, path))
+
+
+def _text(value: object) -> str:
+    """Return a value as an override has it: lists in brackets."""
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_text, value))}]"
+    return str(value)
