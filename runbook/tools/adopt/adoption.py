@@ -22,8 +22,8 @@ from runbook.params.yaml12 import nest, write_tree
 from runbook.tokens.tokenizer import GPT2_VOCABULARY
 from runbook.tools.adopt import job_environment, options
 from runbook.tools.adopt.findings import CarriedValue, Findings, KnownError
-from runbook.tools.adopt.known_errors import Evidence, errors_in
 from runbook.tools.adopt.hydra import with_configuration_files
+from runbook.tools.adopt.known_errors import Evidence, errors_in
 from runbook.tools.adopt.launches import (
     DocumentCall,
     ForeignTraining,
