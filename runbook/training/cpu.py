@@ -41,7 +41,7 @@ _FACTORIES = (
 
 @functools.cache
 def answer_for_cpu() -> None:
-    """Put the answers in place, where there is no GPU."""
+    """Install the answers if there is no GPU."""
     if on_gpu():
         return
     keep_freed_memory()
@@ -232,7 +232,7 @@ def onednn_matmul(
 
 
 def slices(length: int, size: int) -> list[slice]:
-    """Blocks of so many numbers, one after the other; the last one may be shorter."""
+    """Return consecutive blocks of so many numbers. The last one may be shorter."""
     return [slice(start, start + size) for start in range(0, length, size)]
 
 

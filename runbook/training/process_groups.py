@@ -1,4 +1,4 @@
-"""Process groups: rendezvous, agreement between ranks, end."""
+"""Process groups: the rendezvous, agreement between ranks, and the end."""
 
 import contextlib
 import datetime
@@ -62,7 +62,7 @@ def join_process_group(ranks: Ranks, timeout_seconds: int) -> None:
 
 
 def make_parallel_groups(spec: PhasePlan) -> int:
-    """Make the groups of tensor, pipeline and data parallel ranks, seed this rank's random numbers.
+    """Make the tensor, pipeline and data-parallel groups, and seed this rank's random numbers.
 
     Its stage.
     """
@@ -102,7 +102,7 @@ def seed_ranks(seed: int, *, graphs: bool = False) -> None:
 
 
 def leave_process_groups() -> None:
-    """Leave all groups; another run can then start in the same process."""
+    """Leave all groups, so that another run can start in the same process."""
     from megatron.core import parallel_state
 
     parallel_state.destroy_model_parallel()
@@ -111,14 +111,14 @@ def leave_process_groups() -> None:
 
 
 def device() -> torch.device:
-    """Where this rank computes."""
+    """Return the device on which this rank computes."""
     if on_gpu():
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
 
 
 def wait_for_gpu() -> None:
-    """Wait until the GPU, if this rank has one, has done what it was given."""
+    """Wait until this rank's GPU, if it has one, has finished its queued work."""
     if on_gpu():
         torch.cuda.synchronize()
 
@@ -131,7 +131,7 @@ def sum_speed(num_bytes: int, rounds: int) -> tuple[float, float]:
     ranks = torch.distributed.get_world_size()
     message = torch.zeros(num_bytes // 4, dtype=torch.float32, device=device())
     seconds = []
-    # The first one opens connections
+    # The first sum opens the connections
     for _ in range(rounds + 1):
         torch.distributed.barrier()
         wait_for_gpu()
@@ -145,21 +145,21 @@ def sum_speed(num_bytes: int, rounds: int) -> tuple[float, float]:
 
 
 def share_value(value: T, source: int = 0) -> T:
-    """The value that rank `source` has."""
+    """Return the value of rank `source`."""
     box = [value]
     torch.distributed.broadcast_object_list(box, src=source)
     return box[0]
 
 
 def reduce_number(number: int, operation: Any = torch.distributed.ReduceOp.SUM) -> int:
-    """The sum of a whole number over all ranks, or what another operation makes of it."""
+    """Reduce a whole number over all ranks, by default to its sum."""
     total = torch.tensor([number], dtype=torch.int64, device=device())
     torch.distributed.all_reduce(total, op=operation)
     return int(total)
 
 
 def gather_on_first_rank(value: T) -> list[T]:
-    """The values of all ranks, on rank 0; elsewhere nothing."""
+    """Return the values of all ranks on rank 0, and nothing elsewhere."""
     if torch.distributed.get_rank() == 0:
         values = [value] * torch.distributed.get_world_size()
     else:
@@ -194,12 +194,12 @@ def run_on_all_ranks(action: Callable[[], T]) -> T:
 
 
 def run_on_first_rank(action: Callable[[], T]) -> T:
-    """Run an action on rank 0 alone and give its result to all."""
+    """Run an action on rank 0 only, and return its result on all ranks."""
     first = torch.distributed.get_rank() == 0
     return share_value(run_on_all_ranks(lambda: action() if first else None))  # type: ignore[return-value]
 
 
-# Between two signs of life of a first rank that works alone
+# Interval at which rank 0 reports that it is alive while it works alone
 SIGN_SECONDS = 5.0
 PROGRESS_SECONDS = 60.0
 # Of all ranks together, at the store of the first one
@@ -325,7 +325,7 @@ def rendezvous(ranks: Ranks, timeout_seconds: int) -> Iterator[None]:
     text = f"rank {ranks.rank} of {ranks.world_size} did not meet the others at {where}"
 
     def end_process() -> None:
-        """End this process at once: its main thread is blocked in torch."""
+        """End this process immediately, because its main thread is blocked in torch."""
         cause = "Cause: something else than rank 0 listens at that port, or rank 0 hangs"
         sys.stderr.write(f"{text} within {timeout_seconds} s: no answer. {cause}\n")
         sys.stderr.flush()

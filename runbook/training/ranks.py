@@ -1,4 +1,4 @@
-"""Ranks and devices: which process of the job this is, and what it computes on.
+"""Ranks and devices: which process of the job this is, and on which device it computes.
 
 Imports no torch.
 """
@@ -18,7 +18,7 @@ from runbook.plan_file.errors import RefusedError
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among all of the job."""
+    """This process among all processes of the job."""
 
     rank: int
     world_size: int
@@ -140,7 +140,7 @@ def die_with_launcher(ranks: Ranks) -> None:
         0,
         0,
     )
-    # It died between the two lines
+    # The launcher died between the two lines
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -188,7 +188,7 @@ def use_planned_device(device: str) -> None:
 
 
 def hide_gpus() -> None:
-    """Hide all GPUs from this process and its children; it works until torch has first used one."""
+    """Hide all GPUs from this process and its children. Call it before torch first uses one."""
     os.environ.update(dict.fromkeys(HIDDEN_BY, ""))
 
 

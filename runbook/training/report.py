@@ -34,7 +34,7 @@ from runbook.training.trackers.processes import TrackerProcesses
 
 
 def say(text: str) -> None:
-    """A line of the job's output, at once; training goes on when nobody can read it any more."""
+    """Print a line of the job's output immediately. A closed output does not end the training."""
     with contextlib.suppress(OSError):
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
@@ -42,7 +42,7 @@ def say(text: str) -> None:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One iteration, as metrics.jsonl has it."""
+    """One iteration, as a line of metrics.jsonl."""
 
     iteration: int
     consumed_samples: int
@@ -140,7 +140,7 @@ class TrainingReport:
             return []
 
         for line in lines:
-            with contextlib.suppress(ValueError, RecursionError):  # torn by a kill
+            with contextlib.suppress(ValueError, RecursionError):  # Torn by a kill
                 event = json.loads(line)
                 if isinstance(event, dict) and event.get("phase") == self.spec.phase:
                     if event.get("event") == "begun":
@@ -238,7 +238,7 @@ class TrainingReport:
             self.alerts.send(text, record)
 
     def _tflops(self, step: StepRecord) -> float:
-        """TFLOP/s of each device."""
+        """Return the TFLOP/s per device."""
         flops = step.global_batch * self.spec.model.flops_per_sequence()
         return flops / step.seconds / 1e12 / self.ranks.world_size
 
@@ -358,23 +358,23 @@ def validation_lines(iteration: int, loss: float) -> str:
 
 
 def perplexity(loss: float) -> float:
-    """The exponential of the loss, capped where Megatron-LM caps it."""
+    """Return the exponential of the loss, with Megatron-LM's cap."""
     return math.exp(min(20.0, loss))
 
 
 class NotAllowedError(Exception):
-    """A command that the person whose training this is has not allowed; its text says how to."""
+    """A command that the user has not allowed. The text says how to allow it."""
 
 
-CHANNEL_SECONDS = 10.0  # for an answer
+CHANNEL_SECONDS = 10.0  # Seconds to wait for an answer
 
 
 class AlertSender:
-    """The channels of one training; neither a slow nor a broken one holds it up."""
+    """The alarm channels of one training. Neither a slow nor a broken one delays it."""
 
     def __init__(self, spec: PhasePlan) -> None:
         self.spec = spec
-        # By key: the thread that says so
+        # The thread that sends it, by key
         self._broken: dict[str, Thread] = {}
         self._threads: list[Thread] = []
 
@@ -397,7 +397,7 @@ class AlertSender:
                         daemon=True,
                     )
                 )
-                # No more threads here; the log has the alarm
+                # No more threads: the alarm is in the log anyway
                 with contextlib.suppress(RuntimeError):
                     self._threads[-1].start()
 
@@ -419,7 +419,7 @@ class AlertSender:
                 )
         except (OSError, ValueError, HTTPException, subprocess.SubprocessError) as error:
             if self._broken.setdefault(key, current_thread()) is current_thread():
-                # Not the error's own text: it may hold the address.
+                # The error's own text is left out, because it may contain the address.
                 names = ("code", "reason", "returncode", "strerror")
                 detail = next(
                     (value for name in names if (value := getattr(error, name, None))), ""
@@ -430,15 +430,15 @@ class AlertSender:
                 )
 
     def close(self) -> None:
-        """Wait a moment for what is on its way."""
-        # A channel that fails at its limit still says so
+        """Wait briefly for alarms that are being sent."""
+        # A channel that fails at its limit is still reported
         end = time.monotonic() + CHANNEL_SECONDS + 2.0
         for thread in filter(Thread.is_alive, self._threads):
             thread.join(max(0.0, end - time.monotonic()))
 
 
 def post(reference: str, content: Mapping[str, object]) -> None:
-    """POST as JSON to the address that `env:NAME` or `file:PATH` holds."""
+    """Send JSON by POST to the address that `env:NAME` or `file:PATH` contains."""
     kind, _, target = reference.partition(":")
     if kind == "env":
         address = os.environ.get(target, "")
@@ -455,10 +455,10 @@ def post(reference: str, content: Mapping[str, object]) -> None:
 
 
 def pipe(command: str, content: Mapping[str, object]) -> None:
-    """Run a command with the text on its standard input, if this person allowed the command."""
+    """Run a command with the text on its standard input, if the user has allowed the command."""
     if not is_allowed(command):
         raise NotAllowedError(how_to_allow(command))
-    # A child that stays holds no pipe of ours
+    # A child process that stays behind holds no pipe of ours
     silent, text = (
         subprocess.DEVNULL,
         f"{content['text']}\n".encode(),

@@ -1,4 +1,4 @@
-"""Samples in an order that depends only on the seed and the text, and read ahead.
+"""Samples that are read ahead, in an order that depends only on the seed and the text.
 
 The datasets are megatron-core's.
 """
@@ -29,17 +29,17 @@ from runbook.training.token_files import DataParallelShare, shuffled_epochs
 
 @dataclass(frozen=True)
 class Samples:
-    """The samples of a training, in their order."""
+    """The samples of a training, in order."""
 
     train: Any
     validation: Any
-    """None: no evaluation."""
+    """None if there is no evaluation."""
     cache: data_cache.CacheCheck
-    """What rank 0 saw of the cached order; alike on all ranks."""
+    """The checksum of the cached order as rank 0 read it, the same on all ranks."""
 
 
 def datasets(spec: PhasePlan, tokens: Mapping[str, int]) -> Samples:
-    """Return the samples of a training; rank 0 builds the caches: call it on all ranks.
+    """Return the samples of a training. All ranks call it together, and rank 0 builds the caches.
 
     `tokens`: of each file, by which the files of a text share its weight.
     """
@@ -70,7 +70,7 @@ def datasets(spec: PhasePlan, tokens: Mapping[str, int]) -> Samples:
 
 
 def _dataset_config(spec: PhasePlan, tokens: Mapping[str, int]) -> GPTDatasetConfig:
-    """Return which samples megatron-core is to draw, and from which files.
+    """Return which samples megatron-core draws, and from which files.
 
     Made-up samples have no files. Validation has files of its own, or a part of the same.
     """
@@ -105,7 +105,7 @@ def _dataset_config(spec: PhasePlan, tokens: Mapping[str, int]) -> GPTDatasetCon
 
 
 SampleOrder = tuple[numpy.ndarray[Any, Any], numpy.ndarray[Any, Any], numpy.ndarray[Any, Any]]
-"""Document order, start of each sample in it, and training order of the samples."""
+"""The order of documents, the start of each sample in it, and the order of samples in training."""
 
 
 class EpochDataset(GPTDataset):  # type: ignore[misc]
@@ -172,7 +172,7 @@ def _build_cache(
     indexes: list[Path],
     builder: BlendedMegatronDatasetBuilder,
 ) -> data_cache.CacheCheck:
-    """Build on rank 0 what the others read.
+    """Build on rank 0 the caches that the other ranks read.
 
     Megatron-core lets them wait in a barrier, however large the text is.
     """
@@ -242,7 +242,7 @@ class BatchReader:
         else:
             self._group = None
 
-        # Timed apart: a rank that waits for the reader is not slow itself.
+        # Timed separately: a rank that waits for the reader is not slow itself.
         self._broadcast = clock.timed(torch.distributed.broadcast)
 
     def step(
@@ -256,7 +256,7 @@ class BatchReader:
             yield self.deliver(partial(self.read, dataset, indices))
 
     def deliver(self, read: Callable[[], Batch]) -> Batch:
-        """The next micro-batch on this rank's device.
+        """Return the next micro-batch on this rank's device.
 
         By `read`, or from the tensor-parallel rank that reads it.
         """
@@ -277,18 +277,18 @@ class BatchReader:
             return _unpack(message)
 
     def _on_device(self, value: torch.Tensor) -> torch.Tensor:
-        """Return what was read on this rank's device.
+        """Move what was read to this rank's device.
 
         From pinned memory, as the host else waits for the GPU.
         """
         if self.device.type == "cuda":
-            # Which does nothing for what was read ahead
+            # This does nothing for samples that were read ahead
             value = value.pin_memory()
 
         return value.to(self.device, non_blocking=True)
 
     def read(self, dataset: Any, indices: range) -> Batch:
-        """These samples as a micro-batch on the host.
+        """Return these samples as a micro-batch in host memory.
 
         A rank of a context-parallel group gets its pieces of each.
         """
@@ -325,7 +325,7 @@ def _pack(batch: Batch) -> torch.Tensor:
 
 
 def _unpack(message: torch.Tensor) -> Batch:
-    """Return the micro-batch that `_pack` made a message of."""
+    """Return the micro-batch that `_pack` turned into a message."""
     batch = Batch()
     for key, part in zip(_KEYS, message, strict=True):
         if key == "loss_mask":
@@ -365,7 +365,7 @@ class ReadAhead:
         self._stride = reader.share.micro * reader.share.copies
         self._dataset = None
         self._next = 0
-        # micro-batches that are ordered and not taken
+        # Micro-batches that are requested and not yet taken
         self._ahead = 0
         self._batches: SimpleQueue[Batch | Exception] = SimpleQueue()
         self._orders: SimpleQueue[tuple[SimpleQueue[Batch | Exception], Any, int, int] | None] = (
@@ -389,7 +389,7 @@ class ReadAhead:
             yield self._reader.deliver(partial(self._wait_for_batch, dataset, start))
 
     def close(self) -> None:
-        """End the thread after the micro-batch that it reads, without waiting for it."""
+        """End the thread after its current micro-batch, without waiting for it."""
         self._batches = SimpleQueue()
         self._orders.put(None)
 
@@ -401,7 +401,7 @@ class ReadAhead:
             self._batches = SimpleQueue()
             self._ahead = 0
 
-        # Pieces, as far as the training goes; beyond its end what is asked for
+        # Whole pieces up to the end of the training; beyond it, exactly what is requested
         for _ in range(2):
             self._order_piece(dataset, start)
         batch = self._batches.get()
@@ -414,7 +414,7 @@ class ReadAhead:
         return batch
 
     def _order_piece(self, dataset: Any, start: int) -> None:
-        """Order a piece behind what is ordered, unless more than a piece is ordered already."""
+        """Request another piece, unless more than a piece is requested already."""
         first = start + self._ahead * self._stride
         num_batches = 0
         if self._ahead <= self.piece:
@@ -436,7 +436,7 @@ class ReadAhead:
             try:
                 for indices in self._reader.share.indices(first, num_batches):
                     if batches is not self._batches:
-                        # The training is elsewhere, or ends
+                        # The training jumped elsewhere, or has ended
                         break
 
                     batch = self._reader.read(dataset, indices)

@@ -1,1 +1,1 @@
-"""Checkpoints: saved, found, checked, loaded, exported."""
+"""Saving, finding, verifying, loading and exporting checkpoints."""

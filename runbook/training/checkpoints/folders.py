@@ -35,7 +35,7 @@ from runbook.training.health import faults
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """A checkpoint folder and what its metadata says."""
+    """A checkpoint folder and its metadata."""
 
     folder: Path
     iteration: int
@@ -52,17 +52,17 @@ class CheckpointFolder:
 
 
 _deletions: list[Future[None]] = []
-"""Old checkpoints that are being deleted while the training goes on; of this process."""
+"""Old checkpoints of this process that are being deleted while the training continues."""
 
 
 def wait_for_deletions() -> None:
-    """Wait until the old checkpoints are gone; raises what hindered a deletion."""
+    """Wait until the old checkpoints are deleted. Raise the error of a deletion that failed."""
     while _deletions:
         _deletions.pop().result()
 
 
 def _delete(folder: Path, *, in_background: bool) -> None:
-    """Delete a folder, which takes seconds where it has many gigabytes: 18 GB took 4.7 s on an H200's machine."""
+    """Delete a folder, which takes seconds for many gigabytes: 4.7 s for 18 GB beside an H200."""
     if not in_background:
         shutil.rmtree(folder)
         return
@@ -73,7 +73,7 @@ def _delete(folder: Path, *, in_background: bool) -> None:
 
 
 def remove_leftovers(root: Path) -> list[str]:
-    """Remove what a killed save left behind; its names."""
+    """Remove what a killed save left behind, and return the names."""
     wait_for_deletions()
     leftovers = [*unfinished_folders(root), *root.glob(f"{TRACKER}{PART}")]
     for path in leftovers:
@@ -82,7 +82,7 @@ def remove_leftovers(root: Path) -> list[str]:
 
 
 def begin_checkpoint(root: Path, iteration: int) -> Path:
-    """An empty folder to write the shards of a new checkpoint into, once the disk has the room of deleted ones."""
+    """Return an empty folder for new shards, once deleted checkpoints have freed the disk."""
     wait_for_deletions()
     part = root / f"{folder_name(iteration)}{PART}"
     if part.exists():
@@ -115,7 +115,7 @@ def seal_checkpoint(
     )
     for folder in (part / SHARDS, part):
         sync_folder(folder)
-    # A broken one of this iteration, which was not loaded
+    # A broken checkpoint of this iteration, which was not loaded
     if final.exists():
         shutil.rmtree(final)
     faults.armed.save("rename")
@@ -127,7 +127,7 @@ def seal_checkpoint(
     for old in checkpoint_folders(root)[keep:]:
         if keep_every and (iteration_of(old.name) or 0) % keep_every == 0:
             continue
-        # Killed from here on, `remove_leftovers` ends the work.
+        # If the process is killed from here on, `remove_leftovers` finishes the work.
         doomed = old.rename(old.with_suffix(f".old{PART}"))
         _delete(doomed, in_background=in_background)
 
@@ -135,14 +135,14 @@ def seal_checkpoint(
 
 
 def write_tracker(root: Path, iteration: int) -> None:
-    """Write the tracker in one step."""
+    """Write the tracker atomically."""
     _write(root / f"{TRACKER}.part", f"{iteration}\n")
     (root / f"{TRACKER}.part").rename(root / TRACKER)
     sync_folder(root)
 
 
 def tracked_iteration(root: Path) -> int | None:
-    """The iteration the tracker names; None if it is missing, empty or garbage."""
+    """Return the iteration that the tracker names, or None if it is missing, empty or garbage."""
     try:
         text = (root / TRACKER).read_text(encoding="ascii").strip()
     except (FileNotFoundError, UnicodeDecodeError):
@@ -152,7 +152,7 @@ def tracked_iteration(root: Path) -> int | None:
 
 
 def mend_tracker(root: Path, iteration: int) -> tuple[str, int]:
-    """Point the tracker, maybe one behind after a kill, at a checkpoint.
+    """Point the tracker at a checkpoint; after a kill it may be one behind.
 
     Its fault if any, and the newest iteration.
     """
@@ -163,7 +163,7 @@ def mend_tracker(root: Path, iteration: int) -> tuple[str, int]:
     if named is not None and not (root / folder_name(named)).is_dir():
         fault = f"{tracker} names {folder_name(named)}, which is not there"
     elif named is None and newest:
-        # Weights that were imported are of iteration 0
+        # Imported weights count as iteration 0
         content = tracker.read_bytes()[:40] if tracker.exists() else None
         if content and content.strip():
             holds = f"holds {content!r}"
@@ -181,9 +181,9 @@ def mend_tracker(root: Path, iteration: int) -> tuple[str, int]:
 
 
 def candidates(root: Path) -> tuple[list[CheckpointFolder], list[str]]:
-    """Checkpoints by their folders, newest first, and what is wrong with those that cannot even be opened.
+    """Return the checkpoints, newest first, and the faults of those that cannot be opened.
 
-    The folders are asked, not the tracker: it may be older than the newest checkpoint (killed
+    The folders decide, not the tracker: it may be older than the newest checkpoint (killed
     between the two renames), empty or garbage.
     """
     checkpoints = []
@@ -214,14 +214,14 @@ _COUNTS = ("iteration", "consumed_samples", "segment", "skipped", "nan")
 
 
 def check_metadata(metadata: Mapping[str, Any]) -> None:
-    """Raise `ValueError` if the metadata of a checkpoint is not what the loader relies on.
+    """Raise `ValueError` if the metadata of a checkpoint is not as the loader expects.
 
     Types are checked, and that every file lies in the checkpoint's folder. The seal alone proves
     nothing: it is a checksum, which anybody can make, and finds changes by accident only.
     """
     for key in _COUNTS:
         value = metadata.get(key, 0)
-        # `True` is an int for isinstance, and no count.
+        # To isinstance, `True` is an int, but it is no count.
         if type(value) is not int or value < 0:
             raise ValueError(f"{key} is {value!r}, and a whole number is needed")
 
@@ -258,7 +258,7 @@ def _check_file_names(files: object) -> None:
 
 
 def require_file(path: Path) -> None:
-    """`OSError` where a path is no plain file.
+    """Raise `OSError` if a path is not a regular file.
 
     To open a pipe waits forever, and a device has no end.
     """
@@ -269,7 +269,7 @@ def require_file(path: Path) -> None:
 
 
 def has_checkpoints(root: Path) -> bool:
-    """Whether a checkpoint was ever finished here."""
+    """Whether a checkpoint was ever completed here."""
     return bool(checkpoint_folders(root)) or (root / TRACKER).exists()
 
 
@@ -304,7 +304,7 @@ def _file_fault(checkpoint: CheckpointFolder, name: str) -> str:
 def differences(
     values: Mapping[str, object], planned: Mapping[str, object], whose: str = "plan"
 ) -> str:
-    """Every value that is not the one wanted, and whose that is; nothing where all are."""
+    """Describe every value that differs from the expected one; an empty text if none does."""
     texts = []
     for key, value in planned.items():
         if values.get(key) != value:
@@ -314,14 +314,14 @@ def differences(
 
 
 def sha256(path: Path) -> str:
-    """Checksum of a file's content."""
+    """Return the checksum of a file's content."""
     require_file(path)
     with path.open("rb", buffering=0) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder last through a power cut."""
+    """Sync a folder, so that its names survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Save and resume a training: its state, on all ranks together."""
+"""Saving and resuming a training. All ranks call these functions together."""
 
 import contextlib
 import dataclasses
@@ -51,7 +51,7 @@ _SHAPE_KEYS = (
 
 @dataclass
 class TrainingProgress:
-    """How far a training is."""
+    """The progress of a training."""
 
     iteration: int = 0
     consumed_samples: int = 0
@@ -59,16 +59,16 @@ class TrainingProgress:
     skipped: int = 0
     nan: int = 0
     passed_over: list[list[int]] = field(default_factory=list)
-    """First and last samples of the steps that are left out since a rollback."""
+    """First and last samples of each step that is skipped since a rollback."""
 
 
 def model_shape(spec: PhasePlan) -> dict[str, object]:
-    """Every value of the model that its weights depend on."""
+    """Return every value of the model on which its weights depend."""
     return {key: getattr(spec.model, key) for key in _SHAPE_KEYS}
 
 
 def random_state() -> ShardedObject:
-    """This rank's random states, under its place among the ranks."""
+    """Return this rank's random states, keyed by its rank."""
     state = {"torch": torch.get_rng_state(), "tracker": tracker_states()}
     if on_gpu():
         state["cuda"] = torch.cuda.get_rng_state()
@@ -86,7 +86,7 @@ def random_state() -> ShardedObject:
 
 
 class SavedRandomStates(TypedDict, total=False):
-    """The random states of a rank; `cuda` where it has a GPU."""
+    """Return the random states of a rank, with `cuda` if it has a GPU."""
 
     torch: torch.Tensor
     tracker: dict[str, torch.Tensor]
@@ -94,7 +94,7 @@ class SavedRandomStates(TypedDict, total=False):
 
 
 def restore_random(random: SavedRandomStates) -> None:
-    """Set this rank's random states."""
+    """Restore this rank's random states."""
     torch.set_rng_state(random["torch"])
     restore_tracker_states(random["tracker"])
     if "cuda" in random and on_gpu():
@@ -133,10 +133,10 @@ def restore_tracker_states(stored: Mapping[str, torch.Tensor]) -> None:
 
 @dataclass(frozen=True)
 class SaveResult:
-    """What a save cost."""
+    """The cost of a save."""
 
     iteration: int
-    # From its beginning until it was sealed
+    # From the start of the save until it was sealed
     seconds: float
     # How long the training waited for it
     stall_seconds: float
@@ -145,7 +145,7 @@ class SaveResult:
 
 
 class PendingSave:
-    """A checkpoint on its way to the disk: started, written (here or in a thread), sealed."""
+    """A checkpoint on its way to the disk: started, written (here or in a thread), then sealed."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class PendingSave:
         with self._cleaning():
             run_on_first_rank(self._begin)
             faults.armed.save("begin")
-            # Imported weights are read when they are written
+            # Imported weights are read only when they are written
             read = getattr(engine, "read_weight", None)
             self._writing = torch_dist.ShardWriter(
                 state, self._part / folders.SHARDS, copies=copies, read=read
@@ -199,7 +199,7 @@ class PendingSave:
             self._background = executor.submit(self._writing.write)
             executor.shutdown(wait=False)
 
-        # How long the training waited for it so far
+        # How long the training has waited for it so far
         self.stall_seconds = time.monotonic() - self.started
 
     def _begin(self) -> None:
@@ -209,7 +209,7 @@ class PendingSave:
             raise TrainingError(f"only {free:,} bytes are free on its disk")
 
     def is_written(self) -> bool:
-        """Whether all ranks have written their files; asked on all ranks together."""
+        """Whether all ranks have written their files. All ranks call it together."""
         ready = self._background is None or self._background.done()
         return bool(reduce_number(int(ready), torch.distributed.ReduceOp.MIN))
 
@@ -252,7 +252,7 @@ class PendingSave:
             yield
         except TrainingError as error:
             run_on_first_rank(lambda: shutil.rmtree(self._part, ignore_errors=True))
-            # Imported weights, of which one cannot be taken
+            # One of the imported weights cannot be used
             if isinstance(error, RefusedError):
                 raise
             failure = TrainingError(
@@ -267,29 +267,29 @@ class PendingSave:
 
 
 SHARED = "shared"
-"""Source of a checkpoint that was read from the shared file system."""
+"""The source of a checkpoint that was read from the shared file system."""
 
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """The checkpoint a run resumes from, and what was wrong with newer ones."""
+    """The checkpoint from which a run resumes, and the faults of newer ones."""
 
     progress: TrainingProgress
     folder: Path
     problems: list[str]
-    # Values it was trained with that are not the plan's and change what going on means
+    # Values that differ from the plan's, in ways that change the training
     changes: list[str]
-    harmless: list[str]  # those that do not
-    # Whether it is another engine's, so that its optimizer state was left out
+    harmless: list[str]  # Values that differ without changing the training
+    # Whether another engine wrote it, so that its optimizer state was not loaded
     weights_only: bool
-    # What was wrong with the tracker, which is rewritten; empty: nothing
+    # Fault of the tracker, which is rewritten; empty if there is none
     tracker_fault: str
-    # How many iterations the newest checkpoint, which is not whole, was ahead
+    # By how many iterations the newest, incomplete checkpoint was ahead
     lost_iterations: int
-    # sha256 of the cached order of the text; older ones have none
+    # sha256 of the cached order of the text; older checkpoints have none
     data_cache: dict[str, str]
     source: str = SHARED
-    """Where it was read: shared, or copies in node memory, of the ranks' own nodes or of partners."""
+    """Where it was read: the shared disk, or copies in memory of own or partner nodes."""
 
 
 LoadNear: TypeAlias = Callable[[int, int], LoadedCheckpoint | None]
@@ -342,7 +342,7 @@ def load_checkpoint(
 
 
 def _with_problems(near: LoadedCheckpoint, problems: list[str], newest: int) -> LoadedCheckpoint:
-    """Return what was loaded from node memory, with what was passed over for it."""
+    """Return the copy loaded from node memory, with the faults of what was skipped for it."""
     lost_iterations = max(0, newest - near.progress.iteration)
     return dataclasses.replace(near, problems=problems, lost_iterations=lost_iterations)
 
@@ -354,11 +354,11 @@ def _load_candidate(
     problems: list[str],
 ) -> LoadedCheckpoint:
     metadata = checkpoint.metadata
-    # Each engine's optimizer state is its own
+    # Optimizer states differ between engines
     weights_only = metadata["engine"] != spec.engine
     stored = torch_dist.open_shards(checkpoint)
     engine.restore(stored.read, CommonState(**metadata["common"]), with_optimizer=not weights_only)
-    # What ZeRO shares out does not change how a layout numbers its ranks.
+    # What ZeRO shards does not change how a layout numbers its ranks.
     same_ranks = {**metadata["parallel"], "zero_stage": 0} == {
         **dataclasses.asdict(spec.parallel),
         "zero_stage": 0,
@@ -397,7 +397,7 @@ def _load_candidate(
 
 
 def _changes(spec: PhasePlan, checkpoint: CheckpointFolder) -> tuple[list[str], list[str]]:
-    """Differences between the training that wrote a checkpoint and the plan: serious ones, and harmless ones."""
+    """Return the serious and the harmless differences between a checkpoint's training and the plan."""
     metadata = checkpoint.metadata
     if metadata.get("fingerprint") == spec.fingerprint:
         return [], []
@@ -410,12 +410,12 @@ def _changes(spec: PhasePlan, checkpoint: CheckpointFolder) -> tuple[list[str], 
 
 
 def _verify(checkpoint: CheckpointFolder) -> str:
-    """What is wrong with the checkpoint's files, of which each rank reads a share."""
+    """Return the faults of the checkpoint's files, of which each rank verifies a share."""
     rank = torch.distributed.get_rank()
     ranks = torch.distributed.get_world_size()
     problems = [""] * ranks
     own_files = sorted(checkpoint.metadata["files"])[rank::ranks]
-    # On a CPU, other ranks use the cores.
+    # On a CPU, the other cores belong to other ranks.
     threads = torch_dist.MOST_FILES if on_gpu() else 1
     fault = folders.checksum_fault(checkpoint, own_files, threads)
     torch.distributed.all_gather_object(problems, fault)
@@ -446,7 +446,10 @@ def keep_checkpoint_padding(spec: PhasePlan) -> PhasePlan:
 
 
 def _newest_padding(spec: PhasePlan) -> int:
-    """The padding of the newest checkpoint that says its vocabulary, where that is the plan's; else 0."""
+    """The padding of the newest checkpoint that says its vocabulary, where that is the plan's.
+
+    Else 0.
+    """
     checkpoints, _ = folders.candidates(spec.path(spec.checkpoint.folder))
     for checkpoint in checkpoints:
         if "recipe" in checkpoint.metadata:
