@@ -1,4 +1,4 @@
-"""The training loop: steps, evaluations, saves, proofs of a smoke test, and a clean stop, on all ranks alike."""
+"""The training loop: steps, evaluations, saves, the evidence of a smoke test, and a clean stop."""
 
 import contextlib
 import gc
@@ -69,7 +69,7 @@ SMOKE_PHASE = "03-smoke-test"
 
 
 def make_engine(spec: PhasePlan, *, draw: bool = True) -> TrainingEngine:
-    """The engine that the plan names.
+    """Return the engine that the plan names.
 
     `draw`: with first weights, which a checkpoint to be loaded replaces.
     """
@@ -89,7 +89,7 @@ def make_engine(spec: PhasePlan, *, draw: bool = True) -> TrainingEngine:
 
 
 class TrainingLoop:
-    """One segment of a training run, from its start or its newest checkpoint to its end or its stop."""
+    """One segment of a training, from its start or newest checkpoint to its end or stop."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class TrainingLoop:
         self.progress = TrainingProgress()
         self.saved_iteration = -1
         self.saved_order: dict[str, str] = {}
-        """Checksums of the cached order of the text, by file: of the checkpoint at first, then of this start."""
+        """Checksums of the cached order of the text, by file: first the checkpoint's, then this start's."""
         self.pending: PendingSave | None = None
         self.newest_shared = 0
         """Iteration of the newest checkpoint on the shared file system."""
@@ -131,7 +131,7 @@ class TrainingLoop:
         self.newest = deque[BadStep](maxlen=CONFIRMING)
 
     def train(self) -> int:
-        """Train to the end; the exit code."""
+        """Train to the end, and return the exit code."""
         self._start()
         spec = self.spec
         tokens_per_micro_batch = spec.batch.micro * spec.model.sequence_length
@@ -142,7 +142,7 @@ class TrainingLoop:
             return self._train(datasets.train, datasets.validation)
 
     def _train(self, train: Any, validation: Any) -> int:
-        """Make steps up to the end or a stop; the exit code."""
+        """Make steps until the end or a stop, and return the exit code."""
         progress = self.progress
         total = self.spec.duration.iterations
         if progress.iteration == 0:
@@ -182,8 +182,8 @@ class TrainingLoop:
         return FINISHED
 
     def _do_between_steps(self, validation: Any, *, at_end: bool) -> None:
-        """Collect garbage, evaluate, and look after copies in node memory, where it is due."""
-        # On all ranks at the same step: nobody waits for the others' collections
+        """Collect garbage, evaluate, and copy to node memory, whenever each is due."""
+        # On all ranks at the same step, so that no rank waits for another's collection
         if self._at(self.spec.tuning.gc_interval):
             gc.collect()
 
@@ -195,7 +195,7 @@ class TrainingLoop:
             self.near.stepped()
 
     def _stop_reason(self, stop_request: int) -> str:
-        """Return why the training ends after this step; empty: it goes on."""
+        """Return why the training ends after this step, or an empty text if it continues."""
         if stop_request:
             return self.stopping.reason(stop_request)
         if self._at(self.spec.limits.exit_interval):
@@ -206,7 +206,7 @@ class TrainingLoop:
         checkpoint = self.spec.checkpoint
         self._seal_written_save()
         if at_end or self._at(checkpoint.interval):
-            # Nothing goes on behind the last save that could hide its time.
+            # Nothing follows the last save that could hide its time.
             self._save(in_background=checkpoint.asynchronous and not at_end)
         if self._at(checkpoint.near_interval) and not at_end:
             self._save_near()
@@ -215,7 +215,7 @@ class TrainingLoop:
         return bool(interval) and self.progress.iteration % interval == 0
 
     def _start(self) -> None:
-        """Resume from the newest whole checkpoint, or start."""
+        """Resume from the newest complete checkpoint, or start from the first weights."""
         load_near = self.near.load_newer if self.near is not None else None
         loaded = state.load_checkpoint(self.spec, self.engine, load_near)
         if loaded is None and self.near is not None and self.near.is_spoiled:
@@ -228,7 +228,7 @@ class TrainingLoop:
         if loaded is not None:
             self._refuse_other_training(loaded)
             vars(self.progress).update(vars(loaded.progress))
-            # On all ranks: they skip a spike together.
+            # On all ranks, because they skip a spike together.
             recent = share_value(self.report.recent_steps(self.progress.iteration))
             self.stepper.watch.remember(recent)
             self.saved_order = loaded.data_cache
@@ -264,7 +264,7 @@ class TrainingLoop:
             self._report_resume(loaded)
 
     def _report_replicas(self) -> None:
-        """Say with how many data-parallel replicas the training goes on, where they change."""
+        """Report the number of data-parallel replicas if it has changed."""
         if torch.distributed.get_rank() != 0:
             return
         # Also of a plan that allows no fewer ones: the start before may have had another plan.
@@ -278,7 +278,7 @@ class TrainingLoop:
             self.report.event(REPLICAS_CHANGED, iteration=self.progress.iteration, **vars(change))
 
     def _report_slower_kernels(self) -> None:
-        """Say why the trainer's own kernels are not used: the first rank, and each with another reason."""
+        """Report why the trainer's own kernels are not used, once for each reason."""
         reason = slower_kernels(self.spec)
         if is_said_by(torch.distributed.get_rank(), reason, first_reason=share_value(reason)):
             self._report_slower(reason)
@@ -289,7 +289,7 @@ class TrainingLoop:
             self._report_slower(reason)
 
     def _report_slower(self, reason: str) -> None:
-        """Say why steps take longer than the plan supposes: this rank, the first as an event, too."""
+        """Report why steps take longer than planned. Rank 0 writes an event as well."""
         rank = torch.distributed.get_rank()
         say(f"rank {rank} on {socket.gethostname()}: {reason}")
         self.report.event("slower_kernels", reason=reason)
@@ -345,7 +345,7 @@ class TrainingLoop:
         )
 
     def _pass_over_again(self) -> None:
-        """Leave out again what a segment left out that ended between a rollback and its next save."""
+        """Skip again what an earlier segment skipped, if it ended before its next save."""
         if "rollback" in (self.spec.limits.nan_policy, self.spec.limits.spike_policy):
             earlier = share_value(self.report.rolled_back())
             passed_over = self.progress.passed_over
@@ -374,7 +374,7 @@ class TrainingLoop:
             )
 
     def _step(self, train: Any) -> int:
-        """Make one iteration, with what follows a bad one; return the stop request of any rank."""
+        """Make one iteration, and handle a bad one. Return the stop request of any rank."""
         self.heartbeat.step(self.progress.iteration + 1)
         record, stop_request, bad = self.stepper.step(train, self.progress)
         self.stopping.stepped(record.seconds)
@@ -388,7 +388,7 @@ class TrainingLoop:
             self._report_replay()
 
         self.report.alarms(self.stepper.memory.agree(self.stepper.leaks))
-        # A save that is written has its room
+        # The space of a save in progress is already taken
         if self.report.ranks.rank == 0 and was_computed and self.pending is None:
             self.report.alarms(self.disk.look(record.iteration, record.seconds))
 
@@ -428,7 +428,7 @@ class TrainingLoop:
         self.report.alarms(finding.as_alarm() for finding in findings)
 
     def _spike(self, record: StepRecord, alarms: list[Alarm]) -> list[BadStep]:
-        """The steps of a spike that has just become certain, where the plan goes back before them."""
+        """Return the steps of a spike that is now certain, if the plan rolls back before them."""
         last = record.consumed_samples - 1
         fault = "the loss jumped: it"
         first = last - record.global_batch + 1
@@ -482,11 +482,11 @@ class TrainingLoop:
         for step in steps:
             passed_over.append([step.first_sample, step.last_sample])
 
-        # The same object goes on: others hold it.
+        # The same object stays in use, because others refer to it.
         vars(self.progress).update(vars(loaded.progress))
         self.progress.passed_over = passed_over
         self.progress.segment = segment
-        # A later one that was broken is saved again
+        # A later, broken checkpoint is saved again
         self.saved_iteration = self.progress.iteration
         self.report.segment = segment
         lineage = {}
@@ -513,7 +513,7 @@ class TrainingLoop:
             self.report.alarms(self.stepper.watch.look_at_evaluation(iteration, loss))
 
     def _loss(self, dataset: Any, num_microbatches: int) -> float:
-        """Mean loss of the first micro-batches of a dataset, over all ranks."""
+        """Return the mean loss of the first micro-batches of a dataset, over all ranks."""
         batches = self.stepper.reader.step(dataset, 0, num_microbatches)
         rank_loss = self.engine.evaluate(batches, num_microbatches)
         # Only the last pipeline stage has a loss; the others add zero.
@@ -523,7 +523,10 @@ class TrainingLoop:
         return float(value) / num_microbatches / self.stepper.copies
 
     def _save(self, *, in_background: bool = False) -> None:
-        """Save; in the background, files are written while the training goes on until `_seal_written_save`."""
+        """Save.
+
+        In the background, files are written while training continues until `_seal_written_save`.
+        """
         if self.progress.iteration == self.saved_iteration:
             return
         with self.heartbeat.during("saving"):
@@ -540,7 +543,7 @@ class TrainingLoop:
                 self._end_save()
 
     def _seal_written_save(self) -> None:
-        """Seal the checkpoint that is written in the background once all ranks have written their part."""
+        """Seal the background checkpoint once all ranks have written their part."""
         if self.pending is not None and self.pending.is_written():
             with self.heartbeat.during("saving"):
                 self._end_save()
@@ -560,7 +563,7 @@ class TrainingLoop:
         self._report_near()
 
     def _save_near(self) -> None:
-        """Copy the state into node memory, unless it has just been saved where it is safer."""
+        """Copy the state to node memory, unless a checkpoint has just been saved."""
         if self.near is None or (
             self.saved_iteration == self.progress.iteration and self.pending is None
         ):
@@ -571,7 +574,7 @@ class TrainingLoop:
             self.near.save(self.progress, self.saved_order, self.newest_shared)
 
     def _report_near(self) -> None:
-        """Write what copies in node memory cost since the last time, if there were any."""
+        """Record the cost of copies in node memory since the last record, if there were any."""
         if self.near is not None and (self.near.account.copies or self.near.account.left_out):
             self.report.event("near_saved", **vars(self.near.account))
             self.near.account = SaveAccount()
@@ -615,12 +618,12 @@ class TrainingLoop:
         )
 
     def _relative(self, folder: Path) -> str:
-        # Copies in node memory are not
+        # Copies in node memory are not complete
         is_in_run = folder.is_relative_to(self.spec.root)
         return str(folder.relative_to(self.spec.root) if is_in_run else folder)
 
     def _sample(self) -> None:
-        """Continue the plan's prompt, alike for the same weights, up to the end of a document."""
+        """Continue the plan's prompt to the end of a document, deterministically for given weights."""
         spec = self.spec
         prompt = self.spec.sampling.prompt_ids
         if not prompt or not spec.sampling.tokens:
@@ -650,21 +653,21 @@ class TrainingLoop:
 
 @dataclass
 class StepOutcome:
-    """What one step came to."""
+    """The result of one step."""
 
-    # Mean over all ranks; nan where the step was passed over
+    # Mean over all ranks; nan if the step was skipped
     loss: float
     stop_request: int
     update: OptimizerUpdate
     # Seconds by part of the step
     parts: dict[str, float] = field(default_factory=dict)
-    # Whether the loss is far above those before, so that the update was left out
+    # Whether the loss is far above earlier ones, so that the update was skipped
     jumped: bool = False
     was_computed: bool = False
 
 
 class Stepper:
-    """One iteration: read, compute, agree on the loss over all ranks, update, and say whether it was sound."""
+    """One iteration: read, compute, agree on the loss of all ranks, update, and judge the step."""
 
     def __init__(
         self,
@@ -686,7 +689,7 @@ class Stepper:
         self.scale = math.inf
         # Ranks whose mean losses are averaged
         self.copies = spec.parallel.data * spec.parallel.context
-        # Of all ranks, after a step that exchanges them
+        # Of all ranks, after a step in which they are exchanged
         self.rank_times: ExchangedTimes | None = None
         self.memory = MemoryWatch(spec)
         # Of all ranks, bytes a step; after a step that exchanges them
@@ -760,12 +763,15 @@ class Stepper:
         return record, outcome.stop_request, bad
 
     def _no_update(self) -> OptimizerUpdate:
-        """Return what the optimizer would say of a step that it did not take."""
+        """Return the optimizer's result for a step that was not taken."""
         loss_scale = self.scale if math.isfinite(self.scale) else 1.0
         return OptimizerUpdate(math.nan, True, loss_scale)
 
     def _pass_over(self, num_microbatches: int, iteration: int) -> StepOutcome:
-        """Leave a step out whose samples were bad before a rollback; ranks still exchange requests."""
+        """Skip a step whose samples were bad before a rollback.
+
+        Ranks still exchange stop requests.
+        """
         _, stop_request = self._share(0.0, num_microbatches, iteration)
         return StepOutcome(math.nan, stop_request, self._no_update())
 
@@ -776,7 +782,7 @@ class Stepper:
         num_microbatches: int,
         rate: float,
     ) -> StepOutcome:
-        """Compute the gradient, agree on the loss, and update the weights unless the step is bad."""
+        """Compute the gradient, agree on the loss, and update the weights unless it is bad."""
         spec = self.spec
         iteration = progress.iteration + 1
         update = self._no_update()
@@ -819,7 +825,7 @@ class Stepper:
         count: int,
         iteration: int,
     ) -> float:
-        """Forward and backward, of a part of it twice where that is due."""
+        """Run forward and backward, and repeat one micro-batch if a replay is due."""
         self.is_replayed = self.replayer is not None and self.replayer.is_due(iteration)
         if self.replayer is None or not self.is_replayed:
             return self.engine.compute(batches, count)
@@ -924,7 +930,7 @@ class Stepper:
             if num_requests:
                 return loss, number
 
-        # No signal: -1 where the time of any rank is over.
+        # Without a signal, -1 says that the time of some rank is over.
         return loss, -int(clock_requests > 0)
 
 
@@ -943,7 +949,7 @@ def make_replayer(spec: PhasePlan, engine: TrainingEngine) -> Any:
 
 
 def _check_writable(folder: Path) -> None:
-    """`RefusedError` where no checkpoint could be written, before hours of training are lost at the first save."""
+    """Raise `RefusedError` if no checkpoint could be written, before hours of training are lost."""
     parent = folder
     while not parent.exists() and not parent.is_symlink():
         parent = parent.parent
@@ -960,12 +966,12 @@ NETWORK_ROUNDS = 3
 
 PEAK_SIZES = {"cpu": 1024, "cuda": 8192}
 PEAK_REPEATS = 4
-# Trainings of fewer steps are not worth the measurement
+# Shorter trainings are not worth the measurement
 SHORTEST_MEASURED_ITERATIONS = 10
 
 
 def measured_tflops(number_format: str) -> float:
-    """TFLOP/s of the best of a few square products in this number format, on all ranks at once as training does it."""
+    """Return the best TFLOP/s of a few square matrix products, measured on all ranks at once."""
     size = PEAK_SIZES[device().type]
     matrix = torch.rand(size, size, device=device()).to(DTYPES[number_format])
     transposed = matrix.T.contiguous()
@@ -983,6 +989,6 @@ def measured_tflops(number_format: str) -> float:
         wait_for_gpu()
         best_seconds = min(best_seconds, time.perf_counter() - start)
 
-    # A multiplication and an addition for each of size^3 terms
+    # One multiplication and one addition for each of size^3 terms
     flops = 2 * size**3
     return flops / best_seconds / 1e12

@@ -56,7 +56,7 @@ from runbook.training.process_groups import (
 from runbook.training.ranks import on_gpu
 
 WrittenShards: TypeAlias = tuple[list[Any], dict[str, str]]
-"""What a rank wrote: torch's own notes of where each tensor is, and the sha256 of each file."""
+"""What a rank wrote: torch's metadata of where each tensor is, and the sha256 of each file."""
 
 
 class ShardWriter:
@@ -85,7 +85,7 @@ class ShardWriter:
         for shards in shards_by_key.values():
             tensors += [shard for shard in shards if isinstance(shard, ShardedTensor)]
 
-        # Before the copies, which leave all shards without data.
+        # This comes before the copies, which remove the data from all shards.
         keys_without_data = {shard.key for shard in tensors if shard.data.is_meta}
         num_bytes = sum(shard.data.nbytes for shard in tensors)
         host_copies = {} if copies is None else _copy_to_host(tensors, copies)
@@ -101,7 +101,7 @@ class ShardWriter:
         self._plan = self._agree_on_plan(shards_by_key)
 
     def _agree_on_plan(self, shards_by_key: dict[str, list[Any]]) -> Any:
-        """Return what this rank writes; the first rank shares out what several ranks hold."""
+        """Return what this rank writes. Rank 0 distributes what several ranks hold."""
         is_first = torch.distributed.get_rank() == 0
         writer = self._writer
         planner = self._planner
@@ -120,18 +120,18 @@ class ShardWriter:
             agreed, self._metadata = planner.create_global_plan(local_plans)
             return writer.prepare_global_plan(agreed)
 
-        # On all ranks, so that an error of the first one is raised on all.
+        # On all ranks, so that an error of rank 0 is raised everywhere.
         plans = run_on_all_ranks(plan_of_each_rank)
         received: list[Any] = [None]
         torch.distributed.scatter_object_list(received, plans)
         return planner.finish_plan(received[0])
 
     def write(self) -> WrittenShards:
-        """Write this rank's files, each by a thread, with fsync, and sum them up on the way."""
+        """Write this rank's files with fsync, each in a thread, and hash them while writing."""
         items_by_file = filesystem._split_by_size_and_type(self._num_files, self._plan.items)
         parts = [part for part in enumerate(items_by_file) if part[1]]
         results = []
-        # torch's own threads would lose the error of any but the first.
+        # torch's own threads would lose all errors but the first one's.
         with ThreadPoolExecutor(self._num_threads) as threads:
             run = threads.map if len(parts) > 1 else map
             for written in run(self._write_file, parts):
@@ -151,12 +151,12 @@ class ShardWriter:
         return self._writer.write_data(plan, self._planner).wait()
 
     def finish(self, written: WrittenShards) -> dict[str, str]:
-        """Describe what all ranks wrote; the checksums of all files, by name."""
+        """Describe what all ranks wrote. Return the checksums of all files, by name."""
         parts = gather_on_first_rank(written)
 
         def describe() -> dict[str, str]:
             self._writer.finish(self._metadata, [results for results, _ in parts])
-            # megatron-core wants this file; what others put there is in our metadata.json.
+            # megatron-core requires this file. Its usual content is in our metadata.json.
             torch.save({}, self.folder / "common.pt")
             save_config(CheckpointingConfig("torch_dist", 1), str(self.folder))
             sums = {}
@@ -184,10 +184,10 @@ Place: TypeAlias = tuple[str, tuple[int, ...]]
 
 
 def _shards_by_key(state: State) -> dict[str, list[Shard]]:
-    """Return what this rank writes of `state`, as megatron-core's planner takes it."""
+    """Return this rank's part of `state` in the form that megatron-core's planner expects."""
     shards: dict[str, list[Shard]] = {}
     for shard in _shards_written_here(state):
-        # Objects of several ranks have one key, and differ by their place.
+        # Objects of several ranks share one key, and differ in their position.
         if isinstance(shard, ShardedObject):
             key = shard.unique_key
         else:
@@ -199,13 +199,13 @@ def _shards_by_key(state: State) -> dict[str, list[Shard]]:
 
 
 def _files_and_threads(num_bytes: int, *, is_read: bool) -> tuple[int, int]:
-    """Return in how many files this rank writes, and with how many threads.
+    """Return the number of files that this rank writes, and the number of threads.
 
     On a CPU the other ranks use the cores, so each rank writes one file.
     """
     num_files = 1 + num_bytes // FILE_BYTES
     if is_read:
-        # One at a time, so that one weight of another program is in memory.
+        # One at a time, so that only one imported weight is in memory.
         return num_files, 1
 
     if not on_gpu():
@@ -220,7 +220,7 @@ def _lookup(
     keys_without_data: Collection[str],
     read: Callable[[str], torch.Tensor] | None,
 ) -> Callable[[Any], Any]:
-    """Return how the writer gets an item: read now, from its copy on the host, or from the state."""
+    """Return a function that gives the writer an item, by reading it or from a copy or the state."""
 
     def look_up(index: Any) -> Any:
         if read is not None and index.fqn in keys_without_data:
@@ -283,7 +283,7 @@ def _sum_while_writing(writer: FileSystemWriter) -> dict[str, Any]:
 
 
 def state_bytes(state: State) -> int:
-    """Bytes of tensors that all ranks together would write."""
+    """Return the bytes of tensors that all ranks together will write."""
     rank_bytes = 0
     for shard in _shards_written_here(state):
         if isinstance(shard, ShardedTensor):
@@ -323,11 +323,11 @@ READ_ERRORS = (
     pickle.UnpicklingError,
     zipfile.BadZipFile,
 )
-"""What torch raises over a file that is not what its metadata says."""
+"""Errors that torch raises when a file does not match its metadata."""
 
 
 class Box(NamedTuple):
-    """A rectangle of a matrix; a vector is a matrix of one column."""
+    """A rectangle of a matrix. A vector counts as a matrix of one column."""
 
     top: int
     left: int
@@ -346,7 +346,7 @@ class Box(NamedTuple):
         return cls(top, left, height, width)
 
     def overlap(self, other: Box) -> Box:
-        """What both cover; its height or width is 0 if that is nothing."""
+        """Return the overlap of both boxes. Its height or width is 0 if there is none."""
         top = max(self.top, other.top)
         left = max(self.left, other.left)
         bottom = min(self.top + self.height, other.top + other.height)
@@ -384,7 +384,7 @@ class StoredShards:
         start: int,
         into: torch.Tensor,
     ) -> None:
-        """Fill the flat `into` with numbers of this rank's part of a stored tensor, from number `start` of it on."""
+        """Fill the flat `into` from this rank's part of a stored tensor, beginning at number `start`."""
         first = 0
         # Those of a factory follow one another
         for piece in each_shard(shard):
@@ -396,18 +396,18 @@ class StoredShards:
             first = last
 
     def read_whole(self, key: str) -> torch.Tensor:
-        """All of one tensor."""
+        """Return one whole tensor."""
         described = self.description.state_dict_metadata[key]
         whole = torch.empty(described.size, dtype=described.properties.dtype)  # type: ignore[union-attr]
         self._read_range(ShardedTensor.from_rank_offsets(key, whole), 0, whole.view(-1))
         return whole
 
     def read_object(self, key: str) -> Any:
-        """An object; `RefusedError` where it is more than data."""
+        """Return an object. Raise `RefusedError` if it is more than data."""
         ((_, storage),) = self._places_of(key)
         with self._open(key, storage) as (_, item):
             try:
-                # A list, as megatron-core has it
+                # A list, as in megatron-core
                 (content,) = torch.load(item, map_location="cpu", weights_only=True)
                 return content
             except pickle.UnpicklingError as error:
@@ -483,7 +483,7 @@ class StoredShards:
 
     @contextlib.contextmanager
     def _open(self, key: str, storage: Any) -> Iterator[tuple[BinaryIO, Any]]:
-        """The file of one item, and the item itself as a file."""
+        """Return the file of one item, and the item itself as a file object."""
         path = self.folder / storage.relative_path
         try:
             folders.require_file(path)
@@ -497,7 +497,7 @@ class StoredShards:
 
 
 def _views_of_boxes(flat: torch.Tensor, boxes: Iterable[Box]) -> list[tuple[Box, torch.Tensor]]:
-    """Return each box with its part of `flat`, where the boxes follow one another."""
+    """Return each box with its part of `flat`, which holds the boxes one after another."""
     views = []
     start = 0
     for box in boxes:
@@ -511,7 +511,7 @@ def _views_of_boxes(flat: torch.Tensor, boxes: Iterable[Box]) -> list[tuple[Box,
 def _overlaps(
     targets: Iterable[tuple[Box, torch.Tensor]], chunk: Box
 ) -> list[tuple[Box, torch.Tensor]]:
-    """Return what each target shares with a stored chunk, and that part of the target."""
+    """Return the overlap of each target with a stored chunk, and that part of the target."""
     overlaps = []
     for box, view in targets:
         overlap = box.overlap(chunk)
@@ -534,7 +534,7 @@ def _data_offset(
     chunk: Box,
     dtype: torch.dtype,
 ) -> int:
-    """Where the numbers begin in what `torch.save` wrote of one tensor, which stores them row by row."""
+    """Return where the numbers of one tensor, in row-major order, begin in `torch.save`'s output."""
     like = torch.load(item, map_location="meta", weights_only=True)
     item.seek(0)
     offset: int = torch._C.PyTorchFileReader(item).get_record_offset("data/0")  # type: ignore[attr-defined]
@@ -581,7 +581,7 @@ def _copy(
         row = overlap.top - chunk.top + first
         column = overlap.left - chunk.left
         first_number = row * chunk.width + column
-        # Whole rows follow one another in the file; parts of rows are read one by one.
+        # Whole rows are contiguous in the file. Parts of rows are read one by one.
         runs = [piece] if overlap.width == chunk.width else piece.unbind()
         for index, run in enumerate(runs):
             number = first_number + index * chunk.width
@@ -648,7 +648,10 @@ None of them is called.
 
 
 class Placeholder:
-    """Takes the place of what a pickle names and nobody needs: whatever is done with it, nothing happens."""
+    """Replaces objects in a pickle that are not needed.
+
+    Nothing that is done with it has an effect.
+    """
 
     def __init__(self, *_: object) -> None: ...
 
@@ -671,7 +674,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _BoundedReads:
-    """A stream that gives no more than it has: a pickle may ask for a text of 2^40 bytes, and gets that room first."""
+    """A stream that refuses to read more than it has, because a pickle may ask for 2^40 bytes."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -723,7 +726,7 @@ COMMON_FILE = "common.pt"
 COMMON_STATE = "common_state"
 """Since 0.19, megatron-core keeps what is no tensor as an object of this name among the shards."""
 MAX_COMMON_BYTES = 256 * 2**20
-"""Arguments and counters have some kilobytes. More is not read into memory."""
+"""Arguments and counters take a few kilobytes. Larger objects are not read into memory."""
 
 
 def read_common(folder: Path, description: metadata.Metadata) -> Any:
@@ -742,7 +745,7 @@ def read_common(folder: Path, description: metadata.Metadata) -> Any:
 
 
 def _bytes_of(folder: Path, storage: Any) -> io.BytesIO:
-    """Return the bytes of one small object of a shard file."""
+    """Return the bytes of one small object in a shard file."""
     path = folder / storage.relative_path
     if storage.length > MAX_COMMON_BYTES:
         raise RefusedError(
@@ -764,7 +767,7 @@ def read_pickle(source: Path | io.BytesIO, *, name: Path | None = None) -> Any:
     if isinstance(source, Path) and source.exists() and not source.is_file():
         raise RefusedError(f"{source} is no plain file, but a pipe, a device or a folder")
     registered = torch.serialization.get_safe_globals()
-    # megatron-core adds classes of its own, which would be made
+    # megatron-core adds classes of its own, which would be instantiated
     torch.serialization.clear_safe_globals()
     try:
         is_zip = zipfile.is_zipfile(source)
@@ -828,7 +831,7 @@ def _rewind(source: Path | io.BytesIO) -> None:
 def _check_shard_files(
     folder: Path, description: metadata.Metadata, files: Collection[str] | None
 ) -> None:
-    """Every shard is a file in the folder whose checksum was compared, and `.metadata` is one itself."""
+    """Require that every shard, and `.metadata` itself, is a verified file of the folder."""
     storage_by_tensor = description.storage_data
     if not _is_map_of_storage(storage_by_tensor):
         raise RefusedError(f"{folder / '.metadata'} does not say in which file each tensor is")
@@ -860,7 +863,7 @@ def _is_map_of_storage(content: object) -> bool:
 
 
 def _check_range(folder: Path, storage: Any) -> None:
-    """`RefusedError` where a tensor is said to begin or end where its file has nothing."""
+    """Raise `RefusedError` if a tensor is said to begin or end outside its file."""
     numbers = (storage.offset, storage.length)
     path = folder / str(storage.relative_path)
     size = path.stat().st_size if path.is_file() else None
@@ -895,7 +898,7 @@ def _check_tensor_sizes(folder: Path, description: metadata.Metadata) -> None:
 
 
 def _described_bytes(tensor: metadata.TensorStorageMetadata) -> int | None:
-    """Return the size that a description states; None where it describes no tensor."""
+    """Return the size that a description states, or None if it describes no tensor."""
     try:
         num_bytes = math.prod(tensor.size) * tensor.properties.dtype.itemsize
         lengths = [*tensor.size]
@@ -904,6 +907,6 @@ def _described_bytes(tensor: metadata.TensorStorageMetadata) -> int | None:
     except (AttributeError, TypeError, OverflowError):
         return None
 
-    # `True` is an int for isinstance, and no length.
+    # To isinstance, `True` is an int, but it is no length.
     is_shape = all(type(length) is int and length >= 0 for length in lengths)
     return num_bytes if is_shape else None

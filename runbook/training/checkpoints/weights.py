@@ -1,4 +1,4 @@
-"""Whole weights of a checkpoint, read one at a time under the names of megatron-core's modules."""
+"""Reads whole weights of a checkpoint one at a time, by the names of megatron-core's modules."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,28 +16,28 @@ from runbook.training.engines.engine import each_shard, sharded_weights
 
 @dataclass(frozen=True)
 class WholeWeights:
-    """The weights of one checkpoint that was verified."""
+    """The weights of one verified checkpoint."""
 
     folder: Path
     iteration: int
     shards: torch_dist.StoredShards
 
     def stored_names(self, names: Iterable[str], *, masters: bool) -> dict[str, str]:
-        """The names under which weights are stored: where `masters`, as the optimizer has them, if it has them."""
+        """Return the keys of stored weights; with `masters`, the optimizer's copies where it has some."""
         described = self.shards.description.state_dict_metadata
         stored = {}
         for name in names:
             key = stored_key(name)
             if not isinstance(described.get(key), TensorStorageMetadata):
                 raise RefusedError(f"{self.folder} lacks {name}: it is of another model")
-            # The float32 copy, which the optimizer steps
+            # The float32 copy that the optimizer updates
             master = f"optimizer.state.fp32_param.{key}"
             stored[name] = master if masters and master in described else key
 
         return stored
 
     def read(self, names: Iterable[str], *, masters: bool) -> dict[str, torch.Tensor]:
-        """These weights; `RefusedError` where one is missing or damaged."""
+        """Read these weights. Raise `RefusedError` if one is missing or damaged."""
         stored = self.stored_names(names, masters=masters)
         weights = {}
         for name, key in stored.items():
@@ -46,7 +46,7 @@ class WholeWeights:
         return weights
 
     def fill(self, gpt: torch.nn.Module, *, masters: bool) -> None:
-        """Copy a rank's part of each weight into its place in a GPTModel, one weight in memory at a time."""
+        """Copy a rank's part of each weight into a GPTModel, with one weight in memory at a time."""
         with torch.no_grad():
             for shard in each_shard(sharded_weights(gpt)):
                 if isinstance(shard, ShardedTensor):
@@ -91,7 +91,7 @@ _FUSED_NORMS = {
     "input_layernorm": "self_attention.linear_qkv",
     "pre_mlp_layernorm": "mlp.linear_fc1",
 }
-"""megatron-core stores a norm with the matrix behind it, as Transformer Engine joins them."""
+"""megatron-core stores a norm with the matrix after it, as Transformer Engine fuses them."""
 
 
 def stored_key(name: str) -> str:
@@ -106,7 +106,7 @@ def stored_key(name: str) -> str:
 
 
 def newest_weights(spec: PhasePlan, iteration: int = 0) -> WholeWeights:
-    """The newest whole checkpoint, or that of one iteration.
+    """Return the newest complete checkpoint, or that of one iteration.
 
     `RefusedError` says why there is none.
     """

@@ -48,13 +48,13 @@ _SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
 
 class DeepSpeedEngine(engine.TrainingEngine):
-    """GPTModel in DeepSpeed's engine."""
+    """GPTModel inside DeepSpeed's engine."""
 
     def __init__(self, spec: PhasePlan, *, draw: bool = True) -> None:
         super().__init__(spec, gpt_model.build_model(spec, draw=draw))
         (self.model,) = self.models
         self.adam = _adam(spec, self.model)
-        # Gradient norm of fp32 without ZeRO, which DeepSpeed does not keep
+        # Gradient norm in fp32 without ZeRO, which DeepSpeed does not keep
         self.norm = math.nan
         # Whether there are gradients that no optimizer step has used
         self.waiting = False
@@ -73,15 +73,15 @@ class DeepSpeedEngine(engine.TrainingEngine):
         return initialize_engine(GptWithLoss(self.model), self.adam, self.spec, MODEL_PARALLEL_UNIT)
 
     def _mend(self) -> None:
-        """Correct what DeepSpeed gets wrong for this loop."""
+        """Correct DeepSpeed's behavior where it does not suit this loop."""
         for state in self.adam.state.values():
-            # It has made a step of length 0 to get room for the moments
+            # It has made a step with learning rate 0 to allocate the moments
             state["step"].zero_()
 
         step_adam = self.adam.step
 
         def step_unless_bad(*_: Any, **__: Any) -> None:
-            """Skip a step that was given up or has bad gradients.
+            """Skip a step that was abandoned or has bad gradients.
 
             All of DeepSpeed's optimizers come through here.
             """
@@ -90,7 +90,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
 
         self.adam.step = step_unless_bad  # type: ignore[method-assign]
         if self.engine.fp16_enabled():
-            # The loop has its own answer to it.
+            # The loop handles this itself.
             self.engine.optimizer.loss_scaler.raise_error_at_min_scale = False
             self._let_scale_grow_later()
 
@@ -150,7 +150,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         self.norm = float(clip_grad_norm_(weights, limit, mpu=self.engine.mpu))
 
     def _mark_gradients(self) -> None:
-        """Copy the marks of the weights to their gradients.
+        """Copy the weights' attributes to their gradients.
 
         DeepSpeed's norm in 16 bits looks for them there.
 
@@ -162,7 +162,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
                     setattr(weight.grad, mark, getattr(weight, mark, False))
 
     def compute(self, batches: MicroBatches, num_microbatches: int) -> float:
-        """Forward and backward of one step."""
+        """Run the forward and backward passes of one step."""
         self._expect(num_microbatches)
         total = torch.zeros((), device=device())
         # ZeRO 3 compares the order of its modules in the first steps
@@ -201,7 +201,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         """
         if self.waiting:
             self.discards = True
-            # DeepSpeed clears all its buffers in a step, and nowhere else
+            # DeepSpeed clears its buffers in a step, and nowhere else
             self._step()
             self.discards = False
 
@@ -212,7 +212,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
             self.engine.set_train_batch_size(batch.micro * parallel.data * num_microbatches)
 
     def evaluate(self, batches: MicroBatches, num_microbatches: int) -> float:
-        """Forward alone."""
+        """Run the forward pass only."""
         total = torch.zeros((), device=device())
         with self._evaluating():
             for _ in range(num_microbatches):
@@ -228,7 +228,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         self.engine.module.train()
 
     def next_token_logits(self, ids: torch.Tensor) -> torch.Tensor | None:
-        """Scores of all tokens after each prefix."""
+        """Return the logits of all tokens after each prefix."""
         padded, positions = self._padded(ids)
         with self._evaluating():
             logits = self.engine.module(padded, positions)
@@ -249,7 +249,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         """Weights under Megatron's names, optimizer state under optimizer.state.*."""
         state = super().sharded_state()
         if self.spec.parallel.zero_stage == 3:
-            # One weight brought together after the other, on the host of the copy that writes it.
+            # Weights are gathered one by one, in host memory of the replica that writes them.
             gathered = {}
             for name, shard in state["model0"].items():
                 gathered[name] = self._gathered(shard)
@@ -258,7 +258,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         return state
 
     def _gathered(self, shard: engine.Shard) -> engine.Shard:
-        """The shard with its whole weight on the host of the copy that writes it."""
+        """Return the shard with its whole weight, in host memory of the replica that writes it."""
         weight = shard.data
         if not isinstance(weight, torch.nn.Parameter):
             return shard
@@ -342,7 +342,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
 
 
 class GptWithLoss(torch.nn.Module):
-    """GPTModel that gives the mean loss over the tokens that count.
+    """GPTModel that returns the mean loss over the unmasked tokens.
 
     DeepSpeed wants one number for its backward pass.
     """
@@ -372,7 +372,7 @@ _TENSOR_GROUPS = {
     f"get_model_parallel_{fact}": getattr(parallel_state, f"get_tensor_model_parallel_{fact}")
     for fact in ("group", "rank", "world_size")
 }
-"""What DeepSpeed asks of model parallel ranks, where it means tensor parallel ones."""
+"""DeepSpeed's questions about model-parallel ranks, by which it means tensor-parallel ones."""
 MODEL_PARALLEL_UNIT = SimpleNamespace(**vars(parallel_state) | _TENSOR_GROUPS)
 """megatron-core's groups as the `mpu` that DeepSpeed expects."""
 
@@ -405,7 +405,7 @@ def _cut_part(
     adam: torch.optim.Optimizer,
     weight: torch.nn.Parameter,
 ) -> WeightPart | None:
-    """The range of a weight that ZeRO gave this rank, inside the flat buffer that Adam steps."""
+    """The range of a weight that ZeRO assigned to this rank, in the flat buffer that Adam updates."""
     if hasattr(weight, "ds_id"):
         # Stage 3: every weight is cut into equal pieces, the last one padded.
         group, offset, length = optimizer.grad_position[optimizer.get_param_id(weight)]

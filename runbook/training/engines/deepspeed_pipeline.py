@@ -1,4 +1,4 @@
-"""DeepSpeed's pipeline over GPTModel.
+"""DeepSpeed's pipeline engine around GPTModel.
 
 Its layers as a list, embedding and head tied, a step cut in two.
 """
@@ -33,7 +33,7 @@ class DeepSpeedPipeline(DeepSpeedEngine):
     def _begin(self) -> Any:
         parallel = self.spec.parallel
         gpt = self.model
-        # It makes the copies of the tied weight alike
+        # It makes the copies of the tied weight equal
         with (
             quiet_stdout(),
             local_rank_variable(),
@@ -52,7 +52,7 @@ class DeepSpeedPipeline(DeepSpeedEngine):
 
         last = len(module._layer_specs)
         stage_layers = self.spec.model.layers // parallel.pipeline
-        # As megatron-core built them
+        # As built by megatron-core
         expected = [
             0,
             *(1 + stage_layers * stage for stage in range(1, parallel.pipeline)),
@@ -67,7 +67,7 @@ class DeepSpeedPipeline(DeepSpeedEngine):
                 (batch["labels"], batch["loss_mask"]),
             )
         )
-        # The loop looks at the loss of all ranks before the optimizer steps; `update` steps it.
+        # The loop checks the loss of all ranks first. The optimizer steps later, in `update`.
         engine._INSTRUCTION_MAP = {
             **engine._INSTRUCTION_MAP,
             schedule.OptimizerStep: lambda *_, **__: None,
@@ -75,7 +75,7 @@ class DeepSpeedPipeline(DeepSpeedEngine):
         return engine
 
     def compute(self, batches: MicroBatches, num_microbatches: int) -> float:
-        """Forward and backward of one step."""
+        """Run the forward and backward passes of one step."""
         self._expect(num_microbatches)
         return self._run(batches, self.engine._train_schedule())
 
@@ -83,12 +83,12 @@ class DeepSpeedPipeline(DeepSpeedEngine):
         self.engine._exec_optimizer_step()
 
     def evaluate(self, batches: MicroBatches, num_microbatches: int) -> float:
-        """Forward alone."""
+        """Run the forward pass only."""
         with self._evaluating():
             return self._run(batches, self.engine._inference_schedule(num_microbatches))
 
     def next_token_logits(self, ids: torch.Tensor) -> torch.Tensor | None:
-        """Scores of all tokens after each prefix."""
+        """Return the logits of all tokens after each prefix."""
         padded, positions = self._padded(ids)
         batch = {
             "tokens": padded,
@@ -96,7 +96,7 @@ class DeepSpeedPipeline(DeepSpeedEngine):
             "labels": padded,
             "loss_mask": torch.ones_like(padded),
         }
-        # A prefix is shorter than a sequence of the training
+        # A prefix is shorter than a training sequence
         self.engine.reset_activation_shape()
         with self._evaluating():
             self._run(iter([batch]), self.engine._inference_schedule(1), compute_loss=False)
@@ -113,7 +113,7 @@ class DeepSpeedPipeline(DeepSpeedEngine):
         *,
         compute_loss: bool = True,
     ) -> float:
-        """Carry out a schedule; the sum of the losses on the last stage."""
+        """Execute a schedule, and return the sum of the losses on the last stage."""
         self.engine.set_dataiterator(batches)
         self.engine.total_loss = None
         self.engine._compute_loss = compute_loss
@@ -146,13 +146,13 @@ def layer_list(spec: PhasePlan, gpt: Any) -> list[LayerSpec]:
 
 
 def _embed(part: Any, inputs: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """Hidden states [sequence, batch, hidden] of (tokens, position ids)."""
+    """Return the hidden states [sequence, batch, hidden] of (tokens, position ids)."""
     tokens, positions = inputs
     return part.embedding(input_ids=tokens, position_ids=positions)  # type: ignore[no-any-return]
 
 
 def _transform(part: Any, hidden: torch.Tensor) -> torch.Tensor:
-    """Hidden states after one transformer layer."""
+    """Return the hidden states after one transformer layer."""
     (gpt,), (layer,) = part.stage, part.children()
     rotary = gpt.rotary_pos_emb(hidden.shape[0]) if gpt.position_embedding_type == "rope" else None
 
@@ -172,7 +172,7 @@ def _normalize(part: Any, hidden: torch.Tensor) -> torch.Tensor:
 
 
 def _score(part: Any, hidden: torch.Tensor) -> torch.Tensor:
-    """Logits [sequence, batch, vocabulary of this rank]."""
+    """Return the logits [sequence, batch, vocabulary of this rank]."""
     return part.stage[0].output_layer(hidden, weight=part.weight)[0]  # type: ignore[no-any-return]
 
 
@@ -182,7 +182,7 @@ class Part(torch.nn.Module):
     The stage is at hand, but its other weights are not this part's.
     """
 
-    # The head's, where it is not its own
+    # The weight of the head, unless the head has its own
     weight = None
 
     def __init__(

@@ -69,7 +69,7 @@ def import_deepspeed() -> Any:
 
 
 def join_deepspeed() -> None:
-    """Let DeepSpeed use the current process groups, not those of an earlier run in this process."""
+    """Let DeepSpeed use the current process groups instead of those of an earlier run."""
     deepspeed = import_deepspeed()
     deepspeed.comm.comm.cdb = None
     deepspeed.utils.groups._release_process_group_references()
@@ -83,7 +83,7 @@ def initialize_engine(
     spec: PhasePlan,
     mpu: Any,
 ) -> Any:
-    """DeepSpeed's engine around `model`; `mpu` is None for a pipeline, which has its own."""
+    """Return DeepSpeed's engine around `model`. `mpu` is None for a pipeline, which has its own."""
     # A plan written by hand may leave it out
     config = copy.deepcopy(spec.deepspeed or own_config(spec))
     with quiet_stdout(), local_rank_variable():
@@ -108,7 +108,7 @@ def quiet_stdout() -> contextlib.AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def local_rank_variable() -> Iterator[None]:
-    """Name the GPU of this rank as DeepSpeed asks for it.
+    """Name this rank's GPU in the way DeepSpeed expects.
 
     It reads LOCAL_RANK as a number of a GPU, which is wrong where each rank sees one GPU alone, and
     srun does not set it. It stays set, because ZeRO 3 reads it again in the first forward pass.

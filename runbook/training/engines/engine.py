@@ -1,4 +1,4 @@
-"""What the training loop asks of an engine.
+"""The interface between the training loop and an engine.
 
 Here is also the one form in which every engine saves Adam's state.
 
@@ -137,7 +137,7 @@ class StepClock:
 
 
 class _TimedHandle:
-    """A collective under way."""
+    """A collective in progress."""
 
     def __init__(self, work: Any, clock: StepClock) -> None:
         self._work = work
@@ -149,7 +149,7 @@ class _TimedHandle:
 
 @dataclass(frozen=True)
 class OptimizerUpdate:
-    """What one optimizer step did."""
+    """The result of one optimizer step."""
 
     # Norm of the whole gradient before clipping; NaN if the step was skipped
     gradient_norm: float

@@ -27,11 +27,11 @@ from runbook.training.kernels import linear
 from runbook.training.kernels.gradient_norm import use_own_norm
 
 Losses: TypeAlias = list[torch.Tensor]
-"""The mean loss of each micro-batch; empty on ranks without the last stage."""
+"""The mean loss of each micro-batch, on ranks of the last stage only."""
 
 
 class MegatronEngine(engine.TrainingEngine):
-    """GPTModel and optimizer as megatron-core itself trains them."""
+    """GPTModel and optimizer, trained in the way of megatron-core itself."""
 
     def __init__(self, spec: PhasePlan, *, draw: bool = True) -> None:
         super().__init__(spec, gpt_model.build_model(spec, draw=draw))
@@ -46,7 +46,7 @@ class MegatronEngine(engine.TrainingEngine):
             use_distributed_optimizer=shares_optimizer,
             overlap_grad_reduce=overlaps_gradients,
             overlap_param_gather=self.gathers_late,
-            # The loop looks at loss and gradient norm itself, on all ranks at once.
+            # The loop itself checks loss and gradient norm on all ranks together.
             check_for_nan_in_grad=False,
         )
         self.chunks = []
@@ -88,7 +88,7 @@ class MegatronEngine(engine.TrainingEngine):
             self.config.grad_sync_func = start_sync
 
     def compute(self, batches: MicroBatches, num_microbatches: int) -> float:
-        """Forward and backward of one step."""
+        """Run the forward and backward passes of one step."""
         self.clear_gradients()
         return total_loss(self._run(_forward_loss, batches, num_microbatches, forward_only=False))
 
@@ -103,7 +103,7 @@ class MegatronEngine(engine.TrainingEngine):
         return self.spec.parallel.pipeline
 
     def clear_gradients(self) -> None:
-        """Begin a step with gradients of 0."""
+        """Begin a step with zeroed gradients."""
         for chunk in self.chunks:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
@@ -160,7 +160,7 @@ class MegatronEngine(engine.TrainingEngine):
         num_microbatches: int,
     ) -> Losses:
         forward = functools.partial(_forward_loss, num_microbatches=num_microbatches)
-        # So the schedule leaves the loss as it is.
+        # With this, the schedule does not scale the loss.
         with _changed(self.config, {"calculate_per_token_loss": True}):
             losses: Losses = self._run(forward, batches, count, forward_only=False)
         return losses
@@ -171,7 +171,7 @@ class MegatronEngine(engine.TrainingEngine):
             group["lr"] = learning_rate
             group["weight_decay"] = self.spec.optimizer.weight_decay * group["wd_mult"]
 
-        # Lowers the loss scale where it is too high
+        # Lowers the loss scale if it is too high
         overflowed = self.optimizer.prepare_grads()
         # Without a scaler the scale is always one; asking for it would wait for the device.
         if self._loss_scaler() is None:
@@ -183,7 +183,7 @@ class MegatronEngine(engine.TrainingEngine):
             return OptimizerUpdate(math.nan, True, scale)
         norm = float(self.optimizer.get_grad_norm())
         if not math.isfinite(norm):
-            # Adam would carry it into every weight
+            # Adam would spread it to every weight
             return OptimizerUpdate(norm, True, scale)
 
         limit = self.spec.optimizer.clip_gradient
@@ -201,14 +201,14 @@ class MegatronEngine(engine.TrainingEngine):
         return OptimizerUpdate(norm, False, scale)
 
     def evaluate(self, batches: MicroBatches, num_microbatches: int) -> float:
-        """Forward alone."""
+        """Run the forward pass only."""
         return total_loss(self._run(_forward_loss, batches, num_microbatches, forward_only=True))
 
     def next_token_logits(self, ids: torch.Tensor) -> torch.Tensor | None:
-        """Scores of all tokens after each prefix."""
+        """Return the logits of all tokens after each prefix."""
         length = ids.shape[1]
         pieces = self.spec.parallel.context
-        # Every rank that shares a sequence gets as much of it.
+        # Every rank that shares a sequence gets an equal part.
         multiple = 1
         if self.config.sequence_parallel:
             multiple *= self.config.tensor_model_parallel_size
@@ -300,7 +300,7 @@ class MegatronEngine(engine.TrainingEngine):
         forward_only: bool,
         **options: Any,
     ) -> Any:
-        """Carry out the schedule; what the last stage has of each micro-batch."""
+        """Execute the schedule, and return the last stage's output for each micro-batch."""
         linear.begin_pass(in_8_bits=self.in_8_bits)
         for chunk in self.chunks:
             if chunk.training is forward_only:
@@ -326,7 +326,7 @@ class MegatronEngine(engine.TrainingEngine):
 
 @contextlib.contextmanager
 def _changed(config: Any, values: dict[str, object]) -> Iterator[None]:
-    """Set values of megatron-core's configuration for the body."""
+    """Set values of megatron-core's configuration within the block."""
     before = {name: getattr(config, name) for name in values}
     try:
         for name, value in values.items():
@@ -338,7 +338,7 @@ def _changed(config: Any, values: dict[str, object]) -> Iterator[None]:
 
 
 def total_loss(losses: Losses) -> float:
-    """Return the sum of the micro-batches' mean losses; 0 on a rank that has none."""
+    """Return the sum of the micro-batches' mean losses, which is 0 on ranks without losses."""
     if not losses:
         return 0.0
     return float(torch.stack(losses).sum())
@@ -389,7 +389,7 @@ def _inner_optimizer(optimizer: Any) -> Any:
 
 
 def _use_fused_adam(adam: Any) -> None:
-    """Let torch step all weights in one kernel; Apex's and Transformer Engine's do it anyway."""
+    """Let torch update all weights in one kernel, as Apex and Transformer Engine do."""
     if not isinstance(adam, torch.optim.Adam):
         return
     for group in adam.param_groups:
