@@ -68,4 +68,4 @@ def test_the_smoke_test_in_short_includes_its_start():
     rows = {row["what"]: row for row in summary_table(make_plan(load(RUN))).rows}
     row = rows["smoke test"]
     assert row["plan"] == "about 2 min"
-    assert "2 min to start (assumed), 0.36 s of steps" in row["beside it"]
+    assert "2 min to start (assumed), 0.35 s of steps" in row["beside it"]

@@ -181,10 +181,18 @@ def setup_for_words(models: dict[str, Model], **cells: str) -> StepSetup:
 def test_a_softwares_age_and_words_decide_what_its_fsdp_hides_and_which_attention_it_runs(
     models: dict[str, Model],
 ) -> None:
-    foundry = setup_for_words(models, software="llm-foundry, FSDP FULL_SHARD", date="2023-24")
+    words = {"software": "llm-foundry, FSDP FULL_SHARD", "precision": "amp_bf16"}
+    foundry = setup_for_words(models, date="2023-24", **words)
     assert (foundry.first_sharding, foundry.first_flash, foundry.half_sums) == (True, True, False)
     later = setup_for_words(models, software="fms-fsdp, FSDP in pure bf16", date="2024-08")
     assert (later.first_sharding, later.first_flash, later.half_sums) == (False, False, True)
+    assert (foundry.stops_early, later.stops_early) == (True, True)
+    first = setup_for_words(models, software="llm-foundry, FSDP", date="2023-24", precision="bf16")
+    assert (first.half_sums, first.stops_early) == (True, False)
+    megatron = setup_for_words(models, software="Megatron-LM core 0.8")
+    nemo = setup_for_words(models, software="NeMo, Megatron-core")
+    assert (megatron.fused_loss, nemo.fused_loss) == (False, True)
+    assert iteration(megatron).output > iteration(replace(megatron, fused_loss=True)).output
     twice = replace(later, device=replace(later.device, network_bandwidth=1e9))
     assert iteration(twice).data < 0.8 * iteration(replace(twice, half_sums=False)).data
 
@@ -396,6 +404,7 @@ def test_shapes_come_by_name_then_by_size_then_scaled(models: dict[str, Model]) 
     assert shape(model="GPT-3 175B", params_b="175")[1] == "175b of the catalogue"
     assert shape(model="Llama-3.1 405B", params_b="405.9")[1] == "llama-3-405b of the catalogue"
     assert shape(model="MPT 7B", params_b="6.658")[1] == "6.7b of the catalogue, by size"
+    assert shape(model="Nemotron 22B", params_b="22.5")[1] == "nemotron-22b of the catalogue"
     scaled, said = shape(model="GPT 2.5T", params_b="2500")
     assert said.endswith(" of the catalogue, scaled to 2500 B")
     assert 12 * scaled.layers * scaled.hidden**2 == pytest.approx(2.5e12, rel=0.02)

@@ -21,15 +21,15 @@ from runbook.planning.cost.own_kernels import OWN_KERNELS, OwnKernels
 
 _SUSTAINED = MappingProxyType(
     {
-        "V100": 0.754,
-        "A100": 0.81,
-        "H100": 0.688,
-        "H100-500W": 0.564,
-        "Blackwell": 0.596,
-        "Blackwell Ultra": 0.759,
-        "MI250X": 0.547,
+        "V100": 0.745,
+        "A100": 0.801,
+        "H100": 0.668,
+        "H100-500W": 0.574,
+        "Blackwell": 0.58,
+        "Blackwell Ultra": 0.741,
+        "MI250X": 0.503,
         "MI300X": 0.45,
-        "PVC": 0.391,
+        "PVC": 0.395,
         "L40S": 0.55,
     }
 )
@@ -45,55 +45,55 @@ class Coefficients:
 
     sustained: Mapping[str, float] = field(default_factory=lambda: _SUSTAINED)
     """Share of the 16-bit peak that large matrix products sustain at the power limit, by family."""
-    fp8: float = 0.945
+    fp8: float = 0.963
     """The same share in fp8, relative to 16 bits."""
-    attention: float = 0.396
+    attention: float = 0.397
     """Speed of the first FlashAttention relative to large matrix products, outside a vendor's own stack."""
-    attention_hopper: float = 0.632
+    attention_hopper: float = 0.643
     """The same again on H100: kernels written for the A100."""
-    attention_second: float = 1.5
+    attention_second: float = 1.43
     """Speed of FlashAttention-2 relative to the first."""
-    elementwise: float = 2.27
+    elementwise: float = 2.22
     """Bytes moved by norms, activations, residuals and dropout, relative to one read and write each by fused code."""
-    eager: float = 1.77
+    eager: float = 1.95
     """The same without a compiler or fused kernels, relative to with."""
-    unfused: float = 0.726
+    unfused: float = 0.653
     """The same in DeepSpeed's forks of Megatron where nothing but their fused CUDA kernels runs."""
-    unfused_elsewhere: float = 5.17
+    unfused_elsewhere: float = 5.35
     """The same where those kernels do not exist (AMD, Intel), or where ZeRO's hooks and copies come on top."""
-    tuned: float = 0.885
+    tuned: float = 0.833
     """The same in a vendor's own tuned stack."""
-    scores: float = 32.2
+    scores: float = 30.2
     """Bytes a score costs in both passes where attention scores are kept."""
-    tensor_tuned: float = 0.245
+    tensor_tuned: float = 0.242
     """Share of tensor-parallel communication that is waited for in a vendor's own stack from Hopper
     on, whose Transformer Engine sends while it multiplies; elsewhere all of it."""
-    links: float = 0.802
+    links: float = 0.791
     """Share of the links' datasheet that collectives reach."""
-    network: float = 0.714
+    network: float = 0.754
     """Share of the network's figure that collectives reach."""
-    sharded_shown: float = 0.348
+    sharded_shown: float = 0.359
     """Share of the communication of PyTorch's first FSDP that nothing hides (`StepSetup.first_sharding`)."""
-    overlap_power: float = 2.88
+    overlap_power: float = 2.84
     """How sharply communication of shared states hides behind work (1: not at all, infinite: wholly)."""
     operator_microseconds: float = 14.0
     """The host's time to launch one operator: no step takes less, however small its operators are."""
-    unfused_operator_microseconds: float = 39.5
+    unfused_operator_microseconds: float = 39.6
     """The same in DeepSpeed's forks of Megatron, whose engine and hooks are Python."""
-    microbatch_operators: float = 94.3
+    microbatch_operators: float = 90.9
     """Operators of a micro-batch on a stage in addition to its layers': embedding, output layer,
     loss, sends, the schedule."""
-    launch_power: float = 4.42
+    launch_power: float = 4.52
     """How sharply the host's launching hides behind the device's work (1: not at all, infinite: wholly)."""
-    step_milliseconds: float = 7.33
+    step_milliseconds: float = 7.2
     """What a step takes in addition to its micro-batches, outside DeepSpeed's forks.
 
     The norm that all ranks wait for, clipping, and the host, which begins with nothing launched
     ahead.
     """
-    latency_microseconds: float = 8.0
+    latency_microseconds: float = 7.98
     """Least time of a collective for each doubling of its ranks, within a node."""
-    jitter: float = 0.00573
+    jitter: float = 0.00533
     """Time added by each doubling of the devices beyond eight: waiting for the slowest."""
 
 
@@ -117,6 +117,10 @@ _BACKWARD = 1.8
 """Bytes of the backward pass relative to the forward pass."""
 _LOGIT_BYTES = 24.0
 """A token and vocabulary entry: logits in 16 and 32 bits, softmax, gradient."""
+_MEGATRON_LOGIT_BYTES = 52.0
+"""The same of Megatron's own loss, a kernel for each operation on logits in 32 bits. Counted in
+tensor_parallel/cross_entropy.py of Megatron-core 0.8: forward a cast (6), maximum (4), subtraction,
+exponential and division in place (8 each) and a sum (4); backward a product (8) and a cast (6)."""
 _OPTIMIZER_BYTES = 56.0
 """A parameter: fp32 weights and two moments read and written (24), the gradient cast to fp32,
 unscaled, its norm taken, clipped and read (26), weights written in 16 bits and gradients set to
@@ -225,6 +229,13 @@ class StepSetup:
     """Whether FSDP reduces gradients in 16 bits, as it does in pure bf16."""
     first_sharding: bool = False
     """Whether states are sharded by PyTorch's FSDP of 2023, which hid less than those after it."""
+    fused_loss: bool = True
+    """Whether few kernels make the loss; Megatron's own takes one for each operation."""
+    stops_early: bool = False
+    """Whether recomputation ends with the last tensor that the backward pass needs.
+
+    PyTorch's own does since 2.1 (`set_checkpoint_early_stop`). Megatron's computes whole layers.
+    """
     first_flash: bool = False
     """Whether attention is the first FlashAttention, of 2022.
 
@@ -376,6 +387,32 @@ class StepModel:
         # A processor that waits takes less power, and lets the others run faster.
         at_full_clock = computing * own_kernels.POWER_BOUND / own_kernels.CLOCK_BOUND
         return max(computing, at_full_clock * wave + moving)
+
+    def _forward_product(self, columns: float, inner: float) -> float:
+        """Return the forward seconds of tokens x inner times inner x columns in a layer."""
+        return self._product(columns, inner, self.matrix_rate)[0]
+
+    def _last_product(self) -> float:
+        """Return the forward seconds of a layer's last product: out of the feed-forward's middle."""
+        shape = self.setup.shape
+        return self._forward_product(shape.hidden, shape.ffn_hidden / self.setup.layout.tensor)
+
+    def _every_second_product(self) -> float:
+        """Return the forward seconds of the products that torchtitan computes again.
+
+        Its policy counts a layer's products and saves the odd ones. Left are the keys, the
+        product after attention and the second one into the feed-forward.
+        """
+        shape = self.setup.shape
+        tensor = self.setup.layout.tensor
+        keys = self._forward_product(shape.kv_heads * shape.head_size / tensor, shape.hidden)
+        width = shape.heads * shape.head_size / tensor
+        after_attention = self._forward_product(shape.hidden, width)
+        if not shape.gated:
+            # The second product of the feed-forward is the layer's last: nothing needs it again.
+            return keys + after_attention
+        into_middle = self._forward_product(shape.ffn_hidden / tensor, shape.hidden)
+        return keys + after_attention + into_middle
 
     def _matrices(self) -> tuple[float, float]:
         """(forward, both passes) of a layer's products."""
@@ -625,7 +662,8 @@ class StepModel:
         device = self.setup.device
         kernels = self._own
         if kernels is None:
-            return _LOGIT_BYTES / device.memory_bandwidth
+            logit_bytes = _LOGIT_BYTES if self.setup.fused_loss else _MEGATRON_LOGIT_BYTES
+            return logit_bytes / device.memory_bandwidth
         return own_kernels.moving_seconds(device, kernels.logit_bytes, kernels.least_logit_bytes)
 
     def _gradient_sums(self, parameters: float) -> float:
@@ -723,9 +761,12 @@ class StepModel:
         """Return the seconds of a layer's recomputation; arguments: its forward pass by part."""
         setup = self.setup
         if setup.recompute == "full":
+            if setup.stops_early:
+                # The backward pass needs the last product's input, not its result.
+                matrices -= self._last_product()
             return (matrices + attention + elementwise) * setup.recomputed
         if setup.recompute == "operators":
-            return 0.5 * matrices + elementwise
+            return self._every_second_product() + elementwise
         if setup.recompute == "selective" and not setup.flash:
             return attention
         return 0.0

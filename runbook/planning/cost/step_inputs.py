@@ -153,6 +153,8 @@ def setup_for(choice: Choice, device: Accelerator) -> StepSetup:
         broadcasts_batches=training.broadcast_batches,
         code=code_of(choice),
         deepspeed=choice.deepspeed,
+        # Our scripts do not ask Megatron for its fused loss.
+        fused_loss=False,
         fp8_recipe=training.fp8,
     )
 

@@ -185,12 +185,19 @@ def _with_billions(row: PublishedRow, models: Mapping[str, Model]) -> PublishedR
     """Return the row with the parameters of the catalogue's model that its name contains."""
     if row.billions:
         return row
-    names = _name_words(row.model)
-    for name, model in models.items():
-        if name in names:
-            return replace(row, billions=_parameter_count(model) / 1e9)
+    name = _catalogue_name(row.model, models)
+    if not name:
+        return row
+    return replace(row, billions=_parameter_count(models[name]) / 1e9)
 
-    return row
+
+def _catalogue_name(text: str, models: Mapping[str, Model]) -> str:
+    """Return the longest name of the catalogue in a model's name, or "".
+
+    "Nemotron 22B" is nemotron-22b, though 22b is a model too.
+    """
+    names = _name_words(text) & set(models)
+    return max(names, key=len, default="")
 
 
 def _assumed_setup(
@@ -235,6 +242,8 @@ def _assumed_setup(
         cuda_graphs=row.cuda_graphs,
         half_sums=row.half_sums,
         first_sharding=row.first_sharding,
+        stops_early=row.stops_early,
+        fused_loss=row.fused_loss,
         first_flash=row.first_flash,
         plain_activation=row.plain_activation,
         fp8_recipe=row.fp8_recipe,
@@ -271,10 +280,14 @@ def shape_for(row: PublishedRow, models: Mapping[str, Model]) -> tuple[Model, st
     parameters = row.billions * 1e9
     length = row.sequence_length
     family = _with_vocabulary(_family(row, models), row.sizes["vocabulary"])
-    names = _name_words(row.model)
+    fitting = {}
     for name, model in family.items():
-        if name in names and _size_error(model, length, parameters) <= SHAPE_TOLERANCE:
-            return model, f"{name} of the catalogue"
+        if _size_error(model, length, parameters) <= SHAPE_TOLERANCE:
+            fitting[name] = model
+
+    named = _catalogue_name(row.model, fitting)
+    if named:
+        return fitting[named], f"{named} of the catalogue"
 
     usual = {
         name: model for name, model in family.items() if 64 <= model.hidden // model.heads <= 160

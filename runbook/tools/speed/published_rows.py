@@ -106,6 +106,9 @@ The first pattern that is found counts.
 """
 _CAUSAL_SOFTWARE = r"core (0\.1[2-9]|0\.2|1\.)|nemo 25\.(09|1)|nemo 26|megatron-bridge"
 """Versions that count causal attention as half."""
+_MEGATRONS_LOSS = r"megatron-(lm|core|deepspeed)|bigscience|gpt-neox"
+_EARLY_STOP = "2023-10"
+"""PyTorch 2.1, whose recomputation stops early."""
 _BILLIONS = {"M": 1e-3, "B": 1.0, "T": 1e3}
 
 
@@ -131,6 +134,8 @@ class PublishedRow:
     """Whether its recipes interleave stages where the row does not say."""
     half_sums: bool
     first_sharding: bool
+    stops_early: bool
+    fused_loss: bool
     first_flash: bool
     cuda_graphs: bool
     plain_activation: bool
@@ -233,8 +238,10 @@ def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
         flash=flash == "yes" if flash else has_flash(context, row.text("date")),
         code=row.word("code") or code(context),
         interleaves=has_interleaving(context),
-        half_sums="pure bf16" in context,
+        half_sums=has_half_sums(context, row.text("precision")),
         first_sharding="fsdp" in context and "2000" < row.text("date") < "2024",
+        stops_early=stops_early(context, row.text("precision"), row.text("date")),
+        fused_loss=has_fused_loss(context),
         first_flash=has_first_flash(context, row.text("date")),
         cuda_graphs=cuda_graphs == "yes",
         plain_activation="nemotron" in row.text("model").lower(),
@@ -375,6 +382,45 @@ def has_first_flash(text: str, date: str) -> bool:
     if "llm-foundry" in text:
         return True
     return "2000" < date < "2023-08"
+
+
+def has_half_sums(text: str, precision: str) -> bool:
+    """Return whether FSDP reduces gradients in 16 bits.
+
+    llm-foundry's tables have "PURE" for each row of precision bf16, and "DEFAULT", with sums in 32
+    bits, for each of amp_bf16.
+
+    >>> has_half_sums("llm-foundry + composer fsdp", "bf16"), has_half_sums("torchtitan", "bf16")
+    (True, False)
+    """
+    return "pure bf16" in text or ("llm-foundry" in text and precision.strip().lower() == "bf16")
+
+
+def has_fused_loss(text: str) -> bool:
+    """Return whether few kernels make the loss: in NeMo and in PyTorch's programs, not in Megatron's own.
+
+    >>> has_fused_loss("megatron-core r0.8.0"), has_fused_loss("nemo, megatron-core")
+    (False, True)
+    """
+    return "nemo" in text or not re.search(_MEGATRONS_LOSS, text)
+
+
+def stops_early(text: str, precision: str, date: str) -> bool:
+    """Return whether a program recomputes by PyTorch 2.1 or later, or by JAX (`StepSetup.stops_early`).
+
+    JAX's compiler drops what nothing needs.
+
+    llm-foundry measured its rows of precision bf16 with PyTorch 1.13, and those of amp_bf16 with
+    2.1 (benchmarking/sweep.sh of May and of October 2023).
+
+    >>> [stops_early("llm-foundry, fsdp", name, "2023-24") for name in ("bf16", "amp_bf16")]
+    [False, True]
+    """
+    if "maxtext" in text:
+        return True
+    by_pytorch = "fsdp" in text or "torchtitan" in text
+    is_first = "llm-foundry" in text and has_half_sums(text, precision)
+    return by_pytorch and not is_first and date >= _EARLY_STOP
 
 
 def code(text: str) -> str:
