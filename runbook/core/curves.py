@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -76,7 +75,7 @@ def _finite_mean(values: Iterable[float | None]) -> float | None:
         if value is not None and math.isfinite(value):
             finite.append(value)
 
-    return statistics.fmean(finite) if finite else None
+    return math.fsum(finite) / len(finite) if finite else None
 
 
 def _bar(mean: float | None, low: float, high: float) -> str:

@@ -3,6 +3,7 @@
 Plain, zstd, gzip or xz; every kind of damage is noticed.
 """
 
+import functools
 import gzip
 import hashlib
 import io
@@ -292,8 +293,6 @@ BLOCK = 512 << 10
 """Text parsed and encoded at once: it and its ids stay in the core's cache (a tenth faster than 4
 MiB).
 """
-DECOMPRESSED = 2 << 20
-"""Text decompressed at once: zstd's window is in the core's cache then (a fifth faster)."""
 HUGE = 16 << 20
 """Bytes of a line, or of a text file, from which on it is read in pieces."""
 MAX_RECORD_BYTES = 256 << 20
@@ -301,7 +300,9 @@ MAX_RECORD_BYTES = 256 << 20
 HEAD_BYTES = 200
 """Of a record that is too long, for messages and the quarantine."""
 RAW_BLOCK = 4 << 20
-"""Read from the file at once: network filesystems like large reads."""
+"""Read from a compressed file at once: network filesystems like large reads."""
+SMALL_BUFFER = 64 << 10
+"""Plain text is read past a buffer of this size, straight into its block."""
 XZ_BLOCK = 128 << 10
 EMPTY = "it is empty: a download, or a compression, that failed?"
 AGAIN = (
@@ -390,13 +391,12 @@ def open_segment(segment: Segment) -> Iterator[IO[bytes]]:
             segment.path, 0, f"it cannot be opened: {error.strerror}", AGAIN
         ) from None
 
-    buffer_bytes = RAW_BLOCK
-    # What is read beyond its end is read again with the next part
-    if not segment.whole:
-        buffer_bytes = min(RAW_BLOCK, max(BLOCK, (segment.end - segment.start) // 8))
+    kind, compression = kind_of(path)
+    is_plain_text = not compression and kind != ".parquet"
+    buffer_bytes = SMALL_BUFFER if is_plain_text else RAW_BLOCK
     with (
         io.BufferedReader(raw, buffer_bytes) as file,
-        _decompressed(file, kind_of(path)[1]) as stream,
+        _decompressed(file, compression) as stream,
     ):
         try:
             yield stream
@@ -427,7 +427,7 @@ def _refuse_change(path: Path, segment: Segment) -> None:
 def _decompressed(file: Any, compression: str) -> Any:
     match compression:
         case ".zst":
-            return io.BufferedReader(_zstd().ZstdFile(file, "rb"), DECOMPRESSED)
+            return _zstd().ZstdFile(file, "rb")
         case ".gz":
             return gzip.GzipFile(fileobj=file, mode="rb")
         case ".xz":
@@ -547,25 +547,31 @@ def _whole_lines(
     """Blocks of the lines that begin at `position` and later, but before `end`."""
     carried = bytearray()
     is_last = False
-    while not is_last and (chunk := stream.read(BLOCK)):
-        beyond = position + len(carried) + len(chunk) - end
-        if beyond >= 0 and (stop := chunk.find(b"\n", max(0, len(chunk) - 1 - beyond)) + 1):
-            chunk = chunk[:stop]
-            is_last = True
+    while not is_last:
+        num_carried = len(carried)
+        if not _append_text(stream, carried):
+            break
 
-        start = 0
-        for stop in (chunk.find(b"\n") + 1 if len(carried) > HUGE else 0, chunk.rfind(b"\n") + 1):
-            if stop > start:
-                carried += memoryview(chunk)[start:stop]
+        beyond = position + len(carried) - end
+        if beyond >= 0:
+            stop = carried.find(b"\n", max(num_carried, len(carried) - 1 - beyond)) + 1
+            if stop:
+                del carried[stop:]
+                is_last = True
+
+        stops = [carried.rfind(b"\n", num_carried) + 1]
+        if num_carried > HUGE:
+            stops.insert(0, carried.find(b"\n", num_carried) + 1)
+        before = position
+        for stop in stops:
+            if before + stop > position:
                 # Handed over, not kept: a huge line must not stay here while it is encoded.
                 ready = [carried]
-                before = position
-                start = stop
-                position = position + len(carried)
-                carried = bytearray()
-                yield before, ready.pop()
+                carried = _cut_off(carried, before + stop - position)
+                start = position
+                position = before + stop
+                yield start, ready.pop()
 
-        carried += memoryview(chunk)[start:]
         if len(carried) > max_record_bytes:
             record = _skip_record(stream, carried)
             carried = bytearray()
@@ -577,6 +583,33 @@ def _whole_lines(
         ready = [carried]
         del carried
         yield position, ready.pop()
+
+
+def _append_text(stream: IO[bytes], text: bytearray) -> int:
+    """Append up to a block of a stream; return how many bytes came, 0 at the end.
+
+    The bytes go to their place without a copy between: a fifth of the reading time.
+    """
+    length = len(text)
+    text += _zeros(BLOCK)
+    with memoryview(text) as view, view[length:] as space:
+        num_read: int = stream.readinto(space)  # type: ignore[attr-defined]
+
+    del text[length + num_read :]
+    return num_read
+
+
+@functools.cache
+def _zeros(length: int) -> bytes:
+    """Return what makes room in a bytearray: always the same, which stays in the core's cache."""
+    return bytes(length)
+
+
+def _cut_off(text: bytearray, length: int) -> bytearray:
+    """Shorten a text to its first bytes; return what followed them."""
+    end = text[length:]
+    del text[length:]
+    return end
 
 
 def _skip_record(stream: IO[bytes], carried: bytearray) -> LongRecord:
