@@ -72,6 +72,25 @@ def test_an_assertion_without_words_is_named_by_its_statement():
     assert failure.evidence.startswith("AssertionError: assert len(steps) == 1 [")
 
 
+@pytest.mark.parametrize("indent", ["", "    "])
+def test_a_traceback_may_be_indented_by_whoever_prints_it(indent):
+    (failure,) = find_failures([f"{indent}{line}" for line in TYPE_ERROR])
+    assert (failure.name, failure.line) == (OWN_ERROR.name, len(TYPE_ERROR))
+
+
+def test_a_traceback_in_a_box_is_read():
+    lines = [
+        "╭─────────── Traceback (most recent call last) ───────────╮",
+        "│ /opt/code/train_controlnet.py:1127 in <module>          │",
+        "│                                                         │",
+        "│ ❱ 1127 │   main(args)                                   │",
+        "╰─────────────────────────────────────────────────────────╯",
+        "RuntimeError: The size of tensor a (0) must match the size of tensor b (3)",
+    ]
+    (failure,) = find_failures(lines)
+    assert failure.evidence.endswith("[/opt/code/train_controlnet.py:1127]")
+
+
 def test_words_below_the_exception_are_its_message():
     (failure,) = find_failures([*traceback("RuntimeError:"), "  block 17 is bad"])
     assert "block 17 is bad" in failure.evidence

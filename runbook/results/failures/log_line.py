@@ -6,6 +6,8 @@ from dataclasses import dataclass
 _PREFIXES = (
     # A log collector's time stamp before the launcher's prefix: "2025-06-24 17:29:06  [rank0]:..."
     re.compile(r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d)?\s+(?=\S)"),
+    # Python's logging, which a program hands the lines of its ranks: "- trainer - INFO - [rank7]: ..."
+    re.compile(r"^- \S+ - [A-Z]+ - (?=\[rank\d+\]:)"),
     # NeMo-Run and torchx: "i.pretrain/0 [default0]:..."
     re.compile(r"^[a-zA-Z][\w.-]*/\d+ (?=\S|  )"),
     re.compile(r"^(?:stdout|stderr): (?=\S)"),

@@ -11,8 +11,12 @@ ARGUMENT_ERROR = "argument error"
 """In the place of an exception's name: argparse raises none."""
 
 _FRAME = re.compile(
-    r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S.*))?\s*$'
+    r'^(?P<indent>\s*)File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S.*))?\s*$'
 )
+_RICH_FRAME = re.compile(
+    r"^│ (?P<indent>)(?P<file>\S+\.py):(?P<line>\d+) in (?P<function>\S+)\s*│?\s*$"
+)
+"""As the package rich draws it, in a box."""
 _EXCEPTION = re.compile(
     r"^(?P<name>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:\(\w+\))?(?P<colon>: ?(?P<message>.*))?$"
 )
@@ -72,6 +76,8 @@ class TracebackReader:
         self._place = ""
         self._library_place = ""
         self._source = ""
+        self._frame_indent = 0
+        """Columns before the newest frame. The exception has fewer, or none."""
         self._num_strangers = 0
         self._terminated_by = ""
 
@@ -95,8 +101,8 @@ class TracebackReader:
             if _REPLACES.search(text):
                 self._join = Join.REPLACES
             self._begin(before)
-        elif _FRAME.match(text):
-            self._read_frame(text, before)
+        elif frame := _FRAME.match(text) or _RICH_FRAME.match(text):
+            self._read_frame(frame, before)
         elif self.is_reading:
             return self._read_inside(text)
         elif _REPLACES.search(text):
@@ -126,11 +132,10 @@ class TracebackReader:
         self.is_reading = False
         return error
 
-    def _read_frame(self, text: str, before: str) -> None:
+    def _read_frame(self, frame: re.Match[str], before: str) -> None:
         if not self.is_reading:
             self._begin(before)
-        frame = _FRAME.match(text)
-        assert frame is not None
+        self._frame_indent = len(frame["indent"])
         place = f"{frame['file']}:{frame['line']}"
         function = frame["function"] or "<module>"
         if not function.startswith("<"):
@@ -143,13 +148,17 @@ class TracebackReader:
 
     def _read_inside(self, text: str) -> RaisedError | None:
         """Read what stands between two frames, or the exception below the last one."""
-        if not text.strip():
+        if not text.strip(" \t│─╭╮╰╯"):
             return None
-        if text.startswith((" ", "\t")):
-            self._source = self._source or text.strip()
+        if text.startswith("│"):
+            return None
+        statement = text.lstrip()
+        indent = len(text) - len(statement)
+        if indent and indent >= self._frame_indent:
+            self._source = self._source or statement.rstrip()
             return None
 
-        exception = _EXCEPTION.match(text)
+        exception = _EXCEPTION.match(statement.rstrip())
         if exception is None or not self._ends_traceback(exception["name"]):
             self._num_strangers += 1
             self.is_reading = self._num_strangers <= MAX_STRANGERS

@@ -74,7 +74,8 @@ DATA_RULES = (
             r"(?:missing|unexpected) keys?.{0,40}(?:state|checkpoint|load)",
             (
                 r"KeyError: '?(?:model|optimizer|module|state_dict|lr_scheduler"
-                r"|opt_param_scheduler|rng_state|checkpoint_version|args)'?"
+                r"|opt_param_scheduler|rng_state|checkpoint_version|args"
+                r"|pytorch-lightning_version)'?"
             ),
             r"does not match (?:the )?(?:checkpoint|saved|loaded)",
             r"shape .{0,60}(?:in|from) (?:the )?checkpoint",
@@ -117,6 +118,18 @@ DATA_RULES = (
         example_before='  File "megatron/checkpointing.py", line 529, in load_checkpoint',
         example="KeyError: 'total_iters'",
         source="intelligent-machine-learning/dlrover#977",
+    ),
+    # What a checkpoint lacks, its readers say by a bare error.
+    Rule(
+        kind=CHECKPOINT_FIT,
+        patterns=(r"^(?:Key|Assertion)Error\b",),
+        after=(
+            r", in (?:create_\w*load_plan|load_(?:sharded_)?state_dict|get_sd_loader"
+            r"|check_ckpt_list|_?load_\w*checkpoint)"
+        ),
+        example_before='  File "checkpoint/default_planner.py", line 131, in create_default_local_load_plan',
+        example="KeyError: 'pos_embedding'",
+        source="pytorch/pytorch#85949",
     ),
     # Some programs break long lines: the key stands below.
     Rule(

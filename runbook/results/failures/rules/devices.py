@@ -15,6 +15,8 @@ DEVICE_RULES = (
     Rule(
         kind=KERNEL,
         patterns=(r"Xid.{0,40}[): ](?:13|31|43|45|68|69)\b",),
+        # A GPU's broken link ends what other GPUs do.
+        unless=r"caused by previous Xid (?:48|6[34]|7[49]|9[245]|119|14\d)",
         example="NVRM: Xid (PCI:0000:3b:00): 31, pid=4711, name=python, MMU Fault: ENGINE GRAPHICS",
         source="NVIDIA, XID Errors (docs.nvidia.com/deploy/xid-errors)",
     ),

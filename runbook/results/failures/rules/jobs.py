@@ -101,6 +101,8 @@ JOB_RULES = (
         kind=UNREACHED,
         patterns=(
             r"unable to run job, (?:MOM rejected|send to MOM)",
+            # With an s: srun waits for the daemons of its nodes, not for the controller.
+            r"slurm_receive_msgs: .{0,80}failed: ",
             r"prolog(?:ue)?(?:/epilog)? failed",
             (
                 r"(?:[Tt]ask launch for .{0,60}failed on node \S+|Application launch failed): "
@@ -187,6 +189,7 @@ JOB_RULES = (
             r"slurm_receive_msg",
             r"Socket timed out on send/recv",
         ),
+        unless=r"slurm_receive_msgs: ",
         example=(
             "Output: 'sbatch: error: Batch job submission failed: Job violates accounting/QOS "
             "policy (job submit limit, user's size and/or time limits)'"
@@ -291,7 +294,8 @@ JOB_RULES = (
             r"PM[Ix2]+_Init",
             r"PMI\d?_?Init\w* .{0,20}(?:fail|intialize)",
             r"PMI .{0,30}(?:fail|not|error)",
-            r"\bpmix_\w+ failed",
+            r"\b(?:pmix|orte)_\w+ failed",
+            r"requested component was not found, or was unable to be opened",
             r"PMIX[ _]ERROR",
             r"instead of PMIX_SUCCESS",
             r"OMPI was not built with",
@@ -452,6 +456,14 @@ JOB_RULES = (
         level=Level.SYMPTOM,
         also=PEER_DIED,
         check="If another node's log ends earlier or names an error, that node ended first.",
+    ),
+    # Sites add rules of their own, each in its own words.
+    Rule(
+        kind=REFUSED_JOB,
+        patterns=(r"\bsbatch: error: ",),
+        unless=r"Unable to contact|slurm_receive_msg|Socket timed out|step creation",
+        example="sbatch: error: Parameter --gres=gpu:1 no longer acceptable, please switch to --gpus=1",
+        source="facebookincubator/submitit#1710",
     ),
     Rule(
         kind=CANCELLED,

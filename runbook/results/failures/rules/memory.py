@@ -215,6 +215,7 @@ MEMORY_RULES = (
         kind=HOST_MEMORY,
         patterns=(
             r"DataLoader worker \(pid.{0,20}\) is killed by signal: (?:Killed|Terminated)",
+            r"DataLoader worker \(pid.{0,60}\) exited unexpectedly",
             r"A process in the process pool was terminated abruptly",
             r"BrokenProcessPool",
             r"worker .{0,40}killed.{0,40}memory",

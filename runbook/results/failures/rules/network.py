@@ -124,6 +124,7 @@ NETWORK_RULES = (
         patterns=(
             r"[Bb]ootstrap ?: ?[Nn]o (?:socket|NCCL_SOCKET_IFNAME) interface found",
             r"ncclSocketInit: connecting to address",
+            r"socketStartConnect: .{0,80}failed : (?:Software caused|Network is unreachable|No route)",
             r"Socket creation failed ?: Address family not supported",
             r"NET/(?:IB|OFI|Socket) ?: ?[Nn]o (?:usable |)?(?:device|interface|listening)",
             r"[Uu]nable to find (?:address for|interface)",
@@ -186,7 +187,7 @@ NETWORK_RULES = (
             r"efa_\w+.{0,60}(?:fail|error)",
             r"Unresponsive",
             r"RDMA.{0,60}(?:fail|error)",
-            r"transport retry counter exceeded",
+            r"[Tt]ransport retry count(?:er)? exceeded",
             r"RNR retry",
             r"Remote (?:I/O|operation|access) error",
             r"Work Request Flushed",
