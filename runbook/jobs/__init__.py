@@ -1,4 +1,4 @@
-"""The only door to a queue: submit, state, cancel, signal."""
+"""The only module that talks to a queue: submit, state, cancel, signal."""
 
 from runbook.jobs.job_folder import Scheduler
 from runbook.jobs.local import LocalScheduler

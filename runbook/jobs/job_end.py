@@ -1,4 +1,4 @@
-"""The end of a job as its status tells it; see `runbook.plan_file.job_ends` for the types."""
+"""How a job ended, from its status. `runbook.plan_file.job_ends` has the types."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from runbook.plan_file.job_ends import JobEnd as JobEnd
 
 
 def job_end(status: JobStatus, cause: EndCause | None = None) -> JobEnd:
-    """The end that a status tells, with its cause."""
+    """Return the end of a job with its cause, as its status shows it."""
     return JobEnd(status.state, status.exit_code, status.signal, cause)

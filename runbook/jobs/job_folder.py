@@ -22,7 +22,7 @@ from runbook.plan_file.job_ends import JobState as JobState
 
 
 class _File:
-    """A file of a job's folder, by its name there."""
+    """The files of a job's folder, by name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -37,24 +37,24 @@ class JobFolder:
 
     path: Path
 
-    # What was submitted, word for word
+    # The script exactly as it was submitted
     script = _File("job.sh")
     # The training program's arguments as a list
     arguments = _File("arguments.json")
-    # Written by whoever submits: id, host, process, time
+    # Written by the submitter: id, host, process, time
     record = _File("job.json")
     out = _File("out")
     err = _File("err")
-    # Written before the job is submitted: the folders, one a line, whose work it builds on
+    # Written before the submission: the folders whose work the job needs, one per line
     after = _File("after")
     # Written by the job:
-    # once: which process on which machine it is
+    # Once: the process and machine of the job
     started = _File("started")
     # Every few seconds: clock, seconds since the machine's start
     heartbeat = _File("heartbeat")
-    # In a queue: the hosts it was given, one a line
+    # In a queue: the allocated hosts, one per line
     hostfile = _File("hostfile")
-    # Written by whoever submits: the ids of the queue's jobs that share this folder, one a line
+    # Written by the submitter: the ids of the queue's jobs that share this folder, one per line
     chain = _File("chain")
     # By a job of a chain or with spare nodes: what follows its newest attempt; see next_job
     decision = _File("decision")
@@ -62,32 +62,32 @@ class JobFolder:
     rank_0 = _File("rank-0")
     # In a queue, by the first rank whose program a signal ended: the rank and the signal
     rank_signal = _File("rank-signal")
-    timed_out = _File("timed_out")  # when its walltime is over
-    reason = _File("reason")  # one sentence about its end
+    timed_out = _File("timed_out")  # When its walltime ends
+    reason = _File("reason")  # One sentence about its end
     # The number of the signal that ended a rank; absent: none did
     signal = _File("signal")
-    exit_code = _File("exit_code")  # as its last act, by rename
+    exit_code = _File("exit_code")  # Its last action, by rename
     # Made for the job to see, on any host:
     cancelled = _File("cancelled")
     # Asks a queue's job to save and stop; every rank on every node sees it
     stop = _File("stop")
     # Made for whoever watches the job:
-    # When a person asked it to stop: it is not resumed
+    # Exists if a person asked the job to stop, so that it is not resumed
     stop_requested = _File("stop_requested")
     # While a watcher waits before it submits the next job: see watcher_wait
     watcher_waits = _File("watcher_waits")
 
     def __post_init__(self) -> None:
-        # The same folder, wherever this process goes
+        # Stays the same folder if this process changes its working directory
         object.__setattr__(self, "path", self.path.absolute())
 
     @property
     def run_folder(self) -> Path:
-        """The folder of the run, in which the job works."""
+        """The folder of the run, which is the job's working directory."""
         return self.path.parent.parent
 
     def was_submitted(self) -> bool:
-        """Whether a job was ever submitted from here, by us or by hand."""
+        """Whether a job was ever submitted from this folder, by the runbook or by hand."""
         return self.record.exists() or self.started.exists()
 
 
@@ -106,21 +106,21 @@ WORST_FIRST = (
 
 @dataclass(frozen=True)
 class JobStatus:
-    """What is known of a job at one moment."""
+    """What is known about a job at one moment."""
 
     state: JobState
     job_id: str
     exit_code: int | None
     reason: str
     started: float | None = None
-    """Unix time by the job's own machine."""
+    """Unix time by the clock of the job's own machine."""
     ended: float | None = None
     signal: int | None = None
-    """Number of the signal that ended a rank, where that decided how the job ended."""
+    """Number of the signal that killed a rank, if that decided how the job ended."""
 
     @property
     def final(self) -> bool:
-        """Whether the job can not change any more."""
+        """Whether the job has reached its final state."""
         return self.state not in ACTIVE and self.state is not JobState.UNKNOWN
 
 
@@ -136,13 +136,13 @@ def next_job_folder(run_folder: Path, phase: str) -> JobFolder:
 
 
 def latest_job_folder(run_folder: Path, phase: str) -> JobFolder | None:
-    """The folder of the phase's newest submitted job, or None."""
+    """Return the folder of the phase's newest submitted job, or None."""
     submitted = submitted_job_folders(run_folder, phase)
     return submitted[-1] if submitted else None
 
 
 def submitted_job_folders(run_folder: Path, phase: str) -> list[JobFolder]:
-    """All submitted jobs of a phase, oldest first."""
+    """Return all submitted jobs of a phase, oldest first."""
     numbers = [1]
     for path in (run_folder / "jobs").glob(f"{phase}-*"):
         suffix = path.name.removeprefix(f"{phase}-")
@@ -169,7 +169,7 @@ Network file systems are up to 60 s late.
 
 @dataclass(frozen=True)
 class Started:
-    """What a job noted when it began."""
+    """What a job recorded when it began."""
 
     job_id: str
     identity: Identity
@@ -180,7 +180,7 @@ _IDENTITY = TypeAdapter(Identity)
 
 
 def read_started(folder: JobFolder) -> Started | None:
-    """What the job noted when it began, or None if it has not (or not fully) done so."""
+    """Return what the job recorded when it began, or None if it has not, or only partly."""
     lines = (line.partition(" ") for line in read_text(folder.started).splitlines())
     content = {key: value for key, _, value in lines}
     try:
@@ -191,7 +191,7 @@ def read_started(folder: JobFolder) -> Started | None:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRecord:
-    """Content of job.json, written by whoever submits.
+    """The content of job.json, written by the submitter.
 
     It is written before the submission, and again after it with the job's id.
     """
@@ -203,14 +203,14 @@ class JobRecord:
     """Unix time."""
     host: str = ""
     token: str = ""
-    """The mark by which a queue finds a job whose submission was cut off."""
+    """A token by which a job can be found in the queue if its submission was interrupted."""
     queue_id: str = ""
     boot_id: str = ""
     uptime: float = 0.0
     process: Identity | None = None
 
     def write(self, folder: JobFolder) -> JobRecord:
-        """Write job.json; what is not known is left out."""
+        """Write job.json without the values that are not known."""
         known_values = {}
         for name, value in asdict(self).items():
             if value or name == "job_id":
@@ -286,7 +286,7 @@ def read_end(folder: JobFolder, job_id: str) -> JobStatus | None:
 
 
 def _end_state(folder: JobFolder, code: int) -> JobState:
-    # Also where it was faster than the request to stop it
+    # Also if it ended before the request to stop reached it
     if code == 0:
         return JobState.DONE
     if folder.cancelled.exists():
@@ -299,7 +299,7 @@ def _end_state(folder: JobFolder, code: int) -> JobState:
 
 
 def signal_of_code(code: int | None) -> int | None:
-    """The signal that a shell's exit code stands for; None if a program ended by itself.
+    """Return the signal that a shell's exit code stands for, or None if the program ended by itself.
 
     >>> signal_of_code(137), signal_of_code(1), signal_of_code(None)
     (9, None, None)
@@ -333,7 +333,7 @@ def status_by_files(
     state: JobState,
     reason: str,
 ) -> JobStatus:
-    """A status with the times that the job's own files say."""
+    """Return a status with the times recorded in the job's own files."""
     began = read_started(folder)
     status = JobStatus(
         state,
@@ -348,7 +348,7 @@ def status_by_files(
 
 
 def log_tail(path: Path, count: int = 12) -> list[str]:
-    """The last lines of a log, however long it is."""
+    """Return the last lines of a log of any length."""
     try:
         with path.open("rb") as stream:
             stream.seek(max(0, path.stat().st_size - 20_000))
@@ -358,7 +358,7 @@ def log_tail(path: Path, count: int = 12) -> list[str]:
 
 
 def read_text(path: Path) -> str:
-    """The text of a job's file; empty if it was not written."""
+    """Return the text of a job's file, or an empty text if it does not exist."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -375,7 +375,7 @@ class Scheduler(ABC):
 
     kind: str
     submit_seconds: float
-    """A submission takes no longer."""
+    """A submission takes at most this long."""
 
     def submit(self, folder: JobFolder, *, after: Sequence[JobFolder] = ()) -> str:
         """Submit job.sh of the folder and return the job's id.
@@ -435,7 +435,7 @@ class Scheduler(ABC):
         )
 
     def end_followers(self, folder: JobFolder) -> int:
-        """Take the jobs of a chain that still wait out of the queue; return how many these were."""
+        """Remove a chain's waiting jobs from the queue, and return their number."""
         return 0
 
     def request_stop(self, folder: JobFolder) -> None:
@@ -451,18 +451,18 @@ class Scheduler(ABC):
 
     @abstractmethod
     def state(self, folder: JobFolder) -> JobStatus:
-        """Where the folder's job stands; `JobError` if none was ever submitted."""
+        """Return the status of the folder's job. Raise `JobError` if none was ever submitted."""
 
     @abstractmethod
     def cancel(self, folder: JobFolder, *, grace_seconds: float = 20) -> JobStatus:
-        """End the job with everything it started, first gently.
+        """End the job and everything it started, gently at first.
 
         What had ended before keeps its state.
         """
 
     @abstractmethod
     def _existing_job(self, folder: JobFolder) -> JobStatus | None:
-        """Where the folder's job stands; None if its submission was cut off before it began."""
+        """Return the status of the folder's job, or None if its submission was interrupted."""
 
     @abstractmethod
     def _start(

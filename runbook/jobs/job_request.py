@@ -1,4 +1,4 @@
-"""What a job asks of its queue, array jobs included, and what the queue's limits say to that."""
+"""What a job requests from its queue, array jobs included, compared with the queue's limits."""
 
 import itertools
 from collections.abc import Sequence
@@ -12,19 +12,19 @@ from runbook.jobs.job_folder import WORST_FIRST, JobFolder, JobState, JobStatus
 
 @dataclass(frozen=True)
 class JobRequest:
-    """Part of a job's directives that queues limit; 0 and empty if the script does not say."""
+    """The requests that queues limit. A value is 0 or empty if the script does not state it."""
 
     partition: str = ""
     account: str = ""
     nodes: int = 0
     seconds: int = 0
     array: str = ""
-    """The numbers of its elements, where it is an array."""
+    """The indices of its elements, if it is an array."""
 
 
 @dataclass(frozen=True)
 class NodeKind:
-    """Nodes that are alike; 0 and empty: not said."""
+    """Nodes of the same kind. A value is 0 or empty if the queue does not state it."""
 
     devices: int = 0
     device: str = ""
@@ -35,11 +35,11 @@ class NodeKind:
 
 @dataclass(frozen=True)
 class UnusableNodes:
-    """Nodes that take no job, and why."""
+    """Nodes that accept no job, and why."""
 
     count: int
     names: str
-    """As the queue writes them: node[1-2,7]."""
+    """In the queue's notation, such as node[1-2,7]."""
     state: str
     """Slurm's word: drained, draining, down, fail, maint ..."""
     reason: str
@@ -50,7 +50,7 @@ class UnusableNodes:
 
 @dataclass(frozen=True)
 class QueueLimits:
-    """What one partition or queue accepts; 0 and empty: no limit."""
+    """What one partition or queue accepts. 0 or empty means no limit."""
 
     name: str
     state: str = "UP"
@@ -83,7 +83,7 @@ def parse_job_request(script: str) -> JobRequest:
     >>> parse_job_request("#PBS -q prod\n#PBS -l select=8:system=polaris\n").nodes
     8
     """
-    # A queue reads directives only above the first command.
+    # A queue reads only the directives above the first command.
     head = itertools.takewhile(lambda line: line[:1] in ("", "#"), script.splitlines())
     directives = {entry.name: entry.value for entry in directives_of("\n".join(head))}
 
@@ -101,12 +101,12 @@ def parse_job_request(script: str) -> JobRequest:
 
 
 def read_job_request(folder: JobFolder) -> JobRequest:
-    """What the script in a job's folder asks for; nothing where there is no script."""
+    """Return what the script in a job's folder requests, or nothing if there is no script."""
     return parse_job_request(job_folder.read_text(folder.script))
 
 
 def whole_number(text: str) -> int:
-    """A scheduler's count, also with a + for "or more"; 0 if there is none (UNLIMITED, N/A).
+    """Parse a scheduler's count, which may end in + for "or more". Return 0 for UNLIMITED or N/A.
 
     >>> [whole_number(text) for text in ("64", "64+", "UNLIMITED", "")]
     [64, 64, 0, 0]
@@ -193,13 +193,13 @@ def _account_problems(request: JobRequest, queue: QueueLimits, partition: str) -
 
 
 def element_folders(folder: JobFolder) -> list[JobFolder]:
-    """Where each element of an array says how it does; empty for a job that is none."""
+    """Return the folder of each element of an array, or nothing if the job is no array."""
     indices = array_indices(read_job_request(folder).array)
     return [JobFolder(folder.path / f"element-{index}") for index in indices]
 
 
 def array_indices(text: str) -> list[int]:
-    """The elements that an array's directive names; empty for none.
+    """Return the elements that an array directive names.
 
     >>> array_indices("0-3"), array_indices("1,4-6%2"), array_indices("")
     ([0, 1, 2, 3], [1, 4, 5, 6], [])

@@ -1,4 +1,4 @@
-"""This machine without a queue: a detached job.sh, known by its own files and its process."""
+"""Jobs on this machine without a queue: a detached job.sh, tracked by its files and its process."""
 
 import secrets
 import signal
@@ -17,7 +17,7 @@ from runbook.jobs import job_folder
 from runbook.jobs.job_folder import JobFolder, JobRecord, JobState, JobStatus, Scheduler
 
 START_SECONDS = 10.0
-"""Within this time a started script has noted that it runs."""
+"""A started script records within this time that it is running."""
 
 
 class LocalScheduler(Scheduler):
@@ -45,7 +45,7 @@ class LocalScheduler(Scheduler):
             state, reason = _half_submitted(folder, job_id)
 
         status = job_folder.status_by_files(folder, job_id, state, reason)
-        # It may have ended while we looked: the exit code is written before the process goes, so it
+        # It may have ended in the meantime. The exit code is written before the process ends, so it
         # is there by now.
         return job_folder.read_end(folder, job_id) or status
 
@@ -66,7 +66,7 @@ class LocalScheduler(Scheduler):
         script = identity.pid if identity else 0
 
         def none_left() -> bool:
-            # Ranks are asked by the script, once; its set-up by us
+            # The script asks the ranks once. Its set-up has to be asked directly.
             if not processes.ranks(script, status.job_id):
                 processes.send(_all_but(script, status.job_id), signal.SIGTERM)
 
@@ -114,10 +114,10 @@ class LocalScheduler(Scheduler):
         assert not after, "only the jobs of a queue wait for each other"
         for status in earlier:
             if status.state is JobState.LOST:
-                _kill(status.job_id)  # what it left running
+                _kill(status.job_id)  # Processes that it left running
 
         job_id = f"local-{secrets.token_hex(4)}"
-        # First: whatever happens next, the job's processes can be found.
+        # This comes first, so that the job's processes can be found whatever happens next.
         record = JobRecord(
             kind=self.kind,
             job_id=job_id,
@@ -196,7 +196,7 @@ def _by_process(folder: JobFolder, job_id: str, identity: Identity) -> tuple[Job
 
 
 def _half_submitted(folder: JobFolder, job_id: str) -> tuple[JobState, str]:
-    """The record names no process yet.
+    """Whether the record does not name a process yet.
 
     Whoever submitted is about to start it, or died at that moment.
     """
@@ -241,7 +241,7 @@ def _all_but(pid: int, job_id: str) -> list[psutil.Process]:
 
 
 def _kill(job_id: str, spare: int = 0) -> None:
-    """Kill all of a job; the script last, so that it can still write down how its ranks ended."""
+    """Kill all processes of a job, the script last, so that it can record how its ranks ended."""
     if spare:
         processes.kill_until_none(lambda: _all_but(spare, job_id), seconds=5)
         processes.wait_until(lambda: not processes.process_tree(job_id), 3)

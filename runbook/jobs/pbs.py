@@ -1,4 +1,4 @@
-"""PBS Pro and OpenPBS: qsub, qstat, qdel, and their answers read."""
+"""PBS Pro and OpenPBS: calls qsub, qstat and qdel, and parses their output."""
 
 import os
 import pwd
@@ -51,7 +51,7 @@ def parse_entries(text: str, head: str) -> list[tuple[str, dict[str, str]]]:
 
 
 def parse_jobs(text: str) -> list[QueueJob]:
-    """The jobs of `qstat -x -f`."""
+    """Return the jobs listed by `qstat -x -f`."""
     return [_job(name, values) for name, values in parse_entries(text, "Job Id")]
 
 
@@ -118,7 +118,7 @@ def _destinations(values: dict[str, str]) -> list[str]:
 
 
 def _with_widest_limits(route: QueueLimits, destinations: Sequence[QueueLimits]) -> QueueLimits:
-    """Return a route queue with its own limits, and where it has none with the widest of its destinations."""
+    """Return a route queue with its own limits, or else the widest ones of its destinations."""
     all_seconds = [queue.max_seconds for queue in destinations]
     all_nodes = [queue.max_nodes for queue in destinations]
     return replace(
@@ -235,7 +235,7 @@ def _hosts(exec_host: str) -> str:
 
 
 MOST_JOBS = 500
-"""So many of the newest jobs of a user are looked through for one whose submission was cut off."""
+"""Number of a user's newest jobs to search for one whose submission was interrupted."""
 _QUEUE_OR_HISTORY = ((), ("-x",))
 
 
@@ -248,7 +248,7 @@ def _sequence_number(job: str) -> int:
 
 
 class Pbs(Queue):
-    """The programs of PBS, as they stand on the PATH of a login node."""
+    """The programs of PBS, as found on the PATH of a login node."""
 
     kind = "pbs"
     name = "PBS"
@@ -317,7 +317,7 @@ class Pbs(Queue):
         return list(jobs.values())
 
     def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
-        """`qstat -Q`: whether each queue is open, its limit, and how many jobs it holds."""
+        """Return from `qstat -Q` whether each queue is open, its limit, and its number of jobs."""
         return queue_rows(self.answer(*self.limits_question, *names))
 
     def ending(self, exit_code: int) -> str:

@@ -1,4 +1,4 @@
-"""Jobs of every queue: submitted once, known by their own files first and by the queue second."""
+"""Jobs of every kind of queue: submitted once, and tracked by their own files before the queue."""
 
 import re
 import secrets
@@ -18,10 +18,10 @@ from runbook.jobs.job_request import QueueLimits
 from runbook.plan_file.errors import STOPPED
 
 GO_ON = "go on"
-"""First line of a job's decision after which the next job of its chain trains."""
+"""First line of a job's decision if the next job of its chain is to train."""
 
 SUBMIT_SECONDS = 60.0
-"""A submission takes no longer."""
+"""A submission takes at most this long."""
 
 ANSWER_SECONDS = 30.0
 """Time after which a queue counts as silent.
@@ -31,11 +31,11 @@ Slurm's clients give up sooner by themselves (MessageTimeout, 10 s).
 
 
 class QueueSilentError(JobError):
-    """The queue did not answer: whatever was asked is not known."""
+    """The queue did not answer."""
 
 
 class LostAnswerError(JobError):
-    """A submission without an answer: the job may be in the queue or not."""
+    """A submission got no answer, so that the job may or may not be in the queue."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class QueueJob:
     partition: str = ""
     nodes: str = ""
     token: str = ""
-    """What the job was marked with when it was submitted."""
+    """The mark that the job got at its submission."""
 
 
 class Queue(ABC):
@@ -63,17 +63,17 @@ class Queue(ABC):
     kind: str
     name: str
     speaker: str
-    """Who does not answer, in an error."""
+    """Name of the program in an error about a missing answer."""
     queue_word: str
     """What this kind of queue calls a partition."""
     end_word: str
     programs: tuple[str, ...]
-    """The last one ends a job."""
+    """The last of these programs ends a job."""
     limits_question: tuple[str, ...]
     job_id_line: re.Pattern[str]
     """The line of a submission's answer that holds the job's id, as its first group."""
     unknown_job: tuple[str, ...]
-    """Words of a program that was asked for a job that is not in the queue."""
+    """Messages that say that a job is not in the queue."""
     broken_off: tuple[str, ...]
     """Words of a submission's answer after which the job may be in the queue.
 
@@ -200,7 +200,7 @@ class Queue(ABC):
 
     @abstractmethod
     def parse_limits(self, text: str) -> list[QueueLimits]:
-        """The answer to `limits_question`."""
+        """Parse the answer to `limits_question`."""
 
     @abstractmethod
     def submission(
@@ -209,15 +209,15 @@ class Queue(ABC):
         after: Sequence[str],
         follows: str = "",
     ) -> tuple[list[str], dict[str, str | None]]:
-        """The command to which job.sh is given, and changes to our environment for it."""
+        """Return the submission command for job.sh, and the changes to its environment."""
 
     @abstractmethod
     def find(self, folder: JobFolder, token: str) -> str | None:
-        """The id of the job with that mark, or None if the queue has none."""
+        """Return the id of the job with this mark, or None if the queue has none."""
 
     @abstractmethod
     def ask(self, job: str) -> QueueJob | None:
-        """What the queue, or else its history, says of a job; None if neither knows it."""
+        """Return a job as the queue or its history describes it, or None if neither knows it."""
 
     @abstractmethod
     def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
@@ -231,7 +231,7 @@ A job gives one every five seconds.
 """
 
 ASK_SECONDS = 5.0
-"""A queue is asked about the same job no more often: it serves everybody."""
+"""Minimum time between two questions about the same job, because the queue serves everybody."""
 
 COMPLETING_SECONDS = 600.0
 """Time by which a queue has cleaned up after a job.
@@ -246,15 +246,15 @@ Pyxis first removes the unpacked image from each node.
 """
 
 REQUEUED_SECONDS = 3600.0
-"""For so long after its end a job that did not finish may be started again by its queue."""
+"""How long after its end an unfinished job may still be restarted by its queue."""
 
 
 @dataclass(frozen=True)
 class _SignOfLife:
-    """When a job, or the liveliest element of an array, last showed that it runs."""
+    """When a job, or the most recent element of an array, last showed a sign of life."""
 
     start: job_folder.Started | None
-    """What the job wrote at its start; None if it has not begun."""
+    """What the job recorded at its start; None if it has not begun."""
     age_seconds: float | None
     """None if there is no heartbeat, or none that could be dated."""
 
@@ -284,7 +284,7 @@ def _read_sign_of_life(folder: JobFolder) -> _SignOfLife:
 
 
 class QueueScheduler(Scheduler):
-    """Scheduler for the jobs of a queue, each known by its folder.
+    """Scheduler for the jobs of a queue, each identified by its folder.
 
     Any process on any machine can ask for a job's state.
     """
@@ -316,7 +316,7 @@ class QueueScheduler(Scheduler):
         status = self._status_of_newest(folder, number)
         if not status.final:
             return status
-        # The next job of its chain began while we asked
+        # The next job of its chain began in the meantime
         if self._number(folder) != number:
             return self.state(folder)
         return self._waiting_follower(folder, status) or status
@@ -329,7 +329,7 @@ class QueueScheduler(Scheduler):
         status = self._status_by_queue(folder, number)
         if not status.final:
             return status
-        # It may have ended while we asked: its own exit code counts more.
+        # It may have ended in the meantime, and its own exit code takes precedence.
         return job_request.array_end(folder, self._id(number)) or status
 
     def queue_followers(self, folder: JobFolder, count: int) -> list[str]:
@@ -347,7 +347,7 @@ class QueueScheduler(Scheduler):
         return [self._id(number) for number in numbers[1:]]
 
     def end_followers(self, folder: JobFolder) -> int:
-        """Take the jobs of a chain that still wait out of the queue; return how many these were."""
+        """Remove a chain's waiting jobs from the queue, and return their number."""
         numbers = [follower.partition("-")[2] for follower in _followers(folder)]
         waiting = []
         for number in numbers:
@@ -422,7 +422,7 @@ class QueueScheduler(Scheduler):
 
             return job is None or job.state not in ACTIVE
 
-        # Also one that waits again after an end
+        # Also if it waits again after an end
         is_pending = status.state is JobState.PENDING
         if not is_pending:
             processes.wait_until(
@@ -463,7 +463,7 @@ class QueueScheduler(Scheduler):
             submitted=time.time(),
             host=processes.host_name(),
         )
-        # first: whatever happens next, the job can be found
+        # This comes first, so that the job can be found whatever happens next
         record.write(folder)
         try:
             number = self.queue.submit(folder, token, dependencies)
@@ -507,7 +507,7 @@ class QueueScheduler(Scheduler):
         record = job_folder.read_record(folder)
         # Raises if the queue does not answer
         number = self._number(folder)
-        if not number:  # the queue never took it
+        if not number:  # The queue never accepted it
             folder.record.unlink()
             return None
 
@@ -707,7 +707,7 @@ def _forgotten(folder: JobFolder) -> tuple[JobState, str]:
         return JobState.CANCELLED, "cancelled; the queue does not know it any more"
     start = job_folder.read_started(folder)
     last_seen = job_folder.last_seen(folder)
-    # The moment of its last sign of life: an age would grow forever.
+    # The time of its last sign of life, because an age would keep growing.
     if last_seen is None:
         sighting = "never seen"
     else:

@@ -1,4 +1,4 @@
-"""Slurm: sbatch, squeue, scontrol, sacct, scancel, and their answers read."""
+"""Slurm: calls sbatch, squeue, scontrol, sacct and scancel, and parses their output."""
 
 import contextlib
 import os
@@ -59,11 +59,11 @@ NEVER = frozenset(
         "ReservationDeleted",
     }
 )
-"""Reasons of a waiting job that no time fixes."""
+"""Reasons for waiting that do not go away with time."""
 
 
 def state_of(word: str) -> JobState:
-    """Return our state of Slurm's word; a word that is none of Slurm's is UNKNOWN.
+    """Return our state for Slurm's word, or UNKNOWN for any other word.
 
     >>> print(state_of("RUNNING"), state_of("CANCELLED by 1000"), state_of("NODE_FAIL"))
     running cancelled lost
@@ -85,7 +85,7 @@ def never_starts(reason: str) -> bool:
 
 
 def parse_jobs(text: str, columns: Sequence[str]) -> list[QueueJob]:
-    """Return one entry for each line of squeue or sacct; lines of another shape are left out."""
+    """Return one entry for each line of squeue or sacct, without lines of another shape."""
     jobs = []
     for line in text.splitlines():
         fields = line.split("|", len(columns) - 1)
@@ -169,7 +169,7 @@ def together(jobs: Sequence[QueueJob]) -> QueueJob | None:
 
 
 class Slurm(Queue):
-    """The programs of Slurm, as they stand on the PATH of a login node."""
+    """The programs of Slurm, as found on the PATH of a login node."""
 
     kind = "slurm"
     name = "Slurm"

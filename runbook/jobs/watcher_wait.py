@@ -17,12 +17,12 @@ from runbook.core.processes import Identity, Standing, identify, standing
 from runbook.jobs.job_folder import JobFolder, read_text
 
 CLOCK_SECONDS = 60.0
-"""By so much the clocks of two login nodes may differ."""
+"""Allowed difference between the clocks of two login nodes."""
 
 
 @dataclass(frozen=True)
 class WatcherWait:
-    """Which process waits, and until when."""
+    """The process that waits, and until when."""
 
     process: Identity
     until: float
@@ -33,7 +33,7 @@ _WAIT = TypeAdapter(WatcherWait)
 
 
 def begin_wait(folder: JobFolder, seconds: float) -> None:
-    """Note that this process waits so long before it submits the job that follows."""
+    """Record that this process waits this long before it submits the next job."""
     process = identify(os.getpid())
     assert process is not None, "this process runs"
     wait = WatcherWait(process, time.time() + seconds)

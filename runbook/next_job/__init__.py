@@ -1,1 +1,1 @@
-"""What follows a job: decided by the standard library alone, so that a job decides it as well."""
+"""What follows a job. It uses only the standard library, so that the job itself can decide it."""

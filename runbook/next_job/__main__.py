@@ -42,12 +42,12 @@ TAIL_BYTES = 200_000
 BAD_NODE_SECONDS = 7 * 86_400.0
 """Time after which a node is given another chance, as of a failure that a watcher reports."""
 MOST_STARTS_WITHOUT_A_STEP = 2
-"""So many attempts in one allocation may end without a step: another one may do better."""
+"""Number of attempts in one allocation that may end without a step before another is needed."""
 
 
 @dataclass(frozen=True)
 class JobFiles:
-    """Where an attempt and its run keep what decides."""
+    """The files of an attempt and its run on which the decision depends."""
 
     folder: Path
     events: Path
@@ -60,7 +60,7 @@ class JobFiles:
 
     @property
     def name(self) -> str:
-        """Name of the job, as events have it."""
+        """Name of the job as it appears in events."""
         return self.folder.name
 
     def nodes(self) -> list[str]:
@@ -77,7 +77,7 @@ class JobFiles:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Decide what follows the newest attempt of a job, and write it down."""
+    """Decide what follows the newest attempt of a job, and record the decision."""
     arguments = _parser().parse_args(argv)
     files = JobFiles(arguments.job, arguments.events, arguments.metrics, arguments.tracker)
     end = JobEnd(_state(files.folder, arguments.code), arguments.code, arguments.signal)
@@ -161,7 +161,7 @@ def read_attempts(files: JobFiles, end: JobEnd, reason: str) -> list[tuple[str, 
 
 
 def _earlier_attempt(files: JobFiles, events: Sequence[JobEvent]) -> Attempt:
-    """Return an attempt as its event `ended` has it, or as killed where it left none."""
+    """Return an attempt as its event `ended` describes it, or as killed if there is none."""
     ended = next((event for event in events if event.get("event") == "ended"), None)
     if ended is None:
         began_at, reached = read_steps(events, files.metrics)

@@ -21,27 +21,27 @@ JobEvent = Mapping[str, Any]
 BEGAN = "attempt_began"
 """Event that a job writes before it starts the training's processes."""
 LOG_LINES = 400
-"""So many of the last lines of each log are read for a cause."""
+"""Number of last lines of each log that are searched for a cause."""
 _CAUSE_OF = {cause.value: cause for cause in WILL_REPEAT} | {
     kinds.DATA.name: EndCause.FILE_MISSING,
     kinds.ABI.name: EndCause.MODULE_MISSING,
     kinds.BUILD.name: EndCause.MODULE_MISSING,
     kinds.UNREACHED.name: EndCause.NODE_UNREACHED,
 }
-"""The cause of each known failure about which a restart depends, by the failure's name."""
+"""The cause of each known failure on which a restart depends, by the failure's name."""
 ERROR_LINE = re.compile(r"(?:rank \d+: )?[A-Za-z_.]*(?:Error|Exception|Interrupt)\b")
 
 
 @dataclass(frozen=True)
 class EndedJob:
-    """What a job, or one attempt inside it, left behind."""
+    """The records of a job, or of one attempt inside it."""
 
     name: str
     end: JobEnd
-    """Without its cause, which is looked for."""
+    """The end without its cause, which is still to be found."""
     reason: str
     log_lines: Sequence[str]
-    """The last lines of err, then those of out."""
+    """The last lines of err, followed by those of out."""
     nodes: Sequence[str]
 
 
@@ -129,11 +129,11 @@ def _newest_event(events: Sequence[JobEvent], name: str) -> JobEvent | None:
 
 @dataclass(frozen=True)
 class _JobFailure:
-    """Why a job failed: what decides, and what a person reads."""
+    """Why a job failed, for the decision and for people."""
 
     cause: EndCause
     signature: str
-    """Equal when the same failure happens again."""
+    """Equal for two occurrences of the same failure."""
     evidence: str
     remedy: str = ""
     bad_nodes: tuple[str, ...] = ()

@@ -29,7 +29,7 @@ restarts."""
 
 
 class Action(StrEnum):
-    """What follows a job."""
+    """The possible actions after a job."""
 
     DONE = "done"
     GO_ON = "go on"
@@ -43,11 +43,11 @@ class Attempt:
     job: str
     end: JobEnd
     began_at: int | None
-    """The step after which it began; None: it did not come so far."""
+    """The step after which it began; None if it never got that far."""
     reached: int
-    """The newest step of the training when it had ended."""
+    """The newest step of the training at its end."""
     reason: str = ""
-    """The job's own sentence about its end.
+    """The job's own statement about its end.
 
     For people: nothing is decided by it.
     """
@@ -59,18 +59,18 @@ class Attempt:
     evidence: str = ""
     remedy: str = ""
     bad_nodes: tuple[str, ...] = ()
-    """Nodes that the failure is to be blamed on, where another node would not have it."""
+    """Nodes to blame for the failure, if it would not occur on other nodes."""
 
     @property
     def failing_step(self) -> int | None:
-        """The step it was in when it ended."""
+        """The step during which it ended."""
         if self.began_at is None:
             return None
         return max(self.began_at, self.reached) + 1
 
     @property
     def made_a_step(self) -> bool:
-        """Whether it came further than where it began."""
+        """Whether it made at least one new step."""
         return self.began_at is not None and self.reached > self.began_at
 
     def failed_like(self, earlier: Attempt) -> bool:
@@ -86,7 +86,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Decision:
-    """What follows, and why."""
+    """The action that follows, and its reason."""
 
     action: Action
     why: str

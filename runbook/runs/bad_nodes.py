@@ -1,4 +1,4 @@
-"""Nodes that were found bad, by site, with the evidence.
+"""Nodes known to be bad, by site, with the evidence.
 
 An entry holds until the node is forgiven or the entry expires.
 """
@@ -28,7 +28,7 @@ PBS has no counterpart: qsub can ask for a host, and not for any other one.
 
 
 class FoundBy(StrEnum):
-    """What found a node bad."""
+    """What identified a node as bad."""
 
     PREFLIGHT = "preflight"
     FAILURE = "failure"
@@ -148,7 +148,7 @@ def parse_bad_nodes(lines: Sequence[Mapping[str, Any]], now: float) -> list[BadN
 
 @dataclass(frozen=True)
 class Exclusion:
-    """Which bad nodes the next job leaves out, and which it cannot."""
+    """The bad nodes that the next job excludes, and those that it cannot exclude."""
 
     left_out: tuple[BadNode, ...] = ()
     kept: tuple[BadNode, ...] = ()

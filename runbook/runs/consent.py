@@ -1,4 +1,4 @@
-"""Commands that a run file asks for, and whether the person at this machine allowed them."""
+"""Commands in a run file, and whether the user of this machine has allowed them."""
 
 from runbook.core.checks import Check, judge
 from runbook.core.table import Table
@@ -33,7 +33,7 @@ def command_checks(settings: Settings) -> list[Check]:
 
 
 def commands_table(settings: Settings) -> list[Table]:
-    """The same for a plan; empty if the run has no command."""
+    """Return the same checks for a plan, or nothing if the run has no command."""
     rows = []
     for check in command_checks(settings):
         rows.append(

@@ -106,17 +106,17 @@ def machine_identity(site: Site) -> str:
 
 
 def num_cores() -> int:
-    """Cores of this machine, not hardware threads where the system tells them apart."""
+    """Return the cores of this machine, without hardware threads if the system knows them."""
     return psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
 
 
 def cpu_flags(path: Path = CPU_FACTS) -> frozenset[str]:
-    """Instruction sets the kernel names; empty if it names none (macOS)."""
+    """Return the instruction sets that the kernel lists; it lists none on macOS."""
     return frozenset(_cpu_fact(path, "flags").split())
 
 
 def _cpu_fact(path: Path, name: str) -> str:
-    """What the kernel says of its first CPU under this name; empty if it says nothing."""
+    """Return the kernel's value of this name for its first CPU, or an empty text."""
     try:
         lines = path.read_text().splitlines()
     except OSError:

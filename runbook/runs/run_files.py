@@ -159,7 +159,7 @@ def changed_values(folder: Path, settings: Settings) -> list[tuple[str, Any, Any
 
 @dataclass(frozen=True)
 class StepOutput:
-    """A file that a step made; a checksum tells whether it is still the same."""
+    """A file made by a step, with a checksum to detect changes."""
 
     path: str
     bytes: int
@@ -168,7 +168,7 @@ class StepOutput:
 
 @dataclass(frozen=True)
 class DoneMark:
-    """A finished step: what it was made from and what it made."""
+    """A finished step: its inputs and outputs."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
     step: str
@@ -191,12 +191,12 @@ def fingerprint(version: int, inputs: Mapping[str, object]) -> str:
 
 
 def mark_path(run_folder: Path, step: str) -> Path:
-    """The path of a step's done-mark."""
+    """Return the path of a step's done-mark."""
     return run_folder / "steps" / f"{step}.json"
 
 
 def read_mark(run_folder: Path, step: str) -> DoneMark | None:
-    """The done-mark of a step, or None if there is none; a broken one is refused by name."""
+    """Return the done-mark of a step, or None if there is none. Raise an error if it is broken."""
     remedy = "Delete it: the step then runs again and finds what is already there."
     return read_json_record(mark_path(run_folder, step), DoneMark, "a done-mark", remedy)
 
@@ -226,7 +226,7 @@ def write_mark(
 
 
 class StepState(StrEnum):
-    """Where a step stands, by its mark and the files that it made."""
+    """The state of a step, by its mark and its outputs."""
 
     DONE = "done"
     NOT_DONE = "not done yet"

@@ -88,7 +88,7 @@ def _project_of(name: str) -> Path:
 
 
 def job_folders(folder: Path) -> list[JobFolder]:
-    """Every job of a run, in the order of phases and attempts."""
+    """Return every job of a run, by phase and attempt."""
     paths = [path for path in (folder / "jobs").glob("*/") if (path / "job.json").exists()]
     return [JobFolder(path) for path in sorted(paths, key=lambda path: _attempt(path.name))]
 
@@ -428,7 +428,7 @@ def _logs(job: JobFolder) -> list[Path]:
 
 
 def find_job(job_id: str, runs: Path | None) -> str:
-    """The job folder of a job id."""
+    """Return the folder of the job with this id."""
     for path in sorted((runs or runs_folder(params.project_root())).glob("*/run.yaml")):
         for job in job_folders(path.parent):
             if _has_id(job, job_id.strip()):
@@ -468,7 +468,7 @@ def refuse_while_a_job_runs(folder: Path, scheduler: Scheduler) -> None:
 
 
 def cancel_jobs(folder: Path, scheduler: Scheduler) -> str:
-    """End every living job of a run."""
+    """End every active job of a run."""
     ends = [(job, scheduler.cancel(job)) for job, _ in active_jobs(folder, scheduler, LIVING)]
     lines = [f"{job.path.name}: {status.state} ({status.reason})" for job, status in ends]
     lines += _end_waits(folder)
@@ -476,7 +476,7 @@ def cancel_jobs(folder: Path, scheduler: Scheduler) -> str:
 
 
 def stop_jobs(folder: Path, scheduler: Scheduler) -> str:
-    """Ask every living job of a run to save and stop, as a queue does before its time limit."""
+    """Ask every active job of a run to save and stop, as a queue does before its time limit."""
     lines = [_request_stop(job, scheduler) for job, _ in active_jobs(folder, scheduler)]
     lines += _end_waits(folder)
     return "\n".join(lines) or "No job of this run is running; none was stopped."
