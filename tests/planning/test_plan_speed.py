@@ -119,6 +119,10 @@ def test_known_accelerators_are_modelled_part_by_part() -> None:
     }
     found = speed(sections, device="H100-SXM", model="13b")
     assert found.basis == "modelled part by part for H100-SXM5 (989.4 TFLOP/s, bf16)"
+    deepspeed = {"engine": "deepspeed", "framework": "runbook"}
+    zero_3 = sections | {"parallel": {"zero_stage": 3}}
+    zero_3["training"] = sections["training"] | deepspeed
+    assert speed(zero_3, device="H100-SXM", model="13b").basis.endswith("on one H200")
     # 1.3B on one H100 was measured at 0.56 of the peak.
     assert 0.40 * 989.4 < (found.tflops_per_device or 0) < 0.58 * 989.4
     assert found.tflops_convention == "megatron-full"

@@ -13,7 +13,7 @@ from runbook.core.units import show_bytes
 from runbook.plan_file.deepspeed import bucket_elements
 from runbook.plan_file.schema import Layout, ModelShape, Precision
 from runbook.planning.cost import cpu
-from runbook.planning.cost.step_inputs import memory_of
+from runbook.planning.cost.step_inputs import device_of, memory_of
 from runbook.planning.layout import Choice, Machine
 from runbook.planning.sizes import on_rank
 
@@ -126,6 +126,17 @@ next to them (vocab_parallel_cross_entropy of megatron-core). Its fused loss kee
 is not asked for by our scripts."""
 
 
+_SCORE_BYTES = 5
+"""Of an attention score in 16 bits that a layer keeps: results of softmax and dropout (2 each), and
+dropout's mask (arXiv 2205.05198)."""
+
+
+_PLAIN_SCORE_BYTES = 8
+"""The same of one layer in its backward pass where PyTorch's own softmax runs: the buffer of the
+scores, the softmax, its gradient and that of the scores, 2 each. Counted in CoreAttention of
+argonne-lcf's Megatron-DeepSpeed, without dropout."""
+
+
 LIVE_PARAMETERS = 10**9
 """Weights that DeepSpeed's ZeRO 3 keeps gathered at once, by its own default."""
 
@@ -152,7 +163,7 @@ def layer_activations(
     # And the results of two pieces, apart and together
     if gathers_keys and parallel.context > 1:
         split_over_tensor += 4 * key_value * (parallel.context - 1) + 2
-    scores = 5 * shape.heads * shape.sequence_length / shape.hidden
+    scores = _SCORE_BYTES * shape.heads * shape.sequence_length / shape.hidden
     return unit * (10 / whole_divisor + split_over_tensor / tensor), unit * scores / tensor
 
 
@@ -256,13 +267,14 @@ def _kept_activations(choice: Choice, stage: int) -> tuple[float, float]:
         choice.training.precision,
         gathers_keys=choice.own_trainer,
     )
+    backward_scores = layer_scores * _backward_score_share(choice)
     chunks = _chunks_in_flight(choice, stage)
     layers_per_chunk = choice.stage_layers[stage] / choice.layout.virtual_pipeline
     layers = layers_per_chunk * chunks
     if recompute == "selective":
-        return layers * layer_bytes, layer_scores
+        return layers * layer_bytes, layer_scores + backward_scores
     if recompute != "full":
-        return layers * layer_bytes, layers * layer_scores
+        return layers * layer_bytes, layers * layer_scores + backward_scores
     group = min(float(choice.tuning.recompute_num_layers), layers_per_chunk)
     if choice.tuning.recompute_method == "block":
         # The first layers of each chunk keep their inputs only, and are computed again one by one.
@@ -280,7 +292,22 @@ def _kept_activations(choice: Choice, stage: int) -> tuple[float, float]:
         * choice.shape.hidden
         / _sequence_split(choice)
     )
-    return input_bytes + whole_layers * layer_bytes, whole_layers * layer_scores
+    whole_scores = whole_layers * layer_scores + backward_scores
+    return input_bytes + whole_layers * layer_bytes, whole_scores
+
+
+def _backward_score_share(choice: Choice) -> float:
+    """Return what one layer's scores take in its backward pass, relative to what it keeps of them.
+
+    Where the framework's fused softmax runs it is not counted. Megatron-DeepSpeed has none for Intel.
+    """
+    device = device_of(choice.site)
+    is_plain = (
+        choice.training.framework == "megatron-deepspeed"
+        and device is not None
+        and device.family == "PVC"
+    )
+    return _PLAIN_SCORE_BYTES / _SCORE_BYTES - 1 if is_plain else 0.0
 
 
 def _logits(choice: Choice) -> float:

@@ -207,6 +207,8 @@ def modelled_step(
     if not isinstance(device, str):
         time = iteration(setup_for(choice, device))
         basis = f"modelled part by part for {device.name} ({peak:g} TFLOP/s, {precision})"
+        if choice.own_trainer and choice.deepspeed and choice.layout.zero_stage == 3:
+            basis += ", the host's time in ZeRO 3 by one training on one H200"
         return time.seconds, basis, asdict(time)
 
     rate = peak * 1e12 * ACCELERATOR_EFFICIENCY * choice.layout.world_size
