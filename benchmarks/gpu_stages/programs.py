@@ -172,7 +172,7 @@ def _fill_on_device(shards: Mapping[str, Any], model: schema.PlannedModel, seed:
     from runbook.training.engines.engine import each_shard
 
     generator = torch.Generator(device()).manual_seed(seed)
-    deep_std = model.init_std / math.sqrt(2 * model.layers)
+    deep_std = model.init_std / math.sqrt(2 * model.shape.layers)
     with torch.no_grad():
         for shard in each_shard(dict(shards)):
             if not isinstance(shard, ShardedTensor):

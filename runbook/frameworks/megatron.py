@@ -8,7 +8,6 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping
-from operator import attrgetter
 from typing import Any
 
 from runbook.core.errors import ParamsError
@@ -33,6 +32,7 @@ from runbook.frameworks.options import (
 )
 from runbook.params import Settings
 from runbook.plan_file.deepspeed import deepspeed_config
+from runbook.plan_file.json_records import value_at
 from runbook.plan_file.schema import PhasePlan, Source
 
 OWN_DEEPSPEED = "deepspeed.json"
@@ -120,11 +120,11 @@ def _in(unit: str, path: str) -> Callable[[PhaseRun], int | None]:
     def write(run: PhaseRun) -> int | None:
         if _unit(run) != unit:
             return None
-        samples: int = attrgetter(path)(run.phase)
+        samples: int = value_at(run.phase, path)
         if unit == "iters":
             return samples // run.phase.batch.global_
         if unit == "tokens":
-            return samples * run.phase.model.sequence_length
+            return samples * run.phase.model.shape.sequence_length
         return samples
 
     return write
@@ -163,12 +163,12 @@ def _backend(run: PhaseRun) -> str:
 
 def _is(path: str, *values: object) -> Condition:
     """Return the condition that a phase's plan has one of these values at `path`."""
-    return lambda phase: attrgetter(path)(phase) in values
+    return lambda phase: value_at(phase, path) in values
 
 
 def _is_not(path: str, usual: object) -> Condition:
     """Return the condition that a phase's plan has another value at `path`."""
-    return lambda phase: attrgetter(path)(phase) != usual
+    return lambda phase: value_at(phase, path) != usual
 
 
 def _both(first: Condition, second: Condition) -> Condition:
@@ -189,12 +189,12 @@ _RECOMPUTES_GROUPS = _both(_RECOMPUTES_ALL, _is_not("tuning.recompute_num_layers
 
 
 def _grouped(phase: PhasePlan) -> bool:
-    return phase.model.kv_heads != phase.model.heads
+    return phase.model.shape.kv_heads != phase.model.shape.heads
 
 
 def _has_own_ffn(phase: PhasePlan) -> bool:
     """Return whether the feed-forward's width is not Megatron's default."""
-    return phase.model.ffn_hidden != 4 * phase.model.hidden
+    return phase.model.shape.ffn_hidden != 4 * phase.model.shape.hidden
 
 
 def _is_interleaved(phase: PhasePlan) -> bool:
@@ -238,7 +238,7 @@ def _save_interval(run: PhaseRun) -> int:
 
 def _layers_per_chunk(run: PhaseRun) -> int:
     parallel = run.phase.parallel
-    return run.phase.model.layers // (parallel.pipeline * parallel.virtual_pipeline)
+    return run.phase.model.shape.layers // (parallel.pipeline * parallel.virtual_pipeline)
 
 
 def _shares_states(run: PhaseRun) -> int:

@@ -102,7 +102,7 @@ def _interleaved(run: PhaseRun) -> object:
 
 
 def _has_own_epsilon(phase: PhasePlan) -> bool:
-    return phase.model.norm_epsilon != 1e-5
+    return phase.model.shape.norm_epsilon != 1e-5
 
 
 def _recompute(run: PhaseRun) -> object:

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass
-from operator import attrgetter
 from typing import Any
 
 from runbook.core.errors import ParamsError
 from runbook.params import Settings
 from runbook.params.schema.run_file import Job, Training
+from runbook.plan_file.json_records import value_at
 from runbook.plan_file.schema import PhasePlan
 
 RAMP_KEYS = "training.rampup_start training.rampup_increment training.rampup_samples"
@@ -119,7 +119,7 @@ class Option:
         if not self.write or not self._applies(run.phase):
             return None
         if isinstance(self.write, str):
-            value = attrgetter(self.write)(run.phase)
+            value = value_at(run.phase, self.write)
         else:
             value = self.write(run)
 
@@ -131,7 +131,7 @@ class Option:
         if self.when is None:
             return True
         if isinstance(self.when, str):
-            return bool(attrgetter(self.when)(phase))
+            return bool(value_at(phase, self.when))
         return bool(self.when(phase))
 
 

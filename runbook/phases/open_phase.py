@@ -185,7 +185,7 @@ def _promises(plan: Plan, phase: str) -> dict[str, object]:
     phase_plan = plan.phases[phase]
     promises: dict[str, object] = {
         "parameters": phase_plan.model.parameters,
-        "sequence_length": phase_plan.model.sequence_length,
+        "sequence_length": phase_plan.model.shape.sequence_length,
         "world_size": phase_plan.parallel.world_size,
         "iterations": phase_plan.duration.iterations,
         "global_batch": phase_plan.batch.global_,

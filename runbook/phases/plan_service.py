@@ -264,9 +264,12 @@ def _derived_text(key: str, plan: Plan) -> list[str]:
     duration = phase_plan.duration
     section, _, name = key.rpartition(".")
     if section == "training.shape":
-        return [f"{getattr(model, name):,}, of model {model.name}"]
+        return [f"{getattr(model.shape, name):,}, of model {model.name}"]
     if name == "model":
-        return [f"{model.parameters:,} parameters", f"{model.layers} layers x {model.hidden}"]
+        return [
+            f"{model.parameters:,} parameters",
+            f"{model.shape.layers} layers x {model.shape.hidden}",
+        ]
     if key.startswith("parallel.") or name in ("nodes", "devices_per_node", "tensor", "pipeline"):
         return [f"world size {parallel.world_size}", f"{parallel.data} data-parallel copies"]
     if name in LENGTH_KEYS:

@@ -439,11 +439,11 @@ def first_ranks(spec: PhasePlan) -> list[int]:
 def planned_flops(phase_plan: PhasePlan, stage: int) -> int:
     """Return the planned FLOPs of one rank of this stage in a step, with those of recomputation."""
     parallel = phase_plan.parallel
-    num_layers = parallel.stage_layers(phase_plan.model.layers)[stage]
-    stage_model = replace(phase_plan.model, layers=num_layers)
+    num_layers = parallel.stage_layers(phase_plan.model.shape.layers)[stage]
+    stage_shape = replace(phase_plan.model.shape, layers=num_layers)
     # Without a vocabulary there is no head: what remains is the work of the layers.
-    layer_flops = replace(stage_model, padded_vocabulary=0).flops_per_sequence()
-    head_flops = stage_model.flops_per_sequence() - layer_flops
+    layer_flops = replace(stage_shape, padded_vocabulary=0).flops_per_sequence()
+    head_flops = stage_shape.flops_per_sequence() - layer_flops
     if phase_plan.recompute == "full":
         # A forward pass is a third of the layers' FLOPs.
         recomputed = phase_plan.tuning.recomputed(num_layers // parallel.virtual_pipeline)

@@ -154,7 +154,7 @@ def _write_tokenizer(name: str, spec: PhasePlan, out: Path) -> None:
         (out / file).write_bytes(content)
     end = spec.sampling.end_of_document
     config: dict[str, object] = {
-        "model_max_length": spec.model.positions,
+        "model_max_length": spec.model.shape.positions,
         "clean_up_tokenization_spaces": False,
     }
     generation: dict[str, object] = {"do_sample": False}

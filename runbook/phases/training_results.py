@@ -65,7 +65,7 @@ class TrainingResults:
     @cached_property
     def summary(self) -> Summary:
         """The numbers of the run, warm-up left out."""
-        length = self.phase_plan.model.sequence_length
+        length = self.phase_plan.model.shape.sequence_length
         return summarize(self.history, sequence_length=length, validation=self.validation)
 
     @cached_property
@@ -81,7 +81,7 @@ class TrainingResults:
 
         A matplotlib figure, as the others.
         """
-        vocabulary = self.phase_plan.model.vocabulary
+        vocabulary = self.phase_plan.model.shape.vocabulary
         title = title or f"Loss of {self.phase}"
         return run_figures.loss_figure(
             self.history,
@@ -92,7 +92,7 @@ class TrainingResults:
 
     def throughput_figure(self) -> Any:
         """Tokens per second over time, with the planned line."""
-        length = self.phase_plan.model.sequence_length
+        length = self.phase_plan.model.shape.sequence_length
         planned = self.planned
         title = f"Throughput of {self.phase}"
         return run_figures.throughput_figure(
@@ -116,7 +116,7 @@ class TrainingResults:
     def results(self) -> dict[str, object]:
         """What the record of a training phase holds at least."""
         model = self.phase_plan.model
-        planned = {"parameters": model.parameters, "sequence_length": model.sequence_length}
+        planned = {"parameters": model.parameters, "sequence_length": model.shape.sequence_length}
         measured = {key: rounded(getattr(self.summary, key)) for key in RECORDED}
         results = {
             **planned,
@@ -245,7 +245,7 @@ def account_view(training: TrainingResults) -> View:
         ]
     )
     if spans_text(training.history):
-        length = training.phase_plan.model.sequence_length
+        length = training.phase_plan.model.shape.sequence_length
         view.append(devices_table(training.history, sequence_length=length))
 
     if account.interruptions:

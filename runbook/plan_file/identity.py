@@ -91,7 +91,7 @@ def same_training(before: PhasePlan, after: PhasePlan) -> bool:
 
     The padding of the vocabulary depends on the cut; the trainer keeps that of its checkpoint.
     """
-    padding = {"model.padded_vocabulary": after.model.padded_vocabulary}
+    padding = {"model.padded_vocabulary": after.model.shape.padded_vocabulary}
     serious, _ = differences(recipe(before) | padding, recipe(after))
     return not serious
 

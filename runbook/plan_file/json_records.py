@@ -24,6 +24,8 @@ text.
 """
 NOT_IN_JSON = {"not_in_json": True}
 """Metadata of a field that only the program has."""
+FLAT = {"flat": True}
+"""Metadata of a field that is a record, whose keys JSON has among those of the record around it."""
 _NAMES = {
     bool: "true or false",
     int: "a whole number",
@@ -63,9 +65,13 @@ def as_json(value: Any) -> Any:
     Tuples as lists.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        content = {}
+        content: dict[str, Any] = {}
         for key, member in _members(type(value)).items():
             part = getattr(value, member.name)
+            if member.metadata.get("flat"):
+                content |= as_json(part)
+                continue
+
             if member.default_factory is dataclasses.MISSING:
                 default = member.default
             else:
@@ -112,6 +118,26 @@ def from_json(
     return record
 
 
+def value_at(record: Any, path: str) -> Any:
+    """Return the value that a record's JSON has under this path: `model.heads`, `batch.global`."""
+    for key in path.split("."):
+        record = _value_under(record, key)
+
+    return record
+
+
+def _value_under(record: Any, key: str) -> Any:
+    kind: type = type(record)
+    members = _members(kind)
+    if key in members:
+        return getattr(record, members[key].name)
+    for member in members.values():
+        if member.metadata.get("flat") and key in _keys(_hints(kind)[member.name]):
+            return _value_under(getattr(record, member.name), key)
+
+    return getattr(record, key)
+
+
 @functools.cache
 def _members(kind: type) -> dict[str, dataclasses.Field[Any]]:
     """Fields by their key in JSON: `global_` is `global`."""
@@ -122,6 +148,19 @@ def _members(kind: type) -> dict[str, dataclasses.Field[Any]]:
             by_name[member.name.rstrip("_")] = member
 
     return by_name
+
+
+@functools.cache
+def _keys(kind: type) -> tuple[str, ...]:
+    """Keys that a record may have in JSON, with those of its flat records."""
+    keys = list[str]()
+    for key, member in _members(kind).items():
+        if member.metadata.get("flat"):
+            keys += _keys(_hints(kind)[member.name])
+        else:
+            keys.append(key)
+
+    return tuple(keys)
 
 
 def _record(
@@ -136,13 +175,18 @@ def _record(
         return None
 
     members = _members(kind)
+    known_keys = _keys(kind)
     values = {}
     for key in content:
-        if key not in members and key not in getattr(kind, "COMPUTED", ()):
-            problems.append(f"{where}{key}: unknown key; known are {', '.join(members)}")
+        if key not in known_keys and key not in getattr(kind, "COMPUTED", ()):
+            problems.append(f"{where}{key}: unknown key; known are {', '.join(known_keys)}")
 
     for key, member in members.items():
-        if key in content:
+        if member.metadata.get("flat"):
+            part = _hints(kind)[member.name]
+            part_content = {inner: content[inner] for inner in _keys(part) if inner in content}
+            values[member.name] = _record(part, part_content, where, name, problems)
+        elif key in content:
             values[member.name] = _value(
                 _hints(kind)[member.name], content[key], f"{where}{key}", problems
             )

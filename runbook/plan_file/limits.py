@@ -3,10 +3,10 @@
 import math
 from collections.abc import Callable, Iterator
 from itertools import chain
-from operator import attrgetter
 
 from runbook.plan_file import deepspeed
 from runbook.plan_file.errors import RefusedError
+from runbook.plan_file.json_records import value_at
 from runbook.plan_file.rules.batch import ramp_rules
 from runbook.plan_file.rules.layout import chunk_rules, engine_rules, shape_rules, sharing_rules
 from runbook.plan_file.rules.replay import replay_problems
@@ -113,7 +113,7 @@ def _out_of_range(phase: PhasePlan) -> Iterator[str]:
     """
     for range_text, (holds, keys) in _RANGES.items():
         for key in keys:
-            if not holds(value := attrgetter(key.replace("global", "global_"))(phase)):
+            if not holds(value := value_at(phase, key)):
                 yield f"{key}: {value} is not {range_text}"
 
     if phase.learning_rate.minimum > phase.learning_rate.peak:
@@ -139,16 +139,16 @@ def _layout(phase: PhasePlan, world_size: int) -> Iterator[str]:
             f"{ranks}, or make a plan for {world_size}"
         )
 
-    if phase.model.padded_vocabulary % parallel.tensor:
+    if phase.model.shape.padded_vocabulary % parallel.tensor:
         yield (
-            f"model.padded_vocabulary {phase.model.padded_vocabulary} does not divide by tensor "
+            f"model.padded_vocabulary {phase.model.shape.padded_vocabulary} does not divide by tensor "
             f"{parallel.tensor}"
         )
 
     rules = chain(
-        shape_rules(phase.model, parallel, phase.model.name),
+        shape_rules(phase.model.shape, parallel, phase.model.name),
         engine_rules(phase.engine, parallel.zero_stage, phase.precision.format),
-        sharing_rules(phase.model, parallel, phase.engine),
+        sharing_rules(phase.model.shape, parallel, phase.engine),
         chunk_rules(parallel, phase.batch.num_microbatches, phase.engine),
         ramp_rules(phase.batch, parallel),
     )
@@ -160,24 +160,25 @@ def _layout(phase: PhasePlan, world_size: int) -> Iterator[str]:
 
 def _shape(phase: PhasePlan) -> Iterator[str]:
     model = phase.model
-    if model.hidden % model.heads:
-        yield f"model.hidden {model.hidden} does not divide by heads {model.heads}"
-    elif model.position_embedding == "rope" and model.hidden // model.heads % 2:
+    shape = model.shape
+    if shape.hidden % shape.heads:
+        yield f"model.hidden {shape.hidden} does not divide by heads {shape.heads}"
+    elif shape.position_embedding == "rope" and shape.hidden // shape.heads % 2:
         yield (
             "model.position_embedding rope turns pairs of numbers, and a head has "
-            f"{model.hidden // model.heads}"
+            f"{shape.hidden // shape.heads}"
         )
 
-    if model.vocabulary > model.padded_vocabulary:
+    if shape.vocabulary > shape.padded_vocabulary:
         yield (
-            f"model.vocabulary {model.vocabulary} is larger than padded_vocabulary "
-            f"{model.padded_vocabulary}"
+            f"model.vocabulary {shape.vocabulary} is larger than padded_vocabulary "
+            f"{shape.padded_vocabulary}"
         )
 
-    outside = [token for token in phase.sampling.prompt_ids if not 0 <= token < model.vocabulary]
+    outside = [token for token in phase.sampling.prompt_ids if not 0 <= token < shape.vocabulary]
     if outside:
-        yield f"sampling.prompt_ids: {outside[0]} is not below the vocabulary of {model.vocabulary}"
-    room = model.positions - len(phase.sampling.prompt_ids)
+        yield f"sampling.prompt_ids: {outside[0]} is not below the vocabulary of {shape.vocabulary}"
+    room = shape.positions - len(phase.sampling.prompt_ids)
     if phase.sampling.prompt_ids and phase.sampling.tokens > room:
         yield (
             f"sampling.tokens {phase.sampling.tokens} after the prompt is more than the {room} "
@@ -204,7 +205,7 @@ def _batch(phase: PhasePlan) -> Iterator[str]:
 
 def _not_here(phase: PhasePlan, fp16: bool) -> Iterator[str]:
     parallel = phase.parallel
-    layers = phase.model.layers
+    layers = phase.model.shape.layers
     on_deepspeed = phase.engine == "deepspeed"
     problems = chain(
         tuning_problems(

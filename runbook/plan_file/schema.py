@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from runbook.plan_file.errors import RefusedError
-from runbook.plan_file.json_records import NOT_IN_JSON, OMIT_DEFAULT, OPTIONAL, from_json
+from runbook.plan_file.json_records import FLAT, NOT_IN_JSON, OMIT_DEFAULT, OPTIONAL, from_json
 
 FLOPS_CONVENTION = "megatron-full"
 """The convention that trainer and plan report TFLOP/s in; see `ModelShape.flops_per_sequence`."""
@@ -100,9 +100,10 @@ class ModelShape:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedModel(ModelShape):
+class PlannedModel:
     """The network of a phase: its shape, how it is initialized, and its exact parameter count."""
 
+    shape: ModelShape = field(metadata=FLAT)
     name: str
     label: str
     init_std: float

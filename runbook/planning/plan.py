@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from runbook.plan_file import schema
 from runbook.plan_file.deepspeed import own_config
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.identity import fingerprint
-from runbook.plan_file.json_records import as_json, from_json
+from runbook.plan_file.json_records import FLAT, as_json, from_json
 from runbook.plan_file.schema import ModelShape, PhasePlan, PlannedModel
 from runbook.planning.advice import PlannedCosts, advise
 from runbook.planning.cost import flops, memory
@@ -36,6 +36,7 @@ from runbook.planning.sizes import (
     label_fits,
     label_text,
     on_rank,
+    stated_shape,
     whole,
 )
 from runbook.planning.token_files import (
@@ -64,9 +65,10 @@ class ComputesOn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CatalogueModel(ModelShape):
+class CatalogueModel:
     """The model as the catalogue has it, where 0 stands for a default, with the numbers of the training."""
 
+    shape: ModelShape = field(metadata=FLAT)
     name: str
     label: str
     parameters: int
@@ -234,11 +236,6 @@ def _plan(
     site = settings.site
     model = phases[FULL].model
     fact = site.facts.get("hardware.device")
-    catalogue = settings.model.model_dump(mode="json") | {
-        "name": settings.run.model,
-        "parameters": model.parameters,
-        "padded_vocabulary": model.padded_vocabulary,
-    }
     return Plan(
         schema=SCHEMA,
         run=settings.run.run,
@@ -250,7 +247,7 @@ def _plan(
             device_memory=site.hardware.device_memory,
             source=fact.source if fact else f"params/sites/{site.site}.yaml",
         ),
-        model=CatalogueModel(**catalogue),
+        model=_catalogue_model(settings, model),
         phases=phases,
         data=data,
         data_work=data_work(settings, data, machine),
@@ -265,6 +262,20 @@ def _plan(
             by_phase[FULL], settings.run.jobs.training, stores[FULL].checkpoint_bytes, speeds[FULL]
         ),
         checks=(),
+    )
+
+
+def _catalogue_model(settings: Settings, planned: PlannedModel) -> CatalogueModel:
+    model = settings.model
+    padded = planned.shape.padded_vocabulary
+    return CatalogueModel(
+        shape=dataclasses.replace(stated_shape(model), padded_vocabulary=padded),
+        name=settings.run.model,
+        label=model.label,
+        parameters=planned.parameters,
+        source=model.source,
+        note=model.note,
+        training=model.model_dump(mode="json")["training"],
     )
 
 
@@ -369,7 +380,7 @@ def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> PhasePlan:
 
 def _model(choice: Choice) -> schema.PlannedModel:
     return schema.PlannedModel(
-        **dataclasses.asdict(choice.shape),
+        shape=choice.shape,
         name=choice.model_name,
         label=choice.model.label,
         init_std=choice.training.init_std,

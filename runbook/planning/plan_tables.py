@@ -194,6 +194,7 @@ def sizes_table(plan: Plan) -> Table:
     def rows(phase: str) -> dict[str, str]:
         counts = plan.parameters[phase]
         model = plan.phases[phase].model
+        shape = model.shape
         ranks = counts.per_rank_by_stage
         return {
             **{
@@ -202,8 +203,8 @@ def sizes_table(plan: Plan) -> Table:
             },
             "parameters on a rank": f"{max(ranks):,}"
             + (f" (the fullest of {len(ranks)} stages)" if len(ranks) > 1 else ""),
-            "first loss expected": f"{counts.first_loss:.2f} = ln({model.vocabulary:,})",
-            "vocabulary": f"{model.vocabulary:,}, padded to {model.padded_vocabulary:,}",
+            "first loss expected": f"{counts.first_loss:.2f} = ln({shape.vocabulary:,})",
+            "vocabulary": f"{shape.vocabulary:,}, padded to {shape.padded_vocabulary:,}",
         }
 
     return by_phase(rows, "Sizes", "; ".join(label.text for label in plan.labels))
@@ -215,10 +216,11 @@ def layout_table(plan: Plan) -> Table:
     def rows(phase: str) -> dict[str, str]:
         planned = plan.phases[phase]
         model = planned.model
+        shape = model.shape
         rate = planned.learning_rate
         return {
-            "model": f"{model.name}: {model.layers} layers x {model.hidden:,} hidden, {model.heads} heads, "
-            f"sequence {model.sequence_length:,}",
+            "model": f"{model.name}: {shape.layers} layers x {shape.hidden:,} hidden, {shape.heads} heads, "
+            f"sequence {shape.sequence_length:,}",
             "devices": devices_sum(planned),
             "batch": batch_sum(planned),
             "length": duration_sum(planned),
@@ -528,7 +530,7 @@ def batch_sum(phase: PhasePlan) -> str:
     return (
         f"{batch.micro} micro x {copies:,} {'replica' if copies == 1 else 'replicas'} x "
         f"{counted(batch.num_microbatches, 'step')} = {batch.global_:,} sequences = "
-        f"{batch.global_ * phase.model.sequence_length:,} tokens"
+        f"{batch.global_ * phase.model.shape.sequence_length:,} tokens"
     )
 
 

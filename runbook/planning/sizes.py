@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from runbook.core.units import parse_count, show_count
@@ -45,16 +45,32 @@ def shape_of(
     `own`: padded as our own trainer does.
     """
     length = sequence_length or model.sequence_length
-    return ModelShape(
-        layers=model.layers,
-        hidden=model.hidden,
-        heads=model.heads,
+    return replace(
+        stated_shape(model),
         kv_heads=model.kv_heads or model.heads,
         ffn_hidden=model.ffn_hidden or 4 * model.hidden,
         sequence_length=length,
         positions=model.positions or length,
-        vocabulary=model.vocabulary,
         padded_vocabulary=padded_vocabulary(model.vocabulary, tensor, own=own),
+        rope_base=float(model.rope_base),
+    )
+
+
+def stated_shape(model: Model) -> ModelShape:
+    """Return the shape as the catalogue states it, where 0 stands for a default.
+
+    Its vocabulary is not padded yet.
+    """
+    return ModelShape(
+        layers=model.layers,
+        hidden=model.hidden,
+        heads=model.heads,
+        kv_heads=model.kv_heads,
+        ffn_hidden=model.ffn_hidden,
+        sequence_length=model.sequence_length,
+        positions=model.positions,
+        vocabulary=model.vocabulary,
+        padded_vocabulary=0,
         tied_embeddings=model.tied_embeddings,
         position_embedding=model.position_embedding,
         normalization=model.normalization,
@@ -62,7 +78,7 @@ def shape_of(
         biases=model.biases,
         qkv_biases=model.qkv_biases,
         norm_epsilon=model.norm_epsilon,
-        rope_base=float(model.rope_base),
+        rope_base=model.rope_base,
     )
 
 

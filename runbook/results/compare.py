@@ -98,7 +98,7 @@ def read_run(folder: Path, phase: str = "04-training") -> RunFacts:
         parameters=_read_parameters(folder / "run.yaml"),
         environment=environment,
         summary=summarize(
-            history, sequence_length=spec.model.sequence_length, validation=validation
+            history, sequence_length=spec.model.shape.sequence_length, validation=validation
         ),
         history=history,
         account=account_wall_time(history, validation, events),

@@ -62,7 +62,7 @@ def smoke_gate(
     """
     checks = [
         _all_iterations(metrics, spec.duration.iterations),
-        _first_loss(metrics, spec.model.vocabulary),
+        _first_loss(metrics, spec.model.shape.vocabulary),
         _falling(metrics),
         _finite_gradients(metrics),
         _nothing_skipped(metrics),
@@ -397,7 +397,7 @@ def _all_ranks(metrics: History, events: Sequence[Event], world_size: int) -> Ch
 
 def _throughput(metrics: History, spec: PhasePlan, band: tuple[float, float] | None) -> Check:
     name = "step time"
-    summary = summarize(metrics, sequence_length=spec.model.sequence_length)
+    summary = summarize(metrics, sequence_length=spec.model.shape.sequence_length)
     seconds = summary.seconds_per_iteration
     if seconds is None:
         rule = "every step is timed"

@@ -199,7 +199,7 @@ def planned_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
         "step time (s/iteration)": time.seconds_per_iteration,
         "throughput (tokens/s)": time.tokens_per_second,
         "speed (TFLOP/s/device)": time.tflops_per_device,
-        "first loss (nat/token)": math.log(spec.model.vocabulary),
+        "first loss (nat/token)": math.log(spec.model.shape.vocabulary),
         "memory of a process (B)": process_bytes or None,
         "wall time (s)": time.seconds,
         USEFUL_TIME: _planned_useful_time(plan, phase),

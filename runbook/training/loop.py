@@ -134,7 +134,7 @@ class TrainingLoop:
         """Train to the end, and return the exit code."""
         self._start()
         spec = self.spec
-        tokens_per_micro_batch = spec.batch.micro * spec.model.sequence_length
+        tokens_per_micro_batch = spec.batch.micro * spec.model.shape.sequence_length
         datasets = samples.datasets(spec, self.tokens)
         self._compare_order(datasets.cache)
         reader = ReadAhead(self.stepper.reader, tokens_per_micro_batch, spec.duration.samples)
@@ -635,7 +635,7 @@ class TrainingLoop:
             token = torch.zeros(1, dtype=torch.int64, device=device())
             if logits is not None:
                 token[0] = draw_token(
-                    logits[0, -1, : spec.model.vocabulary].float().cpu(), generator
+                    logits[0, -1, : spec.model.shape.vocabulary].float().cpu(), generator
                 )
 
             # The last rank is in the last pipeline stage and has the scores; the others follow it.

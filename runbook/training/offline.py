@@ -68,7 +68,7 @@ def sample(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
     from runbook.training.checkpoints import weights
     from runbook.training.engines import gpt_model
 
-    _check_prompts(request, spec.model.vocabulary)
+    _check_prompts(request, spec.model.shape.vocabulary)
     _check_draw(request)
     seed = spec.seed if request.seed is None else int(request.seed)
     if not 0 <= seed < 2**63:
@@ -155,7 +155,7 @@ class _Scores:
         self._model = spec.model
         self._seen = None
         if cached:
-            self._seen = StaticInferenceContext(1, min(cached, spec.model.positions))
+            self._seen = StaticInferenceContext(1, min(cached, spec.model.shape.positions))
 
     def after(self, ids: list[int]) -> torch.Tensor:
         """Those of every token of the vocabulary.
@@ -166,7 +166,7 @@ class _Scores:
 
         from runbook.training.process_groups import device
 
-        window = ids[-self._model.positions :]
+        window = ids[-self._model.shape.positions :]
         if len(window) < len(ids):
             # Every token has another position now
             self._seen = None
@@ -185,7 +185,7 @@ class _Scores:
 
         if self._seen:
             self._seen.sequence_len_offset = len(window)
-        choices: torch.Tensor = logits[0, -1, : self._model.vocabulary].float().cpu()
+        choices: torch.Tensor = logits[0, -1, : self._model.shape.vocabulary].float().cpu()
         return choices
 
 

@@ -171,8 +171,10 @@ class TrainingReport:
         record = {
             **vars(step),
             **step.parts,
-            "consumed_tokens": step.consumed_samples * spec.model.sequence_length,
-            "tokens_per_second": step.global_batch * spec.model.sequence_length / step.seconds,
+            "consumed_tokens": step.consumed_samples * spec.model.shape.sequence_length,
+            "tokens_per_second": step.global_batch
+            * spec.model.shape.sequence_length
+            / step.seconds,
             "tflops_per_device": tflops,
             "tflops_convention": FLOPS_CONVENTION,
             "mfu": tflops / spec.log.peak_tflops if spec.log.peak_tflops else None,
@@ -239,7 +241,7 @@ class TrainingReport:
 
     def _tflops(self, step: StepRecord) -> float:
         """Return the TFLOP/s per device."""
-        flops = step.global_batch * self.spec.model.flops_per_sequence()
+        flops = step.global_batch * self.spec.model.shape.flops_per_sequence()
         return flops / step.seconds / 1e12 / self.ranks.world_size
 
     def validation(

@@ -88,13 +88,13 @@ def _dataset_config(spec: PhasePlan, tokens: Mapping[str, int]) -> GPTDatasetCon
 
     # What megatron-core's datasets ask of a tokenizer; nothing is tokenized here.
     tokenizer = SimpleNamespace(
-        vocab_size=spec.model.vocabulary,
+        vocab_size=spec.model.shape.vocabulary,
         eod=spec.sampling.end_of_document,
         unique_identifiers=(),
     )
     return GPTDatasetConfig(
         random_seed=spec.seed,
-        sequence_length=spec.model.sequence_length,
+        sequence_length=spec.model.shape.sequence_length,
         tokenizer=tokenizer,
         reset_position_ids=False,
         reset_attention_mask=False,
@@ -235,8 +235,12 @@ class BatchReader:
         self.share = share
         self.clock = clock
         self.device = device()
-        self._vocabulary = spec.model.vocabulary
-        self._shape = (len(_KEYS), share.micro, spec.model.sequence_length // spec.parallel.context)
+        self._vocabulary = spec.model.shape.vocabulary
+        self._shape = (
+            len(_KEYS),
+            share.micro,
+            spec.model.shape.sequence_length // spec.parallel.context,
+        )
         if spec.tuning.broadcast_batches:
             self._group = parallel_state.get_tensor_model_parallel_group()
         else:

@@ -66,7 +66,7 @@ class Scorer:
         lengths = [len(context) + len(continuation) for context, continuation in pairs]
         # The longest texts lose their beginning: a model has so many positions, and a last token
         # is only predicted.
-        longest = self.spec.model.positions + 1
+        longest = self.spec.model.shape.positions + 1
         for chosen in _batches(lengths)[copy::copies]:
             texts = []
             for index in chosen:
@@ -96,14 +96,16 @@ class Scorer:
         positions = torch.arange(length, device=device())[None].expand_as(ids)
         with torch.no_grad():
             if not parallel_state.is_pipeline_first_stage():
-                hidden = torch.empty(length, len(texts), self.spec.model.hidden, device=device())
+                hidden = torch.empty(
+                    length, len(texts), self.spec.model.shape.hidden, device=device()
+                )
                 previous_rank = parallel_state.get_pipeline_model_parallel_prev_rank()
                 torch.distributed.recv(hidden, previous_rank)
                 self._gpt.set_input_tensor(hidden)
 
             output = self._gpt(ids, positions, None)
             if parallel_state.is_pipeline_last_stage():
-                return whole_logits(output)[..., : self.spec.model.vocabulary]
+                return whole_logits(output)[..., : self.spec.model.shape.vocabulary]
             next_rank = parallel_state.get_pipeline_model_parallel_next_rank()
             torch.distributed.send(output.contiguous(), next_rank)
             return None

@@ -115,12 +115,13 @@ def _check_sources(spec: PhasePlan) -> None:
 
 
 def _checked(spec: PhasePlan, prefix: str, scanned: int) -> TokenFile:
+    shape = spec.model.shape
     file = open_pair(spec.path(prefix))
     outside, position = highest_token(file, scanned)
-    if not 0 <= outside < spec.model.vocabulary:
+    if not 0 <= outside < shape.vocabulary:
         raise RefusedError(
             f"{file.prefix}.bin holds token {outside}, but the model's vocabulary is "
-            f"{spec.model.vocabulary} (ids 0 to {spec.model.vocabulary - 1}): "
+            f"{shape.vocabulary} (ids 0 to {shape.vocabulary - 1}): "
             "it was tokenized with another tokenizer, or overwritten "
             f"(token number {position:,} of {file.tokens:,})"
         )
@@ -300,12 +301,12 @@ def _check_share(
     sequences = len(file.lengths)
     begin, end = (round(bound * sequences) for bound in share)
     tokens = int(file.lengths[begin:end].sum(dtype=numpy.int64))
-    if tokens <= spec.model.sequence_length:
+    if tokens <= spec.model.shape.sequence_length:
         raise RefusedError(
             f"{file.prefix}.bin has {sequences} documents; the {use} share of split "
             f"{spec.data.split} is {end - begin} "
             f"of them with {tokens} tokens, and one sample needs "
-            f"{spec.model.sequence_length + 1}: give more text, "
+            f"{spec.model.shape.sequence_length + 1}: give more text, "
             "another data.split, or "
             f"{'evaluation.interval 0' if use == 'validation' else 'a shorter sequence'}"
         )

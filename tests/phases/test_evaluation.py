@@ -80,7 +80,7 @@ def test_minimal_pairs_are_the_same_every_time_and_differ_in_little():
 
 def test_held_out_text_is_what_the_split_keeps_from_the_training(opened):
     texts = list(evaluation.held_out_texts(opened.folder, opened.settings, opened.plan))
-    length = opened.plan.phases["04-training"].model.sequence_length
+    length = opened.plan.phases["04-training"].model.shape.sequence_length
     first = load_tokenizer().encode("Document 38 says that the tea is hot. " * 68)
     assert texts[0].context == (50256,) and list(texts[0].ids) == first[:length]
     assert (

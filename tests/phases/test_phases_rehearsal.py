@@ -112,6 +112,7 @@ def test_values_that_the_site_requires_are_asked_for_before_a_layout_is_rehearse
 
 def test_a_layout_is_what_memory_and_messages_depend_on(runs, queue):
     phase = open_run(FULL, runs=runs).phase_plan
+    longer = replace(phase.model.shape, sequence_length=7)
     same = replace(phase, seed=7, duration=replace(phase.duration, iterations=9))
     assert layout_inputs(same) == layout_inputs(phase)
     for other in (
@@ -120,7 +121,7 @@ def test_a_layout_is_what_memory_and_messages_depend_on(runs, queue):
         replace(phase, precision=replace(phase.precision, format="fp16")),
         replace(phase, engine="deepspeed"),
         replace(phase, tuning=replace(phase.tuning, overlap_gradients=True)),
-        replace(phase, model=replace(phase.model, sequence_length=7)),
+        replace(phase, model=replace(phase.model, shape=longer)),
     ):
         assert layout_inputs(other) != layout_inputs(phase)
 

@@ -92,7 +92,7 @@ def test_formulas_are_right_sums_in_latex_and_in_words(plan: Any) -> None:
     )
     assert layers * one + others == total == whole.total
     assert (
-        f"ln {phase.model.vocabulary:,} = {math.log(phase.model.vocabulary):.2f}"
+        f"ln {phase.model.shape.vocabulary:,} = {math.log(phase.model.shape.vocabulary):.2f}"
         in formulas.first_loss(plan, FULL)[1]
     )
     batch = formulas.batch(plan, FULL)[1]

@@ -86,13 +86,16 @@ def spec(local_plan: Plan) -> PhasePlan:
         "normalization": "layernorm",
         "activation": "gelu",
         "biases": True,
-        "name": "tiny",
-        "parameters": 7_249_000,
     }
     phase = local_plan.phases["03-smoke-test"]
     return replace(
         phase,
-        model=replace(phase.model, **shape),
+        model=replace(
+            phase.model,
+            shape=replace(phase.model.shape, **shape),
+            name="tiny",
+            parameters=7_249_000,
+        ),
         parallel=replace(phase.parallel, world_size=2),
         batch=Batch(micro=2, global_=8, num_microbatches=2),
         duration=Duration(iterations=100, samples=800, tokens=102400),

@@ -184,7 +184,7 @@ def run(tmp_path, make, plan, spec):
         log = replace(
             spec.log, metrics="metrics.jsonl", validation="validation.jsonl", events="events.jsonl"
         )
-        length = spec.model.sequence_length
+        length = spec.model.shape.sequence_length
         batch = spec.batch.global_
         duration = replace(spec.duration, iterations=planned, samples=planned * batch)
         phase = replace(spec, log=log, duration=duration)
@@ -236,7 +236,7 @@ def test_a_run_in_mlperfs_words_is_read_back(run, spec):
     assert (facts.run_start_ms, facts.run_stop_ms) == (1_000_000, 1_112_600)
     assert (facts.global_batch_size, facts.sequence_length) == (
         spec.batch.global_,
-        spec.model.sequence_length,
+        spec.model.shape.sequence_length,
     )
     times = [
         json.loads(line.removeprefix(":::MLLOG "))["time_ms"]

@@ -26,7 +26,7 @@ def test_every_table_becomes_a_frame_and_csv(summary, history, spec):
     tables = [
         numbers_table(summary),
         wall_time_table(account_wall_time(history)),
-        speed_table(summary, spec.model, device="cpu", precision="bf16", peak=None),
+        speed_table(summary, spec.model.shape, device="cpu", precision="bf16", peak=None),
         published_table(summary, parameters=7_274_368, device="cpu", precision="bf16", peak=None),
         plan_versus_actual({"processes": spec.parallel.world_size}, actual_numbers(summary)),
     ]
@@ -107,7 +107,9 @@ def test_another_size_on_the_same_device_is_not_compared(summary):
 def test_our_own_convention_reproduces_itself_and_hardware_flops_get_no_mfu(summary, spec):
     rows = {
         row["convention"]: row
-        for row in speed_table(summary, spec.model, device="x", precision="bf16", peak=1.0).rows
+        for row in speed_table(
+            summary, spec.model.shape, device="x", precision="bf16", peak=1.0
+        ).rows
     }
     assert rows["megatron-deepspeed-f4"]["MFU (%)"] is None
     assert rows["megatron-deepspeed-f4"]["HFU (%)"] > rows["megatron-full"]["MFU (%)"]
@@ -117,7 +119,11 @@ def test_our_own_convention_reproduces_itself_and_hardware_flops_get_no_mfu(summ
 
 def test_unknown_peak_is_not_guessed(summary, spec):
     table = speed_table(
-        summary, spec.model, device="TPU-9", precision="bf16", peak=peak_tflops("TPU-9", "bf16")
+        summary,
+        spec.model.shape,
+        device="TPU-9",
+        precision="bf16",
+        peak=peak_tflops("TPU-9", "bf16"),
     )
     assert {row["MFU (%)"] for row in table.rows} == {None}
     assert table.notes == (

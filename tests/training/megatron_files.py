@@ -118,8 +118,12 @@ def save():
                 shard.data.copy_(whole[tuple(slice(start, start + size) for start, size in parts)])
     cut = spec.parallel
     sizes = {"tensor_model_parallel_size": cut.tensor, "pipeline_model_parallel_size": cut.pipeline}
-    sizes |= {"padded_vocab_size": spec.model.padded_vocabulary} | wish["arguments"]
-    content = {"args": arguments(spec.model, **sizes), "checkpoint_version": 3.0, "iteration": 7}
+    sizes |= {"padded_vocab_size": spec.model.shape.padded_vocabulary} | wish["arguments"]
+    content = {
+        "args": arguments(spec.model.shape, **sizes),
+        "checkpoint_version": 3.0,
+        "iteration": 7,
+    }
     names = ["model"] if len(chunks) == 1 else [f"model{number}" for number in range(len(chunks))]
     root = plan.parent / "megatron"
     folder = root / "iter_0000007"
@@ -141,7 +145,7 @@ def save():
                 for key, value in chunk.state_dict_for_save_checkpoint().items()
             }
             if wish["format"] == "old":
-                if spec.model.tied_embeddings:
+                if spec.model.shape.tied_embeddings:
                     tied = state.pop("output_layer.weight", None)
                 else:
                     tied = None

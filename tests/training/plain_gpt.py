@@ -58,11 +58,11 @@ def without_key(found, expected, spec):
 
     Rotary positions turn the bias with the place, and its gradient is like any other.
     """
-    if spec.model.position_embedding == "rope":
+    if spec.model.shape.position_embedding == "rope":
         return (found - expected).norm() / expected.norm(), 0.0
-    each = spec.model.heads // spec.model.kv_heads
-    size = spec.model.hidden // spec.model.heads
-    shape = (spec.model.kv_heads, each + 2, size)
+    each = spec.model.shape.heads // spec.model.shape.kv_heads
+    size = spec.model.shape.hidden // spec.model.shape.heads
+    shape = (spec.model.shape.kv_heads, each + 2, size)
     found = found.view(shape)
     expected = expected.view(shape)
     rest = [*range(each), each + 1]
@@ -75,7 +75,7 @@ def plain_step(weights, tokens, labels, spec):
     import torch
 
     parameters = {name: torch.nn.Parameter(weight.clone()) for name, weight in weights.items()}
-    logits = plain_forward(parameters, tokens, spec.model)[..., : spec.model.vocabulary]
+    logits = plain_forward(parameters, tokens, spec.model.shape)[..., : spec.model.shape.vocabulary]
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
     loss.backward()
     gradients = {name: weight.grad.clone() for name, weight in parameters.items()}

@@ -61,8 +61,8 @@ def expected_weights(model):
     """All weights of the whole model, without the rows of the padded vocabulary."""
     shapes = our_shapes(model)
     for name, shape in shapes.items():
-        if shape[0] == model.padded_vocabulary:
-            padded = (model.padded_vocabulary, *shape[1:])
+        if shape[0] == model.shape.padded_vocabulary:
+            padded = (model.shape.padded_vocabulary, *shape[1:])
         else:
             padded = shape
         yield name, megatron_files.random_weight(weights.stored_key(name), padded)
@@ -133,12 +133,15 @@ def test_the_imported_model_gives_the_logits_of_a_plain_one_and_the_first_loss(
     ours = zygote.start(tmp_path, None, world_size=1, patch="training.plain_gpt:logits").wait()
     assert ours.codes == [0], ours.err
     found = numpy.load(tmp_path / "logits.npy")[..., :250]
-    assert numpy.abs(found - plain_gpt.plain_forward(plain, tokens, planned).numpy()).max() < 1e-5
+    assert (
+        numpy.abs(found - plain_gpt.plain_forward(plain, tokens, planned.shape).numpy()).max()
+        < 1e-5
+    )
     assert numpy.abs(found).max() > 0.3
     read = zygote.start(tmp_path, None, world_size=1, patch="training.plain_gpt:batches").wait()
     assert read.codes == [0], read.err
     batch, labels = torch.from_numpy(numpy.load(tmp_path / "batches.npy")[0])
-    logits = plain_gpt.plain_forward(plain, batch, planned)
+    logits = plain_gpt.plain_forward(plain, batch, planned.shape)
     expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
     assert abs(zygote.train(tmp_path, None, world_size=1).losses()[0] - float(expected)) < 1e-5
 
@@ -148,13 +151,13 @@ def made(tmp_path):
     """A checkpoint of one rank, and what reads it for a plan's model: weights and arguments may be changed."""
 
     def read(model=GPT, plan=None, weights_=None, **changes):
-        shape = parse(specs.spec(model=model), tmp_path).model
-        content = {"checkpoint_version": 3.0, "args": megatron_files.arguments(shape)} | {
+        described = parse(specs.spec(model=model), tmp_path).model
+        content = {"checkpoint_version": 3.0, "args": megatron_files.arguments(described.shape)} | {
             key: changes.pop(key) for key in ("checkpoint_version", "args") if key in changes
         }
         if isinstance(content["args"], Namespace):
             vars(content["args"]).update(changes)
-        full = {weights.stored_key(name): whole for name, whole in expected_weights(shape)} | (
+        full = {weights.stored_key(name): whole for name, whole in expected_weights(described)} | (
             weights_ or {}
         )
         content["model"] = {name: value for name, value in full.items() if value is not None}
@@ -162,7 +165,7 @@ def made(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.save(content, path)
         (tmp_path / "latest_checkpointed_iteration.txt").write_text("release\n")
-        planned = shape if plan is None else parse(specs.spec(model=plan), tmp_path).model
+        planned = described if plan is None else parse(specs.spec(model=plan), tmp_path).model
         imported = MegatronWeights(tmp_path, planned)
         return {
             key: imported.read_weight(key) for key in map(weights.stored_key, our_shapes(planned))

@@ -138,7 +138,7 @@ def read_rung(folder: Path, planned: PlannedRung) -> FinishedRung | None:
         parameters=plan.model.parameters,
         parameters_no_embed=planned.rung.parameters_no_embed,
         tokens=plan.duration.tokens,
-        flops=plan.duration.samples * plan.model.flops_per_sequence(),
+        flops=plan.duration.samples * plan.model.shape.flops_per_sequence(),
         loss=evaluations[-1].loss,
     )
 

@@ -221,9 +221,9 @@ def family_of(settings: Settings, plan: Plan) -> Family:
     """Return what the rungs of a run are made from."""
     phase = plan.phases[FULL]
     # Rungs are not cut over tensor-parallel ranks: their vocabulary is padded for one.
-    vocabulary = padded_vocabulary(phase.model.vocabulary, 1)
+    vocabulary = padded_vocabulary(phase.model.shape.vocabulary, 1)
     return Family(
-        shape=replace(phase.model, padded_vocabulary=vocabulary),
+        shape=replace(phase.model.shape, padded_vocabulary=vocabulary),
         samples=phase.duration.samples,
         global_batch=phase.batch.global_,
         micro_batch=phase.batch.micro,
@@ -267,7 +267,7 @@ def family_values(settings: Settings, plan: Plan) -> dict[str, object]:
     rate = phase.learning_rate
     samples = phase.duration.samples
     values = {key: settings.value(key) for key in (*DATA_KEYS, *RECIPE_KEYS)}
-    values["vocabulary"] = phase.model.vocabulary
+    values["vocabulary"] = phase.model.shape.vocabulary
     values["warm-up (share of the steps)"] = round(rate.warmup_samples / samples, 3)
     values["decay (share of the steps)"] = round(rate.decay_samples / samples, 3)
     values["last learning rate (share of the peak)"] = round(rate.minimum / rate.peak, 4)

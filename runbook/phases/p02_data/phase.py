@@ -366,7 +366,7 @@ def show_what_it_is(open_phase: OpenPhase) -> View:
     sources = _source_rows(manifests)
     if sources:
         view.append(Table(sources, "By source"))
-    view.append(_lengths_figure(manifests, open_phase.plan.model.sequence_length))
+    view.append(_lengths_figure(manifests, open_phase.plan.model.shape.sequence_length))
     if sources:
         figure = source_figure({row["source"]: row["tokens"] for row in sources})
         view.append((figure, "Tokens of each source; the numbers are in the table."))

@@ -29,7 +29,7 @@ def show_expectation(open_phase: OpenPhase) -> View:
     """What the plan says of this test, to hold against what comes."""
     phase_plan = open_phase.phase_plan
     planned = open_phase.plan.time[PHASE]
-    vocabulary = phase_plan.model.vocabulary
+    vocabulary = phase_plan.model.shape.vocabulary
     rows = [
         {
             "what": "first loss (nat/token)",

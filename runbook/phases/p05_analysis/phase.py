@@ -78,7 +78,7 @@ def show_loss(open_phase: OpenPhase) -> View:
     """The loss curves, with restarts and spikes, and the numbers in them."""
     view = training_results.show_loss(open_phase, TRAININGS)
     for training in both_trainings(open_phase):
-        vocabulary = training.phase_plan.model.vocabulary
+        vocabulary = training.phase_plan.model.shape.vocabulary
         table = run_tables.loss_table(training.history, training.validation, vocabulary=vocabulary)
         view.append(sourced(table))
 
@@ -89,7 +89,7 @@ def show_throughput(open_phase: OpenPhase) -> View:
     """Tokens per second over time, with the planned line."""
     view = View()
     for training in both_trainings(open_phase):
-        length = training.phase_plan.model.sequence_length
+        length = training.phase_plan.model.shape.sequence_length
         planned = training.planned.tokens_per_second
         caption = (
             f"{training.phase}: median {training.summary.tokens_per_second or 0:,.0f} tokens/s"
@@ -162,7 +162,7 @@ def show_published(open_phase: OpenPhase) -> View:
     training = read_results(open_phase.folder, open_phase.plan, FULL)
     device = open_phase.settings.site.hardware.device
     precision = training.phase_plan.precision.format
-    shape = training.phase_plan.model
+    shape = training.phase_plan.model.shape
     peak = peak_of(open_phase.settings.site, precision)
     speed = run_tables.speed_table(
         training.summary,
@@ -173,7 +173,7 @@ def show_published(open_phase: OpenPhase) -> View:
     )
     table = run_tables.published_table(
         training.summary,
-        parameters=shape.parameters,
+        parameters=training.phase_plan.model.parameters,
         device=device,
         precision=precision,
         peak=peak,
@@ -336,7 +336,7 @@ def _variant_row(settings: Settings, runs: Path) -> run_tables.ThroughputRow:
             source = f"{name}/{training.history.source}:{first.line}-{last.line}"
 
         return row(
-            spec.model,
+            spec.model.shape,
             spec.parallel,
             recompute=spec.recompute,
             samples_per_second=speed,

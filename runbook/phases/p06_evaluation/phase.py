@@ -74,7 +74,7 @@ def held_out_texts(folder: Path, settings: Settings, plan: Plan) -> Iterator[Tex
     tokenizer = load_tokenizer(settings.tokenizer)
     phase_plan = plan.phases[FULL]
     end = phase_plan.sampling.end_of_document
-    length = phase_plan.model.sequence_length
+    length = phase_plan.model.shape.sequence_length
     parts = plan.data.parts or (plan.data,)
     for part in parts:
         tokens_left = HELD_OUT_TOKENS // len(parts)

@@ -90,7 +90,7 @@ def curve_of_rows(run_folder: Path, rows: Iterable[Row], *, is_running: bool) ->
         points=_thinned(points),
         validation=validation,
         restarts=restarts,
-        untrained=round(math.log(spec.model.vocabulary), 4) if spec else 0.0,
+        untrained=round(math.log(spec.model.shape.vocabulary), 4) if spec else 0.0,
         running=is_running,
         iterations=spec.duration.iterations if spec else 0,
     )

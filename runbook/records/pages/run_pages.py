@@ -322,7 +322,7 @@ def _model_of_plan(run_folder: Path, phase: str) -> tuple[str, float]:
 
     parameters = show_count(spec.model.parameters)
     model = f"{parameters} parameters, {spec.batch.global_} sequences a step"
-    return model, round(math.log(spec.model.vocabulary), 4)
+    return model, round(math.log(spec.model.shape.vocabulary), 4)
 
 
 def _answer(run: RunState) -> str:

@@ -6,7 +6,7 @@ from runbook.planning.plan import Plan
 
 def first_loss(plan: Plan, phase: str) -> tuple[str, str]:
     """Return the loss of a model that has learned nothing: every token is equally likely."""
-    vocabulary = plan.phases[phase].model.vocabulary
+    vocabulary = plan.phases[phase].model.shape.vocabulary
     loss = plan.parameters[phase].first_loss
     latex = (
         rf"L_0 = -\ln \frac{{1}}{{V}} = \ln {_number(vocabulary)} = {loss:.2f} \text{{ nat per "
@@ -18,7 +18,7 @@ def first_loss(plan: Plan, phase: str) -> tuple[str, str]:
 def parameters(plan: Plan, phase: str) -> tuple[str, str]:
     """Return the number of parameters, from layers and embeddings."""
     whole = plan.parameters[phase].whole
-    layers = plan.phases[phase].model.layers
+    layers = plan.phases[phase].model.shape.layers
     others = whole.token_embedding + whole.position_embedding + whole.final_norm + whole.output
     per_layer = whole.layers // layers
     latex = (

@@ -370,7 +370,7 @@ def device_figure(phase: PhasePlan, devices_per_node: int) -> Any:
     copy = cut.tensor * cut.context
     columns = min(copy * cut.data, max(copy, MOST_COLUMNS))
     stages = min(cut.pipeline, MOST_STAGES)
-    layers = cut.stage_layers(phase.model.layers)
+    layers = cut.stage_layers(phase.model.shape.layers)
     with drawing("Which device holds what", height=1.5 + 0.26 * stages) as (_, axes):
         for stage in range(stages):
             for column in range(columns):

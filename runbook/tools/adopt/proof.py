@@ -196,9 +196,9 @@ class _Proof:
         if self.rendered is None:
             return self.findings.value(key)
         if key == "training.sequence_length":
-            return self.rendered.phase.model.sequence_length
+            return self.rendered.phase.model.shape.sequence_length
         if key.startswith("training.shape."):  # a default of the model is a value too
-            return getattr(self.rendered.phase.model, key.rpartition(".")[2])
+            return getattr(self.rendered.phase.model.shape, key.rpartition(".")[2])
         try:
             return self.rendered.settings.value(key)
         except AttributeError:

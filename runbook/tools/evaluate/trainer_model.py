@@ -77,7 +77,7 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
         self, requests: Sequence[Any], disable_tqdm: bool = False
     ) -> list[float]:
         """Return the log-likelihoods of whole texts, cut into windows that do not overlap."""
-        length = self._spec.model.positions
+        length = self._spec.model.shape.positions
         windows_by_text = []
         for request in requests:
             ids = self.tok_encode(request.args[0])
@@ -101,11 +101,11 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
             options = normalize_gen_kwargs(generation, MAX_NEW_TOKENS)
             stops = handle_stop_sequences(options.get("until"), eos=end)
             tokens = options["max_gen_toks"]
-            max_prompt_tokens = self._spec.model.positions - tokens
+            max_prompt_tokens = self._spec.model.shape.positions - tokens
             if max_prompt_tokens <= 0:
                 raise ParamsError(
                     f"A task asks for {tokens} new tokens; the model has "
-                    f"{self._spec.model.positions}."
+                    f"{self._spec.model.shape.positions}."
                 )
 
             temperature = 0.0
@@ -134,7 +134,7 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
     def _ending_tokens(self, stops: Sequence[str]) -> list[int]:
         """Return the tokens that alone have a word to stop at: nothing after them is kept."""
         ending = []
-        for number in range(self._spec.model.vocabulary):
+        for number in range(self._spec.model.shape.vocabulary):
             text = self._tokenizer.decode((number,))
             if any(stop in text for stop in stops):
                 ending.append(number)

@@ -337,7 +337,7 @@ def _values(spec: PhasePlan) -> dict[str, object]:
         "global_batch_size": batch.global_,
         "micro_batch_size": batch.micro,
         "gradient_accumulation_steps": batch.num_microbatches,
-        "max_sequence_length": spec.model.sequence_length,
+        "max_sequence_length": spec.model.shape.sequence_length,
         "train_samples": spec.duration.samples,
         "eval_samples": spec.evaluation.iterations * batch.global_,
         "init_checkpoint_step": 0,
@@ -410,7 +410,7 @@ def _entries(
             continue
         evaluation_start = evaluation.time - evaluation.seconds
         yield _entry("block_stop", evaluation_start, **where)
-        samples = step.consumed_tokens // spec.model.sequence_length
+        samples = step.consumed_tokens // spec.model.shape.sequence_length
         where = {"epoch_num": samples, "samples_count": samples}
         yield _entry("eval_start", evaluation_start, **where)
         yield _entry("eval_accuracy", evaluation.time, evaluation.loss, **where)

@@ -526,7 +526,7 @@ def _added(spec: PhasePlan, framework: Framework) -> dict[str, SmallValue]:
     ]
     if framework == "megatron-lm":
         added["--transformer-impl"] = SmallValue("local", _NO_KERNELS)
-        if spec.model.position_embedding == "rope":
+        if spec.model.shape.position_embedding == "rope":
             flags.append("--no-rope-fusion")
 
     for flag in flags:

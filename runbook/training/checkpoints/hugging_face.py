@@ -125,8 +125,10 @@ def kind_of(model: PlannedModel) -> str:
     """
     reasons = []
     for name, kind in kinds().items():
-        needed = kind.needed | ({"kv_heads": model.heads} if name == "gpt2" else {})
-        wrong = folders.differences({key: getattr(model, key) for key in needed}, needed, "needed")
+        needed = kind.needed | ({"kv_heads": model.shape.heads} if name == "gpt2" else {})
+        wrong = folders.differences(
+            {key: getattr(model.shape, key) for key in needed}, needed, "needed"
+        )
         if not wrong:
             return name
         reasons.append(f"{name}: {wrong}")
@@ -143,7 +145,7 @@ def config_of(model: PlannedModel, end_of_document: int) -> dict[str, object]:
         "model_type": model_type,
     }
     for their_key, our_key in kind.values.items():
-        config[their_key] = getattr(model, our_key)
+        config[their_key] = getattr(model.shape, our_key)
 
     config |= kind.constants
     for their_key, modules in kind.biases.items():
@@ -165,17 +167,18 @@ def config_of(model: PlannedModel, end_of_document: int) -> dict[str, object]:
 
 def _their_names(model: PlannedModel, kind: Kind) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Each weight that a model of ours may have, and its name or names there."""
+    shape = model.shape
     for ours, theirs in kind.modules.items():
         # A tied head is the embedding, which is written once.
-        if ours == "output_layer" and model.tied_embeddings:
+        if ours == "output_layer" and shape.tied_embeddings:
             continue
 
         suffixes = ["weight"]
-        if "linear_" in ours or ("norm" in ours and model.normalization == "layernorm"):
+        if "linear_" in ours or ("norm" in ours and shape.normalization == "layernorm"):
             suffixes.append("bias")
 
         is_in_layer = "{" in theirs[0]
-        num_copies = model.layers if is_in_layer else 1
+        num_copies = shape.layers if is_in_layer else 1
         for layer in range(num_copies):
             name = f"decoder.layers.{layer}.{ours}" if is_in_layer else ours
             modules = [module.format(layer) for module in theirs]
@@ -185,17 +188,17 @@ def _their_names(model: PlannedModel, kind: Kind) -> Iterator[tuple[str, tuple[s
 
 def _our_shape(name: str, model: PlannedModel) -> tuple[int, ...]:
     """Shape of a weight of the whole model."""
-    hidden = model.hidden
-    ffn_rows = 2 * model.ffn_hidden if model.gated else model.ffn_hidden
-    qkv_heads = model.heads + 2 * model.kv_heads
+    hidden = model.shape.hidden
+    ffn_rows = 2 * model.shape.ffn_hidden if model.shape.gated else model.shape.ffn_hidden
+    qkv_heads = model.shape.heads + 2 * model.shape.kv_heads
     matrix_shapes = {
-        "word_embeddings": (model.padded_vocabulary, hidden),
-        "output_layer": (model.padded_vocabulary, hidden),
-        "position_embeddings": (model.positions, hidden),
-        "linear_qkv": (qkv_heads * model.head_size, hidden),
+        "word_embeddings": (model.shape.padded_vocabulary, hidden),
+        "output_layer": (model.shape.padded_vocabulary, hidden),
+        "position_embeddings": (model.shape.positions, hidden),
+        "linear_qkv": (qkv_heads * model.shape.head_size, hidden),
         "linear_proj": (hidden, hidden),
         "linear_fc1": (ffn_rows, hidden),
-        "linear_fc2": (hidden, model.ffn_hidden),
+        "linear_fc2": (hidden, model.shape.ffn_hidden),
     }
     module = name.split(".")[-2]
     shape = matrix_shapes.get(module, (hidden,))
@@ -205,7 +208,7 @@ def _our_shape(name: str, model: PlannedModel) -> tuple[int, ...]:
 
 def our_shapes(model: PlannedModel) -> dict[str, tuple[int, ...]]:
     """Every weight of a model of ours, whether or not `transformers` has one like it."""
-    has_rotary = model.position_embedding == "rope"
+    has_rotary = model.shape.position_embedding == "rope"
     shapes = {}
     # GPT-2 has all of our modules.
     for name, _ in _their_names(model, kinds()["gpt2"]):
@@ -227,16 +230,17 @@ def to_theirs(name: str, value: torch.Tensor, model: PlannedModel) -> list[torch
     matrices are [in, out]; the others have three matrices, and a gate apart from what it gates.
     Rotary pairs are (i, i + size / 2) in both.
     """
-    is_gpt2 = model.position_embedding == "learned"
-    parts = [value[: model.vocabulary] if name in PADDED else value]
+    shape = model.shape
+    is_gpt2 = shape.position_embedding == "learned"
+    parts = [value[: shape.vocabulary] if name in PADDED else value]
     if "linear_qkv" in name:
         # [group, queries of the group + 1 key + 1 value, head size, hidden]
-        groups = value.view(model.kv_heads, -1, model.head_size, *value.shape[1:])
+        groups = value.view(shape.kv_heads, -1, shape.head_size, *value.shape[1:])
         queries = groups[:, :-2]
         keys = groups[:, -2:-1]
         values = groups[:, -1:]
         parts = [part.flatten(0, 2) for part in (queries, keys, values)]
-    elif "linear_fc1" in name and model.gated:
+    elif "linear_fc1" in name and shape.gated:
         parts = list(value.chunk(2))
 
     if is_gpt2 and "linear_" in name:
@@ -249,7 +253,8 @@ def to_theirs(name: str, value: torch.Tensor, model: PlannedModel) -> list[torch
 
 def to_ours(name: str, parts: list[torch.Tensor], model: PlannedModel) -> torch.Tensor:
     """The reverse of `to_theirs`; rows of the padded vocabulary, which no loss counts, are zero."""
-    is_gpt2 = model.position_embedding == "learned"
+    shape = model.shape
+    is_gpt2 = shape.position_embedding == "learned"
     if is_gpt2 and "linear_" in name:
         joined = parts[0].T if parts[0].dim() > 1 else parts[0]
         parts = list(joined.chunk(3)) if "linear_qkv" in name else [joined]
@@ -257,13 +262,13 @@ def to_ours(name: str, parts: list[torch.Tensor], model: PlannedModel) -> torch.
     if "linear_qkv" in name:
         groups = []
         for part in parts:
-            groups.append(part.reshape(model.kv_heads, -1, model.head_size, *part.shape[1:]))
+            groups.append(part.reshape(shape.kv_heads, -1, shape.head_size, *part.shape[1:]))
 
         return torch.cat(groups, 1).flatten(0, 2)
 
     value = torch.cat(parts)
     if name in PADDED:
-        num_padding_rows = model.padded_vocabulary - len(value)
+        num_padding_rows = shape.padded_vocabulary - len(value)
         value = torch.nn.functional.pad(value, (0, 0, 0, num_padding_rows))
 
     return value.contiguous()
@@ -397,7 +402,7 @@ def _is_linear_bias(name: str) -> bool:
 
 
 def _has_bias(module: str, model: PlannedModel) -> bool:
-    return model.biases or (model.qkv_biases and module == "linear_qkv")
+    return model.shape.biases or (model.shape.qkv_biases and module == "linear_qkv")
 
 
 def _lacks_bias(name: str, model: PlannedModel) -> bool:
@@ -581,13 +586,13 @@ def _planned_values(kind: Kind, model: PlannedModel) -> dict[str, object]:
     # Dropout and the first weights do not change what trained weights compute, nor does the
     # longest text where positions are angles.
     free = {"dropout", "init_std"}
-    if model.position_embedding == "rope":
+    if model.shape.position_embedding == "rope":
         free.add("positions")
 
     values: dict[str, object] = {}
     for their_key, our_key in kind.values.items():
         if our_key not in free:
-            values[their_key] = getattr(model, our_key)
+            values[their_key] = getattr(model.shape, our_key)
 
     return {
         **values,
@@ -697,9 +702,9 @@ def _meaning(theirs: dict[str, object], kind: Kind, model: PlannedModel) -> dict
 
     # Null means the same as an absent key.
     defaults = {
-        "n_inner": 4 * model.hidden,
+        "n_inner": 4 * model.shape.hidden,
         "num_key_value_heads": values.get("num_attention_heads"),
-        "head_dim": model.head_size,
+        "head_dim": model.shape.head_size,
     }
     for key, default in defaults.items():
         if values.get(key) is None:

@@ -56,7 +56,7 @@ class MegatronWeights(SourceWeights):
             elif rank_files:
                 content = torch_dist.read_pickle(rank_files[0])
                 rows, *cut = _check_arguments(content, rank_files[0], model)
-                stored = _rank_files(folder, *cut, gated=model.gated)
+                stored = _rank_files(folder, *cut, gated=model.shape.gated)
             else:
                 raise RefusedError(
                     f"{folder} has neither common.pt nor mp_rank_00/model_optim_rng.pt of "
@@ -80,7 +80,7 @@ class MegatronWeights(SourceWeights):
             planned_shapes[stored_key(ours)] = stored_shape
 
         ignored = tuple(_MEGATRON["no_weights"])
-        if model.tied_embeddings:
+        if model.shape.tied_embeddings:
             # A copy of the embedding.
             ignored += ("output_layer.weight",)
 
@@ -90,7 +90,7 @@ class MegatronWeights(SourceWeights):
         """All of its pieces in float32; rows of the padded vocabulary are zero."""
         value = finite(self._read[key](), self._folder, key).float()
         if key in PADDED:
-            return to_ours(key, [value[: self.model.vocabulary]], self.model)
+            return to_ours(key, [value[: self.model.shape.vocabulary]], self.model)
         return value
 
 
@@ -129,10 +129,10 @@ def _check_arguments(content: Any, path: Path, model: PlannedModel) -> tuple[int
     stored = _stored_arguments(arguments)
     planned = _planned_arguments(model)
     # A padded vocabulary is a multiple that depends on the stored layout, not on the plan's.
-    if getattr(stored, "padded_vocab_size", None) != model.vocabulary:
+    if getattr(stored, "padded_vocab_size", None) != model.shape.vocabulary:
         multiple = max(1, stored.make_vocab_size_divisible_by * stored.tensor_model_parallel_size)
         # Rounded up, in whole numbers.
-        num_multiples = -(-model.vocabulary // multiple)
+        num_multiples = -(-model.shape.vocabulary // multiple)
         planned["padded_vocab_size"] = num_multiples * multiple
 
     if wrong := folders.differences(vars(stored), planned):
@@ -167,30 +167,31 @@ def _stored_arguments(arguments: argparse.Namespace) -> argparse.Namespace:
 
 def _planned_arguments(model: PlannedModel) -> dict[str, object]:
     """Return the options with which Megatron-LM makes the plan's model."""
-    has_rotary = model.position_embedding == "rope"
+    shape = model.shape
+    has_rotary = shape.position_embedding == "rope"
     values: dict[str, object] = {
-        "num_layers": model.layers,
-        "hidden_size": model.hidden,
-        "ffn_hidden_size": model.ffn_hidden,
-        "num_attention_heads": model.heads,
-        "num_query_groups": model.kv_heads,
-        "kv_channels": model.head_size,
+        "num_layers": shape.layers,
+        "hidden_size": shape.hidden,
+        "ffn_hidden_size": shape.ffn_hidden,
+        "num_attention_heads": shape.heads,
+        "num_query_groups": shape.kv_heads,
+        "kv_channels": shape.head_size,
         "position_embedding_type": "rope" if has_rotary else "learned_absolute",
-        "normalization": "RMSNorm" if model.normalization == "rmsnorm" else "LayerNorm",
-        "norm_epsilon": model.norm_epsilon,
-        "swiglu": model.gated,
-        "add_bias_linear": model.biases,
-        "add_qkv_bias": model.biases or model.qkv_biases,
+        "normalization": "RMSNorm" if shape.normalization == "rmsnorm" else "LayerNorm",
+        "norm_epsilon": shape.norm_epsilon,
+        "swiglu": shape.gated,
+        "add_bias_linear": shape.biases,
+        "add_qkv_bias": shape.biases or shape.qkv_biases,
         "softmax_type": "vanilla",
-        "untie_embeddings_and_output_weights": not model.tied_embeddings,
+        "untie_embeddings_and_output_weights": not shape.tied_embeddings,
         **dict.fromkeys(_MEGATRON["not_ours"]),
     }
     if has_rotary:
-        values |= {"rotary_base": model.rope_base, "rotary_percent": 1.0}
+        values |= {"rotary_base": shape.rope_base, "rotary_percent": 1.0}
     else:
-        values["max_position_embeddings"] = model.positions
+        values["max_position_embeddings"] = shape.positions
 
-    if not model.gated:
+    if not shape.gated:
         # GPT-2's GELU, with tanh; Megatron-LM's other one is by the error function.
         values["bias_gelu_fusion"] = True
 

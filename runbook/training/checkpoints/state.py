@@ -64,7 +64,7 @@ class TrainingProgress:
 
 def model_shape(spec: PhasePlan) -> dict[str, object]:
     """Return every value of the model on which its weights depend."""
-    return {key: getattr(spec.model, key) for key in _SHAPE_KEYS}
+    return {key: getattr(spec.model.shape, key) for key in _SHAPE_KEYS}
 
 
 def random_state() -> ShardedObject:
@@ -431,18 +431,21 @@ def keep_checkpoint_padding(spec: PhasePlan) -> PhasePlan:
     model = spec.model
     tensor = spec.parallel.tensor
     padded = run_on_first_rank(lambda: _newest_padding(spec))
-    if padded in (0, model.padded_vocabulary) or padded < model.vocabulary or padded % tensor:
+    if (
+        padded in (0, model.shape.padded_vocabulary)
+        or padded < model.shape.vocabulary
+        or padded % tensor
+    ):
         return spec
     if torch.distributed.get_rank() == 0:
         say(
-            f"the vocabulary of {model.vocabulary:,} stays padded to {padded:,} as in the "
+            f"the vocabulary of {model.shape.vocabulary:,} stays padded to {padded:,} as in the "
             "checkpoint (plan: "
-            f"{model.padded_vocabulary:,})"
+            f"{model.shape.padded_vocabulary:,})"
         )
 
-    return dataclasses.replace(
-        spec, model=dataclasses.replace(model, padded_vocabulary=padded, parameters=0)
-    )
+    shape = dataclasses.replace(model.shape, padded_vocabulary=padded)
+    return dataclasses.replace(spec, model=dataclasses.replace(model, shape=shape, parameters=0))
 
 
 def _newest_padding(spec: PhasePlan) -> int:
@@ -453,7 +456,9 @@ def _newest_padding(spec: PhasePlan) -> int:
     checkpoints, _ = folders.candidates(spec.path(spec.checkpoint.folder))
     for checkpoint in checkpoints:
         if "recipe" in checkpoint.metadata:
-            same = checkpoint.metadata["recipe"].get("model.vocabulary") == spec.model.vocabulary
+            same = (
+                checkpoint.metadata["recipe"].get("model.vocabulary") == spec.model.shape.vocabulary
+            )
             if same:
                 return int(checkpoint.metadata["model"]["padded_vocabulary"])
             return 0

@@ -239,7 +239,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
 
         The places of their tokens come with them.
         """
-        longest = self.spec.model.positions
+        longest = self.spec.model.shape.positions
         length = ids.shape[1]
         padded = engine.sampling_length(length, longest)
         positions = torch.arange(padded, device=ids.device).clamp_(max=longest - 1)

@@ -51,7 +51,7 @@ class DeepSpeedPipeline(DeepSpeedEngine):
             )
 
         last = len(module._layer_specs)
-        stage_layers = self.spec.model.layers // parallel.pipeline
+        stage_layers = self.spec.model.shape.layers // parallel.pipeline
         # As built by megatron-core
         expected = [
             0,
@@ -129,13 +129,14 @@ def layer_list(spec: PhasePlan, gpt: Any) -> list[LayerSpec]:
 
     Only those of this rank's stage are built, of the modules that `gpt` has.
     """
-    stage_layers = spec.model.layers // spec.parallel.pipeline
+    shape = spec.model.shape
+    stage_layers = shape.layers // spec.parallel.pipeline
     first = stage_layers * parallel_state.get_pipeline_model_parallel_rank()
     blocks = []
-    for index in range(spec.model.layers):
+    for index in range(shape.layers):
         blocks.append(LayerSpec(Block, gpt, f"decoder.layers.{index - first}", _transform))
 
-    if not spec.model.tied_embeddings:
+    if not shape.tied_embeddings:
         embedding = LayerSpec(Part, gpt, "embedding", _embed)
         head = LayerSpec(Part, gpt, "output_layer", _score)
     else:

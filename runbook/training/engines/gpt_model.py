@@ -80,14 +80,13 @@ def build_model(spec: PhasePlan, *, draw: bool) -> list[GPTModel]:
 
     `draw`: with first weights.
     """
+    shape = spec.model.shape
     config = transformer_config(spec)
     parts = kernel_parts(spec)
     if config.tp_comm_overlap:
-        tokens = spec.batch.micro * spec.model.sequence_length // spec.parallel.context
+        tokens = spec.batch.micro * shape.sequence_length // spec.parallel.context
         base = importlib.import_module("transformer_engine.pytorch.module.base")
-        base.initialize_ub(
-            [tokens, spec.model.hidden], spec.parallel.tensor, bootstrap_backend="nccl"
-        )
+        base.initialize_ub([tokens, shape.hidden], spec.parallel.tensor, bootstrap_backend="nccl")
 
     chunks = []
     for chunk in range(spec.parallel.virtual_pipeline):
@@ -95,22 +94,22 @@ def build_model(spec: PhasePlan, *, draw: bool) -> list[GPTModel]:
         model = Gpt(
             config=config,
             transformer_layer_spec=layer_specs(config, stage, spec.engine),
-            vocab_size=spec.model.padded_vocabulary,
-            max_sequence_length=spec.model.positions,
+            vocab_size=shape.padded_vocabulary,
+            max_sequence_length=shape.positions,
             pre_process=parallel_state.is_pipeline_first_stage(
                 ignore_virtual=False, vp_stage=stage
             ),
             post_process=parallel_state.is_pipeline_last_stage(
                 ignore_virtual=False, vp_stage=stage
             ),
-            share_embeddings_and_output_weights=spec.model.tied_embeddings,
+            share_embeddings_and_output_weights=shape.tied_embeddings,
             position_embedding_type="rope"
-            if spec.model.position_embedding == "rope"
+            if shape.position_embedding == "rope"
             else "learned_absolute",
-            rotary_base=spec.model.rope_base,
+            rotary_base=shape.rope_base,
             vp_stage=stage,
         )
-        model.vocabulary = spec.model.vocabulary
+        model.vocabulary = shape.vocabulary
         if on_gpu():
             model.cuda(torch.cuda.current_device())
         model.to(DTYPES[spec.precision.format])
@@ -188,6 +187,7 @@ def transformer_config(spec: PhasePlan) -> TransformerConfig:
     """The plan as megatron-core's configuration."""
     _refuse_without_parts(spec)
     model = spec.model
+    shape = model.shape
     parallel = spec.parallel
     activation, fuses_bias = _activation(spec)
     tuning = spec.tuning
@@ -196,19 +196,19 @@ def transformer_config(spec: PhasePlan) -> TransformerConfig:
     return TransformerConfig(
         **_eight_bit_options(spec),
         **_recompute_options(spec),
-        num_layers=model.layers,
-        hidden_size=model.hidden,
-        num_attention_heads=model.heads,
-        num_query_groups=model.kv_heads,
-        ffn_hidden_size=model.ffn_hidden,
-        kv_channels=model.hidden // model.heads,
+        num_layers=shape.layers,
+        hidden_size=shape.hidden,
+        num_attention_heads=shape.heads,
+        num_query_groups=shape.kv_heads,
+        ffn_hidden_size=shape.ffn_hidden,
+        kv_channels=shape.hidden // shape.heads,
         hidden_dropout=model.dropout,
         attention_dropout=model.dropout,
-        layernorm_epsilon=model.norm_epsilon,
-        normalization="RMSNorm" if model.normalization == "rmsnorm" else "LayerNorm",
-        gated_linear_unit=model.activation == "swiglu",
-        add_bias_linear=model.biases,
-        add_qkv_bias=model.qkv_biases,
+        layernorm_epsilon=shape.norm_epsilon,
+        normalization="RMSNorm" if shape.normalization == "rmsnorm" else "LayerNorm",
+        gated_linear_unit=shape.activation == "swiglu",
+        add_bias_linear=shape.biases,
+        add_qkv_bias=shape.qkv_biases,
         init_method_std=model.init_std,
         # `fill_first_weights` does it
         perform_initialization=False,
@@ -305,8 +305,9 @@ def uses_fused_kernels() -> bool:
 
 def _activation(spec: PhasePlan) -> tuple[Callable[[torch.Tensor], torch.Tensor], bool]:
     """The activation function, and whether it is fused with the bias before it."""
+    shape = spec.model.shape
     fused = uses_fused_kernels()
-    gated = spec.model.activation == "swiglu"
+    gated = shape.activation == "swiglu"
     if fused:
         from torch import _dynamo
 
@@ -314,12 +315,12 @@ def _activation(spec: PhasePlan) -> tuple[Callable[[torch.Tensor], torch.Tensor]
 
     # GPT-2's GELU is the tanh form; megatron-core's fused one is too, goes by the other's name, and
     # wants a bias.
-    if fused and spec.model.biases:
+    if fused and shape.biases:
         gelu = torch.nn.functional.gelu
     else:
         gelu = _TANH_GELU
 
-    return (torch.nn.functional.silu if gated else gelu), fused and (gated or spec.model.biases)
+    return (torch.nn.functional.silu if gated else gelu), fused and (gated or shape.biases)
 
 
 _TANH_GELU = functools.partial(torch.nn.functional.gelu, approximate="tanh")
@@ -576,7 +577,7 @@ def fill_first_weights(shards: Shards, model: PlannedModel, seed: int) -> None:
             else:
                 deep = shard.key.endswith(("linear_proj.weight", "linear_fc2.weight"))
                 if deep:
-                    std = model.init_std / math.sqrt(2 * model.layers)
+                    std = model.init_std / math.sqrt(2 * model.shape.layers)
                 else:
                     std = model.init_std
 

@@ -214,7 +214,7 @@ class MegatronEngine(engine.TrainingEngine):
             multiple *= self.config.tensor_model_parallel_size
         if pieces > 1:
             multiple *= 2 * pieces
-        longest = self.spec.model.positions
+        longest = self.spec.model.shape.positions
         padded = engine.sampling_length(length, longest, multiple)
         ids = torch.nn.functional.pad(ids, (0, padded - length))
         positions = torch.arange(padded, device=ids.device).clamp_(max=longest - 1)
@@ -316,7 +316,7 @@ class MegatronEngine(engine.TrainingEngine):
             "data_iterator": data_iterator,
             "model": self.chunks,
             "num_microbatches": num_microbatches,
-            "seq_length": self.spec.model.sequence_length,
+            "seq_length": self.spec.model.shape.sequence_length,
             "micro_batch_size": self.spec.batch.micro,
             "forward_only": forward_only,
         }

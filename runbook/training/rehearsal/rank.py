@@ -274,7 +274,7 @@ class _Rehearsal:
         micro = self.spec.batch.micro
         batch = Batch(micro, micro * self.spec.parallel.data * microbatches, microbatches)
         stepper = self._stepper(dataclasses.replace(self.spec, batch=batch))
-        stepper.step(_Samples(self.spec.model.sequence_length), TrainingProgress())
+        stepper.step(_Samples(self.spec.model.shape.sequence_length), TrainingProgress())
 
     def _stepper(self, spec: PhasePlan) -> Any:
         from runbook.training.loop import Stepper
@@ -306,7 +306,8 @@ class _Rehearsal:
         self.counter.moment = EVALUATION
         reader = self._stepper(self.spec).reader
         self.engine.evaluate(
-            reader.step(_Samples(self.spec.model.sequence_length), 0, microbatches), microbatches
+            reader.step(_Samples(self.spec.model.shape.sequence_length), 0, microbatches),
+            microbatches,
         )
 
     def save(self) -> int:
@@ -473,7 +474,7 @@ def _answers_for_deepspeed(spec: PhasePlan) -> Answers:
     from deepspeed.runtime.pipe import engine as pipeline
     from deepspeed.runtime.zero import utils
 
-    shape = [spec.model.sequence_length, spec.batch.micro, spec.model.hidden]
+    shape = [spec.model.shape.sequence_length, spec.batch.micro, spec.model.shape.hidden]
     ask = utils.get_lst_from_rank0
 
     def hidden_states(engine: Any, source: int) -> Any:

@@ -120,12 +120,12 @@ class Replayer:
     def __init__(self, spec: PhasePlan, engine: MegatronEngine) -> None:
         self._engine = engine
         self._interval = spec.limits.replay_interval
-        self._num_layers = spec.model.layers
+        self._num_layers = spec.model.shape.layers
         self.is_bitwise = not on_gpu() or torch.are_deterministic_algorithms_enabled()
         self._tolerance = 0.0 if self.is_bitwise else TOLERANCE_ON_GPU
         self._tracer = Tracer(
             engine.models,
-            spec.model.layers,
+            spec.model.shape.layers,
             engine.clock,
             bitwise=self.is_bitwise,
         )

@@ -56,7 +56,10 @@ def settings_of(spec: PhasePlan) -> dict[str, Setting]:
     sections = ("model", "parallel", "batch", "duration", "learning_rate", "optimizer", "precision")
     values: dict[str, Setting] = {"phase": spec.phase, "engine": spec.engine, "seed": spec.seed}
     for section in sections:
-        values |= dict(_flat(section, dataclasses.asdict(getattr(spec, section))))
+        content = dataclasses.asdict(getattr(spec, section))
+        # A model's sizes stand next to its name, as in plan.json.
+        sizes = content.pop("shape", {})
+        values |= dict(_flat(section, sizes | content))
     return values
 
 

@@ -147,9 +147,9 @@ def _actual(key: str, findings: Findings, rendered: RenderedPhase | None) -> Any
     if rendered is None or key == "gas":
         return findings.value(key, "")
     if key == "training.sequence_length":
-        return rendered.phase.model.sequence_length
+        return rendered.phase.model.shape.sequence_length
     if key.startswith("training.shape."):
-        return getattr(rendered.phase.model, key.removeprefix("training.shape."))
+        return getattr(rendered.phase.model.shape, key.removeprefix("training.shape."))
     if key.startswith("model."):
         return getattr(rendered.settings.model, key.removeprefix("model."))
     if key == "jobs.training.devices_per_node":
