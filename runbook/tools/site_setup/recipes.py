@@ -13,6 +13,7 @@ from runbook.core.errors import ParamsError
 from runbook.core.files import write_text
 from runbook.params.catalogues import read_models
 from runbook.params.yaml12 import write_scalar
+from runbook.plan_file.schema import Layout
 
 LOCAL_SITE = "local-gpu"
 """Site of a recipe where none is named: it cuts any run to the GPUs that are there."""
@@ -40,8 +41,7 @@ class RecipeLayout:
     Other machines want others.
     """
 
-    tensor: int
-    pipeline: int
+    parallel: Layout
     micro_batch: int
     nodes: int
     """The smallest number of nodes of eight devices that holds one replica."""
@@ -60,25 +60,22 @@ class Recipe:
 
 
 ONE_DEVICE = RecipeLayout(
-    1,
-    1,
-    4,
-    1,
-    f"{NEMO}/126m.yaml and 5b.yaml: no model parallelism",
+    parallel=Layout(),
+    micro_batch=4,
+    nodes=1,
+    source=f"{NEMO}/126m.yaml and 5b.yaml: no model parallelism",
 )
 TWENTY_BILLION = RecipeLayout(
-    2,
-    1,
-    2,
-    1,
-    f"{NEMO}/20b.yaml",
+    parallel=Layout(tensor=2),
+    micro_batch=2,
+    nodes=1,
+    source=f"{NEMO}/20b.yaml",
 )
 LARGEST = RecipeLayout(
-    4,
-    8,
-    1,
-    4,
-    f"{NEMO}/175b.yaml",
+    parallel=Layout(tensor=4, pipeline=8),
+    micro_batch=1,
+    nodes=4,
+    source=f"{NEMO}/175b.yaml",
 )
 
 
@@ -209,11 +206,10 @@ LLAMA_3_8B = Recipe(
         RecipeValue("eval_iterations", 32, MEGATRON_LLAMA),
     ),
     RecipeLayout(
-        1,
-        1,
-        1,
-        1,
-        MEGATRON_LLAMA,
+        parallel=Layout(),
+        micro_batch=1,
+        nodes=1,
+        source=MEGATRON_LLAMA,
     ),
     "Meta has not published the batch of the 8B; all values but the shape are NVIDIA's own recipe.",
 )
@@ -237,11 +233,10 @@ LLAMA_3_70B = Recipe(
         RecipeValue("eval_iterations", 32, f"{NEMO_LLAMA}: limit_val_batches"),
     ),
     RecipeLayout(
-        4,
-        4,
-        1,
-        2,
-        NEMO_LLAMA,
+        parallel=Layout(tensor=4, pipeline=4),
+        micro_batch=1,
+        nodes=2,
+        source=NEMO_LLAMA,
     ),
 )
 
@@ -286,7 +281,7 @@ def recipe_text(
     training = "".join(
         f"  {row.key}: {write_scalar(row.value)}  # {row.source}\n" for row in recipe.values
     )
-    sequence = "true" if layout.tensor > 1 else "false"
+    sequence = "true" if layout.parallel.tensor > 1 else "false"
     return f"""\
 # {model.label} as it was trained elsewhere, written by runbook init --model {recipe.model}. Each value has its source.
 {remark}# Every value is yours to change: runbook check {name} says whether it fits, runbook plan {name} what it costs.
@@ -298,8 +293,8 @@ data:
   dataset: corpus  # shipped, far too small for this training: name your text (params/datasets.yaml)
 
 parallel:  # runbook plan {name} --search ranks the layouts of your machine
-  tensor: {layout.tensor}  # {layout.source}
-  pipeline: {layout.pipeline}
+  tensor: {layout.parallel.tensor}  # {layout.source}
+  pipeline: {layout.parallel.pipeline}
   sequence: {sequence}
   zero_stage: 1
 

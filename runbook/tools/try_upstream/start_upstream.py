@@ -28,7 +28,7 @@ from runbook.log_readers.record import ParsedLog
 from runbook.params.schema.site import Checkout, Versions
 from runbook.params.schema.value_types import Framework
 from runbook.params.settings import Settings, with_placeholders
-from runbook.plan_file.schema import PhasePlan
+from runbook.plan_file.schema import Layout, PhasePlan
 from runbook.plan_file.token_index import DTYPES, dtype_code
 from runbook.planning.plan import make_plan
 from runbook.tokens.indexed_files import write_index
@@ -431,26 +431,12 @@ def _below(root: Path, arguments: Sequence[str]) -> list[str]:
     return [f"{root}{argument}" if argument.startswith("/") else argument for argument in arguments]
 
 
-@dataclass(frozen=True)
-class SmallLayout:
-    """A layout of at most four ranks."""
-
-    tensor: int
-    pipeline: int
-    data: int
-
-    @property
-    def world_size(self) -> int:
-        """The number of ranks."""
-        return self.tensor * self.pipeline * self.data
-
-
-def _small_layout(spec: PhasePlan) -> SmallLayout:
+def _small_layout(spec: PhasePlan) -> Layout:
     """Return a phase's layout with at most two ranks of each kind, and at most four in all."""
     tensor = min(2, spec.parallel.tensor)
     pipeline = min(2, spec.parallel.pipeline)
     data = min(2, spec.parallel.data) if tensor * pipeline < 4 else 1
-    return SmallLayout(tensor, pipeline, data)
+    return Layout(tensor=tensor, pipeline=pipeline).over(tensor * pipeline * data)
 
 
 def _small_values(spec: PhasePlan, jobs: int) -> dict[str, SmallValue]:

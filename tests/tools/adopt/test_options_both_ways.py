@@ -92,7 +92,7 @@ def test_what_render_wrote_is_read_back_as_the_same_keys(name: str) -> None:
     for key in [key for key in keys if key.startswith("training.shape.")]:
         field = key.rpartition(".")[2]
         assert keys.pop(key) == (
-            model[field] or getattr(make_plan(settings).phases[FULL].model, field)
+            model[field] or getattr(make_plan(settings).phases[FULL].model.shape, field)
         )
     again = load(name, set_words=[f"{key}={value}" for key, value in keys.items()])
     assert sorted(arguments(again)) == sorted(words)  # what a site says too stands elsewhere
