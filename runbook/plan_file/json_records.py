@@ -119,7 +119,10 @@ def from_json(
 
 
 def value_at(record: Any, path: str) -> Any:
-    """Return the value that a record's JSON has under this path: `model.heads`, `batch.global`."""
+    """Return the value that a record has under a path of its JSON: `model.heads`, `batch.global`.
+
+    Properties have paths as well, as in `learning_rate.falls_from`.
+    """
     for key in path.split("."):
         record = _value_under(record, key)
 
@@ -132,8 +135,11 @@ def _value_under(record: Any, key: str) -> Any:
     if key in members:
         return getattr(record, members[key].name)
     for member in members.values():
-        if member.metadata.get("flat") and key in _keys(_hints(kind)[member.name]):
-            return _value_under(getattr(record, member.name), key)
+        if member.metadata.get("flat"):
+            part = getattr(record, member.name)
+            part_kind: type = type(part)
+            if key in _keys(part_kind) or hasattr(part_kind, key):
+                return _value_under(part, key)
 
     return getattr(record, key)
 

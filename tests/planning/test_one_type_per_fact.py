@@ -71,5 +71,6 @@ def test_a_path_of_json_leads_to_the_value() -> None:
     phase = make_plan(build()).phases[FULL]
     assert value_at(phase, "model.heads") == phase.model.shape.heads
     assert value_at(phase, "model.dropout") == phase.model.dropout
+    assert value_at(phase, "model.head_size") == phase.model.shape.head_size
     assert value_at(phase, "batch.global") == phase.batch.global_
     assert value_at(phase, "learning_rate.falls_from") == phase.learning_rate.falls_from

@@ -12,6 +12,7 @@ import torch
 from megatron.core.dist_checkpointing.mapping import ShardedTensor
 
 from runbook.plan_file.errors import RefusedError
+from runbook.plan_file.json_records import value_at
 from runbook.plan_file.schema import PlannedModel
 from runbook.training.checkpoints import folders
 from runbook.training.checkpoints.weights import WholeWeights, finite, stored_key
@@ -145,7 +146,7 @@ def config_of(model: PlannedModel, end_of_document: int) -> dict[str, object]:
         "model_type": model_type,
     }
     for their_key, our_key in kind.values.items():
-        config[their_key] = getattr(model.shape, our_key)
+        config[their_key] = value_at(model, our_key)
 
     config |= kind.constants
     for their_key, modules in kind.biases.items():
@@ -592,7 +593,7 @@ def _planned_values(kind: Kind, model: PlannedModel) -> dict[str, object]:
     values: dict[str, object] = {}
     for their_key, our_key in kind.values.items():
         if our_key not in free:
-            values[their_key] = getattr(model.shape, our_key)
+            values[their_key] = value_at(model, our_key)
 
     return {
         **values,
