@@ -17,7 +17,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # megatron-core's, at import
     from runbook.training.engines import gpt_model
 
-MODEL = SimpleNamespace(init_std=0.02, layers=8)
+MODEL = SimpleNamespace(init_std=0.02, shape=SimpleNamespace(layers=8))
 
 
 def part(key, shape, rows, columns, seed=7, model=MODEL):
