@@ -441,7 +441,9 @@ STALE = {
     "again": "nodes = 1\nnodes = args.nodes\ndef f():\n" + NODES,
     "computed": "nodes = 8\nnodes *= 2\ndef f():\n" + NODES,
     "parameter": "nodes = 1\ndef f(nodes):\n" + NODES,
-    "called": "def f(nodes=1):\n" + NODES + "f(nodes=4)\n",
+    "called": "def f(nodes=1):\n" + NODES + "f(nodes=args.n)\n",
+    "called twice": "def f(nodes=1):\n" + NODES + "f(nodes=4)\nf(nodes=8)\n",
+    "partial": "def f(nodes=1):\n" + NODES + "run.Partial(f, nodes=4)\n",
     "branches": "if args.big:\n    nodes = 8\nelse:\n    nodes = 1\ndef f():\n" + NODES,
     "loop": "nodes = 1\nfor nodes in args.all:\n    pass\ndef f():\n" + NODES,
     "with": "nodes = 1\nwith open('x') as nodes:\n    pass\ndef f():\n" + NODES,
@@ -474,7 +476,7 @@ CHANGES = {
     "recipe = tune(recipe)": "line 3",
     "def g():\n        recipe.trainer.max_steps = 5": "trainer.max_steps",
     "x = tune(recipe) if y else 5": "line 3",
-    "run.run(recipe, plugins=[P()])": "run.plugins",
+    "run.run(recipe, plugins=[P()])": "run.plugins.P",
 }
 
 

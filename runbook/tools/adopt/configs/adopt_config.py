@@ -13,7 +13,7 @@ from runbook.tools.adopt.configs.config_file import ConfigValue
 from runbook.tools.adopt.configs.megatron_bridge import MEGATRON_BRIDGE
 from runbook.tools.adopt.configs.nemo_recipe import NEMO_2
 from runbook.tools.adopt.configs.program_config import NamedText, ProgramConfig
-from runbook.tools.adopt.configs.recipes import LLAMA, recipe_of
+from runbook.tools.adopt.configs.recipes import LLAMA
 from runbook.tools.adopt.configs.rows import CarriedKey, DroppedKey
 from runbook.tools.adopt.findings import Findings
 from runbook.tools.adopt.options import ModelKind
@@ -106,9 +106,8 @@ def our_values(row: CarriedKey, value: ConfigValue) -> dict[str, Any]:
 
 def _kind_of(config: ProgramConfig) -> ModelKind:
     """Return the kind of model that a configuration trains unless a key says otherwise."""
-    recipe = recipe_of(config.recipe)
-    if recipe:
-        return {**config.format.kind, **recipe.kind}
+    if config.model:
+        return {**config.format.kind, **config.model.kind}
     # Most recipes that the table does not have are a Llama's
     if config.format in (NEMO_2, MEGATRON_BRIDGE):
         return {**config.format.kind, **LLAMA}

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runbook.tools.adopt.configs.safe_values import is_secret_name
+from runbook.tools.adopt.configs.syntax import Function
 
 UNKNOWN = object()
-_MOST = 2**63
+_LARGEST_NUMBER = 2**63
 _MOST_NAMES = 500
 _MOST_CALLS = 100
 _NAMED = (
@@ -21,7 +22,6 @@ _NAMED = (
     | ast.MatchStar
 )
 """Nodes that set the name which they have."""
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass
@@ -36,25 +36,68 @@ class Scope:
             return self.names.get(node.id, UNKNOWN)
         if isinstance(node, ast.BinOp):
             return self._computed(node)
+        if isinstance(node, ast.IfExp):
+            return self._chosen(node)
+        if isinstance(node, ast.Compare) or _is_negation(node):
+            truth = self.truth(node)
+            return UNKNOWN if truth is None else truth
         try:
             return ast.literal_eval(node)
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             return UNKNOWN
 
+    def truth(self, test: ast.expr) -> bool | None:
+        """Return whether a test is true; None where only the running program knows."""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            truth = self.truth(test.operand)
+            return None if truth is None else not truth
+        if isinstance(test, ast.BoolOp):
+            return self._truth_of_several(test)
+        if isinstance(test, ast.Compare):
+            return self._compared(test)
+        value = self.value(test)
+        return None if value is UNKNOWN else bool(value)
+
+    def _chosen(self, node: ast.IfExp) -> Any:
+        """Return the value of a conditional expression whose test is known."""
+        truth = self.truth(node.test)
+        if truth is None:
+            return UNKNOWN
+        return self.value(node.body if truth else node.orelse)
+
+    def _truth_of_several(self, test: ast.BoolOp) -> bool | None:
+        """Return the truth of tests joined by `and` or `or`: one may decide it alone."""
+        truths = [self.truth(value) for value in test.values]
+        deciding = isinstance(test.op, ast.Or)
+        if deciding in truths:
+            return deciding
+        return None if None in truths else not deciding
+
+    def _compared(self, test: ast.Compare) -> bool | None:
+        """Return the truth of one comparison of known values."""
+        left = self.value(test.left)
+        right = self.value(test.comparators[0])
+        if len(test.ops) > 1 or left is UNKNOWN or right is UNKNOWN:
+            return None
+        try:
+            return _comparison(test.ops[0], left, right)
+        except TypeError:
+            return None
+
     def _computed(self, node: ast.BinOp) -> Any:
         """Return the result of an arithmetic of known numbers; no powers, which may have no end."""
-        left_value = self.value(node.left)
+        left = self.value(node.left)
         right = self.value(node.right)
-        if not isinstance(left_value, int | float) or not isinstance(right, int | float):
+        if not isinstance(left, int | float) or not isinstance(right, int | float):
             return UNKNOWN
-        if max(abs(left_value), abs(right)) > _MOST:
+        if max(abs(left), abs(right)) > _LARGEST_NUMBER:
             return UNKNOWN
         try:
-            result = _result(node.op, left_value, right)
+            result = _result(node.op, left, right)
         except (ZeroDivisionError, OverflowError):
             return UNKNOWN
 
-        if result is UNKNOWN or not math.isfinite(result) or abs(result) > _MOST:
+        if result is UNKNOWN or not math.isfinite(result) or abs(result) > _LARGEST_NUMBER:
             return UNKNOWN
         return result
 
@@ -64,15 +107,18 @@ class Scope:
         if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
             value = self.value(statement.value)
         self.forget(bound_names([statement]))
-        is_scalar = value is None or isinstance(value, bool | int | float | str)
-        # A list can be changed by its methods
-        if not is_scalar or value is UNKNOWN:
-            return
         for target in _targets(statement):
-            # A secret under a name of its own would come out where the name is used.
-            is_name = isinstance(target, ast.Name) and not is_secret_name(target.id)
-            if isinstance(target, ast.Name) and is_name and len(self.names) < _MOST_NAMES:
-                self.names[target.id] = value
+            if isinstance(target, ast.Name):
+                self.learn(target.id, value)
+
+    def learn(self, name: str, value: Any) -> None:
+        """Take the value of a name where it can be kept: no list, which its methods change.
+
+        A secret under a name of its own would come out where the name is used.
+        """
+        has_room = len(self.names) < _MOST_NAMES
+        if is_scalar(value) and has_room and not is_secret_name(name):
+            self.names[name] = value
 
     def forget(self, names: Iterable[str]) -> None:
         """Forget the values of names."""
@@ -81,55 +127,91 @@ class Scope:
 
     def keep_common(self, others: Iterable[Mapping[str, object]]) -> None:
         """Keep the names that have one value in every branch."""
-        branches = list(others)
-        self.names = {
-            name: value
-            for name, value in branches[0].items()
-            if all(name in branch and _is_same(branch[name], value) for branch in branches)
-        }
+        first, *branches = list(others)
+        common = {}
+        for name, value in first.items():
+            if all(name in branch and _is_same(branch[name], value) for branch in branches):
+                common[name] = value
+        self.names = common
 
     def inside(self, function: Function, calls: Sequence[ast.Call]) -> "Scope":
-        """Return what a function knows: names around it, and defaults that no call replaces."""
+        """Return what a function knows: names around it, and what all calls give it."""
         inner = Scope(dict(self.names))
-        inner.forget(_parameters(function))
+        inner.forget(parameters(function))
         inner.forget(bound_names(function.body))
         if len(calls) <= _MOST_CALLS:
-            defaults = _defaults(function, self)
-        else:
-            defaults = {}
-
-        for call in calls[:_MOST_CALLS]:
-            arguments = _arguments_given(function, call)
-            defaults = {name: value for name, value in defaults.items() if name not in arguments}
-
-        inner.names |= defaults
+            for name, value in self._values_given(function, calls).items():
+                inner.learn(name, value)
         return inner
 
+    def _values_given(self, function: Function, calls: Sequence[ast.Call]) -> dict[str, Any]:
+        """Return the value of each parameter for which all calls of a function give the same."""
+        defaults = {name: self.value(node) for name, node in defaults_of(function).items()}
+        if not calls:
+            return defaults
 
-def _result(operator: ast.operator, left: float, right: float) -> Any:
-    if isinstance(operator, ast.Add):
-        return left + right
-    if isinstance(operator, ast.Sub):
-        return left - right
-    if isinstance(operator, ast.Mult):
-        return left * right
-    if isinstance(operator, ast.FloorDiv):
-        return left // right
-    if isinstance(operator, ast.Div):
-        return left / right
-    return UNKNOWN
-
-
-def _is_same(first: Any, second: Any) -> bool:
-    return type(first) is type(second) and bool(first == second)
+        values = _literals_given(function, calls[0], defaults)
+        for call in calls[1:]:
+            others = _literals_given(function, call, defaults)
+            for name, value in others.items():
+                if not _is_same(values[name], value):
+                    values[name] = UNKNOWN
+        return values
 
 
-def _targets(statement: ast.stmt) -> list[ast.expr]:
-    if isinstance(statement, ast.Assign):
-        return statement.targets
-    if isinstance(statement, ast.AnnAssign):
-        return [statement.target]
-    return []
+def is_scalar(value: Any) -> bool:
+    """Return whether a value is known, and is None, a number, a text or a truth value."""
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def parameters(function: Function) -> list[str]:
+    """Return the names of a function's parameters."""
+    arguments = function.args
+    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    named += [item for item in (arguments.vararg, arguments.kwarg) if item]
+    return [item.arg for item in named]
+
+
+def defaults_of(function: Function) -> dict[str, ast.expr]:
+    """Return the default of each parameter that has one."""
+    arguments = [*function.args.posonlyargs, *function.args.args]
+    defaults = function.args.defaults
+    last_arguments = arguments[len(arguments) - len(defaults) :]
+    nodes = {item.arg: node for item, node in zip(last_arguments, defaults, strict=True)}
+    for item, node in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
+        if node is not None:
+            nodes[item.arg] = node
+    return nodes
+
+
+def arguments_given(function: Function, call: ast.Call) -> dict[str, ast.expr] | None:
+    """Return what a call gives to each parameter; None where that is not clear."""
+    names = [item.arg for item in (*function.args.posonlyargs, *function.args.args)]
+    has_stars = any(isinstance(item, ast.Starred) for item in call.args)
+    if has_stars or len(call.args) > len(names):
+        return None
+    nodes = dict(zip(names, call.args, strict=False))
+    for keyword in call.keywords:
+        if keyword.arg is None or keyword.arg in nodes or keyword.arg not in parameters(function):
+            return None
+        nodes[keyword.arg] = keyword.value
+    return nodes
+
+
+def _literals_given(
+    function: Function, call: ast.Call, defaults: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what a call gives to each parameter, as far as it is written there."""
+    nodes = arguments_given(function, call)
+    values: dict[str, Any] = dict.fromkeys(parameters(function), UNKNOWN)
+    if nodes is None:
+        return values
+    values |= defaults
+    # `run.Partial(function, nodes=4)` and `other.function(nodes=4)` are no calls by this name
+    is_by_name = isinstance(call.func, ast.Name) and call.func.id == function.name
+    for name, node in nodes.items():
+        values[name] = Scope().value(node) if is_by_name else UNKNOWN
+    return values
 
 
 def bound_names(body: Iterable[ast.AST]) -> Iterator[str]:
@@ -148,38 +230,54 @@ def bound_names(body: Iterable[ast.AST]) -> Iterator[str]:
                 yield from node.names
 
 
-def _parameters(function: Function) -> list[str]:
-    """Return the names of a function's parameters."""
-    arguments = function.args
-    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-    named += [item for item in (arguments.vararg, arguments.kwarg) if item]
-    return [item.arg for item in named]
+def _is_negation(node: ast.expr) -> bool:
+    return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
 
 
-def _defaults(function: Function, scope: Scope) -> dict[str, object]:
-    """Return the default value of each parameter that has one."""
-    arguments = [*function.args.posonlyargs, *function.args.args]
-    defaults = function.args.defaults
-    pairs = [*zip(arguments[len(arguments) - len(defaults) :], defaults, strict=True)]
-    for name, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
-        if default is not None:
-            pairs.append((name, default))
-
-    values = {name.arg: scope.value(default) for name, default in pairs}
-    return {
-        name: value
-        for name, value in values.items()
-        if value is None or isinstance(value, bool | int | float | str)
-        if not is_secret_name(name)
-    }
+def _result(operator: ast.operator, left: float, right: float) -> Any:
+    if isinstance(operator, ast.Add):
+        return left + right
+    if isinstance(operator, ast.Sub):
+        return left - right
+    if isinstance(operator, ast.Mult):
+        return left * right
+    if isinstance(operator, ast.FloorDiv):
+        return left // right
+    if isinstance(operator, ast.Div):
+        return left / right
+    return UNKNOWN
 
 
-def _arguments_given(function: Function, call: ast.Call) -> set[str]:
-    """Return the parameters that a call of a function may give, or a `run.Partial` of it."""
-    positional = [item.arg for item in (*function.args.posonlyargs, *function.args.args)]
-    is_unclear = any(isinstance(item, ast.Starred) for item in call.args)
-    is_unclear = is_unclear or any(keyword.arg is None for keyword in call.keywords)
-    if is_unclear:
-        return set(_parameters(function))
-    names = {keyword.arg for keyword in call.keywords if keyword.arg}
-    return names | set(positional[: len(call.args)])
+_COMPARISONS: Mapping[type[ast.cmpop], Any] = {
+    ast.Eq: lambda left, right: left == right,
+    ast.NotEq: lambda left, right: left != right,
+    ast.Lt: lambda left, right: left < right,
+    ast.LtE: lambda left, right: left <= right,
+    ast.Gt: lambda left, right: left > right,
+    ast.GtE: lambda left, right: left >= right,
+    ast.In: lambda left, right: left in right,
+    ast.NotIn: lambda left, right: left not in right,
+}
+
+
+def _comparison(operator: ast.cmpop, left: Any, right: Any) -> bool | None:
+    """Return the truth of a comparison; None for two objects that may be the same one or not."""
+    compare = _COMPARISONS.get(type(operator))
+    if compare is not None:
+        return bool(compare(left, right))
+    if left is not None and right is not None:
+        return None
+    is_same = left is right
+    return is_same if isinstance(operator, ast.Is) else not is_same
+
+
+def _is_same(first: Any, second: Any) -> bool:
+    return type(first) is type(second) and bool(first == second)
+
+
+def _targets(statement: ast.stmt) -> list[ast.expr]:
+    if isinstance(statement, ast.Assign):
+        return statement.targets
+    if isinstance(statement, ast.AnnAssign):
+        return [statement.target]
+    return []

@@ -28,6 +28,7 @@ from runbook.tools.adopt.configs.rows import (
     OWN_CLASS,
     PADDED_VOCABULARY,
     PERFORMANCE,
+    PROFILE,
     STARTER,
     UNSET,
     UNSET_OR_OFF,
@@ -130,7 +131,7 @@ _MODEL_CONFIG = (
 )
 _OTHER_MODEL_KEYS = in_section(
     "model",
-    DroppedKey("config._target_", why=MODEL_CLASS),
+    CarriedKey("config._target_", "model"),
     DroppedKey("*attention_dropout", why="training.dropout is one value for both dropouts"),
     DroppedKey("*num_moe_experts", why=NO_EXPERTS, same_if=UNSET_OR_ONE, other_model="experts"),
     DroppedKey("*moe_*", why=NO_EXPERTS, same_if=UNSET_OR_OFF),
@@ -228,7 +229,15 @@ _TRAINER_ROWS = in_section(
     DroppedKey("plugins.fp8*", why=_SET_FP8, same_if=UNSET_OR_OFF),
     DroppedKey("plugins*", why="training.precision says it"),
     DroppedKey("enable_checkpointing", why="false: training.save_interval is 0"),
+    SwitchKey(
+        "callbacks.*tp_comm_overlap",
+        "training.overlap_tensor",
+        why="counts with parallel.sequence only",
+    ),
     DroppedKey("callbacks*", why="code of the program's own"),
+    DroppedKey("check_val_every_n_epoch", why="training.eval_interval says it", same_if=UNSET),
+    DroppedKey("profiler*", why=PROFILE, same_if=UNSET),
+    DroppedKey("enable_*", why=LOGGING),
     DroppedKey("logger*", why=LOGGING),
     DroppedKey("accelerator", why=STARTER),
     DroppedKey("use_distributed_sampler", why=STARTER),
@@ -294,6 +303,7 @@ _OPTIMIZER_ROWS = (
         ChosenKey("fp16", "training.precision", {True: "fp16"}, why=_PLUGINS_SAY_IT),
         ChosenKey("use_distributed_optimizer", "parallel.zero_stage", {True: 1, False: 0}),
         DroppedKey("optimizer", why=ADAMW, same_if=("adam",)),
+        DroppedKey("min_lr", why="optim.lr_scheduler.min_lr counts"),
         DroppedKey("*", why=PERFORMANCE),
     ),
     *in_section(
@@ -323,6 +333,16 @@ _OPTIMIZER_ROWS = (
         DroppedKey("*", why=OWN_CLASS),
     ),
 )
+# nemo/lightning/run/plugins.py
+_PLUGIN_ROWS = in_section(
+    "run.plugins",
+    DroppedKey("PerfEnvPlugin*", why="the site's file has variables"),
+    DroppedKey("NsysPlugin*", why=PROFILE),
+    DroppedKey("MemoryProfilePlugin*", why=PROFILE),
+    DroppedKey("PreemptionPlugin*", why="a job that is asked to stop saves and ends"),
+    DroppedKey("FaultTolerancePlugin*", why="jobs.training.restarts and spares"),
+    DroppedKey("ConfigValidationPlugin*", why="`runbook check` validates the run file"),
+)
 # nemo/lightning/nemo_logger.py and resume.py
 _PROGRESS_ROWS = (
     IntegerKey("log.ckpt.every_n_train_steps", "training.save_interval"),
@@ -341,6 +361,7 @@ ROWS = (
     *_STRATEGY_ROWS,
     *_DATA_ROWS,
     *_OPTIMIZER_ROWS,
+    *_PLUGIN_ROWS,
     *_PROGRESS_ROWS,
     *MODEL_ROWS,
 )

@@ -14,7 +14,7 @@ from runbook.tools.adopt.configs.config_format import (
     whole_number,
 )
 from runbook.tools.adopt.configs.nemo_keys import DEFAULTS, ROWS
-from runbook.tools.adopt.configs.recipes import recipe_of
+from runbook.tools.adopt.configs.recipes import is_other_model, recipe_of, recipe_of_class
 from runbook.tools.adopt.configs.shared_steps import (
     drop_single_chunk,
     take_tokenizer_file,
@@ -68,19 +68,22 @@ def _finish(values: Values, findings: Findings, kind: ModelKind) -> None:
 
 
 def take_recipe_model(values: Values, findings: Findings) -> None:
-    """Take the model of the recipe's name, unless the file gives a shape of its own."""
+    """Take the model of the recipe, or of its class, unless the file gives a shape of its own."""
+    model_class = text(values, "model.config._target_")
+    name = model_class or text(values, "recipe")
+    line = line_of(values, "model.config._target_", "recipe")
+    if is_other_model(model_class.lower()):
+        findings.trains_another_model(line, name, "experts or layers of its own")
     if findings.number("training.shape.layers"):
         return
 
-    name = text(values, "recipe")
-    line = line_of(values, "recipe")
-    recipe = recipe_of(name)
+    recipe = recipe_of_class(model_class) if model_class else recipe_of(name)
     if recipe is None:
         model = name or "the configuration"
         findings.ask("model", f"the model of {model}, whose shape it does not say")
         return
 
-    source = f"recipe {name}"
+    source = name if model_class else f"recipe {name}"
     if recipe.model:
         findings.take("model", recipe.model, line, source)
     for size_name, size in recipe.shape.items():

@@ -18,7 +18,12 @@ from runbook.tools.adopt.configs.megatron_bridge import MEGATRON_BRIDGE
 from runbook.tools.adopt.configs.nanotron import NANOTRON
 from runbook.tools.adopt.configs.nemo_recipe import NEMO_2
 from runbook.tools.adopt.configs.recipe_source import RecipeCall, default_factory, recipe_calls
-from runbook.tools.adopt.configs.recipes import is_other_model, recipe_of
+from runbook.tools.adopt.configs.recipes import (
+    ModelRecipe,
+    is_other_model,
+    recipe_of,
+    recipe_of_class,
+)
 from runbook.tools.adopt.configs.torchtitan import TORCHTITAN
 from runbook.tools.adopt.configs.torchtitan_source import titan_values
 from runbook.tools.adopt.trace import LineNumbers
@@ -57,6 +62,14 @@ class ProgramConfig:
         """The recipe that the file begins with; empty if it begins with none."""
         name = by_name(self.values).get("recipe")
         return str(name.value) if name else ""
+
+    @property
+    def model(self) -> ModelRecipe | None:
+        """The model of its class, or of the recipe; None if neither table has it."""
+        model_class = by_name(self.values).get("model.config._target_")
+        if model_class:
+            return recipe_of_class(str(model_class.value))
+        return recipe_of(self.recipe)
 
     def _recipe_layout(self) -> Mapping[str, object]:
         """Return what the recipe sets itself."""
@@ -171,6 +184,13 @@ def _other_layers(value: ConfigValue) -> str:
 def _read_recipe(name: str, text: str, launch_number: int) -> ProgramConfig:
     """Return the recipe of a Python file. Raise `ParamsError` if it calls none."""
     calls = recipe_calls(text, name)
+    if not calls and re.search(r"pretrain_recipe|_pretrain_config|Trainer\.Config", text):
+        raise ParamsError(
+            f"{name} names recipes, and calls none that can be read: they come from other files, "
+            "or are chosen "
+            "while the program runs. Give the file that calls one, or a log that the training "
+            "wrote."
+        )
     if not calls:
         raise ParamsError(
             f"{name} calls no recipe of NeMo 2 or Megatron Bridge "

@@ -5,7 +5,7 @@ Read from NVIDIA/NeMo (nemo/collections/llm/recipes, 2025-09) and NVIDIA-NeMo/Me
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runbook.tools.adopt.options import ModelKind
@@ -42,14 +42,17 @@ class ModelRecipe:
 
 
 def _layout(
-    tensor: int,
-    pipeline: int,
-    context: int,
+    *,
+    tensor: int = 1,
+    pipeline: int = 1,
+    context: int = 1,
     virtual: int | None = None,
-    batch: tuple[int, int, int] = (512, 1, 8192),
+    global_batch: int = 512,
+    micro_batch: int = 1,
+    sequence_length: int = 8192,
 ) -> dict[str, object]:
+    """Return a recipe's layout and batch by dotted key."""
     strategy = "trainer.strategy"
-    global_batch, micro_batch, length = batch
     return {
         f"{strategy}.tensor_model_parallel_size": tensor,
         f"{strategy}.pipeline_model_parallel_size": pipeline,
@@ -58,93 +61,143 @@ def _layout(
         f"{strategy}.sequence_parallel": tensor > 1 and pipeline > 1,
         "data.global_batch_size": global_batch,
         "data.micro_batch_size": micro_batch,
-        "data.seq_length": length,
+        "data.seq_length": sequence_length,
     }
 
 
-_QWEN_BATCH = (32, 2, 4096)
+def _qwen_layout(tensor: int = 1) -> dict[str, object]:
+    """Return the layout of a Qwen's recipe, which has a small batch."""
+    return _layout(tensor=tensor, global_batch=32, micro_batch=2, sequence_length=4096)
+
+
+_LLAMA_3_70B_LAYOUT = _layout(tensor=4, pipeline=4, context=2, virtual=5)
+_LLAMA_2_7B = ModelRecipe(
+    model="llama-2-7b",
+    kind=LLAMA,
+    layout=_layout(tensor=2, sequence_length=4096),
+)
+_LLAMA_3_8B = ModelRecipe(
+    model="llama-3-8b",
+    kind=LLAMA_3,
+    layout=_layout(context=2),
+)
+_LLAMA_3_70B = ModelRecipe(
+    model="llama-3-70b",
+    kind=LLAMA_3,
+    layout=_LLAMA_3_70B_LAYOUT,
+)
+_LLAMA_31_405B = ModelRecipe(
+    model="llama-3-405b",
+    kind=LLAMA_3,
+    layout=_layout(tensor=8, pipeline=8, context=4, virtual=2),
+)
+_LLAMA_32_1B = ModelRecipe(
+    shape={
+        "layers": 16,
+        "hidden": 2048,
+        "heads": 32,
+        "kv_heads": 8,
+        "ffn_hidden": 8192,
+    },
+    kind=LLAMA_3_SMALL,
+    vocabulary=128_256,
+    layout=_layout(),
+)
+_LLAMA_32_3B = ModelRecipe(
+    shape={
+        "layers": 28,
+        "hidden": 3072,
+        "heads": 24,
+        "kv_heads": 8,
+        "ffn_hidden": 8192,
+    },
+    kind=LLAMA_3_SMALL,
+    vocabulary=128_256,
+    layout=_layout(),
+)
+_GPT_3_175B = ModelRecipe(
+    model="175b",
+    kind=GPT,
+    layout=_layout(
+        tensor=4,
+        pipeline=8,
+        virtual=6,
+        global_batch=2048,
+        micro_batch=2,
+        sequence_length=2048,
+    ),
+)
+_QWEN_2_500M = ModelRecipe(
+    shape={
+        "layers": 24,
+        "hidden": 896,
+        "heads": 14,
+        "kv_heads": 2,
+        "ffn_hidden": 4864,
+    },
+    kind=QWEN_2,
+    vocabulary=151_936,
+    layout=_qwen_layout(),
+)
+_QWEN_2_1P5B = ModelRecipe(
+    shape={
+        "layers": 28,
+        "hidden": 1536,
+        "heads": 12,
+        "kv_heads": 2,
+        "ffn_hidden": 8960,
+    },
+    kind=QWEN_2,
+    vocabulary=151_936,
+    layout=_qwen_layout(),
+)
+_QWEN_2_7B = ModelRecipe(
+    shape={
+        "layers": 28,
+        "hidden": 3584,
+        "heads": 28,
+        "kv_heads": 4,
+        "ffn_hidden": 18_944,
+    },
+    kind=QWEN_2,
+    vocabulary=152_064,
+    layout=_qwen_layout(tensor=2),
+)
 RECIPES: Mapping[str, ModelRecipe] = {
-    "llama2_7b": ModelRecipe(
-        "llama-2-7b", kind=LLAMA, layout=_layout(2, 1, 1, batch=(512, 1, 4096))
-    ),
-    "llama3_8b": ModelRecipe("llama-3-8b", kind=LLAMA_3, layout=_layout(1, 1, 2)),
-    "llama31_8b": ModelRecipe("llama-3-8b", kind=LLAMA_3, layout=_layout(1, 1, 2)),
-    "llama3_70b": ModelRecipe("llama-3-70b", kind=LLAMA_3, layout=_layout(4, 4, 2, 5)),
-    "llama31_70b": ModelRecipe("llama-3-70b", kind=LLAMA_3, layout=_layout(4, 4, 2, 5)),
-    "llama31_405b": ModelRecipe("llama-3-405b", kind=LLAMA_3, layout=_layout(8, 8, 4, 2)),
-    "llama32_1b": ModelRecipe(
-        shape={
-            "layers": 16,
-            "hidden": 2048,
-            "heads": 32,
-            "kv_heads": 8,
-            "ffn_hidden": 8192,
-        },
-        kind=LLAMA_3_SMALL,
-        vocabulary=128_256,
-        layout=_layout(1, 1, 1),
-    ),
-    "llama32_3b": ModelRecipe(
-        shape={
-            "layers": 28,
-            "hidden": 3072,
-            "heads": 24,
-            "kv_heads": 8,
-            "ffn_hidden": 8192,
-        },
-        kind=LLAMA_3_SMALL,
-        vocabulary=128_256,
-        layout=_layout(1, 1, 1),
-    ),
-    "gpt3_175b": ModelRecipe(
-        "175b",
-        kind=GPT,
-        layout=_layout(
-            4,
-            8,
-            1,
-            6,
-            (2048, 2, 2048),
-        ),
-    ),
-    "qwen2_500m": ModelRecipe(
-        shape={
-            "layers": 24,
-            "hidden": 896,
-            "heads": 14,
-            "kv_heads": 2,
-            "ffn_hidden": 4864,
-        },
-        kind=QWEN_2,
-        vocabulary=151_936,
-        layout=_layout(1, 1, 1, batch=_QWEN_BATCH),
-    ),
-    "qwen2_1p5b": ModelRecipe(
-        shape={
-            "layers": 28,
-            "hidden": 1536,
-            "heads": 12,
-            "kv_heads": 2,
-            "ffn_hidden": 8960,
-        },
-        kind=QWEN_2,
-        vocabulary=151_936,
-        layout=_layout(1, 1, 1, batch=_QWEN_BATCH),
-    ),
-    "qwen2_7b": ModelRecipe(
-        shape={
-            "layers": 28,
-            "hidden": 3584,
-            "heads": 28,
-            "kv_heads": 4,
-            "ffn_hidden": 18_944,
-        },
-        kind=QWEN_2,
-        vocabulary=152_064,
-        layout=_layout(2, 1, 1, batch=_QWEN_BATCH),
-    ),
+    "llama2_7b": _LLAMA_2_7B,
+    "llama3_8b": _LLAMA_3_8B,
+    "llama31_8b": _LLAMA_3_8B,
+    "llama3_70b": _LLAMA_3_70B,
+    "llama31_70b": _LLAMA_3_70B,
+    "llama31_405b": _LLAMA_31_405B,
+    "llama32_1b": _LLAMA_32_1B,
+    "llama32_3b": _LLAMA_32_3B,
+    "gpt3_175b": _GPT_3_175B,
+    "qwen2_500m": _QWEN_2_500M,
+    "qwen25_500m": _QWEN_2_500M,
+    "qwen2_1p5b": _QWEN_2_1P5B,
+    "qwen25_1p5b": _QWEN_2_1P5B,
+    "qwen2_7b": _QWEN_2_7B,
+    "qwen25_7b": _QWEN_2_7B,
 }
-_SAME = {"qwen25_500m": "qwen2_500m", "qwen25_1p5b": "qwen2_1p5b", "qwen25_7b": "qwen2_7b"}
+_CLASSES: Mapping[str, ModelRecipe] = {
+    "Llama2Config7B": _LLAMA_2_7B,
+    "Llama3Config8B": _LLAMA_3_8B,
+    "Llama31Config8B": _LLAMA_3_8B,
+    "Llama3Config70B": _LLAMA_3_70B,
+    "Llama31Config70B": _LLAMA_3_70B,
+    "Llama31Config405B": _LLAMA_31_405B,
+    "Llama32Config1B": _LLAMA_32_1B,
+    "Llama32Config3B": _LLAMA_32_3B,
+    "GPTConfig175B": _GPT_3_175B,
+    "Qwen2Config500M": _QWEN_2_500M,
+    "Qwen25Config500M": _QWEN_2_500M,
+    "Qwen2Config1P5B": _QWEN_2_1P5B,
+    "Qwen25Config1P5B": _QWEN_2_1P5B,
+    "Qwen2Config7B": _QWEN_2_7B,
+    "Qwen25Config7B": _QWEN_2_7B,
+}
+"""Classes of a model's sizes (nemo/collections/llm/gpt/model): model.config._target_."""
 OTHER_MODELS = (
     "mixtral",
     "deepseek",
@@ -184,22 +237,20 @@ def recipe_of(name: str) -> ModelRecipe | None:
     >>> recipe_of("llama3_8b_16k").layout["data.seq_length"], recipe_of("nemotron4_15b")
     (16384, None)
     """
+    if name in RECIPES:
+        return RECIPES[name]
     base, _, ending = name.rpartition("_")
     lengths = {"16k": 16_384, "64k": 65_536, "128k": 131_072}
-    recipe = RECIPES.get(_SAME.get(name, name))
-    if recipe is None and ending in lengths:
-        recipe = RECIPES.get(base)
-        if recipe:
-            layout = {**recipe.layout, "data.seq_length": lengths[ending]}
-            return ModelRecipe(
-                recipe.model,
-                recipe.shape,
-                recipe.kind,
-                recipe.vocabulary,
-                layout,
-            )
+    if base not in RECIPES or ending not in lengths:
+        return None
+    recipe = RECIPES[base]
+    layout = {**recipe.layout, "data.seq_length": lengths[ending]}
+    return replace(recipe, layout=layout)
 
-    return recipe
+
+def recipe_of_class(path: str) -> ModelRecipe | None:
+    """Return the model of a class such as `llm.Llama31Config8B`; None if the table has none."""
+    return _CLASSES.get(path.rpartition(".")[2])
 
 
 def is_other_model(name: str) -> bool:

@@ -1,0 +1,508 @@
+"""Reads the statements of a Python file that make a recipe and change it, in their order."""
+
+import ast
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from runbook.core.errors import ParamsError
+from runbook.tools.adopt.configs.config_file import ConfigValue
+from runbook.tools.adopt.configs.file_functions import FileFunctions
+from runbook.tools.adopt.configs.known_names import Scope, arguments_given, bound_names
+from runbook.tools.adopt.configs.recipe_changes import changes_of, is_readable, starts_with
+from runbook.tools.adopt.configs.recipe_values import (
+    Binding,
+    Branches,
+    OpenConfig,
+    ValueReader,
+)
+from runbook.tools.adopt.configs.syntax import (
+    Function,
+    assigned_call,
+    dotted,
+    is_main_test,
+    is_passive,
+    names_in,
+    returns,
+    source_of,
+)
+
+TRAINER_CONFIG = "Trainer.Config"
+"""The class of torchtitan's configurations in Python."""
+MOST_CALLS = 100
+Makers = Mapping[str, bool]
+"""Functions that make recipes; true where each call makes a configuration of its own: torchtitan's."""
+
+
+@dataclass(frozen=True)
+class FileContext:
+    """What all readers of a file share."""
+
+    functions: FileFunctions
+    makers: Makers
+    branches: "itertools.count[int]" = field(default_factory=itertools.count)
+    """Numbers for the branches of the file."""
+
+
+@dataclass
+class RecipeReader:
+    """Reads the statements of one function, or of the top of the file."""
+
+    context: FileContext
+    function: str
+    """Its name; empty at the top of the file."""
+    scope: Scope
+    top: Scope
+    """The names at the top of the file."""
+    start: Branches = ()
+    """The branches around the call of a function that is followed."""
+    is_followed: bool = False
+    bindings: dict[str, list[Binding]] = field(default_factory=dict)
+    """The configurations that variables hold."""
+    calls: list[OpenConfig] = field(default_factory=list)
+    """Calls of recipes."""
+    callers: list[OpenConfig] = field(default_factory=list)
+    """Calls of the makers; each has its maker's name in place of a recipe's."""
+    returned: list[tuple[Branches, list[Binding]]] = field(default_factory=list)
+    """What each return statement that was read returns, and the branches around it."""
+
+    def read(self, body: Sequence[ast.stmt], path: Branches) -> None:
+        """Read statements below the branches of `path`."""
+        for statement in body:
+            self._statement(statement, path)
+            if self._may_have_left(statement):
+                path = self._new_branch(path)
+
+    def _statement(self, statement: ast.stmt, path: Branches) -> None:
+        """Read one statement, and those inside it."""
+        if isinstance(statement, ast.If):
+            self._if(statement, path)
+        elif isinstance(statement, ast.For | ast.AsyncFor | ast.While):
+            self._loop(statement, path)
+        elif isinstance(statement, ast.Try | ast.TryStar):
+            self._try(statement, path)
+        elif isinstance(statement, ast.With | ast.AsyncWith):
+            self._header(statement.items, statement, path)
+            self._forget(statement.items)
+            self.read(statement.body, path)
+        elif isinstance(statement, ast.Match):
+            self._header([statement.subject], statement, path)
+            self._forget([statement])
+            self._branch([[], *(case.body for case in statement.cases)], path)
+        elif isinstance(statement, Function | ast.ClassDef):
+            self._definition(statement, path)
+        else:
+            self._simple(statement, path)
+            self.scope.assign(statement)
+
+    def _may_have_left(self, statement: ast.stmt) -> bool:
+        """Return whether a branch may have left the function, so that what follows is not sure.
+
+        A branch that has nothing to do with a recipe starts no training when it leaves.
+        """
+        if isinstance(statement, Function | ast.ClassDef | ast.Return):
+            return False
+        if isinstance(statement, ast.If) and self.scope.truth(statement.test) is not None:
+            return False
+        if not returns([statement]):
+            return False
+        return self.is_followed or bool(self._mentioned([statement]))
+
+    def _new_branch(self, path: Branches) -> Branches:
+        return (*path, next(self.context.branches))
+
+    def _if(self, statement: ast.If, path: Branches) -> None:
+        truth = True if is_main_test(statement.test) else self.scope.truth(statement.test)
+        if truth is not None:
+            self.read(statement.body if truth else statement.orelse, path)
+            return
+        if not is_passive(statement.test):
+            self._header([statement.test], statement, path)
+        self._forget([statement.test])
+        self._branch([statement.body, statement.orelse], path)
+
+    def _loop(self, statement: ast.For | ast.AsyncFor | ast.While, path: Branches) -> None:
+        if not isinstance(statement, ast.While):
+            self._header([statement.iter, statement.target], statement, path)
+        elif not is_passive(statement.test):
+            self._header([statement.test], statement, path)
+
+        self._forget([statement])
+        self._branch([[], statement.body, statement.orelse], path)
+        self._forget([statement])
+
+    def _try(self, statement: ast.Try | ast.TryStar, path: Branches) -> None:
+        handlers = [handler.body for handler in statement.handlers]
+        self._forget(statement.handlers)
+        self._branch([[*statement.body, *statement.orelse], *handlers], path)
+        self._forget(statement.body)
+        self.read(statement.finalbody, path)
+
+    def _branch(self, bodies: Sequence[Sequence[ast.stmt]], path: Branches) -> None:
+        """Read branches of which one is taken: each begins as if the others were not there."""
+        names_before = dict(self.scope.names)
+        bindings_before = dict(self.bindings)
+        names_after = []
+        bindings_after = []
+        for body in bodies:
+            self.scope.names = dict(names_before)
+            self.bindings = dict(bindings_before)
+            self.read(body, self._new_branch(path))
+            names_after.append(self.scope.names)
+            bindings_after.append(self.bindings)
+
+        self.scope.keep_common(names_after)
+        self.bindings = _merged(bindings_after)
+
+    def _forget(self, nodes: Sequence[ast.AST]) -> None:
+        """Forget the names that nodes set."""
+        names = list(bound_names(nodes))
+        self.scope.forget(names)
+        self._forget_objects(names)
+
+    def _forget_objects(self, names: Sequence[str]) -> None:
+        """Forget the objects of variables; the changes of a recipe still count."""
+        for name in names:
+            if name in self.bindings and not self._is_recipe(name):
+                del self.bindings[name]
+
+    def _header(self, nodes: Sequence[ast.AST], statement: ast.stmt, path: Branches) -> None:
+        """Report a statement whose head does something with a recipe: a loop over its callbacks."""
+        for variable in self._mentioned(nodes):
+            self._add_unread(variable, statement, path)
+
+    def _definition(self, statement: Function | ast.ClassDef, path: Branches) -> None:
+        """Report the statements of an inner function that change a recipe around it."""
+        arguments = {node.arg for node in ast.walk(statement) if isinstance(node, ast.arg)}
+        local_names = arguments | set(bound_names(statement.body))
+        for variable in self._mentioned([statement]):
+            if variable in local_names:
+                continue
+            for node in ast.walk(statement):
+                is_simple = isinstance(node, ast.stmt) and not hasattr(node, "body")
+                if is_simple and variable in names_in([node]):
+                    self._add_change(variable, node, self._new_branch(path))
+
+        self.scope.forget([statement.name])
+        self._forget_objects([statement.name])
+
+    def _mentioned(self, nodes: Sequence[ast.AST]) -> list[str]:
+        """Return the variables of configurations that an expression or a statement mentions."""
+        if not self.bindings:
+            return []
+        names = names_in(nodes)
+        return [variable for variable in self.bindings if variable in names]
+
+    def _is_recipe(self, variable: str) -> bool:
+        """Return whether a variable holds a recipe or a part of one, and no object alone."""
+        return _has_recipe(self.bindings[variable])
+
+    def _simple(self, statement: ast.stmt, path: Branches) -> None:
+        """Read a statement without statements of its own."""
+        assigned = assigned_call(statement)
+        if assigned is None:
+            self._changes(statement, path)
+            self._rebind(statement)
+        elif recipe_of(assigned[1]):
+            self._open_recipe(statement, *assigned, path)
+        elif self._is_maker(*assigned):
+            self._open_made(*assigned, path)
+        elif assigned[0].isidentifier() or not assigned[0]:
+            self._call(statement, *assigned, path)
+        else:
+            self._changes(statement, path)
+        self._open_nested(statement, assigned[1] if assigned else None, path)
+        if isinstance(statement, ast.Return):
+            self._return(statement, path)
+
+    def _return(self, statement: ast.Return, path: Branches) -> None:
+        """Note what a statement returns."""
+        held: list[Binding] = []
+        if isinstance(statement.value, ast.Name):
+            held = self.bindings.get(statement.value.id, [])
+        elif isinstance(statement.value, ast.Call):
+            held = self.bindings.pop("", [])
+        self.returned.append((path, held))
+
+    def _changes(self, statement: ast.stmt, path: Branches) -> None:
+        """Add what a statement changes in the configurations that it mentions."""
+        mentioned = self._mentioned([statement])
+        if not mentioned:
+            return
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        if isinstance(call, ast.Call) and self._follow(call, path) is not None:
+            return
+        changed = [
+            variable
+            for variable in mentioned
+            if self._is_recipe(variable) or not _only_gives(statement, variable)
+        ]
+        for variable in changed:
+            self._add_change(variable, statement, path)
+
+    def _rebind(self, statement: ast.stmt) -> None:
+        """Forget the objects of variables that a statement sets, or give one another name."""
+        value = getattr(statement, "value", None)
+        held: list[Binding] = []
+        if isinstance(value, ast.Name):
+            held = self.bindings.get(value.id, [])
+        names = list(bound_names([statement]))
+        self._forget_objects(names)
+        if held and not _has_recipe(held):
+            self.bindings |= dict.fromkeys(names, held)
+
+    def _open_nested(self, statement: ast.stmt, call: ast.Call | None, path: Branches) -> None:
+        """Begin the recipes that are made inside a statement: `run.run(tune(pretrain_recipe()))`.
+
+        What is done with one is not read, unless it is given to what starts the training.
+        """
+        for node in ast.walk(statement):
+            if not isinstance(node, ast.Call) or node is call:
+                continue
+            recipe = recipe_of(node)
+            is_nested_recipe = bool(recipe) and recipe != TRAINER_CONFIG
+            if is_nested_recipe:
+                held = Binding(self._opened(recipe, node, path))
+            elif self._returns_recipe(node):
+                held = Binding(self._opened_made(node, path))
+            else:
+                continue
+            if not starts_with(statement, node):
+                held.add(_unread(statement), path)
+
+    def _open_recipe(
+        self, statement: ast.stmt, variable: str, call: ast.Call, path: Branches
+    ) -> None:
+        """Begin the recipe of a call; the variable's earlier one is not changed any more."""
+        for mentioned in self._mentioned([call]):
+            if self._is_recipe(mentioned):
+                self._add_unread(mentioned, statement, path)
+
+        opened = self._opened(recipe_of(call), call, path)
+        if variable:
+            self.bindings[variable] = [Binding(opened)]
+
+    def _returns_recipe(self, call: ast.Call) -> bool:
+        """Return whether a call gives back a recipe that a function of the file made."""
+        maker = dotted(call.func)
+        is_maker = self.context.makers.get(maker) is False
+        return is_maker and maker in self.context.functions.with_result
+
+    def _opened(self, recipe: str, call: ast.Call, path: Branches) -> OpenConfig:
+        """Begin the recipe of a call with its arguments."""
+        opened = OpenConfig(recipe, self.function, call.lineno, path)
+        opened.is_bridge = not dotted(call.func).endswith("pretrain_recipe")
+        reader = self._value_reader(path)
+        opened.values += reader.keywords(call, "pretrain_recipe")
+        for argument in call.args:
+            name = f"line {call.lineno}"
+            opened.values.append(ConfigValue(name, source_of(argument), call.lineno, known=False))
+
+        self.calls.append(opened)
+        if len(self.calls) > MOST_CALLS:
+            raise ParamsError(f"over {MOST_CALLS} calls of recipes: give a file with one.")
+        self._bind_parts(reader, [Binding(opened)])
+        return opened
+
+    def _is_maker(self, variable: str, call: ast.Call) -> bool:
+        """Return whether a call makes a recipe by a function of the file, for a variable.
+
+        Where each call makes a configuration of its own, a function may return it without a name.
+        """
+        makes_own = self.context.makers.get(dotted(call.func))
+        return makes_own is not None and (bool(variable) or makes_own)
+
+    def _open_made(self, variable: str, call: ast.Call, path: Branches) -> None:
+        """Begin the recipe that a function of the file makes for a variable."""
+        opened = self._opened_made(call, path)
+        if variable:
+            self.bindings[variable] = [Binding(opened)]
+
+    def _opened_made(self, call: ast.Call, path: Branches) -> OpenConfig:
+        """Begin the recipe that a function of the file makes.
+
+        Only a maker's one caller is sure to count, unless each call makes a configuration of its
+        own.
+        """
+        maker = dotted(call.func)
+        num_calls = len(self.context.functions.calls.get(maker, []))
+        opened = OpenConfig(maker, self.function, call.lineno, path)
+        opened.is_certain = num_calls == 1 or self.context.makers[maker]
+        self.callers.append(opened)
+        return opened
+
+    def _call(self, statement: ast.stmt, variable: str, call: ast.Call, path: Branches) -> None:
+        """Read a statement that gives a variable what a call returns."""
+        inner = self._follow(call, path)
+        if inner is None:
+            self._changes(statement, path)
+            held = [Binding(self._object_of(call, path))]
+        else:
+            held = inner.result()
+
+        holds_recipe = variable in self.bindings and self._is_recipe(variable)
+        if holds_recipe and variable in names_in([call]) and not _has_recipe(held):
+            # A copy, or what only the running program knows: later changes still count
+            if inner is not None:
+                self._add_unread(variable, statement, path)
+            return
+        self.bindings.pop(variable, None)
+        if held:
+            self.bindings[variable] = held
+
+    def _object_of(self, call: ast.Call, path: Branches) -> OpenConfig:
+        """Return the object that a call makes: `run.Config(Data, seq_length=4096)`."""
+        made = OpenConfig("", self.function, call.lineno, path)
+        if isinstance(call.func, ast.Name) and call.func.id in self.context.functions.plain:
+            made.values.append(ConfigValue("", source_of(call), call.lineno, known=False))
+        else:
+            made.values += self._value_reader(path).values("", call)
+        return made
+
+    def _follow(self, call: ast.Call, path: Branches) -> "RecipeReader | None":
+        """Read the function of the file that a call starts; None where it cannot be followed."""
+        functions = self.context.functions
+        function = functions.follow(call)
+        if function is None:
+            return None
+        bindings = self._bindings_given(function, call)
+        if bindings is None:
+            functions.leave()
+            return None
+
+        scope = functions.scope_of_call(function, call, self.scope, self.top)
+        inner = RecipeReader(
+            self.context,
+            function.name,
+            scope,
+            self.top,
+            start=path,
+            is_followed=True,
+            bindings=bindings,
+        )
+        inner.read(function.body, path)
+        functions.leave()
+        return inner
+
+    def _bindings_given(
+        self, function: ast.FunctionDef, call: ast.Call
+    ) -> dict[str, list[Binding]] | None:
+        """Return the configurations that a call gives to parameters.
+
+        None where an argument does something else with a recipe.
+        """
+        given: dict[str, list[Binding]] = {}
+        for name, node in (arguments_given(function, call) or {}).items():
+            variable, _, part = dotted(node).partition(".")
+            if variable in self.bindings and not is_readable(part):
+                given[name] = [binding.part(part) for binding in self.bindings[variable]]
+            elif variable not in self.bindings and any(
+                self._is_recipe(mentioned) for mentioned in self._mentioned([node])
+            ):
+                return None
+        return given
+
+    def result(self) -> list[Binding]:
+        """Return what a followed function returns for sure; empty where that is open."""
+        if len(self.returned) != 1:
+            return []
+        path, held = self.returned[0]
+        return held if path == self.start else []
+
+    def _value_reader(self, path: Branches) -> ValueReader:
+        """Return a reader of expressions at this place of the file."""
+
+        def follow(call: ast.Call) -> list[Binding] | None:
+            functions = self.context.functions
+            if not isinstance(call.func, ast.Name) or call.func.id not in functions.plain:
+                return None
+            inner = self._follow(call, path)
+            held = inner.result() if inner else []
+            is_object = len(held) == 1 and not held[0].config.recipe and not held[0].prefix
+            if is_object:
+                return held
+            unknown = OpenConfig("", self.function, call.lineno, path)
+            unknown.values.append(ConfigValue("", source_of(call), call.lineno, known=False))
+            return [Binding(unknown)]
+
+        return ValueReader(self.scope, self.bindings, follow)
+
+    def _bind_parts(self, reader: ValueReader, held: Sequence[Binding]) -> None:
+        """Let changes of an object count for the configuration that it became a part of."""
+        for variable, name in reader.used:
+            parts = [binding.part(name) for binding in held]
+            self.bindings[variable] = [*self.bindings.get(variable, []), *parts]
+
+    def _add(self, variable: str, value: ConfigValue, path: Branches) -> None:
+        """Add a change to each configuration that the variable may hold."""
+        for binding in self.bindings[variable]:
+            binding.add(value, path)
+
+    def _add_unread(self, variable: str, statement: ast.AST, path: Branches) -> None:
+        """Add a statement that is not understood."""
+        self._add(variable, _unread(statement), path)
+
+    def _add_change(self, variable: str, statement: ast.AST, path: Branches) -> None:
+        """Add what a statement changes in a variable's configuration.
+
+        The statement itself where that is not understood.
+        """
+        reader = self._value_reader(path)
+        changes = changes_of(variable, statement, reader)
+        if changes is None:
+            self._add_unread(variable, statement, path)
+            return
+        held = list(self.bindings[variable])
+        for change in changes:
+            self._add(variable, change, path)
+        self._bind_parts(reader, held)
+
+
+def _has_recipe(held: Sequence[Binding]) -> bool:
+    """Return whether a variable may hold a recipe or a part of one."""
+    return any(binding.config.recipe for binding in held)
+
+
+def _unread(statement: ast.AST) -> ConfigValue:
+    """Return a statement that is not understood, named by its line."""
+    line = getattr(statement, "lineno", 1)
+    return ConfigValue(f"line {line}", source_of(statement), line, known=False)
+
+
+def _merged(ends: Sequence[Mapping[str, list[Binding]]]) -> dict[str, list[Binding]]:
+    """Return what variables hold after branches of which one is taken.
+
+    An object that not every branch has is no sure one: another unknown one stands beside it.
+    """
+    merged: dict[str, list[Binding]] = {}
+    for end in ends:
+        for variable, held in end.items():
+            in_any_branch = merged.setdefault(variable, [])
+            merged[variable] = list(dict.fromkeys([*in_any_branch, *held]))
+    for variable, held in merged.items():
+        is_object = not _has_recipe(held)
+        if is_object and not all(variable in end for end in ends):
+            merged[variable] = [*held, Binding(OpenConfig("", "", 0, ()))]
+    return merged
+
+
+def _only_gives(statement: ast.stmt, variable: str) -> bool:
+    """Return whether a statement only gives an object to something else: `recipe.data = data`."""
+    if isinstance(statement, ast.Return):
+        return True
+    if not isinstance(statement, ast.Assign | ast.AnnAssign):
+        return False
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    return variable not in names_in(targets)
+
+
+def recipe_of(call: ast.Call) -> str:
+    """Return the recipe that a call makes: `llama3_8b` of `llm.llama3_8b.pretrain_recipe(...)`."""
+    *modules, function = dotted(call.func).split(".")
+    module = modules[-1] if modules else function
+    if f"{module}.{function}" == TRAINER_CONFIG:
+        return TRAINER_CONFIG
+    if function in ("pretrain_recipe", "pretrain_config"):
+        return module
+    name, is_config, _ = function.partition("_pretrain_config")
+    return name if is_config else ""

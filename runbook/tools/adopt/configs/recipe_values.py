@@ -1,0 +1,171 @@
+"""Values of expressions in a recipe: literals, and configurations such as `run.Config(Data, seq_length=4096)`."""
+
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from runbook.core.errors import ParamsError
+from runbook.tools.adopt.configs.config_file import ConfigValue, safe
+from runbook.tools.adopt.configs.known_names import UNKNOWN, Scope, is_scalar
+from runbook.tools.adopt.configs.syntax import last_name, source_of
+
+Branches = tuple[int, ...]
+"""The branches around a statement."""
+_CONFIG_CALLS = ("Config", "Partial")
+"""nemo_run's calls that hold the keyword arguments of another class."""
+_MOST_LETTERS = 200
+
+
+@dataclass(eq=False)
+class OpenConfig:
+    """A configuration whose changes are being read: a recipe, or an object that may become part of one."""
+
+    recipe: str
+    """The recipe's name; empty for an object."""
+    function: str
+    """The function around its call."""
+    line: int
+    path: Branches
+    is_bridge: bool = False
+    values: list[ConfigValue] = field(default_factory=list)
+    is_certain: bool = True
+    """Whether changes outside of branches happen for sure."""
+
+    def add(self, value: ConfigValue, path: Branches) -> None:
+        """Add a change that a statement below the branches of `path` makes, if it is reached."""
+        is_certain = self.is_certain and path == self.path[: len(path)]
+        if is_certain or not value.known:
+            self.values.append(value)
+        else:
+            source = f"{value.shown} (not always)"
+            self.values.append(replace(value, value=source, known=False))
+
+    def safe_values(self) -> tuple[ConfigValue, ...]:
+        """Return the values without secrets and control characters."""
+        return tuple(map(safe, self.values))
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What a variable holds: a configuration, or a part of one."""
+
+    config: OpenConfig
+    prefix: str = ""
+    """The part's dotted key; empty for the whole."""
+
+    def part(self, path: str) -> "Binding":
+        """Return the binding of an attribute."""
+        return Binding(self.config, joined(self.prefix, path))
+
+    def add(self, value: ConfigValue, path: Branches) -> None:
+        """Add a change of the part."""
+        self.config.add(under(self.prefix, value), path)
+
+
+Bindings = Mapping[str, Sequence[Binding]]
+"""What each variable holds; several where a branch decides."""
+Follow = Callable[[ast.Call], Sequence[Binding] | None]
+"""Reads the function of the file that a call starts, and returns what it returns."""
+
+
+@dataclass
+class ValueReader:
+    """Reads expressions where the values of some names are known."""
+
+    scope: Scope
+    bindings: Bindings
+    follow: Follow
+    used: list[tuple[str, str]] = field(default_factory=list)
+    """Variables that became a part of a configuration, each with the part's dotted key."""
+
+    def values(self, name: str, node: ast.expr) -> Iterator[ConfigValue]:
+        """Yield the value of an expression; of a configuration each of its keyword arguments."""
+        if len(name) > _MOST_LETTERS:
+            raise ParamsError(f"line {node.lineno}: a key of over {_MOST_LETTERS} letters.")
+        if isinstance(node, ast.IfExp):
+            node = self._chosen(node)
+
+        value = self.scope.value(node)
+        if _is_plain(value):
+            plain = list(value) if isinstance(value, tuple) else value
+            yield ConfigValue(name, plain, node.lineno)
+        elif isinstance(node, ast.Name) and node.id in self.bindings:
+            yield from self._values_of_variable(name, node)
+        elif isinstance(node, ast.Call):
+            yield from self._values_of_call(name, node)
+        else:
+            yield ConfigValue(name, source_of(node), node.lineno, known=False)
+
+    def keywords(self, call: ast.Call, prefix: str) -> Iterator[ConfigValue]:
+        """Yield the keyword arguments of a call, and those of the configurations among them."""
+        for keyword in call.keywords:
+            if keyword.arg is None:
+                source = f"**{source_of(keyword.value)}"
+                yield ConfigValue(f"line {call.lineno}", source, call.lineno, known=False)
+            else:
+                yield from self.values(joined(prefix, keyword.arg), keyword.value)
+
+    def _chosen(self, node: ast.IfExp) -> ast.expr:
+        """Return the branch of a conditional expression whose test is known; else itself."""
+        truth = self.scope.truth(node.test)
+        if truth is None:
+            return node
+        return node.body if truth else node.orelse
+
+    def _values_of_variable(self, name: str, node: ast.Name) -> Iterator[ConfigValue]:
+        """Yield the values of the one object that a variable holds."""
+        held = self.bindings[node.id]
+        is_object = len(held) == 1 and not held[0].config.recipe and not held[0].prefix
+        if not is_object:
+            yield ConfigValue(name, source_of(node), node.lineno, known=False)
+            return
+        self.used.append((node.id, name))
+        for value in list(held[0].config.values):
+            yield under(name, value)
+
+    def _values_of_call(self, name: str, call: ast.Call) -> Iterator[ConfigValue]:
+        """Yield the values of a configuration, or of what a function of the file returns."""
+        returned = self.follow(call)
+        if returned is not None:
+            for binding in returned:
+                yield from [under(name, value) for value in binding.config.values]
+            return
+
+        positional = call.args[1:] if _is_config(call) else call.args
+        yield ConfigValue(joined(name, "_target_"), source_of(_target(call)), call.lineno)
+        for argument in positional:
+            source = source_of(argument)
+            yield ConfigValue(joined(name, "args"), source, call.lineno, known=False)
+        yield from self.keywords(call, name)
+
+
+def class_of(node: ast.expr) -> str:
+    """Return the class of a configuration: `Data` of `Data(...)` and of `run.Config(Data, ...)`."""
+    return last_name(_target(node)) if isinstance(node, ast.Call) else ""
+
+
+def _is_config(call: ast.Call) -> bool:
+    """Return whether a call of nemo_run holds the arguments of another class."""
+    return last_name(call.func) in _CONFIG_CALLS and bool(call.args)
+
+
+def _target(call: ast.Call) -> ast.expr:
+    """Return what a call makes, or what it holds the arguments of."""
+    return call.args[0] if _is_config(call) else call.func
+
+
+def joined(prefix: str, name: str) -> str:
+    """Return a dotted key of two parts, of which one may be empty."""
+    return f"{prefix}.{name}" if prefix and name else prefix or name
+
+
+def under(prefix: str, value: ConfigValue) -> ConfigValue:
+    """Return a value under a prefix; a statement that is named by its line keeps its name."""
+    if value.name.startswith("line "):
+        return value
+    return replace(value, name=joined(prefix, value.name))
+
+
+def _is_plain(value: Any) -> bool:
+    return value is not UNKNOWN and (is_scalar(value) or isinstance(value, list | tuple))

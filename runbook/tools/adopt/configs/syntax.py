@@ -1,0 +1,128 @@
+"""Questions about the syntax of a Python file, which is read and never executed."""
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+
+from runbook.core.visible_text import visible
+from runbook.params.secrets import mask
+from runbook.tools.adopt.configs.safe_values import is_secret_name
+from runbook.tools.adopt.other_sources import MASKED
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+_LARGEST_PATH = 50
+_SHOWN_LETTERS = 80
+_DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
+_ACTIVE = ast.Call | ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom
+"""Expressions that may do something."""
+
+
+def dotted(node: ast.AST) -> str:
+    """Return a name with its attributes, `recipe.trainer`; empty for anything else."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute) and len(parts) < _LARGEST_PATH:
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return ""
+    return ".".join([node.id, *reversed(parts)])
+
+
+def last_name(node: ast.AST) -> str:
+    """Return the last part of a dotted name: `Config` of `run.Config`."""
+    return dotted(node).rpartition(".")[2]
+
+
+def names_in(nodes: Sequence[ast.AST]) -> set[str]:
+    """Return each name, and each name with attributes, that is used below nodes."""
+    names: set[str] = set()
+    for node in nodes:
+        for item in ast.walk(node):
+            if isinstance(item, ast.Name | ast.Attribute):
+                names.add(dotted(item))
+    return names - {""}
+
+
+def path_in(target: ast.expr, variable: str) -> str:
+    """Return the dotted key of a recipe's attribute; empty if the target is something else."""
+    name = dotted(target)
+    if name.startswith(f"{variable}."):
+        return name.removeprefix(f"{variable}.")
+    return ""
+
+
+def assigned_call(statement: ast.stmt) -> tuple[str, ast.Call] | None:
+    """Return the variable and the call of `variable = call(...)` or `return call(...)`."""
+    value = getattr(statement, "value", None)
+    if not isinstance(value, ast.Call):
+        return None
+    if isinstance(statement, ast.Return):
+        return "", value
+    if isinstance(statement, ast.AnnAssign):
+        return dotted(statement.target), value
+    if isinstance(statement, ast.Assign):
+        return dotted(statement.targets[0]), value
+    return None
+
+
+def is_main_test(test: ast.expr) -> bool:
+    """Return whether a test asks whether the file is the program that was started."""
+    return ast.unparse(test).replace('"', "'") == "__name__ == '__main__'"
+
+
+def is_passive(node: ast.AST | None) -> bool:
+    """Return whether an expression only reads: it calls nothing and sets no name."""
+    return node is not None and not any(isinstance(item, _ACTIVE) for item in ast.walk(node))
+
+
+def is_truth_value(statement: ast.stmt) -> bool:
+    """Return whether a statement gives a plain name a truth value that calls nothing."""
+    if not isinstance(statement, ast.Assign):
+        return False
+    is_name = all(isinstance(target, ast.Name) for target in statement.targets)
+    is_truth = isinstance(statement.value, ast.BoolOp | ast.Compare)
+    return is_name and is_truth and is_passive(statement.value)
+
+
+def own_statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield statements and those inside them, but not those of functions and classes."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, _DEFINITIONS):
+            continue
+        for child in ast.iter_child_nodes(statement):
+            if isinstance(child, ast.stmt):
+                yield from own_statements([child])
+            elif isinstance(child, ast.ExceptHandler | ast.match_case):
+                yield from own_statements(child.body)
+
+
+def returns(body: Sequence[ast.stmt]) -> list[ast.Return]:
+    """Return the return statements of a function's body."""
+    return [item for item in own_statements(body) if isinstance(item, ast.Return)]
+
+
+def source_of(node: ast.AST) -> str:
+    """Return an expression or a statement as it is written, short.
+
+    Without literals where it names a secret.
+    """
+    text = " ".join(ast.unparse(node).split())
+    words = re.findall(r"[\w-]+", text)
+    if any(map(is_secret_name, words)):
+        return _without_literals(node)
+    return visible(mask(text)[:_SHOWN_LETTERS])
+
+
+def _without_literals(node: ast.AST) -> str:
+    """Return the names and calls of an expression, each literal masked."""
+    literals = [item for item in ast.walk(node) if isinstance(item, ast.Constant)]
+    values = [item.value for item in literals]
+    for item in literals:
+        if item.value is not None and not isinstance(item.value, bool):
+            item.value = MASKED
+
+    text = " ".join(ast.unparse(node).split())[:_SHOWN_LETTERS]
+    for item, value in zip(literals, values, strict=True):
+        item.value = value
+    return visible(mask(text))

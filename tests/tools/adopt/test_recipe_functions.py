@@ -1,0 +1,175 @@
+"""Functions of a recipe's own file are followed as text, and what they may do otherwise is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from runbook.tools.adopt.configs.recipe_source import recipe_calls
+
+RECIPE = "recipe = llm.llama3_8b.pretrain_recipe(num_nodes=1)\n"
+STEPS = "trainer.max_steps"
+GBS = "data.global_batch_size"
+
+
+def values_of(text: str) -> dict[str, tuple[object, bool]]:
+    """Return the values of the one recipe of a file."""
+    (call,) = recipe_calls(text, "recipe.py")
+    return {value.name: (value.value, value.known) for value in call.values}
+
+
+FOLLOWED = {
+    "a function changes it": (
+        "def tune(r, steps):\n    r.trainer.max_steps = steps\n" + RECIPE + "tune(recipe, 5)\n",
+        {STEPS: (5, True)},
+    ),
+    "and gives it back": (
+        "def tune(r, steps=7):\n    r.trainer.max_steps = steps\n    return r\n"
+        + RECIPE
+        + "recipe = tune(recipe)\nrecipe.trainer.devices = 4\n",
+        {STEPS: (7, True), "trainer.devices": (4, True)},
+    ),
+    "a part of it": (
+        "def cut(s, *, tp):\n    s.tensor_model_parallel_size = tp\n"
+        + RECIPE
+        + "cut(recipe.trainer.strategy, tp=4)\n",
+        {"trainer.strategy.tensor_model_parallel_size": (4, True)},
+    ),
+    "through two functions": (
+        "def inner(x):\n    x.trainer.max_steps = 9\ndef outer(y):\n    inner(y)\n"
+        + RECIPE
+        + "outer(recipe)\n",
+        {STEPS: (9, True)},
+    ),
+    "a branch that literals decide": (
+        "def tune(r, big=False):\n    if big and 2 > 1:\n        r.trainer.max_steps = 9\n"
+        "    else:\n        r.trainer.max_steps = 1\n" + RECIPE + "tune(recipe, big=True)\n",
+        {STEPS: (9, True)},
+    ),
+    "a function makes a part": (
+        "def data(gbs):\n    seq = 4096\n    return run.Config(D, seq_length=seq, global_batch_size=gbs)\n"
+        + RECIPE
+        + "recipe.data = data(8)\n",
+        {"data._target_": ("D", True), "data.seq_length": (4096, True), GBS: (8, True)},
+    ),
+    "an object becomes a part": (
+        RECIPE
+        + "d = run.Config(D, global_batch_size=8)\nd.seq_length = 5\nrecipe.data = d\n"
+        + "d.global_batch_size = 16\n",
+        {"data._target_": ("D", True), "data.seq_length": (5, True), GBS: (16, True)},
+    ),
+    "callbacks are appended": (
+        RECIPE
+        + "recipe.trainer.callbacks.append(run.Config(Timing))\n"
+        + "recipe.trainer.callbacks.extend([run.Config(Overlap, tp_comm_overlap=True), mine])\n",
+        {
+            "trainer.callbacks.append_2._target_": ("Timing", True),
+            "trainer.callbacks.extend_3_0._target_": ("Overlap", True),
+            "trainer.callbacks.extend_3_0.tp_comm_overlap": (True, True),
+            "trainer.callbacks.extend_3_1": ("mine", False),
+        },
+    ),
+    "one call's literals reach the recipe": (
+        "def make(nodes=1, steps=2):\n    r = llm.llama3_8b.pretrain_recipe(num_nodes=nodes)\n"
+        "    r.trainer.max_steps = steps\n    return r\nrecipe = make(nodes=1, steps=6)\n",
+        {STEPS: (6, True)},
+    ),
+    "a recipe that is started at once": (
+        "run.run(llm.llama3_8b.pretrain_recipe(num_nodes=1), executor=e)\n",
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_a_function_of_the_file_is_followed(name):
+    text, expected = FOLLOWED[name]
+    assert values_of(text) == {"pretrain_recipe.num_nodes": (1, True), **expected}
+
+
+TUNE = "def tune(r, n=5):\n    r.trainer.max_steps = n\n"
+OPEN = {
+    "a value of the command line": (TUNE + RECIPE + "tune(recipe, args.n)\n", STEPS),
+    "a branch of the caller": (TUNE + RECIPE + "if x:\n    tune(recipe)\n", STEPS),
+    "a branch of the function": (
+        "def tune(r):\n    if x:\n        r.trainer.max_steps = 5\n" + RECIPE + "tune(recipe)\n",
+        STEPS,
+    ),
+    "an early return": (
+        "def tune(r):\n    if x:\n        return\n    r.trainer.max_steps = 5\n"
+        + RECIPE
+        + "tune(recipe)\n",
+        STEPS,
+    ),
+    "a decorated function": ("@wrap\n" + TUNE + RECIPE + "tune(recipe)\n", "line 5"),
+    "a function defined twice": (TUNE + TUNE + RECIPE + "tune(recipe)\n", "line 6"),
+    "a function of an argument's name": (
+        TUNE + RECIPE + "tune(recipe)\ndef other(tune):\n    pass\n",
+        "line 4",
+    ),
+    "a generator": (TUNE + "    yield r\n" + RECIPE + "tune(recipe)\n", "line 5"),
+    "arguments in a list": (TUNE + RECIPE + "tune(*[recipe])\n", "line 4"),
+    "a function without end": (
+        "def tune(r):\n    tune(r)\n" + RECIPE + "tune(recipe)\n",
+        "line 2",
+    ),
+    "another function inside": (
+        "def tune(r):\n    mystery(r)\n" + RECIPE + "tune(recipe)\n",
+        "line 2",
+    ),
+    "a recipe inside a call": (
+        TUNE + "tune(llm.llama3_8b.pretrain_recipe(num_nodes=1))\n",
+        "line 3",
+    ),
+    "a maker inside a call": (
+        "def make():\n    r = llm.llama3_8b.pretrain_recipe(num_nodes=1)\n    return r\n"
+        "recipe = mystery(make())\n",
+        "line 4",
+    ),
+    "something else comes back": (
+        "def tune(r):\n    return copy(r)\n" + RECIPE + "recipe = tune(recipe)\n",
+        "line 4",
+    ),
+    "a part of which two may be meant": (
+        RECIPE + "d = run.Config(D, a=1)\nif x:\n    d = load\nrecipe.data = d\n",
+        "data",
+    ),
+    "a part that a loop sets": (
+        RECIPE + "d = run.Config(D, a=1)\nfor d in all:\n    pass\nrecipe.data = d\n",
+        "data",
+    ),
+    "a part that a function changes": (
+        RECIPE + "d = run.Config(D, a=1)\nmystery(d)\nrecipe.data = d\n",
+        "line 3",
+    ),
+    "a part that a function may make": (
+        "def data():\n    if x:\n        return A()\n    return B()\n"
+        + RECIPE
+        + "recipe.data = data()\n",
+        "data",
+    ),
+    "an element of an unknown list": (
+        RECIPE + "recipe.trainer.callbacks.append(Mine(recipe))\n",
+        "line 2",
+    ),
+    "a return with the recipe": (
+        "def make():\n    r = llm.llama3_8b.pretrain_recipe(num_nodes=1)\n    if x:\n        return r\n"
+        "    r.trainer.max_steps = 5\n    return r\n",
+        STEPS,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_what_a_function_may_do_otherwise_is_not_lost(name):
+    text, unknown = OPEN[name]
+    values = values_of(text)
+    assert values[unknown][1] is False
+    assert not any(known for name, (_, known) in values.items() if name == STEPS)
+
+
+def test_the_work_on_one_file_has_an_end():
+    functions = "".join(
+        f"def f{number}(r):\n" + f"    f{number + 1}(r)\n" * 8 for number in range(30)
+    )
+    values = values_of(functions + RECIPE + "f0(recipe)\n")
+    assert any(name.startswith("line ") for name in values)
