@@ -605,6 +605,24 @@ def test_arguments_of_a_bridge_recipe_are_carried(tmp_path):
     assert [row.option for row in unaccounted(report.proof)] == ["pretrain_recipe.mine"]
 
 
+CLASSES = {
+    "recipe.model.config = run.Config(llm.Llama3Config70B)": ("llama-3-70b", ""),
+    "recipe.model.config = run.Config(llm.MineConfig)": (None, "MineConfig"),
+    "recipe.model.config.num_layers = 8": ("llama-3-8b", ""),
+}
+
+
+@pytest.mark.parametrize("change", CLASSES)
+def test_the_class_of_a_model_counts_over_the_recipe_s_name(change, tmp_path):
+    model, question = CLASSES[change]
+    text = NEMO.replace("    return recipe", f"    {change}\n    return recipe")
+    report, _ = rows_of(tmp_path, "recipe.py", text)
+    findings = report.adopted.findings
+    assert not model or findings.value("model") == model
+    assert question in findings.questions.get("model", "")
+    assert ("model" in findings.questions) == bool(question)
+
+
 def test_an_empty_section_of_yaml_has_a_row(tmp_path):
     _, rows = rows_of(tmp_path, "nano.yaml", NANOTRON + "mine: [{}, {}]\nmixed: [{a: 1}, 2]\n")
     assert rows["mine.0"].verdict is OptionVerdict.UNACCOUNTED

@@ -73,6 +73,14 @@ FOLLOWED = {
         "    r.trainer.max_steps = steps\n    return r\nrecipe = make(nodes=1, steps=6)\n",
         {STEPS: (6, True)},
     ),
+    "another name for nemo_run": (
+        RECIPE + "nr.run(recipe, executor=nr.LocalExecutor())\n",
+        {},
+    ),
+    "a value that has a name": (
+        RECIPE + "d = run.Config(D)\nrecipe.data = d\nrecipe.other = d\n",
+        {"data._target_": ("D", True), "other._target_": ("D", True)},
+    ),
     "a recipe that is started at once": (
         "run.run(llm.llama3_8b.pretrain_recipe(num_nodes=1), executor=e)\n",
         {},
@@ -149,6 +157,14 @@ OPEN = {
     ),
     "an element of an unknown list": (
         RECIPE + "recipe.trainer.callbacks.append(Mine(recipe))\n",
+        "line 2",
+    ),
+    "two names at once": (
+        RECIPE + "recipe.data, steps = data(recipe.data.seq_length)\n",
+        "line 2",
+    ),
+    "another name for it": (
+        "recipe = other = llm.llama3_8b.pretrain_recipe(num_nodes=1)\nmystery(other)\n",
         "line 2",
     ),
     "a return with the recipe": (

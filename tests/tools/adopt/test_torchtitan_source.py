@@ -40,6 +40,12 @@ def llama3_8b_longer() -> Trainer.Config:
 def deepseek_v3_small() -> Trainer.Config:
     return Trainer.Config(model_spec=model_registry("small"), training=TrainingConfig(steps=10, seq_len=128))
 
+def _gpt_oss(steps: int = 5) -> Trainer.Config:
+    return Trainer.Config(model_spec=model_registry("20b"), training=TrainingConfig(steps=steps))
+
+def gpt_oss_20b() -> Trainer.Config:
+    return _gpt_oss(steps=7)
+
 def llama3_sft() -> Trainer.Config:
     return Trainer.Config(model_spec=model_registry("8B"), training=TrainingConfig(steps=10, seq_len=128))
 """
@@ -83,5 +89,14 @@ def test_what_another_function_does_with_a_configuration_is_named(registry):
 
 def test_a_mixture_of_experts_and_fine_tuning_do_not_pass(registry):
     assert read(registry, 4).check.startswith("another model is trained")
+    assert read(registry, 6).check.startswith("another model is trained")
+    assert "6 gpt_oss_20b" in read(registry, 6).adopted.script.notes[0]
     with pytest.raises(ParamsError, match=r"llama3_sft .* is fine-tuning"):
-        read(registry, 5)
+        read(registry, 7)
+
+
+def test_a_file_whose_configurations_come_from_other_files_says_so(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("def mine() -> Trainer.Config:\n    return llama3_8b()\n")
+    with pytest.raises(ParamsError, match="other files"):
+        adopt([path], tmp_path / "mine.yaml")

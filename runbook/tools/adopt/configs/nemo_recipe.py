@@ -74,7 +74,7 @@ def take_recipe_model(values: Values, findings: Findings) -> None:
     line = line_of(values, "model.config._target_", "recipe")
     if is_other_model(model_class.lower()):
         findings.trains_another_model(line, name, "experts or layers of its own")
-    if findings.number("training.shape.layers"):
+    if all(findings.number(f"training.shape.{size}") for size in ("layers", "hidden", "heads")):
         return
 
     recipe = recipe_of_class(model_class) if model_class else recipe_of(name)
@@ -87,7 +87,7 @@ def take_recipe_model(values: Values, findings: Findings) -> None:
     if recipe.model:
         findings.take("model", recipe.model, line, source)
     for size_name, size in recipe.shape.items():
-        findings.take(f"training.shape.{size_name}", size, line, source)
+        findings.take(f"training.shape.{size_name}", size, line, source, over=False)
     findings.vocabulary = findings.vocabulary or recipe.vocabulary
 
 

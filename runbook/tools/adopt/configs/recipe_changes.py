@@ -173,7 +173,9 @@ def _is_starter(function: str, call: ast.Call) -> bool:
     """Return whether a function starts the training: `run.run`, `pretrain`, `experiment.add`."""
     last = function.rpartition(".")[2]
     has_executor = any(keyword.arg == "executor" for keyword in call.keywords)
-    return function in _STARTERS or last == "pretrain" or (last == "add" and has_executor)
+    if last in ("add", "run") and has_executor:
+        return True
+    return function in _STARTERS or last == "pretrain"
 
 
 def _arguments_of_starter(call: ast.Call, variable: str) -> Iterator[ConfigValue]:

@@ -15,6 +15,7 @@ from runbook.tools.adopt.configs.recipe_values import (
     Branches,
     OpenConfig,
     ValueReader,
+    object_in,
 )
 from runbook.tools.adopt.configs.syntax import (
     Function,
@@ -30,6 +31,25 @@ from runbook.tools.adopt.configs.syntax import (
 TRAINER_CONFIG = "Trainer.Config"
 """The class of torchtitan's configurations in Python."""
 MOST_CALLS = 100
+_NO_OBJECTS = frozenset(
+    (
+        "ceil",
+        "float",
+        "floor",
+        "get",
+        "getenv",
+        "int",
+        "join",
+        "len",
+        "lower",
+        "max",
+        "min",
+        "round",
+        "str",
+        "sum",
+    )
+)
+"""Functions that return numbers, texts or what somebody put in a dictionary."""
 Makers = Mapping[str, bool]
 """Functions that make recipes; true where each call makes a configuration of its own: torchtitan's."""
 
@@ -197,6 +217,11 @@ class RecipeReader:
         """Return whether a variable holds a recipe or a part of one, and no object alone."""
         return _has_recipe(self.bindings[variable])
 
+    def _is_object(self, variable: str) -> bool:
+        """Return whether a variable holds an object, which may be a part of a recipe by now."""
+        held = self.bindings[variable]
+        return object_in(held) is not None or not _has_recipe(held)
+
     def _simple(self, statement: ast.stmt, path: Branches) -> None:
         """Read a statement without statements of its own."""
         assigned = assigned_call(statement)
@@ -207,7 +232,7 @@ class RecipeReader:
             self._open_recipe(statement, *assigned, path)
         elif self._is_maker(*assigned):
             self._open_made(*assigned, path)
-        elif assigned[0].isidentifier() or not assigned[0]:
+        elif assigned[0].isidentifier() or isinstance(statement, ast.Return):
             self._call(statement, *assigned, path)
         else:
             self._changes(statement, path)
@@ -235,7 +260,7 @@ class RecipeReader:
         changed = [
             variable
             for variable in mentioned
-            if self._is_recipe(variable) or not _only_gives(statement, variable)
+            if not self._is_object(variable) or not _only_gives(statement, variable)
         ]
         for variable in changed:
             self._add_change(variable, statement, path)
@@ -279,8 +304,10 @@ class RecipeReader:
                 self._add_unread(mentioned, statement, path)
 
         opened = self._opened(recipe_of(call), call, path)
-        if variable:
-            self.bindings[variable] = [Binding(opened)]
+        names = [variable, *bound_names([statement])]
+        if not variable and not isinstance(statement, ast.Return):
+            names.remove("")
+        self.bindings |= {name: [Binding(opened)] for name in names}
 
     def _returns_recipe(self, call: ast.Call) -> bool:
         """Return whether a call gives back a recipe that a function of the file made."""
@@ -353,7 +380,8 @@ class RecipeReader:
     def _object_of(self, call: ast.Call, path: Branches) -> OpenConfig:
         """Return the object that a call makes: `run.Config(Data, seq_length=4096)`."""
         made = OpenConfig("", self.function, call.lineno, path)
-        if isinstance(call.func, ast.Name) and call.func.id in self.context.functions.plain:
+        function = dotted(call.func)
+        if function in self.context.functions.plain or not _makes_object(function):
             made.values.append(ConfigValue("", source_of(call), call.lineno, known=False))
         else:
             made.values += self._value_reader(path).values("", call)
@@ -418,8 +446,7 @@ class RecipeReader:
                 return None
             inner = self._follow(call, path)
             held = inner.result() if inner else []
-            is_object = len(held) == 1 and not held[0].config.recipe and not held[0].prefix
-            if is_object:
+            if object_in(held) is not None:
                 return held
             unknown = OpenConfig("", self.function, call.lineno, path)
             unknown.values.append(ConfigValue("", source_of(call), call.lineno, known=False))
@@ -456,6 +483,11 @@ class RecipeReader:
         for change in changes:
             self._add(variable, change, path)
         self._bind_parts(reader, held)
+
+
+def _makes_object(function: str) -> bool:
+    """Return whether a function may make a part of a configuration, and no number or text."""
+    return bool(function) and function.rpartition(".")[2] not in _NO_OBJECTS
 
 
 def _has_recipe(held: Sequence[Binding]) -> bool:

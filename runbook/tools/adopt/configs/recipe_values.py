@@ -69,6 +69,18 @@ Follow = Callable[[ast.Call], Sequence[Binding] | None]
 """Reads the function of the file that a call starts, and returns what it returns."""
 
 
+def object_in(held: Sequence[Binding]) -> OpenConfig | None:
+    """Return the one object that a variable holds; None if it holds none, or several.
+
+    An object that became a part of a recipe is held as such a part as well.
+    """
+    objects = [binding for binding in held if not binding.config.recipe]
+    is_part_elsewhere = all(binding.prefix for binding in held if binding.config.recipe)
+    if len(objects) != 1 or objects[0].prefix or not is_part_elsewhere:
+        return None
+    return objects[0].config
+
+
 @dataclass
 class ValueReader:
     """Reads expressions where the values of some names are known."""
@@ -115,13 +127,12 @@ class ValueReader:
 
     def _values_of_variable(self, name: str, node: ast.Name) -> Iterator[ConfigValue]:
         """Yield the values of the one object that a variable holds."""
-        held = self.bindings[node.id]
-        is_object = len(held) == 1 and not held[0].config.recipe and not held[0].prefix
-        if not is_object:
+        made = object_in(self.bindings[node.id])
+        if made is None:
             yield ConfigValue(name, source_of(node), node.lineno, known=False)
             return
         self.used.append((node.id, name))
-        for value in list(held[0].config.values):
+        for value in list(made.values):
             yield under(name, value)
 
     def _values_of_call(self, name: str, call: ast.Call) -> Iterator[ConfigValue]:

@@ -34,7 +34,7 @@ _MODELS = {
     ("llama2", "70b"): "llama-2-70b",
 }
 """Catalogue's name of each of torchtitan's flavors (torchtitan/models/llama3/__init__.py)."""
-_OTHER_MODELS = ("deepseek", "llama4", "moe", "gpt_oss", "kimi", "flux", "muse")
+OTHER_MODELS = ("deepseek", "llama4", "moe", "gpt_oss", "kimi", "flux", "muse", "mixtral", "glm4")
 """Parts of the names of torchtitan's models that are no dense GPT."""
 _DEBUG_SHAPE = {"layers": 6, "hidden": 256, "heads": 16, "ffn_hidden": 768}
 """Flavor debugmodel. Its feed-forward block is 2/3 of 4 x hidden, rounded up to 256."""
@@ -100,7 +100,7 @@ def _take_model(values: Values, findings: Findings, kind: ModelKind) -> None:
     elif flavor.startswith("debugmodel"):
         for size_name, size in _DEBUG_SHAPE.items():
             findings.take(f"training.shape.{size_name}", size, line, "flavor debugmodel")
-    elif any(part in name for part in _OTHER_MODELS):
+    elif any(part in name for part in OTHER_MODELS):
         findings.trains_another_model(line, f"model.name {name}", "experts or layers of its own")
     else:
         findings.ask("model", f"the shape of {name} {flavor}, which torchtitan's code has")

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from runbook.tools.adopt.configs.config_file import ConfigValue
 from runbook.tools.adopt.configs.recipe_source import RecipeCall
+from runbook.tools.adopt.configs.torchtitan import OTHER_MODELS
 
 _SECTIONS = {
     "validator.": "validation.",
@@ -29,12 +30,20 @@ _MODES = {"SelectiveAC": "selective", "FullAC": "full"}
 
 def titan_values(call: RecipeCall) -> tuple[ConfigValue, ...]:
     """Return the values of a configuration by the keys of a TOML file."""
-    name = call.function.partition("_")[0]
+    name = _model_name(call.function)
     values = [ConfigValue("model.name", name, call.line)]
     for value in call.values:
         values.append(_as_in_toml(replace(value, name=value.name.removeprefix("pretrain_recipe."))))
     values += _local_batch(values)
     return tuple(values)
+
+
+def _model_name(function: str) -> str:
+    """Return the model of a function: `llama3` of `llama3_8b`, `gpt_oss` of `gpt_oss_20b`."""
+    for other_model in OTHER_MODELS:
+        if other_model in function:
+            return other_model
+    return function.lstrip("_").partition("_")[0]
 
 
 def _as_in_toml(value: ConfigValue) -> ConfigValue:
