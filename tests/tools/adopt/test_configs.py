@@ -605,6 +605,14 @@ def test_arguments_of_a_bridge_recipe_are_carried(tmp_path):
     assert [row.option for row in unaccounted(report.proof)] == ["pretrain_recipe.mine"]
 
 
+def test_eight_bits_of_a_precision_are_not_lost(tmp_path):
+    change = "recipe.trainer.plugins = bf16_with_fp8_current_scaling_mixed()"
+    text = NEMO.replace("    return recipe", f"    {change}\n    return recipe")
+    report, _ = rows_of(tmp_path, "recipe.py", text)
+    assert report.adopted.findings.value("training.precision") == "bf16"
+    assert report.adopted.findings.value("training.fp8") == "tensorwise"
+
+
 CLASSES = {
     "recipe.model.config = run.Config(llm.Llama3Config70B)": ("llama-3-70b", ""),
     "recipe.model.config = run.Config(llm.MineConfig)": (None, "MineConfig"),

@@ -68,6 +68,13 @@ FOLLOWED = {
             "trainer.callbacks.extend_3_1": ("mine", False),
         },
     ),
+    "a callback that is given parts": (
+        RECIPE + "recipe.trainer.callbacks.append(run.Config(Flops, data=recipe.data))\n",
+        {
+            "trainer.callbacks.append_2._target_": ("Flops", True),
+            "trainer.callbacks.append_2.data": ("recipe.data", False),
+        },
+    ),
     "one call's literals reach the recipe": (
         "def make(nodes=1, steps=2):\n    r = llm.llama3_8b.pretrain_recipe(num_nodes=nodes)\n"
         "    r.trainer.max_steps = steps\n    return r\nrecipe = make(nodes=1, steps=6)\n",

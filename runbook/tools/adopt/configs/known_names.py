@@ -144,7 +144,7 @@ class Scope:
                 inner.learn(name, value)
         return inner
 
-    def _values_given(self, function: Function, calls: Sequence[ast.Call]) -> dict[str, Any]:
+    def _values_given(self, function: Function, calls: Sequence[ast.Call]) -> dict[str, object]:
         """Return the value of each parameter for which all calls of a function give the same."""
         defaults = {name: self.value(node) for name, node in defaults_of(function).items()}
         if not calls:
@@ -199,11 +199,11 @@ def arguments_given(function: Function, call: ast.Call) -> dict[str, ast.expr] |
 
 
 def _literals_given(
-    function: Function, call: ast.Call, defaults: Mapping[str, Any]
-) -> dict[str, Any]:
+    function: Function, call: ast.Call, defaults: Mapping[str, object]
+) -> dict[str, object]:
     """Return what a call gives to each parameter, as far as it is written there."""
     nodes = arguments_given(function, call)
-    values: dict[str, Any] = dict.fromkeys(parameters(function), UNKNOWN)
+    values: dict[str, object] = dict.fromkeys(parameters(function), UNKNOWN)
     if nodes is None:
         return values
     values |= defaults

@@ -285,6 +285,7 @@ _DATA_ROWS = in_section(
     DroppedKey("pin_memory", why=PERFORMANCE),
     DroppedKey("persistent_workers", why=PERFORMANCE),
     DroppedKey("index_mapping_dir", why=FOLDERS),
+    DroppedKey("dataset_kwargs*", why="02-data prepares the text", same_if=(None, {})),
     DroppedKey("reset_*", why=WHOLE_DOCUMENTS, same_if=OFF),
     DroppedKey("eod_mask_loss", why=EVERY_TOKEN_COUNTS, same_if=OFF),
     DroppedKey("_target_", why="02-data prepares the text"),

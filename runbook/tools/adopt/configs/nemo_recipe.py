@@ -26,6 +26,13 @@ from runbook.tools.adopt.options import ModelKind
 
 _PEAK = 3e-4
 """The recipes' learning rate (recipes/optim/adam.py)."""
+_EIGHT_BITS = {
+    "mxfp8": "mxfp8",
+    "fp8_current": "tensorwise",
+    "fp8_subchannel": "blockwise",
+    "fp8": "delayed",
+}
+"""Scaling by a sign of a precision's name (recipes/precision/mixed_precision.py); the first counts."""
 _DIFFERENCES = (
     OtherProgram(
         topic="trainer",
@@ -54,6 +61,7 @@ def _finish(values: Values, findings: Findings, kind: ModelKind) -> None:
     take_recipe_model(values, findings)
     _take_mock_text(values, findings)
     _take_recipe_defaults(values, findings)
+    _take_eight_bits(values, findings)
     _take_least_rate(values, findings)
     if not findings.number("training.eval_iterations"):
         turn_evaluation_off(findings, line_of(values, "trainer.limit_val_batches"))
@@ -104,6 +112,16 @@ def _take_recipe_defaults(values: Values, findings: Findings) -> None:
     line = line_of(values, "optim.lr_scheduler._target_")
     findings.take("training.schedule", "cosine", line, "CosineAnnealing", over=False)
     findings.take("training.precision", "bf16", 0, "bf16_mixed is the recipes' default", over=False)
+
+
+def _take_eight_bits(values: Values, findings: Findings) -> None:
+    """Take the scaling of 8 bits that a mixed precision such as `bf16_with_fp8_mixed` has."""
+    precision = text(values, "trainer.plugins._target_")
+    for sign, scaling in _EIGHT_BITS.items():
+        if sign in precision:
+            line = line_of(values, "trainer.plugins._target_")
+            findings.take("training.fp8", scaling, line, precision)
+            return
 
 
 def _take_least_rate(values: Values, findings: Findings) -> None:

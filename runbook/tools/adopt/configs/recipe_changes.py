@@ -12,6 +12,7 @@ from runbook.tools.adopt.configs.syntax import (
     names_in,
     path_in,
     source_of,
+    uses_whole,
 )
 
 _HELPERS = ("set_primary_perf_configs",)
@@ -137,7 +138,7 @@ def _added(
     name: str, call: ast.Call, variable: str, reader: ValueReader
 ) -> list[ConfigValue] | None:
     """Return the element that a call adds to a list: `recipe.trainer.callbacks.append(x)`."""
-    if variable in names_in(call.args) or call.keywords or not call.args:
+    if uses_whole(call.args, variable) or call.keywords or not call.args:
         return None
     # Each element has a key of its own: a later one does not replace an earlier one
     key = f"{name}_{call.lineno}"

@@ -11,8 +11,8 @@ from runbook.tools.adopt.configs.file_functions import FileFunctions
 from runbook.tools.adopt.configs.known_names import Scope, arguments_given, bound_names
 from runbook.tools.adopt.configs.recipe_changes import changes_of, is_readable, starts_with
 from runbook.tools.adopt.configs.recipe_values import (
-    Binding,
     Branches,
+    HeldConfig,
     OpenConfig,
     ValueReader,
     object_in,
@@ -77,13 +77,13 @@ class RecipeReader:
     start: Branches = ()
     """The branches around the call of a function that is followed."""
     is_followed: bool = False
-    bindings: dict[str, list[Binding]] = field(default_factory=dict)
+    bindings: dict[str, list[HeldConfig]] = field(default_factory=dict)
     """The configurations that variables hold."""
     calls: list[OpenConfig] = field(default_factory=list)
     """Calls of recipes."""
     callers: list[OpenConfig] = field(default_factory=list)
     """Calls of the makers; each has its maker's name in place of a recipe's."""
-    returned: list[tuple[Branches, list[Binding]]] = field(default_factory=list)
+    returned: list[tuple[Branches, list[HeldConfig]]] = field(default_factory=list)
     """What each return statement that was read returns, and the branches around it."""
 
     def read(self, body: Sequence[ast.stmt], path: Branches) -> None:
@@ -242,7 +242,7 @@ class RecipeReader:
 
     def _return(self, statement: ast.Return, path: Branches) -> None:
         """Note what a statement returns."""
-        held: list[Binding] = []
+        held: list[HeldConfig] = []
         if isinstance(statement.value, ast.Name):
             held = self.bindings.get(statement.value.id, [])
         elif isinstance(statement.value, ast.Call):
@@ -268,7 +268,7 @@ class RecipeReader:
     def _rebind(self, statement: ast.stmt) -> None:
         """Forget the objects of variables that a statement sets, or give one another name."""
         value = getattr(statement, "value", None)
-        held: list[Binding] = []
+        held: list[HeldConfig] = []
         if isinstance(value, ast.Name):
             held = self.bindings.get(value.id, [])
         names = list(bound_names([statement]))
@@ -287,9 +287,9 @@ class RecipeReader:
             recipe = recipe_of(node)
             is_nested_recipe = bool(recipe) and recipe != TRAINER_CONFIG
             if is_nested_recipe:
-                held = Binding(self._opened(recipe, node, path))
+                held = HeldConfig(self._opened(recipe, node, path))
             elif self._returns_recipe(node):
-                held = Binding(self._opened_made(node, path))
+                held = HeldConfig(self._opened_made(node, path))
             else:
                 continue
             if not starts_with(statement, node):
@@ -307,7 +307,7 @@ class RecipeReader:
         names = [variable, *bound_names([statement])]
         if not variable and not isinstance(statement, ast.Return):
             names.remove("")
-        self.bindings |= {name: [Binding(opened)] for name in names}
+        self.bindings |= {name: [HeldConfig(opened)] for name in names}
 
     def _returns_recipe(self, call: ast.Call) -> bool:
         """Return whether a call gives back a recipe that a function of the file made."""
@@ -328,7 +328,7 @@ class RecipeReader:
         self.calls.append(opened)
         if len(self.calls) > MOST_CALLS:
             raise ParamsError(f"over {MOST_CALLS} calls of recipes: give a file with one.")
-        self._bind_parts(reader, [Binding(opened)])
+        self._bind_parts(reader, [HeldConfig(opened)])
         return opened
 
     def _is_maker(self, variable: str, call: ast.Call) -> bool:
@@ -343,7 +343,7 @@ class RecipeReader:
         """Begin the recipe that a function of the file makes for a variable."""
         opened = self._opened_made(call, path)
         if variable:
-            self.bindings[variable] = [Binding(opened)]
+            self.bindings[variable] = [HeldConfig(opened)]
 
     def _opened_made(self, call: ast.Call, path: Branches) -> OpenConfig:
         """Begin the recipe that a function of the file makes.
@@ -363,7 +363,7 @@ class RecipeReader:
         inner = self._follow(call, path)
         if inner is None:
             self._changes(statement, path)
-            held = [Binding(self._object_of(call, path))]
+            held = [HeldConfig(self._object_of(call, path))]
         else:
             held = inner.result()
 
@@ -414,12 +414,12 @@ class RecipeReader:
 
     def _bindings_given(
         self, function: ast.FunctionDef, call: ast.Call
-    ) -> dict[str, list[Binding]] | None:
+    ) -> dict[str, list[HeldConfig]] | None:
         """Return the configurations that a call gives to parameters.
 
         None where an argument does something else with a recipe.
         """
-        given: dict[str, list[Binding]] = {}
+        given: dict[str, list[HeldConfig]] = {}
         for name, node in (arguments_given(function, call) or {}).items():
             variable, _, part = dotted(node).partition(".")
             if variable in self.bindings and not is_readable(part):
@@ -430,7 +430,7 @@ class RecipeReader:
                 return None
         return given
 
-    def result(self) -> list[Binding]:
+    def result(self) -> list[HeldConfig]:
         """Return what a followed function returns for sure; empty where that is open."""
         if len(self.returned) != 1:
             return []
@@ -440,7 +440,7 @@ class RecipeReader:
     def _value_reader(self, path: Branches) -> ValueReader:
         """Return a reader of expressions at this place of the file."""
 
-        def follow(call: ast.Call) -> list[Binding] | None:
+        def follow(call: ast.Call) -> list[HeldConfig] | None:
             functions = self.context.functions
             if not isinstance(call.func, ast.Name) or call.func.id not in functions.plain:
                 return None
@@ -450,11 +450,11 @@ class RecipeReader:
                 return held
             unknown = OpenConfig("", self.function, call.lineno, path)
             unknown.values.append(ConfigValue("", source_of(call), call.lineno, known=False))
-            return [Binding(unknown)]
+            return [HeldConfig(unknown)]
 
         return ValueReader(self.scope, self.bindings, follow)
 
-    def _bind_parts(self, reader: ValueReader, held: Sequence[Binding]) -> None:
+    def _bind_parts(self, reader: ValueReader, held: Sequence[HeldConfig]) -> None:
         """Let changes of an object count for the configuration that it became a part of."""
         for variable, name in reader.used:
             parts = [binding.part(name) for binding in held]
@@ -490,7 +490,7 @@ def _makes_object(function: str) -> bool:
     return bool(function) and function.rpartition(".")[2] not in _NO_OBJECTS
 
 
-def _has_recipe(held: Sequence[Binding]) -> bool:
+def _has_recipe(held: Sequence[HeldConfig]) -> bool:
     """Return whether a variable may hold a recipe or a part of one."""
     return any(binding.config.recipe for binding in held)
 
@@ -501,12 +501,12 @@ def _unread(statement: ast.AST) -> ConfigValue:
     return ConfigValue(f"line {line}", source_of(statement), line, known=False)
 
 
-def _merged(ends: Sequence[Mapping[str, list[Binding]]]) -> dict[str, list[Binding]]:
+def _merged(ends: Sequence[Mapping[str, list[HeldConfig]]]) -> dict[str, list[HeldConfig]]:
     """Return what variables hold after branches of which one is taken.
 
     An object that not every branch has is no sure one: another unknown one stands beside it.
     """
-    merged: dict[str, list[Binding]] = {}
+    merged: dict[str, list[HeldConfig]] = {}
     for end in ends:
         for variable, held in end.items():
             in_any_branch = merged.setdefault(variable, [])
@@ -514,7 +514,7 @@ def _merged(ends: Sequence[Mapping[str, list[Binding]]]) -> dict[str, list[Bindi
     for variable, held in merged.items():
         is_object = not _has_recipe(held)
         if is_object and not all(variable in end for end in ends):
-            merged[variable] = [*held, Binding(OpenConfig("", "", 0, ()))]
+            merged[variable] = [*held, HeldConfig(OpenConfig("", "", 0, ()))]
     return merged
 
 

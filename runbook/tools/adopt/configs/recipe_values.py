@@ -47,29 +47,29 @@ class OpenConfig:
 
 
 @dataclass(frozen=True)
-class Binding:
+class HeldConfig:
     """What a variable holds: a configuration, or a part of one."""
 
     config: OpenConfig
     prefix: str = ""
     """The part's dotted key; empty for the whole."""
 
-    def part(self, path: str) -> "Binding":
-        """Return the binding of an attribute."""
-        return Binding(self.config, joined(self.prefix, path))
+    def part(self, path: str) -> "HeldConfig":
+        """Return what an attribute holds."""
+        return HeldConfig(self.config, joined(self.prefix, path))
 
     def add(self, value: ConfigValue, path: Branches) -> None:
         """Add a change of the part."""
         self.config.add(under(self.prefix, value), path)
 
 
-Bindings = Mapping[str, Sequence[Binding]]
+Bindings = Mapping[str, Sequence[HeldConfig]]
 """What each variable holds; several where a branch decides."""
-Follow = Callable[[ast.Call], Sequence[Binding] | None]
+Follow = Callable[[ast.Call], Sequence[HeldConfig] | None]
 """Reads the function of the file that a call starts, and returns what it returns."""
 
 
-def object_in(held: Sequence[Binding]) -> OpenConfig | None:
+def object_in(held: Sequence[HeldConfig]) -> OpenConfig | None:
     """Return the one object that a variable holds; None if it holds none, or several.
 
     An object that became a part of a recipe is held as such a part as well.

@@ -43,6 +43,18 @@ def names_in(nodes: Sequence[ast.AST]) -> set[str]:
     return names - {""}
 
 
+def uses_whole(nodes: Sequence[ast.AST], variable: str) -> bool:
+    """Return whether a variable is used below nodes, and not only its attributes."""
+    uses = 0
+    for node in nodes:
+        for item in ast.walk(node):
+            if isinstance(item, ast.Name):
+                uses += item.id == variable
+            elif isinstance(item, ast.Attribute) and isinstance(item.value, ast.Name):
+                uses -= item.value.id == variable
+    return uses > 0
+
+
 def path_in(target: ast.expr, variable: str) -> str:
     """Return the dotted key of a recipe's attribute; empty if the target is something else."""
     name = dotted(target)
