@@ -605,6 +605,12 @@ def test_arguments_of_a_bridge_recipe_are_carried(tmp_path):
     assert [row.option for row in unaccounted(report.proof)] == ["pretrain_recipe.mine"]
 
 
+def test_the_small_flavor_of_another_model_does_not_pass(tmp_path):
+    text = TORCHTITAN.replace("llama3", "deepseek_v3").replace('"8B"', '"debugmodel"')
+    report, _ = rows_of(tmp_path, "titan.toml", text)
+    assert report.check.startswith("another model is trained")
+
+
 def test_eight_bits_of_a_precision_are_not_lost(tmp_path):
     change = "recipe.trainer.plugins = bf16_with_fp8_current_scaling_mixed()"
     text = NEMO.replace("    return recipe", f"    {change}\n    return recipe")

@@ -95,13 +95,13 @@ def _take_model(values: Values, findings: Findings, kind: ModelKind) -> None:
         kind["rope_base"] = 10_000
 
     model = _MODELS.get((name, flavor), "")
-    if model:
+    if any(part in name for part in OTHER_MODELS):
+        findings.trains_another_model(line, f"model.name {name}", "experts or layers of its own")
+    elif model:
         findings.take("model", model, line, f"model.name {name}, model.flavor {flavor}")
     elif flavor.startswith("debugmodel"):
         for size_name, size in _DEBUG_SHAPE.items():
             findings.take(f"training.shape.{size_name}", size, line, "flavor debugmodel")
-    elif any(part in name for part in OTHER_MODELS):
-        findings.trains_another_model(line, f"model.name {name}", "experts or layers of its own")
     else:
         findings.ask("model", f"the shape of {name} {flavor}, which torchtitan's code has")
 
